@@ -1,0 +1,107 @@
+"""YAML text to validated, frozen values; what is wrong with a file, in the user's words.
+
+Knows the shape of files (mappings of known keys) but not what any key means.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scaleout.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base of every validated file: unknown keys are refused, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not YAML, or is not a mapping.
+    """
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe loaders
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({str(error).splitlines()[0]}); mend the file") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: holds no mapping of keys to values; see the shipped files for the form")
+    return value
+
+
+def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
+    """Build a model from plain values, or say which key is wrong and what would be right.
+
+    Parameters
+    ----------
+    model : type of BaseModel
+        The class to build.
+    values : mapping
+        What the file holds, changed by any options.
+    where : str
+        The file or option that the values come from, for the message.
+
+    Raises
+    ------
+    ConfigError
+        With every fault found, one a line.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        faults = [_describe(model, dict(fault)) for fault in error.errors()]
+        raise ConfigError(f"{where}: " + "\n  ".join(faults)) from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known word nearest to `name`, or all of them if none is near."""
+    words = sorted(known)
+    close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
+
+
+def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = _keys_at(model, fault["loc"][:-1])
+        return f"unknown key {path!r}; {nearest(str(fault['loc'][-1]), known)}"
+    if fault["type"] == "missing":
+        return f"key {path!r} is missing; add it"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}: {message}, not {fault['input']!r}"
+
+
+def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """Keys that a (nested) model knows at a location of pydantic's error."""
+    candidates = [model]
+    for part in location:
+        inner = [
+            annotation
+            for candidate in candidates
+            if str(part) in candidate.model_fields
+            for annotation in _models_in(candidate.model_fields[str(part)].annotation)
+        ]
+        candidates = inner or candidates
+    return [field.alias or name for candidate in candidates for name, field in candidate.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in getattr(annotation, "__args__", ()) for model in _models_in(argument)]

@@ -1,0 +1,50 @@
+"""Names to files: `torus-8x16` or `./mine.yaml` to a path, for workloads, topologies and devices.
+
+The data folders lie beside the package in a clone and inside it in a wheel; this module alone knows that.
+"""
+
+from pathlib import Path
+
+from scaleout.config import nearest
+from scaleout.errors import ConfigError
+
+_PACKAGE = Path(__file__).parent
+_ROOTS = (_PACKAGE / "data", _PACKAGE.parent)
+FOLDERS = {"workload": "workloads", "topology": "topologies", "device": "traces"}
+"""Kind of file to the data folder that holds it; a device is its measured kernel times and their file."""
+
+
+def folder(kind: str) -> Path:
+    """Return the folder that holds the shipped files of a kind."""
+    for root in _ROOTS:
+        if (root / FOLDERS[kind]).is_dir():
+            return root / FOLDERS[kind]
+    raise ConfigError(f"the {FOLDERS[kind]} folder is missing from this installation; install scaleout anew")
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of the shipped files of a kind, sorted."""
+    return sorted(path.stem for path in folder(kind).glob("*.yaml"))
+
+
+def find(kind: str, name_or_file: str) -> Path:
+    """Return the file that a name or path stands for.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such shipped name or file; the message gives the nearest name.
+    """
+    if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
+        path = Path(name_or_file)
+        if not path.is_file():
+            raise ConfigError(
+                f"{kind} file {name_or_file!r} does not exist; give a file or one of the names "
+                f"that `scaleout list` prints"
+            )
+        return path
+    path = folder(kind) / f"{name_or_file}.yaml"
+    if not path.is_file():
+        hint = nearest(name_or_file, names(kind))
+        raise ConfigError(f"unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
+    return path

@@ -1,0 +1,125 @@
+"""Strings with units, as files and options hold them, to SI numbers and back.
+
+Inside the package there are only seconds, bytes, FLOPs and their quotients; this module is the border. A `b` is
+a bit and a `B` a byte, `GB` is 10**9 and `GiB` 2**30. A plain number is taken as already being in SI units.
+
+>>> parse("200 Gb/s", BYTES_PER_S)
+25000000000.0
+>>> format_seconds(0.0012345)
+'1.234 ms'
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from scaleout.errors import ConfigError
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A physical quantity: its name, the units that are understood, and one example for messages."""
+
+    name: str
+    factors: dict[str, float]
+    example: str
+
+
+def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[str, float]:
+    return {prefix + unit: scale * factor for prefix, factor in prefixes.items()}
+
+
+_BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY) | _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
+
+BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
+BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in _BYTE_UNITS.items()}, "200 Gb/s")
+SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}, "700 ns")
+FLOPS_PER_S = Quantity(
+    "a compute rate",
+    _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL),
+    "989 TFLOP/s",
+)
+
+
+def parse(text: str | float, quantity: Quantity) -> float:
+    """Turn a string with a unit into a number in SI units.
+
+    Parameters
+    ----------
+    text : str or float
+        Such as ``"64MiB"`` or ``"200 Gb/s"``; a number, or a string that is one, is returned as it is.
+    quantity : Quantity
+        What the string must be: `BYTES`, `BYTES_PER_S`, `SECONDS` or `FLOPS_PER_S`.
+
+    Raises
+    ------
+    ConfigError
+        If the text is no number, is negative or not finite, or its unit is not one of the quantity's.
+    """
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
+    if isinstance(text, str):
+        match = _NUMBER.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
+        number, unit = match.groups()
+        if unit and unit not in quantity.factors:
+            raise ConfigError(
+                f"{text!r}: unknown unit {unit!r} for {quantity.name}; use one of {', '.join(quantity.factors)}"
+            )
+        value = float(number) * quantity.factors.get(unit, 1.0)
+    else:
+        value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{text!r} is not {quantity.name}: it must be finite and not negative")
+    return value
+
+
+def _validator(quantity: Quantity) -> BeforeValidator:
+    def validate(value: str | float) -> float:
+        try:
+            return parse(value, quantity)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(validate)
+
+
+Bytes = Annotated[float, _validator(BYTES)]
+BytesPerSecond = Annotated[float, _validator(BYTES_PER_S)]
+Seconds = Annotated[float, _validator(SECONDS)]
+FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
+
+
+def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...]) -> str:
+    for factor, prefix in prefixes:
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write a size with a binary prefix, such as ``'64 MiB'``."""
+    return _scaled(size_bytes, "B", ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki")))
+
+
+def format_bytes_per_s(bytes_per_s: float) -> str:
+    """Write a bandwidth with a decimal prefix, such as ``'25 GB/s'``."""
+    return _scaled(bytes_per_s, "B/s", ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")))
+
+
+def format_flops_per_s(flops_per_s: float) -> str:
+    """Write a compute rate with a decimal prefix, such as ``'989 TFLOP/s'``."""
+    return _scaled(flops_per_s, "FLOP/s", ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")))
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time in s, ms, us or ns, such as ``'1.234 ms'``."""
+    return _scaled(seconds, "s", ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")))
