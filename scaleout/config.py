@@ -33,7 +33,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe loaders
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
