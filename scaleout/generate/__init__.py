@@ -1,0 +1,16 @@
+"""Workload to program: the execution graphs that every rank of a job runs in one step, not yet timed."""
+
+from scaleout.generate import dlrm, transformer
+from scaleout.program import Program
+from scaleout.workload import Dlrm, Workload
+
+
+def generate(workload: Workload) -> Program:
+    """Write the execution graphs of one step of a workload.
+
+    Returns
+    -------
+    Program
+        Its kernels know their FLOPs and bytes, not their times: see `scaleout.timing.time_kernels`.
+    """
+    return dlrm.generate(workload) if isinstance(workload, Dlrm) else transformer.generate(workload)

@@ -1,0 +1,78 @@
+"""The mixture-of-experts feed-forward block: route, dispatch, compute by expert, combine.
+
+Each token goes to `top_k` experts of which a rank holds some; routing is balanced, so every expert gets equally
+many rows. An expert's matrices may be cut over the tensor axis as a dense block's are.
+
+Source: GShard, arXiv:2006.16668; one GEMM an expert, as in Mixtral's reference implementation.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from scaleout.generate.tape import SHUFFLE, Bucket, Tape, activation, exchange, linear, pointwise
+from scaleout.workload import Moe
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Where experts communicate and learn: the expert axis's group, and the buckets of router and experts."""
+
+    group: int
+    router: Bucket
+    weights: Bucket
+
+
+def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> int:
+    """Write the block for one rank and return the node that makes its (partial) output."""
+    tokens, hidden = workload.tokens, workload.hidden
+    rows = tokens * workload.top_k
+    size_bytes = rows * hidden * workload.item_bytes
+
+    x = _route(tape, x, workload, experts, label=label)
+    x = pointwise(tape, x, "moe_repeat_topk", "moe_sum_topk", tokens=tokens, hidden=hidden, topk=workload.top_k)
+    permute = partial(
+        pointwise, tape, forward="moe_permute_rows", backward="moe_permute_rows", tokens=rows, hidden=hidden
+    )
+    x = permute(x, name=f"{label}_permute")
+    if workload.expert_parallel > 1:
+        x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_dispatch")
+    x = _experts(tape, x, workload, experts, label=label)
+    if workload.expert_parallel > 1:
+        x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_combine")
+    x = permute(x, name=f"{label}_unpermute")
+    return pointwise(tape, x, "moe_sum_topk", "moe_repeat_topk", tokens=tokens, hidden=hidden, topk=workload.top_k)
+
+
+def _route(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+    """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
+    sizes = {"tokens": workload.tokens, "inputs": workload.hidden, "outputs": workload.experts}
+    x = linear(tape, x, bucket=experts.router, name=f"{label}_router", **sizes)
+    return pointwise(
+        tape,
+        x,
+        "moe_top_k",
+        "moe_top_k_bwd",
+        tokens=workload.tokens,
+        experts=workload.experts,
+        topk=workload.top_k,
+    )
+
+
+def _experts(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+    """Run a rank's experts, each on its share of the rows."""
+    tapes = [Tape(tape.graph, tape.dtype, tape.gradients) for _ in range(workload.local_experts)]
+    tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
+    return tape.graph.join(
+        [
+            _expert(of_expert, x, workload, experts.weights, label=f"{label}_expert_{index}")
+            for index, of_expert in enumerate(tapes)
+        ]
+    )
+
+
+def _expert(tape: Tape, x: int, workload: Moe, weights: Bucket, *, label: str) -> int:
+    rows, width = workload.tokens_per_expert, workload.ffn // workload.tensor_parallel
+    of = partial(linear, tape, tokens=rows, bucket=weights)
+    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1")
+    x = activation(tape, x, workload.activation, elements=rows * width)
+    return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_2")
