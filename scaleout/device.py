@@ -1,0 +1,179 @@
+"""Devices: a YAML file in which every number names its source, to a frozen `Device` in SI units.
+
+A device is its peak rates, memory, caches and links, what the host spends to launch work on it, and the files of
+kernel times that were measured on it. It knows no kernel and no time of one; `kernels` turns the files into times.
+
+Source of each number: the device file itself, beside the number; `Device.sources` keeps them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import Field, StringConstraints, field_validator
+
+from scaleout import library
+from scaleout.config import Config, nearest, read_yaml, validate
+from scaleout.errors import ConfigError
+from scaleout.operations import ITEM_BYTES
+from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+
+Value = TypeVar("Value")
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Sourced(Config, Generic[Value]):
+    """A number and where it comes from: ``{value: 4.8 TB/s, source: "NVIDIA H200 datasheet"}``."""
+
+    value: Value
+    source: Text
+
+
+class DeviceFile(Config):
+    """What a device file holds; the keys say what each number is."""
+
+    name: Text
+    vendor: Text
+    peak_flops: dict[str, Sourced[FlopsPerSecond]] = Field(min_length=1)
+    memory_bandwidth: Sourced[BytesPerSecond]
+    memory: Sourced[Bytes]
+    l2: Sourced[Bytes]
+    sms: Sourced[Count]
+    link_bandwidth: Sourced[BytesPerSecond]
+    kernels: tuple[Text, ...] = ()
+    efficiency_from: Text = "h200"
+    host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
+    contention: dict[str, Sourced[float]] = Field(default_factory=dict)
+
+    @field_validator("peak_flops")
+    @classmethod
+    def _known_dtypes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
+        for dtype, peak in value.items():
+            if dtype not in ITEM_BYTES:
+                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
+            if peak.value <= 0:
+                raise ValueError(f"the peak of {dtype} must be above zero")
+        return value
+
+    @field_validator("memory_bandwidth")
+    @classmethod
+    def _positive(cls, value: Sourced[float]) -> Sourced[float]:
+        if value.value <= 0:
+            raise ValueError("the bandwidth must be above zero")
+        return value
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator.
+
+    Attributes
+    ----------
+    name : str
+        The shipped name, or the file's stem.
+    title : str
+        The vendor's name of it.
+    vendor : str
+        Who makes it.
+    peak_flops_per_s : mapping
+        Dtype to the dense rate of matrix products in that dtype.
+    memory_bytes_per_s, memory_bytes, l2_bytes : float
+        Of the device memory and of the last cache before it.
+    num_sms : int
+        Streaming multiprocessors, or compute units.
+    link_bytes_per_s : float
+        All links to other devices together, one direction.
+    kernel_files : tuple of Path
+        Measured kernel times, earliest first; empty for a device known from its data sheet only.
+    efficiency_from : str
+        The device whose measured kernels lend their efficiency where this one has none.
+    host_launch_s : mapping
+        A call, such as ``"mm"``, to the host time to issue it.
+    contention : mapping
+        Calibrated constants of sharing the device between kernels and collectives, by name.
+    sources : mapping
+        Dotted key in the device file to the source of its number.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    peak_flops_per_s: Mapping[str, float] = field(hash=False)
+    memory_bytes_per_s: float
+    memory_bytes: float
+    l2_bytes: float
+    num_sms: int
+    link_bytes_per_s: float
+    kernel_files: tuple[Path, ...] = ()
+    efficiency_from: str = "h200"
+    host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    contention: Mapping[str, float] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    def peak(self, dtype: str) -> float:
+        """Return the peak rate of matrix products in a dtype, in FLOP/s.
+
+        Raises
+        ------
+        ConfigError
+            If the device has none for the dtype.
+        """
+        if dtype not in self.peak_flops_per_s:
+            raise ConfigError(
+                f"device {self.name!r} states no peak rate for {dtype}; "
+                f"use one of {', '.join(self.peak_flops_per_s)}, or add it to the device file"
+            )
+        return self.peak_flops_per_s[dtype]
+
+
+def load_device(name_or_path: str | Path) -> Device:
+    """Read a device by its shipped name or from a file.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such device, or its file is not a valid one.
+
+    Examples
+    --------
+    >>> load_device("h200").num_sms
+    132
+    """
+    path = library.find("device", str(name_or_path))
+    given = validate(DeviceFile, read_yaml(path), where=str(path))
+    files = tuple(path.parent / file for file in given.kernels)
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
+    return Device(
+        name=path.stem,
+        title=given.name,
+        vendor=given.vendor,
+        peak_flops_per_s=_values(given.peak_flops),
+        memory_bytes_per_s=given.memory_bandwidth.value,
+        memory_bytes=given.memory.value,
+        l2_bytes=given.l2.value,
+        num_sms=given.sms.value,
+        link_bytes_per_s=given.link_bandwidth.value,
+        kernel_files=files,
+        efficiency_from=given.efficiency_from,
+        host_launch_s=_values(given.host_launch),
+        contention=_values(given.contention),
+        sources=_sources(given),
+    )
+
+
+def _values(numbers: Mapping[str, Sourced[float]]) -> Mapping[str, float]:
+    return {name: number.value for name, number in numbers.items()}
+
+
+def _sources(given: DeviceFile) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for key, value in given:
+        if isinstance(value, Sourced):
+            found[key] = value.source
+        elif isinstance(value, dict):
+            found |= {f"{key}.{name}": number.source for name, number in value.items()}
+    return found

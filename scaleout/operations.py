@@ -1,0 +1,392 @@
+"""Operations that a device runs as one kernel call: shape to FLOPs and to the fewest bytes that must move.
+
+`OPERATIONS` is the one table: the name of an operation, the sizes that describe a call, its FLOPs and the bytes
+that it cannot avoid moving between memory and the SMs (every input read once, every output written once).
+`kernel` turns a name, a dtype and sizes into a `Kernel`. Nothing here knows a device or a time.
+
+Counting: a multiply-add is two FLOPs; only matrix products and convolutions count, point-wise arithmetic hides
+behind the bytes. A causal mask halves the FLOPs of attention; its backward does 2.5 times the FLOPs of its
+forward (it recomputes the scores: five products for two). Indices are int64; a bag's offsets are not counted.
+
+Symbols: i bytes of one element of the dtype. Source: the counts agree with every measured row that has them.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from scaleout.config import nearest
+from scaleout.errors import ConfigError, GraphError
+
+ITEM_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2} | dict.fromkeys(
+    ("fp8_e4m3", "fp8_e5m2", "int8", "u8"), 1
+)
+"""Bytes of one element of each dtype; `tf32` is fp32 data in the matrix units' 19-bit arithmetic."""
+
+Sizes = Mapping[str, int]
+
+
+class Family(StrEnum):
+    """What limits an operation, and so which operations resemble each other."""
+
+    GEMM = "gemm"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    ROWS = "rows"
+    ELEMENTWISE = "elementwise"
+    GATHER = "gather"
+
+
+class Operation(NamedTuple):
+    """One row of `OPERATIONS`.
+
+    Attributes
+    ----------
+    family : Family
+        What it resembles, for operations that nobody measured.
+    parameters : tuple of str
+        Names of the sizes, in the order of `Kernel.shape`.
+    flops : callable
+        Sizes to FLOPs.
+    bytes : callable
+        Sizes and the bytes of one element to the fewest bytes that must move.
+    like : str
+        The operation that lends its efficiency while this one is not measured; empty for any of its family.
+    defaults : mapping
+        A size that may be left out, to the name of the size that it then equals.
+    """
+
+    family: Family
+    parameters: tuple[str, ...]
+    flops: Callable[[Sizes], int]
+    bytes: Callable[[Sizes, int], int]
+    like: str = ""
+    defaults: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One call of an operation on a device: what `kernels.kernel_times` turns into a time.
+
+    Build it with `kernel`, which checks it, or with `custom` where only FLOPs and bytes are known.
+
+    Attributes
+    ----------
+    op : str
+        A name in `OPERATIONS`, or ``"custom"``.
+    dtype : str
+        A name in `ITEM_BYTES`.
+    shape : tuple of (str, int)
+        The sizes, in the operation's order.
+    flops, bytes : int
+        FLOPs, and the fewest bytes that must move.
+    """
+
+    op: str
+    dtype: str
+    shape: tuple[tuple[str, int], ...]
+    flops: int
+    bytes: int
+    sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", dict(self.shape))
+
+
+def _no_flops(sizes: Sizes) -> int:
+    return 0
+
+
+def _gemm_flops(s: Sizes) -> int:
+    return 2 * s["M"] * s["N"] * s["K"]
+
+
+def _gemm_bytes(s: Sizes, i: int) -> int:
+    return (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]) * i
+
+
+def _gemv_bytes(s: Sizes, i: int) -> int:
+    return (s["M"] * s["N"] + s["M"] + s["N"]) * i
+
+
+def _gemm_fp8_bytes(s: Sizes, i: int) -> int:
+    return (s["M"] * s["K"] + s["K"] * s["N"]) * i + s["M"] * s["N"] * 2  # the result is bf16
+
+
+def _conv_out(s: Sizes) -> int:
+    return -(-s["hw"] // s["stride"])  # "same" padding
+
+
+def _conv_flops(s: Sizes) -> int:
+    return 2 * s["batch"] * _conv_out(s) ** 2 * s["c_out"] * s["c_in"] * s["kernel"] ** 2
+
+
+def _conv_bytes(s: Sizes, i: int) -> int:
+    # The published rows leave out the weights, which are small beside the activations.
+    return s["batch"] * (s["c_in"] * s["hw"] ** 2 + s["c_out"] * _conv_out(s) ** 2) * i
+
+
+def _attention_flops(products: int) -> Callable[[Sizes], int]:
+    def flops(s: Sizes) -> int:
+        full = products * 2 * s["batch"] * s["heads"] * s["seq"] ** 2 * s["head_dim"]
+        return full // 2 if s["causal"] else full
+
+    return flops
+
+
+def _attention_bytes(query_tensors: int, kv_tensors: int) -> Callable[[Sizes, int], int]:
+    def size_bytes(s: Sizes, i: int) -> int:
+        heads = query_tensors * s["heads"] + kv_tensors * s.get("kv_heads", s["heads"])
+        return s["batch"] * heads * s["seq"] * s["head_dim"] * i
+
+    return size_bytes
+
+
+def _decode_flops(s: Sizes) -> int:
+    return 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"]
+
+
+def _decode_bytes(s: Sizes, i: int) -> int:
+    return s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i
+
+
+def _per(*names: str, items: float = 0, fixed: int = 0) -> Callable[[Sizes, int], int]:
+    """Bytes of `items` elements of the dtype and `fixed` bytes for every point of the product of some sizes."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        points = 1
+        for name in names:
+            points *= s[name]
+        return int(points * (items * i + fixed))
+
+    return size_bytes
+
+
+def _gather_bytes(s: Sizes, i: int) -> int:
+    return s["batch"] * s["features"] * (s["features"] - 1) * i
+
+
+def _scatter_bytes(s: Sizes, i: int) -> int:
+    return _gather_bytes(s, i) // 2 + s["batch"] * s["features"] ** 2 * i
+
+
+def _bag_bytes(rows_read: int) -> Callable[[Sizes, int], int]:
+    """Bytes of `rows_read` passes over the pooled rows of each bag, their indices, and one row a bag."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        pooled = s["pooling"] * (rows_read * s["dim"] * i + 8)
+        return s["batch"] * s["tables"] * (pooled + s["dim"] * i)
+
+    return size_bytes
+
+
+def _elementwise(items: float, fixed: int = 0, like: str = "") -> Operation:
+    size_bytes = _per("elements", items=items, fixed=fixed)
+    return Operation(Family.ELEMENTWISE, ("elements",), _no_flops, size_bytes, like)
+
+
+def _rows(items: float, family: Family = Family.ROWS, columns: str = "hidden", like: str = "") -> Operation:
+    size_bytes = _per("tokens", columns, items=items)
+    return Operation(family, ("tokens", columns), _no_flops, size_bytes, like)
+
+
+def _topk_bytes(s: Sizes, i: int) -> int:
+    return s["tokens"] * s["hidden"] * (1 + s["topk"]) * i
+
+
+def _interaction(per_feature: int, single: int, like: str) -> Operation:
+    """Move each feature vector `per_feature` times and `single` more vectors a sample."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s["batch"] * (per_feature * s["features"] + single) * s["dim"] * i
+
+    return Operation(Family.ROWS, _FEATURES, _no_flops, size_bytes, like)
+
+
+_FEATURES = ("batch", "features", "dim")
+_CONVOLUTION = Operation(
+    Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), _conv_flops, _conv_bytes
+)
+_ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
+_GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
+_BAG = ("batch", "tables", "dim", "pooling")
+
+OPERATIONS: Mapping[str, Operation] = {
+    # Matrix products. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
+    "gemm": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_bytes),
+    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_fp8_bytes),
+    "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], _gemv_bytes),
+    "moe_router_64_experts": Operation(
+        Family.ROWS,
+        ("tokens", "hidden"),
+        lambda s: 2 * s["tokens"] * s["hidden"] * 64,
+        lambda s, i: (s["tokens"] * s["hidden"] + 64 * s["hidden"] + 64 * s["tokens"]) * i,
+    ),
+    "interaction_bmm_fwd": Operation(
+        Family.GEMM,
+        _FEATURES,
+        lambda s: 2 * s["batch"] * s["features"] ** 2 * s["dim"],
+        lambda s, i: s["batch"] * (s["features"] * s["dim"] + s["features"] ** 2) * i,
+    ),
+    "interaction_bmm_bwd": Operation(
+        Family.GEMM,
+        _FEATURES,
+        lambda s: 4 * s["batch"] * s["features"] ** 2 * s["dim"],
+        lambda s, i: s["batch"] * (2 * s["features"] * s["dim"] + s["features"] ** 2) * i,
+    ),
+    "conv2d_fwd": _CONVOLUTION,
+    "conv2d_bwd_data": _CONVOLUTION,
+    "conv2d_bwd_weight": _CONVOLUTION,
+    # Attention. Forward reads q, k, v and writes o; backward reads those and do, and writes dq, dk, dv.
+    "attention_fwd": Operation(Family.ATTENTION, _ATTENTION, _attention_flops(2), _attention_bytes(2, 2)),
+    "attention_bwd": Operation(Family.ATTENTION, _ATTENTION, _attention_flops(5), _attention_bytes(4, 4)),
+    "attention_gqa_fwd": Operation(
+        Family.ATTENTION, _GROUPED, _attention_flops(2), _attention_bytes(2, 2), "attention_fwd"
+    ),
+    "attention_gqa_bwd": Operation(
+        Family.ATTENTION, _GROUPED, _attention_flops(5), _attention_bytes(4, 4), "attention_bwd"
+    ),
+    "attention_decode": Operation(
+        Family.ATTENTION,
+        ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
+        _decode_flops,
+        _decode_bytes,
+        defaults={"kv_heads": "heads"},
+    ),
+    # One row after the other: normalisation, loss, rotary embedding, mixture-of-experts routing.
+    "layer_norm_fwd": _rows(2),
+    "layer_norm_bwd": _rows(3),
+    "rms_norm_fwd": _rows(2),
+    "rms_norm_bwd": _rows(3),
+    "cross_entropy_fwd": _rows(1, columns="vocab"),
+    "cross_entropy_bwd": _rows(2, columns="vocab"),
+    "rope_fwd_unfused": _rows(2),
+    "rope_bwd": _rows(2, like="rope_fwd_unfused"),
+    "embedding_fwd": _rows(2, Family.GATHER),
+    "embedding_bwd": _rows(2, Family.GATHER, like="moe_permute_rows"),
+    "moe_permute_rows": _rows(2, Family.GATHER),
+    "moe_repeat_topk": Operation(Family.GATHER, ("tokens", "hidden", "topk"), _no_flops, _topk_bytes),
+    "moe_sum_topk": Operation(Family.ROWS, ("tokens", "hidden", "topk"), _no_flops, _topk_bytes),
+    # Element by element; `elements` counts the result.
+    "add": _elementwise(3),
+    "mul_scalar": _elementwise(2),
+    "clone": _elementwise(2),
+    "copy_d2d": _elementwise(2),
+    "gelu_fwd": _elementwise(2),
+    "gelu_bwd": _elementwise(3),
+    "silu_fwd": _elementwise(2),
+    "silu_bwd": _elementwise(3),
+    "relu_fwd": _elementwise(2),
+    "relu_bwd": _elementwise(3),
+    "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element
+    "cast_to_fp32": _elementwise(1, fixed=4),
+    "accumulate_fp32": _elementwise(3),
+    "sum_all": _elementwise(1),
+    "swiglu_fwd_unfused": _elementwise(3),
+    "swiglu_bwd": _elementwise(5, like="silu_bwd"),
+    # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
+    "adamw_fused": Operation(Family.ELEMENTWISE, ("parameters",), _no_flops, _per("parameters", items=7)),
+    "sgd": Operation(Family.ELEMENTWISE, ("parameters",), _no_flops, _per("parameters", items=3), "accumulate_fp32"),
+    # Recommendation models: pooled embedding tables and the feature interaction.
+    "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), _no_flops, _bag_bytes(1)),
+    "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(1)),
+    # Every gradient row is read, and its table row read and written.
+    "embedding_sgd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(3), "embedding_bag_bwd_sparse"),
+    "permute_for_all_to_all": Operation(
+        Family.ROWS, ("batch", "tables", "dim"), _no_flops, _per("batch", "tables", "dim", items=2)
+    ),
+    # The gather takes the lower triangle of each (features, features) product; its backward writes the square.
+    "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _gather_bytes),
+    "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _scatter_bytes),
+    "interaction_sum_fwd": _interaction(1, 1, "moe_sum_topk"),
+    "interaction_sum_bwd": _interaction(1, 1, "moe_repeat_topk"),
+    "interaction_cat_fwd": _interaction(2, 0, "permute_for_all_to_all"),
+    "interaction_cat_bwd": _interaction(2, 0, "permute_for_all_to_all"),
+}
+"""Name of every operation to its sizes, FLOPs and bytes."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
+    operation, sizes = OPERATIONS[op], dict(shape)
+    return Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
+
+
+def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
+    """Describe one call of an operation, with its FLOPs and fewest bytes.
+
+    A ``gemm`` of an fp8 dtype is a ``gemm_fp8``.
+
+    Parameters
+    ----------
+    op : str
+        A name in `OPERATIONS`.
+    dtype : str
+        A name in `ITEM_BYTES`.
+    **shape : int
+        The operation's sizes; `causal` is a truth value, all others are at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If the dtype is not known.
+    GraphError
+        If the operation is not known, a size is missing, foreign, not a whole number or not positive.
+
+    Examples
+    --------
+    >>> call = kernel("gemm", dtype="bf16", M=1024, N=4096, K=512)
+    >>> call.flops, call.bytes
+    (4294967296, 13631488)
+    """
+    if dtype not in ITEM_BYTES:
+        raise ConfigError(f"{op}: unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
+    if op == "gemm" and dtype.startswith("fp8"):
+        op = "gemm_fp8"
+    operation = OPERATIONS.get(op)
+    if operation is None:
+        raise GraphError(f"unknown operation {op!r}; {nearest(op, OPERATIONS)}")
+    foreign = [name for name in shape if name not in operation.parameters]
+    if foreign:
+        hint = nearest(foreign[0], operation.parameters)
+        raise GraphError(f"{op} has no size {foreign[0]!r}; {hint}")
+    given = {**{name: shape[same] for name, same in operation.defaults.items() if same in shape}, **shape}
+    missing = [name for name in operation.parameters if name not in given]
+    if missing:
+        raise GraphError(f"{op} needs the size {missing[0]!r}; it takes {', '.join(operation.parameters)}")
+    return _counted(op, dtype, tuple((name, _size(op, name, given[name])) for name in operation.parameters))
+
+
+def custom(*, dtype: str, flops: int, bytes: int) -> Kernel:  # noqa: A002 - the field's own name
+    """Describe a kernel of which only FLOPs and bytes are known, such as a node of a foreign trace.
+
+    Raises
+    ------
+    ConfigError
+        If the dtype is not known.
+    GraphError
+        If a count is negative.
+    """
+    if dtype not in ITEM_BYTES:
+        raise ConfigError(f"custom kernel: unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
+    if flops < 0 or bytes < 0:
+        raise GraphError(f"custom kernel: FLOPs ({flops}) and bytes ({bytes}) must not be negative")
+    return Kernel(CUSTOM, dtype, (), flops, bytes)
+
+
+CUSTOM = "custom"
+"""The operation of kernels that `custom` makes."""
+
+
+def _size(op: str, name: str, value: int) -> int:
+    """Check one size and give it as a plain int."""
+    whole = int(value) if isinstance(value, int) or hasattr(value, "__index__") else None
+    if whole is None:
+        raise GraphError(f"{op}: size {name!r} is {value!r}; give a whole number")
+    if name == "causal":
+        return int(bool(whole))
+    if whole < 1:
+        raise GraphError(f"{op}: size {name!r} is {whole}; it must be at least 1")
+    return whole
