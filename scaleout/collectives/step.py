@@ -1,0 +1,222 @@
+"""Steps: what a collective algorithm sends to whom, in a form that keeps its symmetry.
+
+An algorithm maps a kind of collective and a `Placement` to a `Schedule`, a tuple of `Step`; a step is a `Pattern`
+of messages that all members send at once, and the size of a message as a fraction of the collective's ``bytes``. So
+steps hold for every size, a network model can charge a step in closed form where its pattern is symmetric, and
+`transfers` can spell any step out, message by message.
+
+A member is named by its place in the grid of its placement, innermost dimension fastest (see `placement.arrange`).
+A step over some of the dimensions is done by all lines (planes, ...) of the grid along them at the same time.
+
+Steps follow one another in order: a member starts a step when it has all messages of its earlier steps. In a
+pipelined schedule the buffer is cut into chunks that follow one another through the steps, one step apart.
+
+Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.convention`.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.placement import Extent, Placement
+from scaleout.topology import Dimension
+
+Places = npt.NDArray[np.int64]
+
+
+class Messages(NamedTuple):
+    """Messages of a pattern, shape ``(M,)`` each: from member, to member, share of the step's fraction."""
+
+    sources: Places
+    destinations: Places
+    weights: npt.NDArray[np.float64]
+
+
+class Pattern(Protocol):
+    """Who sends to whom within a grid."""
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Each member sends to the next on a Hamiltonian ring, or half to the next and half to the previous.
+
+    Over several dimensions the ring runs along the innermost and steps to the next line after each round. So that
+    not one line alone carries what leaves the inner dimensions, the message is split over as many rings as there
+    are places to step from, as NCCL's channels leave a node through all its network cards. On a line within a
+    larger ring the members are visited in the order 0, 2, 4, ..., 5, 3, 1: no hop is longer than two strides.
+    """
+
+    both_ways: bool = False
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        return _ring_messages(extents, self.both_ways)
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Each member sends to each other member."""
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        num_ranks = math.prod(extent.size for extent in extents)
+        sources, destinations = (axis.ravel() for axis in np.indices((num_ranks, num_ranks)))
+        others = sources != destinations
+        return _messages(sources[others], destinations[others])
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Each member sends to the one ``offsets[d]`` further along each dimension d, the last one's next the first."""
+
+    offsets: tuple[int, ...]
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        shape = tuple(extent.size for extent in extents)
+        sources = np.arange(math.prod(shape))
+        coordinates = np.unravel_index(sources, shape, order="F")
+        moved = tuple((c + k) % m for c, k, m in zip(coordinates, self.offsets, shape, strict=True))
+        return _messages(sources, np.ravel_multi_index(moved, shape, order="F"))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Members whose places differ in one bit send to each other; the number of members is a power of two."""
+
+    bit: int
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        sources = np.arange(math.prod(extent.size for extent in extents))
+        return _messages(sources, sources ^ (1 << self.bit))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Single messages, each from one member to another."""
+
+    sources: tuple[int, ...]
+    destinations: tuple[int, ...]
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out; the grid does not matter."""
+        del extents
+        return _messages(np.asarray(self.sources, np.int64), np.asarray(self.destinations, np.int64))
+
+    def reversed(self) -> "Edges":
+        """Return the messages that go back."""
+        return Edges(self.destinations, self.sources)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Messages that are sent at once.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        Who sends to whom.
+    fraction : float
+        Bytes of one message, as a fraction of the collective's bytes.
+    repeat : int
+        How many times the step is done, one after another.
+    dimensions : tuple of int, optional
+        Extents of the placement that the pattern runs over; by default all.
+    """
+
+    pattern: Pattern
+    fraction: float
+    repeat: int = 1
+    dimensions: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps of a collective, in order; pipelined if chunks of the buffer may follow one another through them."""
+
+    steps: tuple[Step, ...]
+    pipelined: bool = False
+
+
+def transfers(step: Step, placement: Placement) -> Messages:
+    """Spell a step out: every message of the group, once, with its bytes as a fraction of the collective's.
+
+    Parameters
+    ----------
+    step : Step
+        One step of a schedule for this placement; its `repeat` is not unrolled.
+    placement : Placement
+        The group.
+
+    Returns
+    -------
+    Messages
+        Places of source and destination in the grid order of `placement.arrange`, and fractions of the bytes.
+    """
+    if not placement.regular:
+        # Without a grid the members stand in the order of their ranks, as if on a ring of their own.
+        sources, destinations, weights = step.pattern.messages(_plain(placement.num_ranks))
+        return Messages(sources, destinations, weights * step.fraction)
+    chosen = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
+    local = step.pattern.messages(tuple(placement.extents[number] for number in chosen))
+    within = _places(placement.shape, chosen)
+    rest = _places(placement.shape, tuple(set(range(len(placement.shape))) - set(chosen)))
+    sources = (rest[:, None] + within[local.sources]).ravel()
+    destinations = (rest[:, None] + within[local.destinations]).ravel()
+    return Messages(sources, destinations, np.tile(local.weights, len(rest)) * step.fraction)
+
+
+def ring_order(extent: Extent) -> Places:
+    """Order in which a ring visits the members of an extent."""
+    places = np.arange(extent.size)
+    if extent.dimension.kind != "ring" or extent.wraps:
+        return places
+    return np.concatenate((places[::2], places[1::2][::-1]))
+
+
+def _plain(num_ranks: int) -> tuple[Extent, ...]:
+    return (Extent(Dimension("switch", num_ranks, 1.0, 0.0), num_ranks),)
+
+
+def _messages(sources: Places, destinations: Places) -> Messages:
+    return Messages(sources, destinations, np.ones(len(sources)))
+
+
+def _places(shape: tuple[int, ...], chosen: tuple[int, ...]) -> Places:
+    """Places in the whole grid of the points of some of its dimensions, the first chosen fastest."""
+    places = np.zeros(1, dtype=np.int64)
+    for number in chosen:
+        along = np.arange(shape[number]) * math.prod(shape[:number])
+        places = (along[:, None] + places).ravel()
+    return places
+
+
+def _ring_messages(extents: tuple[Extent, ...], both_ways: bool) -> Messages:
+    """All rings at once: ring ``r`` is ring 0 with each place moved by the offset ``r``, in all but the last extent."""
+    shape = tuple(extent.size for extent in extents)
+    orders = [ring_order(extent) for extent in extents]
+    digits = np.stack(np.unravel_index(np.arange(math.prod(shape)), shape, order="F"))
+    rings = list(itertools.product(*(range(size) for size in shape[:-1])))
+    sources, destinations = [], []
+    for offsets in rings:
+        moved = [
+            order[(digit + offset) % len(order)]
+            for order, digit, offset in zip(orders, digits, (*offsets, 0), strict=True)
+        ]
+        places = np.ravel_multi_index(tuple(moved), shape, order="F")
+        sources.append(places)
+        destinations.append(np.roll(places, -1))
+    one_way = (np.concatenate(sources), np.concatenate(destinations))
+    if both_ways:
+        one_way = (np.concatenate(one_way), np.concatenate(one_way[::-1]))
+    share = 1.0 / len(rings) / (2 if both_ways else 1)
+    return Messages(*one_way, np.full(len(one_way[0]), share))

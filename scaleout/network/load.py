@@ -1,0 +1,235 @@
+"""Load of a step: how many messages the busiest link carries, and how far the farthest message goes.
+
+Maps a `Step` on a `Placement` to a `Load`, with all groups of the axis active at once. Symmetric patterns on grids
+have closed forms, below; all else (trees, irregular groups) is routed message by message over the members' grid.
+
+The groups that interleave on a ring send the same messages, each a position further on, so on a ring of positions
+the busiest link carries ``s`` times what it would if the members were neighbours, and each hop is ``s`` links.
+
+Symbols: p members; m members along a dimension; n ranks along it; s stride; k distance in members.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.collectives.step import Everyone, Exchange, Messages, Ring, Shift, Step, transfers
+from scaleout.placement import Extent, Placement
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step asks of the network.
+
+    Attributes
+    ----------
+    latency_s : float
+        Latency of the farthest message: its hops times their latencies, over all dimensions.
+    seconds_per_byte : dict of int to ndarray
+        Extent to the time that its links are busy, for each byte of the collective: one number for each link, or
+        a single one where all are alike or only the busiest matters.
+    """
+
+    latency_s: float
+    seconds_per_byte: dict[int, Floats]
+
+    @property
+    def busiest_s_per_byte(self) -> float:
+        """Serialization time of the step for each byte of the collective."""
+        return max((float(links.max()) for links in self.seconds_per_byte.values()), default=0.0)
+
+
+def load_of(step: Step, placement: Placement) -> Load:
+    """Charge one step, done once.
+
+    Parameters
+    ----------
+    step : Step
+        A step of a schedule for this placement.
+    placement : Placement
+        The group.
+    """
+    closed_form = _CLOSED_FORMS.get(type(step.pattern))
+    if not placement.regular or closed_form is None:
+        return _routed(transfers(step, placement), placement)
+    numbers = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
+    extents = tuple(placement.extents[number] for number in numbers)
+    latency_s = 0.0
+    seconds_per_byte = {}
+    for number, (messages, hops) in zip(numbers, closed_form(step.pattern, extents), strict=True):
+        dimension = placement.extents[number].dimension
+        latency_s += hops * dimension.latency_s
+        if messages:
+            seconds_per_byte[number] = np.array([messages * step.fraction / dimension.bytes_per_s])
+    return Load(latency_s, seconds_per_byte)
+
+
+def _ring(pattern: Ring, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    """On the innermost extent every member sends a message a step; on the next only one of those m, and so on."""
+    loads = []
+    share = 1.0
+    for extent in extents:
+        m, s = extent.size, extent.stride
+        kind = extent.dimension.kind
+        if kind == "fully_connected":
+            messages, hops = (0.5 if pattern.both_ways and m > 2 else 1.0), 1
+        elif kind == "switch":
+            messages, hops = 1.0, 1
+        elif not extent.wraps:  # a line: its ring goes up and down, over two members at a time
+            messages, hops = float(s), s * min(2, m - 1)
+        elif extent.dimension.size == 2:  # one link, with nothing to choose
+            messages, hops = 1.0, 1
+        else:  # with m = 2 the next is half way round, and messages split without being told to
+            messages, hops = (s / 2 if pattern.both_ways or m == 2 else float(s)), s
+        loads.append((messages * share, hops))
+        share /= m
+    return loads
+
+
+def _everyone(pattern: Everyone, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    """Each of a line's members is passed by the messages of, or for, all p / m members that share its coordinate.
+
+    On a line, j members send to the m - j on the other side of a cut, at most ``floor(m^2 / 4)`` messages. On a
+    ring the m members of a group send ``sum_k min(k, m - k) = floor(m^2 / 4)`` hops each, half of them each way.
+    """
+    del pattern
+    p = math.prod(extent.size for extent in extents)
+    loads = []
+    for extent in extents:
+        m, s = extent.size, extent.stride
+        kind = extent.dimension.kind
+        if kind == "fully_connected":
+            messages, hops = 1.0, 1
+        elif kind == "switch":
+            messages, hops = m - 1.0, 1
+        elif not extent.wraps:
+            messages, hops = float(s * (m * m // 4)), s * (m - 1)
+        elif extent.dimension.size == 2:
+            messages, hops = 1.0, 1
+        else:
+            messages, hops = s * (m * m // 4) / 2, s * (m // 2)
+        loads.append((messages * p / m, hops))
+    return loads
+
+
+def _shift(pattern: Shift, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    return [_moved(extent, offset) for extent, offset in zip(extents, pattern.offsets, strict=True)]
+
+
+def _moved(extent: Extent, k: int) -> tuple[float, int]:
+    """Load along one extent if each member sends to the k-th after it, the last one's next being the first."""
+    m, s = extent.size, extent.stride
+    if k == 0:
+        return 0.0, 0
+    if extent.dimension.kind != "ring":
+        return 1.0, 1
+    near = s * min(k, m - k)
+    if not extent.wraps:  # m - k members go up by k, and k members down by m - k
+        return float(near), s * max(k, m - k)
+    split = 2 * k == m and extent.dimension.size > 2
+    return (near / 2 if split else float(near)), near
+
+
+def _exchange(pattern: Exchange, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    """One bit of a member's place belongs to one extent; there pairs ``2^j`` members apart swap."""
+    bit = pattern.bit
+    loads: list[tuple[float, int]] = []
+    for extent in extents:
+        bits = extent.size.bit_length() - 1
+        mine = 0 <= bit < bits
+        if not mine:
+            loads.append((0.0, 0))
+        elif extent.dimension.kind != "ring":
+            loads.append((1.0, 1))
+        else:
+            hops = extent.stride << bit
+            split = 2 * hops == extent.dimension.size and extent.dimension.size > 2
+            loads.append((hops / 2 if split else float(hops), hops))
+        bit -= bits
+    return loads
+
+
+_CLOSED_FORMS: dict[type, Callable[[Any, tuple[Extent, ...]], list[tuple[float, int]]]] = {
+    Ring: _ring,
+    Everyone: _everyone,
+    Shift: _shift,
+    Exchange: _exchange,
+}
+"""Pattern to the messages on the busiest link and the hops of the farthest, for each extent."""
+
+
+def _routed(messages: Messages, placement: Placement) -> Load:
+    """Route every message over the grid, dimension 0 first, and add up what each link carries."""
+    shape = placement.shape
+    members = np.asarray(placement.members, np.int64) if placement.members else np.arange(placement.num_ranks)
+    at = np.stack(np.unravel_index(members[messages.sources], shape, order="F"))
+    to = np.stack(np.unravel_index(members[messages.destinations], shape, order="F"))
+    latency_s = np.zeros(len(messages.sources))
+    seconds_per_byte = {}
+    for number, extent in enumerate(placement.extents):
+        moving = at[number] != to[number]
+        if moving.any():
+            # The line is known by its other coordinates: those passed are the destination's, the rest the source's.
+            others = np.delete(at, number, axis=0)[:, moving]
+            sizes = shape[:number] + shape[number + 1 :]
+            lines = np.ravel_multi_index(tuple(others), sizes) if sizes else np.zeros(others.shape[1], np.int64)
+            count = math.prod(sizes)
+            ends = (at[number, moving], to[number, moving])
+            links, hops = _LINES[extent.dimension.kind](extent, (lines, count), ends, messages.weights[moving])
+            latency_s[moving] += hops * extent.dimension.latency_s
+            seconds_per_byte[number] = links / extent.dimension.bytes_per_s
+        at[number] = to[number]
+    return Load(float(latency_s.max(initial=0.0)), seconds_per_byte)
+
+
+_Lines = tuple[npt.NDArray[np.int64], int]
+_Ends = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _over_switch(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
+    """Bytes out of and into each port."""
+    ports = lines[1] * extent.size
+    carried = [np.bincount(lines[0] * extent.size + end, weights, minlength=ports) for end in ends]
+    return np.concatenate(carried), 1
+
+
+def _over_pairs(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
+    """Bytes on the link of each two ranks, each way."""
+    m = extent.size
+    carried: Floats = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)
+    return carried, 1
+
+
+def _over_ring(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Bytes on each gap between neighbouring members, up and down; gap i is between members i and i + 1."""
+    m, (source, destination) = extent.size, ends
+    if extent.wraps and extent.dimension.size > 2:
+        distance = (destination - source) % m
+        up = np.select([2 * distance < m, 2 * distance == m], [1.0, 0.5], 0.0)
+        hops = np.minimum(distance, m - distance)
+    else:
+        up = (destination > source).astype(np.float64)
+        hops = np.abs(destination - source)
+    carried = []
+    for share, start in ((up, source), (1 - up, destination)):
+        # A message covers the gaps start, ..., start + hops - 1: +1 at the first, -1 after the last, then add up.
+        edge = np.zeros((lines[1], 2 * m + 1))
+        np.add.at(edge, (lines[0], start), weights * share)
+        np.add.at(edge, (lines[0], start + hops), -weights * share)
+        covered = edge.cumsum(axis=1)[:, : 2 * m]
+        carried.append((covered[:, :m] + covered[:, m:]).ravel())
+    return np.concatenate(carried) * extent.stride, hops * extent.stride
+
+
+_LINES: dict[str, Callable[[Extent, _Lines, _Ends, Floats], tuple[Floats, Any]]] = {
+    "ring": _over_ring,
+    "switch": _over_switch,
+    "fully_connected": _over_pairs,
+}
+"""Kind of dimension to what its links carry, and to the hops of each message."""

@@ -1,0 +1,161 @@
+"""Where a process group lies in a topology: ranks to a grid of members along the dimensions.
+
+A group of an SPMD axis is a regular grid: along each dimension its members lie a fixed stride apart. All groups of
+the axis communicate at the same time. Groups whose members interleave on a ring share its links: with a stride of
+``s`` each link carries the messages of ``s`` groups. Groups never share switch ports, links of a fully connected
+dimension, or lines of a dimension that they do not extend along. So the grid alone, whatever its origin, determines
+the cost, and all groups of an axis have the same `Placement`, which is what costs are cached by.
+
+A group that is no regular grid is kept as the bare ranks and costed message by message, alone on the network.
+
+Symbols: n ranks along a dimension; m members of the group along it; s stride; p members in all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.errors import ConfigError
+from scaleout.topology import Dimension, Topology
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Members of a group along one dimension.
+
+    Attributes
+    ----------
+    dimension : Dimension
+        The dimension that the members lie along.
+    size : int
+        Members ``m`` along it.
+    stride : int
+        Ring positions ``s`` from one member to the next, so also the groups that share a link. Always 1 on a
+        switch and in a fully connected dimension, where the position does not matter.
+    """
+
+    dimension: Dimension
+    size: int
+    stride: int = 1
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the members lie all the way round a ring; otherwise they lie on a line within it."""
+        return self.dimension.kind == "ring" and self.size * self.stride == self.dimension.size
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A group of ranks in a topology, up to where it starts.
+
+    Attributes
+    ----------
+    extents : tuple of Extent
+        The grid, innermost dimension first; dimensions with one member only are left out.
+    startup_s : float
+        Time to start one collective, from the topology.
+    members : tuple of int
+        Empty if the group is the whole grid. Otherwise the group is irregular: the grid is the topology (less the
+        dimensions in which no two members differ) and these are the members' places in it, innermost fastest.
+    """
+
+    extents: tuple[Extent, ...]
+    startup_s: float = 0.0
+    members: tuple[int, ...] = ()
+
+    @property
+    def regular(self) -> bool:
+        """Whether the group is a grid."""
+        return not self.members
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Members along each extent, innermost first."""
+        return tuple(extent.size for extent in self.extents)
+
+    @property
+    def num_ranks(self) -> int:
+        """Members ``p`` of the group."""
+        return len(self.members) or math.prod(self.shape)
+
+
+def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> Placement:
+    """Find the grid that a group forms in a topology.
+
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    ranks : sequence of int
+        Members, in any order.
+
+    Raises
+    ------
+    ConfigError
+        If there are no ranks, one stands twice, or one is not in the topology.
+
+    >>> from scaleout.topology import Dimension, Topology
+    >>> torus = Topology("torus-8x16", (Dimension("ring", 8, 25e9, 7e-7), Dimension("ring", 16, 25e9, 7e-7)))
+    >>> [(extent.size, extent.stride) for extent in place(torus, range(0, 128, 4)).extents]
+    [(2, 4), (16, 1)]
+    """
+    return arrange(topology, ranks)[0]
+
+
+def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Placement, tuple[int, ...]]:
+    """Find the grid that a group forms, and which rank stands where in it.
+
+    Returns
+    -------
+    Placement, tuple of int
+        The placement, and the ranks in the order of its grid, innermost dimension fastest. Steps of collectives
+        name members by their place in this order.
+    """
+    members = ranks.tolist() if isinstance(ranks, np.ndarray) else ranks
+    return _arrange(topology, tuple(sorted(members)))
+
+
+@lru_cache(maxsize=65536)
+def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tuple[int, ...]]:
+    if not ranks:
+        raise ConfigError("a process group has no ranks; give at least one")
+    if len(set(ranks)) < len(ranks):
+        raise ConfigError(f"a process group of {len(ranks)} ranks names a rank twice; give each rank once")
+    coordinates = topology.coordinates(ranks)
+    along = [np.unique(coordinates[:, number]) for number in range(len(topology.dimensions))]
+    if math.prod(len(values) for values in along) == len(ranks):
+        found = [_extent(*pair) for pair in zip(topology.dimensions, along, strict=True)]
+        if all(found):
+            pairs = [pair for pair in found if pair is not None]
+            extents = tuple(extent for extent, _ in pairs if extent.size > 1)
+            return Placement(extents, topology.startup_s), _in_grid_order(topology, [order for _, order in pairs])
+    used = [number for number, values in enumerate(along) if len(values) > 1]
+    grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
+    columns = tuple(coordinates[:, number] for number in used)
+    places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
+    return Placement(grid, topology.startup_s, tuple(places.tolist())), ranks
+
+
+def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
+    """Members along one dimension and their coordinates in grid order, or None if a ring has them irregularly."""
+    if dimension.kind != "ring" or len(values) == 1:
+        return Extent(dimension, len(values)), values
+    gaps = np.diff(values, append=values[0] + dimension.size)
+    stride = int(gaps.min())
+    odd = np.flatnonzero(gaps != stride)
+    if len(odd) == 0:
+        return Extent(dimension, len(values), stride), values
+    # A line within the ring: no two members may be half way round or more, lest messages leave the line.
+    if len(odd) > 1 or 2 * (len(values) - 1) * stride >= dimension.size:
+        return None
+    return Extent(dimension, len(values), stride), np.roll(values, -(int(odd[0]) + 1))
+
+
+def _in_grid_order(topology: Topology, orders: list[npt.NDArray[np.int64]]) -> tuple[int, ...]:
+    grid = np.meshgrid(*orders[::-1], indexing="ij")[::-1]
+    places = tuple(axis.ravel() for axis in grid)
+    return tuple(np.ravel_multi_index(places, topology.shape, order="F").tolist())

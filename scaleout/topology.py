@@ -1,0 +1,207 @@
+"""Networks as products of dimensions: what is linked to what, how fast, how far.
+
+Maps a YAML file to a `Topology`. Knows neither groups nor messages; `placement` finds a group in a topology.
+
+A rank is its coordinates, dimension 0 fastest (innermost): ``rank = d0 + n0 * (d1 + n1 * (d2 + ...))``. The ranks
+that differ in one coordinate only form a *line*, and every line of a dimension is wired alike, each on its own:
+
+ring
+    One full-duplex link between neighbours, the last and the first included. Messages go the shorter way round;
+    at half way they split evenly. Two ranks share one link, not two; one rank has none.
+switch
+    One full-duplex port a rank into a switch that never blocks. The latency is from rank to rank.
+fully_connected
+    One full-duplex link between each two ranks.
+
+A message crosses the dimensions one after another, dimension 0 first, and is forwarded at once (cut-through): the
+latencies of its hops add, and the slowest dimension bounds its bandwidth. A torus is a product of rings.
+
+Symbols: n ranks along a dimension; alpha [s] one hop; beta [s/B] the inverse of a link's bandwidth each way.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout import config, library
+from scaleout.errors import ConfigError
+from scaleout.units import BytesPerSecond, Seconds
+
+KINDS = {
+    "ring": "a link to each of two neighbours",
+    "switch": "a port into a switch that never blocks",
+    "fully_connected": "a link to every other rank",
+}
+"""Kind of dimension to what a rank has in it."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of a network.
+
+    Attributes
+    ----------
+    kind : str
+        One of `KINDS`.
+    size : int
+        Ranks along it.
+    bytes_per_s : float
+        What one link (ring, fully connected) or port (switch) carries each way.
+    latency_s : float
+        One hop: to the neighbour (ring), through the switch, or over the link.
+    """
+
+    kind: str
+    size: int
+    bytes_per_s: float
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"unknown kind of dimension {self.kind!r}; {config.nearest(self.kind, KINDS)}")
+        if self.size < 1:
+            raise ConfigError(f"a dimension has {self.size} ranks; give a size of 1 or more")
+        if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
+            raise ConfigError(f"a link carries {self.bytes_per_s} B/s; give a bandwidth above zero")
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise ConfigError(f"a hop takes {self.latency_s} s; give a latency of zero or more")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A product of dimensions, innermost first.
+
+    Attributes
+    ----------
+    name : str
+        For messages and tables.
+    dimensions : tuple of Dimension
+        Dimension 0 is the innermost: consecutive ranks lie along it.
+    startup_s : float
+        Time to start one collective or message, whatever its steps (kernel launch, ranks meeting); 0 if the file
+        describes the network alone.
+    source : str
+        Where the numbers come from.
+    """
+
+    name: str
+    dimensions: tuple[Dimension, ...]
+    startup_s: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.dimensions:
+            raise ConfigError(f"topology {self.name!r} has no dimensions; give at least one")
+
+    @property
+    def num_ranks(self) -> int:
+        """Product of the dimensions' sizes."""
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each dimension, innermost first."""
+        return tuple(dimension.size for dimension in self.dimensions)
+
+    def coordinates(self, ranks: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the coordinates of ranks, shape ``(R, D)``, innermost dimension first.
+
+        >>> torus = Topology("torus-4x2", (Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 2, 1e9, 0.0)))
+        >>> torus.coordinates([6]).tolist()
+        [[2, 1]]
+        """
+        array = np.asarray(ranks, dtype=np.int64)
+        if array.size and (array.min() < 0 or array.max() >= self.num_ranks):
+            wrong = array[(array < 0) | (array >= self.num_ranks)][0]
+            raise ConfigError(
+                f"rank {wrong} is not in topology {self.name!r}, which has {self.num_ranks} ranks; "
+                f"give ranks 0 to {self.num_ranks - 1}"
+            )
+        return np.stack(np.unravel_index(array, self.shape, order="F"), axis=-1).astype(np.int64)
+
+
+class _DimensionFile(config.Config):
+    kind: str
+    size: int
+    bandwidth: BytesPerSecond | None = None
+    bandwidth_per_rank: BytesPerSecond | None = None
+    bandwidth_source: str
+    latency: Seconds
+    latency_source: str
+
+
+class _TopologyFile(config.Config):
+    dimensions: list[_DimensionFile]
+    startup: Seconds = 0.0
+    startup_source: str = ""
+    source: str
+
+
+def load_topology(name_or_file: str) -> Topology:
+    """Read a shipped topology by its name, or the user's by its path.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such name or file, or a key, unit or value in the file is wrong; the message names the file
+        and the key.
+
+    >>> load_topology("torus-8x16").num_ranks
+    128
+    """
+    path = library.find("topology", name_or_file)
+    values = config.validate(_TopologyFile, config.read_yaml(path), where=str(path))
+    try:
+        dimensions = tuple(_dimension(number, entry) for number, entry in enumerate(values.dimensions))
+        return Topology(path.stem, dimensions, values.startup, _join_sources(values))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def check_ranks(topology: Topology, num_ranks: int) -> None:
+    """Refuse a workload that needs more ranks than the topology has.
+
+    Raises
+    ------
+    ConfigError
+        With both numbers. Fewer ranks than the topology has are no fault: the rest idle.
+    """
+    if num_ranks > topology.num_ranks:
+        raise ConfigError(
+            f"the workload needs {num_ranks} ranks, topology {topology.name!r} has {topology.num_ranks}; "
+            f"take a topology of at least {num_ranks} ranks or lower the parallelism"
+        )
+
+
+def _dimension(number: int, entry: _DimensionFile) -> Dimension:
+    where = f"dimensions.{number}"
+    if (entry.bandwidth is None) == (entry.bandwidth_per_rank is None):
+        raise ConfigError(f"{where}: give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
+    if entry.bandwidth is not None:
+        bytes_per_s = entry.bandwidth
+    else:
+        assert entry.bandwidth_per_rank is not None
+        bytes_per_s = entry.bandwidth_per_rank / _links_of_a_rank(entry.kind, entry.size)
+    try:
+        return Dimension(entry.kind, entry.size, bytes_per_s, entry.latency)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _links_of_a_rank(kind: str, size: int) -> int:
+    """Links over which a rank sends: what its total bandwidth is divided by."""
+    if kind == "switch" or size < 2:
+        return 1
+    return min(2, size - 1) if kind == "ring" else size - 1
+
+
+def _join_sources(values: _TopologyFile) -> str:
+    lines = [values.source]
+    for number, entry in enumerate(values.dimensions):
+        lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
+    if values.startup_source:
+        lines.append(f"startup: {values.startup_source}")
+    return "\n".join(lines)
