@@ -1,0 +1,206 @@
+"""The clock: tasks with dependencies, streams and wires, to the times at which they start and end.
+
+A task becomes ready when all it depends on is done. A *stream* holds one task at a time: when it is free it takes
+its ready task of the highest priority, of those the lowest index. A task of a *meeting* (a collective between
+several timelines) waits on its stream until every member has come; the meeting then takes its *wires*, which carry
+one meeting at a time, and all members start together. A task holds stream and wires for its occupancy and is done
+after its duration, which is longer when the last bytes are still in flight.
+
+This is list scheduling, so more resources are not always faster (Graham, SIAM J. Appl. Math. 17(2), 1969). Ties are
+broken by index alone: the same input gives the same bits. The engine knows no ranks, graphs or collectives.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scaleout.graph import NONE, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What the clock runs, for N tasks, E dependencies and M meetings.
+
+    Attributes
+    ----------
+    duration_s, occupancy_s : length N, with ``0 <= occupancy_s <= duration_s``
+    stream : length N, or `NONE` for a task that holds no stream
+    priority : length N
+    users : length N, the tasks that depend on each
+    num_dependencies : length N
+    meeting : length N, or `NONE`
+    meeting_size : length M, members that must come
+    meeting_wires : length M, the wires that each meeting holds
+    """
+
+    duration_s: Sequence[float]
+    occupancy_s: Sequence[float]
+    stream: Sequence[int]
+    priority: Sequence[int]
+    users: Sequence[Sequence[int]]
+    num_dependencies: Sequence[int]
+    meeting: Sequence[int]
+    meeting_size: Sequence[int]
+    meeting_wires: Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Times:
+    """When each of N tasks ran. A task that never started has a NaN start; `cause` is what it last waited for."""
+
+    start_s: Floats
+    end_s: Floats
+    cause: Ints
+    posted: Ints
+    """(N,) 1 where a task came to a meeting that never began, else 0."""
+
+
+@dataclass
+class _State:
+    tasks: Tasks
+    now_s: float = 0.0
+    start_s: list[float] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    ready_cause: list[int] = field(default_factory=list)
+    cause: list[int] = field(default_factory=list)
+    ready: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    holder: dict[int, int] = field(default_factory=dict)
+    freed: dict[int, tuple[float, int]] = field(default_factory=dict)
+    wire_holder: dict[int, int] = field(default_factory=dict)
+    come: list[list[int]] = field(default_factory=list)
+    queue: list[tuple[int, int, int]] = field(default_factory=list)
+    events: list[tuple[float, int, int]] = field(default_factory=list)
+
+
+_RELEASE, _DONE, _BOTH = 0, 1, 2
+
+
+def run(tasks: Tasks) -> Times:
+    """Run the clock until nothing moves any more.
+
+    Returns
+    -------
+    Times
+        Tasks that wait for each other, or for a member that never comes, have not started: the caller knows
+        their names and tells the user.
+    """
+    size = len(tasks.duration_s)
+    state = _State(
+        tasks,
+        start_s=[np.nan] * size,
+        waiting=list(tasks.num_dependencies),
+        ready_cause=[NONE] * size,
+        cause=[NONE] * size,
+        come=[[] for _ in tasks.meeting_size],
+    )
+    touched = {stream for task in range(size) if state.waiting[task] == 0 for stream in _make_ready(state, task)}
+    _issue(state, touched)
+    events = state.events
+    while events:
+        state.now_s = events[0][0]
+        touched = set()
+        while events and events[0][0] == state.now_s:
+            _, task, kind = heapq.heappop(events)
+            if kind != _DONE:
+                touched |= _release(state, task)
+            if kind != _RELEASE:
+                touched |= _complete(state, task)
+        _issue(state, touched)
+    start = np.array(state.start_s)
+    posted = np.zeros(size, np.int64)
+    posted[[task for members in state.come for task in members if np.isnan(start[task])]] = 1
+    return Times(start, start + np.array(tasks.duration_s), np.array(state.cause, np.int64), posted)
+
+
+def _make_ready(state: _State, task: int) -> tuple[int, ...]:
+    """Queue a ready task on its stream, or start it if it needs none; return the streams to look at."""
+    stream = state.tasks.stream[task]
+    if stream == NONE:
+        _start(state, task)
+        return ()
+    heapq.heappush(state.ready.setdefault(stream, []), (-state.tasks.priority[task], task))
+    return (stream,)
+
+
+def _issue(state: _State, streams: set[int]) -> None:
+    """Let free streams take their next task, then let meetings that are complete take their wires."""
+    tasks = state.tasks
+    for stream in sorted(streams):
+        ready = state.ready.get(stream)
+        if not ready or stream in state.holder:
+            continue
+        _, task = heapq.heappop(ready)
+        state.holder[stream] = task
+        freed_s, by = state.freed.get(stream, (-1.0, NONE))
+        # Whatever came last let the task start: the stream's last holder, or the task's last dependency.
+        state.cause[task] = by if freed_s == state.now_s and by != NONE else state.ready_cause[task]
+        meeting = tasks.meeting[task]
+        if meeting == NONE:
+            _start(state, task)
+            continue
+        state.come[meeting].append(task)
+        if len(state.come[meeting]) == tasks.meeting_size[meeting]:
+            heapq.heappush(state.queue, (-tasks.priority[task], task, meeting))
+    _begin_meetings(state)
+
+
+def _begin_meetings(state: _State) -> None:
+    """Start complete meetings whose wires are free, the highest priority first."""
+    held: list[tuple[int, int, int]] = []
+    while state.queue:
+        entry = heapq.heappop(state.queue)
+        members = state.come[entry[2]]
+        wires = state.tasks.meeting_wires[entry[2]]
+        if any(wire in state.wire_holder for wire in wires):
+            held.append(entry)
+            continue
+        last = members[-1]
+        freed_s, by = max((state.freed.get(-2 - wire, (-1.0, NONE)) for wire in wires), default=(-1.0, NONE))
+        cause = by if by != NONE and freed_s == state.now_s else state.cause[last]
+        for wire in wires:
+            state.wire_holder[wire] = entry[2]
+        for task in members:
+            state.cause[task] = cause
+            _start(state, task)
+    for entry in held:
+        heapq.heappush(state.queue, entry)
+
+
+def _start(state: _State, task: int) -> None:
+    now_s, tasks = state.now_s, state.tasks
+    state.start_s[task] = now_s
+    if tasks.stream[task] == NONE:
+        state.cause[task] = state.ready_cause[task]
+    if tasks.occupancy_s[task] == tasks.duration_s[task]:
+        heapq.heappush(state.events, (now_s + tasks.duration_s[task], task, _BOTH))
+    else:
+        heapq.heappush(state.events, (now_s + tasks.occupancy_s[task], task, _RELEASE))
+        heapq.heappush(state.events, (now_s + tasks.duration_s[task], task, _DONE))
+
+
+def _release(state: _State, task: int) -> set[int]:
+    """Free a task's stream and, with the first member of a meeting, its wires; return streams to look at."""
+    tasks = state.tasks
+    meeting, stream = tasks.meeting[task], tasks.stream[task]
+    if meeting != NONE:
+        for wire in tasks.meeting_wires[meeting]:
+            if state.wire_holder.get(wire) == meeting:
+                del state.wire_holder[wire]
+                state.freed[-2 - wire] = (state.now_s, task)
+    if stream == NONE:
+        return set()
+    del state.holder[stream]
+    state.freed[stream] = (state.now_s, task)
+    return {stream}
+
+
+def _complete(state: _State, task: int) -> set[int]:
+    touched: set[int] = set()
+    for user in state.tasks.users[task]:
+        state.waiting[user] -= 1
+        state.ready_cause[user] = task
+        if state.waiting[user] == 0:
+            touched.update(_make_ready(state, user))
+    return touched

@@ -1,0 +1,152 @@
+"""Folding: which ranks do the same thing at the same time, so that one of them stands for all.
+
+Ranks of a role start as one class. Two ranks of a class part when their groups differ: in where they lie in the
+topology, or in the classes of their members. Repeated until nothing parts, this is colour refinement, and the
+classes that are left are bisimilar: each rank of a class meets the same classes at the same collectives over
+equally placed groups, so by induction over time all its ranks run alike. Ranks with point-to-point messages, whose
+partners are absolute numbers, stay alone.
+
+Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.graph import Ints, NodeKind
+from scaleout.placement import Placement, place
+from scaleout.program import GroupFamily, Program
+from scaleout.topology import Topology
+
+NO_GROUP = -1
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedFamily:
+    """A family of groups after folding.
+
+    Attributes
+    ----------
+    group_of_rank : (R,) index of each rank's group, or `NO_GROUP`
+    class_of_group : (G,) groups that are alike share a class
+    placement_of_class : one placement for each class of groups
+    dimensions_of_class : for each class of groups the topology's dimensions that its members differ in
+    members_of_class : for each class of groups the rank classes that take part
+    """
+
+    group_of_rank: Ints
+    class_of_group: Ints
+    placement_of_class: tuple[Placement, ...]
+    dimensions_of_class: tuple[tuple[int, ...], ...]
+    members_of_class: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Folding:
+    """Classes of ranks.
+
+    Attributes
+    ----------
+    class_of_rank : (R,)
+    representative : (C,) the lowest rank of each class
+    families : the families that any graph uses, by their index in the program
+    """
+
+    class_of_rank: Ints
+    representative: Ints
+    families: dict[int, FoldedFamily]
+
+    @property
+    def ranks_of_class(self) -> Ints:
+        """(C,) number of ranks in each class."""
+        return np.bincount(self.class_of_rank, minlength=len(self.representative)).astype(np.int64)
+
+
+def fold(program: Program, topology: Topology, *, unfold: bool = False) -> Folding:
+    """Find the classes of ranks of a program on a topology.
+
+    Parameters
+    ----------
+    unfold : bool
+        Keep every rank a class of its own; the result must not depend on it, and a test says so.
+    """
+    used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]})
+    groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
+    placed = {index: _placements(program.groups[index], topology) for index in used}
+    alone = np.array([bool((graph.kind > NodeKind.COLLECTIVE).any()) for graph in program.graphs])
+    ranks = np.arange(program.num_ranks)
+    apart = unfold | alone[program.role_of_rank]
+    classes = _number(np.stack([program.role_of_rank, np.where(apart, ranks, -1)], axis=1))
+    while True:
+        columns = [classes]
+        for index in used:
+            alike = _alike(program.groups[index], placed[index][0], classes)
+            columns.append(np.where(groups[index] == NO_GROUP, NO_GROUP, alike[groups[index]]))
+        refined = _number(np.stack(columns, axis=1))
+        if refined.max() == classes.max():
+            break
+        classes = refined
+    representative = np.unique(classes, return_index=True)[1].astype(np.int64)
+    families = {
+        index: _folded(program.groups[index], topology, groups[index], placed[index], classes) for index in used
+    }
+    return Folding(classes, representative, families)
+
+
+def _number(rows: Ints) -> Ints:
+    """Number distinct rows by first appearance, so that classes are in the order of their lowest rank."""
+    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[inverse.reshape(-1)], np.int64)
+
+
+def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
+    column = np.full(num_ranks, NO_GROUP, np.int64)
+    for index, members in enumerate(family.members):
+        column[list(members)] = index
+    return column
+
+
+def _placements(family: GroupFamily, topology: Topology) -> tuple[Ints, list[Placement]]:
+    """(G,) class of each group's position, and a placement for each; groups that are translated copies share one."""
+    shapes: dict[bytes, int] = {}
+    placements: list[Placement] = []
+    column = np.empty(len(family.members), np.int64)
+    for index, members in enumerate(family.members):
+        coordinates = topology.coordinates(np.array(members))
+        shape = (coordinates - coordinates[0]).tobytes()
+        if shape not in shapes:
+            shapes[shape] = len(placements)
+            placements.append(place(topology, members))
+        column[index] = shapes[shape]
+    return column, placements
+
+
+def _alike(family: GroupFamily, position: Ints, classes: Ints) -> Ints:
+    """(G,) class of each group: where it lies, and the classes of its members in any order."""
+    keys: dict[tuple[int, bytes], int] = {}
+    column = np.empty(len(family.members), np.int64)
+    for index, members in enumerate(family.members):
+        key = (int(position[index]), np.sort(classes[list(members)]).tobytes())
+        column[index] = keys.setdefault(key, len(keys))
+    return column
+
+
+def _folded(
+    family: GroupFamily,
+    topology: Topology,
+    group_of_rank: Ints,
+    placed: tuple[Ints, list[Placement]],
+    classes: Ints,
+) -> FoldedFamily:
+    class_of_group = _alike(family, placed[0], classes)
+    first = np.unique(class_of_group, return_index=True)[1]
+    members = [list(family.members[group]) for group in first]
+    return FoldedFamily(
+        group_of_rank,
+        class_of_group,
+        tuple(placed[1][placed[0][group]] for group in first),
+        tuple(tuple(np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0)).tolist()) for ranks in members),
+        tuple(tuple(np.unique(classes[ranks]).tolist()) for ranks in members),
+    )

@@ -1,0 +1,76 @@
+"""What a simulation found: when each node of each class of ranks ran, and how collectives were carried out."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """What one class of ranks did.
+
+    Attributes
+    ----------
+    graph : ExecutionGraph
+        What its ranks run, N nodes.
+    ranks : tuple of int
+        The ranks of the class; the first stands for all.
+    start_s, end_s : (N,) seconds
+    duration_s : (N,) what the node took, network time included
+    cause : (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
+    algorithm : length N, the collective algorithm used, or ""
+    """
+
+    graph: ExecutionGraph
+    ranks: tuple[int, ...]
+    start_s: Floats
+    end_s: Floats
+    duration_s: Floats
+    cause: Ints
+    algorithm: tuple[str, ...]
+
+    @cached_property
+    def is_communication(self) -> npt.NDArray[np.bool_]:
+        """(N,) whether a node is communication."""
+        return np.asarray(self.graph.kind != NodeKind.COMPUTE)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A program on a cluster, simulated.
+
+    Attributes
+    ----------
+    program : Program
+        What ran, after scheduling.
+    topology, network : str
+        Where it ran, and the network model's name.
+    timelines : tuple of Timeline
+        One for each class of ranks.
+    """
+
+    program: Program
+    topology: str
+    network: str
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def makespan_s(self) -> float:
+        """Time at which the last node ends."""
+        return max((float(line.end_s.max()) for line in self.timelines if len(line.graph)), default=0.0)
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """(C + 1,) where each class's nodes begin among all nodes of the result."""
+        return np.concatenate(([0], np.cumsum([len(line.graph) for line in self.timelines]))).astype(np.int64)
+
+    def locate(self, node: int) -> tuple[int, int]:
+        """Return the class and the index within its graph of one of the result's nodes."""
+        assert node != NONE
+        which = int(np.searchsorted(self.offsets, node, side="right")) - 1
+        return which, node - int(self.offsets[which])
