@@ -7,22 +7,23 @@ get more than the wire together.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from scaleout.config import nearest
 from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.fold import FoldedFamily, Folding, fold
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, NodeKind
-from scaleout.network import NETWORKS
 from scaleout.network.alpha_beta import CollectiveCost, collective_cost, send_cost
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.topology import Topology, check_ranks
 
-_P2P_STREAM = -2
+NETWORKS = ("alpha_beta",)
+"""Network models that can be asked for."""
 
 
 @dataclass
@@ -40,7 +41,7 @@ class _Job:
 
     program: Program
     topology: Topology
-    algorithm: str
+    algorithms: Mapping[str, str]
     folding: Folding
     graphs: list[ExecutionGraph]
     offsets: list[int]
@@ -52,7 +53,7 @@ def simulate(
     topology: Topology,
     *,
     network: str = "alpha_beta",
-    algorithm: str = "auto",
+    algorithms: Mapping[str, str] | None = None,
     unfold: bool = False,
 ) -> Result:
     """Run a timed and scheduled program on a topology.
@@ -64,9 +65,9 @@ def simulate(
     topology : Topology
         As many ranks as the program has.
     network : str
-        A name in `scaleout.network.NETWORKS`.
-    algorithm : str
-        Collective algorithm for all collectives; ``auto`` takes the fastest for each.
+        A name in `NETWORKS`.
+    algorithms : mapping of str to str, optional
+        Kind of collective to the algorithm for it; the fastest for each of those not named.
     unfold : bool
         Simulate every rank on its own; same result, more work.
 
@@ -81,12 +82,12 @@ def simulate(
         other for ever; the message names the ranks, nodes and collectives.
     """
     if network not in NETWORKS:
-        raise ConfigError(f"unknown network model {network!r}; use one of {', '.join(NETWORKS)}")
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
     check_ranks(topology, program.num_ranks)
     folding = fold(program, topology, unfold=unfold)
     graphs = [program.graphs[program.role_of_rank[rank]] for rank in folding.representative]
     offsets = [0, *np.cumsum([len(graph) for graph in graphs]).tolist()]
-    job = _Job(program, topology, algorithm, folding, graphs, offsets)
+    job = _Job(program, topology, algorithms or {}, folding, graphs, offsets)
     meetings = _meetings(job)
     tasks, algorithms = _tasks(job, meetings)
     times = run(tasks)
@@ -213,12 +214,11 @@ def _cost(job: _Job, meeting: _Meeting) -> CollectiveCost:
     cost = job.costs.get(key)
     if cost is None:
         # A slice is part of one transfer: the algorithm is chosen for the whole.
-        cost = collective_cost(
-            COLLECTIVES[kind],
-            float(size * pieces),
-            meeting.family.placement_of_class[meeting.group_class],
-            algorithm=job.algorithm,
-        )
+        placement = meeting.family.placement_of_class[meeting.group_class]
+        name, size_bytes = COLLECTIVES[kind], float(size * pieces)
+        if name == "barrier":  # the shortest message that everyone has to send to everyone
+            name, size_bytes = "all_reduce", 1.0
+        cost = collective_cost(name, size_bytes, placement, job.algorithms.get(name, "auto"))
         job.costs[key] = cost
     return cost
 
@@ -240,7 +240,7 @@ def _add_messages(
                 duration_s[task] = occupancy_s[task] = 0.0
                 continue
             sends[rank, peer, tag].append(task)
-            cost = send_cost(float(graph.bytes[node]), job.topology, rank, peer)
+            cost = send_cost(float(graph.bytes[node]), job.topology, source=rank, destination=peer)
             duration_s[task] = cost.latency_s + cost.serialization_s
             occupancy_s[task] = cost.serialization_s
     for key in sorted(sends.keys() | receives.keys()):

@@ -1,0 +1,169 @@
+"""Where the time goes: results to breakdowns by activity, phase and operation, and to critical paths.
+
+All numbers of a breakdown are means over ranks, so that compute, exposed communication and idle time add up to the
+makespan. Exposed communication is time in which a rank communicates and does not compute.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.graph import NONE, ExecutionGraph, Floats, NodeKind, TimeSource
+from scaleout.result import Result, Timeline
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Mean times of a rank in one step.
+
+    Attributes
+    ----------
+    makespan_s : float
+        ``compute_s + exposed_communication_s + idle_s``.
+    compute_s : float
+        Time in which kernels run.
+    communication_s : float
+        Time in which something is being communicated, hidden or not.
+    exposed_communication_s : float
+        The part of it in which no kernel runs.
+    idle_s : float
+        Time in which neither happens.
+    kernel_time_sources : dict
+        Share of the kernels' time by where it comes from: measured, interpolated, roofline and, for times that a
+        trace brought along, given. Empty if there are no kernels.
+    """
+
+    makespan_s: float
+    compute_s: float
+    communication_s: float
+    exposed_communication_s: float
+    idle_s: float
+    kernel_time_sources: dict[str, float]
+
+
+def breakdown(result: Result) -> Breakdown:
+    """Say how a result's time divides into compute, exposed communication and idle time."""
+    makespan_s = result.makespan_s
+    compute, communication, busy = np.zeros(3)
+    sources = dict.fromkeys((TimeSource.MEASURED, TimeSource.INTERPOLATED, TimeSource.ROOFLINE, TimeSource.GIVEN), 0.0)
+    for line in result.timelines:
+        ranks = len(line.ranks)
+        kernels = ~line.is_communication
+        compute += ranks * covered(line.start_s[kernels], line.end_s[kernels])
+        communication += ranks * covered(line.start_s[~kernels], line.end_s[~kernels])
+        busy += ranks * covered(line.start_s, line.end_s)
+        for source in sources:
+            sources[source] += ranks * float(line.duration_s[kernels & (line.graph.time_source == source)].sum())
+    num_ranks = result.program.num_ranks
+    compute_s, communication_s, busy_s = (float(total) / num_ranks for total in (compute, communication, busy))
+    total = sum(sources.values())
+    shares = {source.name.lower(): seconds / total for source, seconds in sources.items()} if total else {}
+    if not shares.get("given"):
+        shares.pop("given", None)
+    return Breakdown(
+        makespan_s, compute_s, communication_s, busy_s - compute_s, max(0.0, makespan_s - busy_s), shares
+    )
+
+
+def covered(start_s: Floats, end_s: Floats) -> float:
+    """Length of the union of intervals, shape (N,) each."""
+    if not len(start_s):
+        return 0.0
+    order = np.argsort(start_s, kind="stable")
+    start, end = start_s[order], end_s[order]
+    reach = np.maximum.accumulate(end)
+    gaps = np.maximum(start[1:] - reach[:-1], 0.0)
+    return float(reach[-1] - start[0] - gaps.sum())
+
+
+@dataclass(frozen=True)
+class Row:
+    """Mean time of a rank's nodes of one name, and how many there are."""
+
+    name: str
+    communication: bool
+    count: float
+    busy_s: float
+
+
+def by_phase(result: Result) -> list[Row]:
+    """Busy time of kernels and of communication in each phase, in program order."""
+    return _rows(result, lambda graph, node: graph.phases[graph.phase[node]])
+
+
+def by_operation(result: Result) -> list[Row]:
+    """Busy time of each kind of kernel and of collective, the largest first."""
+    return sorted(_rows(result, ExecutionGraph.operation), key=lambda row: -row.busy_s)
+
+
+def _rows(result: Result, label: "Label") -> list[Row]:
+    totals: dict[tuple[str, bool], list[float]] = {}
+    for line in result.timelines:
+        share = len(line.ranks) / result.program.num_ranks
+        for node, communicates in enumerate(line.is_communication.tolist()):
+            entry = totals.setdefault((label(line.graph, node), communicates), [0.0, 0.0])
+            entry[0] += share
+            entry[1] += share * float(line.duration_s[node])
+    return [Row(name, communicates, count, busy) for (name, communicates), (count, busy) in totals.items()]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the critical path: one node, from its start to the start of what waited for it."""
+
+    rank: int
+    node: int
+    name: str
+    operation: str
+    phase: str
+    communication: bool
+    start_s: float
+    end_s: float
+
+
+def critical_path(result: Result) -> list[Segment]:
+    """Nodes that decide the makespan, from first to last, each waiting for the one before it.
+
+    Unlike the longest chain of dependencies, it includes waiting for a stream or a wire that another node holds.
+    The segments follow each other without a gap and add up to the makespan.
+    """
+    ends = np.concatenate([line.end_s for line in result.timelines])
+    if not len(ends):
+        return []
+    node, until = int(ends.argmax()), float(ends.max())
+    path: list[Segment] = []
+    while node != NONE:
+        number, index = result.locate(node)
+        line = result.timelines[number]
+        graph = line.graph
+        start = float(line.start_s[index])
+        if until > start:
+            path.append(
+                Segment(
+                    line.ranks[0],
+                    index,
+                    graph.names[index],
+                    graph.operation(index),
+                    graph.phases[graph.phase[index]],
+                    bool(line.is_communication[index]),
+                    start,
+                    until,
+                )
+            )
+        node, until = int(line.cause[index]), start
+    return path[::-1]
+
+
+def longest_chain_s(line: Timeline) -> float:
+    """Length of a timeline's longest chain of dependencies: no schedule of these nodes is shorter."""
+    finish = np.zeros(len(line.graph))
+    for node in range(len(line.graph)):
+        before = finish[line.graph.dependencies_of(node)]
+        finish[node] = line.duration_s[node] + (before.max() if len(before) else 0.0)
+    return float(finish.max()) if len(finish) else 0.0
+
+
+def is_kernel(graph: ExecutionGraph) -> npt.NDArray[np.bool_]:
+    """(N,) whether a node is a kernel."""
+    return np.asarray(graph.kind == NodeKind.COMPUTE)
