@@ -10,7 +10,7 @@ from scaleout.placement import Placement
 
 def _pair(placement: Placement) -> str | None:
     count = placement.num_ranks
-    return None if count == 2 else f"needs a group of two ranks, sender and receiver, not {count}"
+    return None if count <= 2 else f"needs a group of two ranks, sender and receiver, not {count}"
 
 
 def _send(placement: Placement) -> Schedule:

@@ -202,8 +202,8 @@ def _over_switch(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) ->
 def _over_pairs(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
     """Bytes on the link of each two ranks, each way."""
     m = extent.size
-    carried: Floats = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)
-    return carried, 1
+    carried = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)
+    return carried.astype(np.float64), 1
 
 
 def _over_ring(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:

@@ -1,0 +1,260 @@
+"""One contract for all collective algorithms, and the naive oracle for the closed forms of their load.
+
+The oracle routes every message of a step, of all groups of the axis, hop by hop over the links of the topology.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.collectives import (
+    ALGORITHMS,
+    BUS_FACTORS,
+    KINDS,
+    algorithm_bandwidth,
+    bus_bandwidth,
+    schedule,
+    transfers,
+)
+from scaleout.errors import ConfigError
+from scaleout.network.load import load_of
+from scaleout.placement import arrange, place
+from scaleout.topology import Dimension, Topology, load_topology
+
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
+
+
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+@st.composite
+def meshes(draw, max_ranks=48):
+    """A topology, and all groups of an axis that lies in it as a grid: lists of ranks that partition the ranks."""
+    dimensions, sets = [], []
+    ranks = 1
+    for _ in range(draw(st.integers(1, 3))):
+        size = draw(st.integers(1, min(12, max_ranks // ranks)))
+        ranks *= size
+        kind = draw(st.sampled_from(["ring", "ring", "switch", "fully_connected"]))
+        speed, latency = draw(st.sampled_from([1.0, 2.0, 3.0])), draw(st.sampled_from([1.0, 4.0]))
+        dimensions.append(Dimension(kind, size, speed, latency))
+        m = draw(st.sampled_from(divisors(size)))
+        s = draw(st.sampled_from(divisors(size // m)))
+        starts = [block + offset for block in range(0, size, m * s) for offset in range(s)]
+        sets.append([[start + i * s for i in range(m)] for start in starts])
+    topology = Topology("any", tuple(dimensions))
+    weights = [math.prod(topology.shape[:d]) for d in range(len(dimensions))]
+    groups = [
+        [sum(w * c for w, c in zip(weights, point, strict=True)) for point in itertools.product(*along)]
+        for along in itertools.product(*sets)
+    ]
+    return topology, groups
+
+
+def links_of(dimension, source, destination):
+    """Links of one line that a message takes, each with the share of the message, and its hops."""
+    n = dimension.size
+    if dimension.kind == "switch":
+        return [(("out", source), 1.0), (("in", destination), 1.0)], 1
+    if dimension.kind == "fully_connected":
+        return [((source, destination), 1.0)], 1
+    ways = {1: (destination - source) % n, -1: (source - destination) % n}
+    hops = min(ways.values())
+    chosen = [way for way, distance in ways.items() if distance == hops]
+    if n == 2:
+        chosen = [1 if destination > source else -1]  # there is only one link
+    share = 1.0 / len(chosen)
+    return [((way, (source + way * i) % n), share) for way in chosen for i in range(hops)], hops
+
+
+def route(topology, messages):
+    """Busy time of the busiest link for one byte of the collective, and latency of the farthest message."""
+    busy = defaultdict(float)
+    farthest = 0.0
+    for source, destination, fraction in messages:
+        at, to = (list(point) for point in topology.coordinates([source, destination]).tolist())
+        latency = 0.0
+        for d, dimension in enumerate(topology.dimensions):
+            if at[d] != to[d]:
+                line = (d, *at[:d], *at[d + 1 :])
+                links, hops = links_of(dimension, at[d], to[d])
+                for link, share in links:
+                    busy[line, link] += share * fraction / dimension.bytes_per_s
+                latency += hops * dimension.latency_s
+                at[d] = to[d]
+        farthest = max(farthest, latency)
+    return max(busy.values(), default=0.0), farthest
+
+
+def messages_of(step, topology, groups):
+    for group in groups:
+        placement, ranks = arrange(topology, group)
+        for source, destination, fraction in zip(*transfers(step, placement), strict=True):
+            yield ranks[source], ranks[destination], fraction
+
+
+def distinct(steps):
+    return list({(step.pattern, step.dimensions): step for step in steps}.values())
+
+
+def check_loads(algorithm, topology, groups):
+    """Busiest link and farthest hop of every step, with all groups of the axis sending at the same time."""
+    placement = place(topology, groups[0])
+    for kind in KINDS:
+        if placement.num_ranks == 1 or algorithm.supports(kind, placement) is not None:
+            continue
+        for step in distinct(schedule(kind, placement, algorithm=algorithm.name).steps):
+            busy, farthest = route(topology, messages_of(step, topology, groups))
+            load = load_of(step, placement)
+            assert load.busiest_s_per_byte == pytest.approx(busy, rel=1e-12)
+            assert load.latency_s == pytest.approx(farthest, rel=1e-12)
+
+
+@each_algorithm
+@given(mesh=meshes())
+@settings(max_examples=40, deadline=None)
+def test_closed_forms_equal_brute_force(algorithm, mesh):
+    topology, groups = mesh
+    assert place(topology, groups[0]).regular
+    check_loads(algorithm, topology, groups)
+
+
+@each_algorithm
+@pytest.mark.parametrize("kind", ["ring", "switch", "fully_connected"])
+def test_closed_forms_equal_brute_force_along_every_small_dimension(algorithm, kind):
+    """Rings all round, and lines within them, whether or not their groups fill the ring."""
+    for n, m in itertools.product(range(2, 13), range(2, 13)):
+        for s in range(1, n // m + 1):
+            topology = Topology("one", (Dimension(kind, n, 2.0, 3.0),))
+            groups = [[offset + i * s for i in range(m)] for offset in range(s)]
+            if place(topology, groups[0]).regular:
+                check_loads(algorithm, topology, groups)
+
+
+@each_algorithm
+@given(mesh=meshes(24), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_irregular_groups_are_routed_from_their_true_places(algorithm, mesh, data):
+    topology, _ = mesh
+    group = data.draw(st.lists(st.integers(0, topology.num_ranks - 1), min_size=1, max_size=9, unique=True))
+    placement = place(topology, group)
+    if not placement.regular:
+        check_loads(algorithm, topology, [group])
+
+
+def contributions(steps, placement):
+    """What each member's data may depend on when the steps are done: a boolean (member, member) matrix."""
+    known = np.eye(placement.num_ranks, dtype=bool)
+    for step in steps:
+        sources, destinations, _ = transfers(step, placement)
+        for _ in range(step.repeat):
+            before = known.copy()
+            np.logical_or.at(known, destinations, before[sources])
+    return known
+
+
+NEEDED = {
+    "all_reduce": lambda known: known.all(),
+    "reduce_scatter": lambda known: known.all(),
+    "all_gather": lambda known: known.all(),
+    "all_to_all": lambda known: known.all(),
+    "broadcast": lambda known: known[:, 0].all(),
+    "reduce": lambda known: known[0].all(),
+    "send": lambda known: known[1, 0],
+}
+
+
+@each_algorithm
+@given(mesh=meshes())
+@settings(max_examples=40, deadline=None)
+def test_data_reaches_everyone_who_needs_it(algorithm, mesh):
+    topology, groups = mesh
+    placement = place(topology, groups[0])
+    for kind in KINDS:
+        if placement.num_ranks > 1 and algorithm.supports(kind, placement) is None:
+            steps = schedule(kind, placement, algorithm=algorithm.name).steps
+            assert NEEDED[kind](contributions(steps, placement)), kind
+
+
+@each_algorithm
+@given(mesh=meshes())
+@settings(max_examples=40, deadline=None)
+def test_enough_bytes_are_sent_and_none_to_oneself(algorithm, mesh):
+    """All ranks together send p times what one must, and an all-gather gives each its n (p - 1) / p."""
+    topology, groups = mesh
+    placement = place(topology, groups[0])
+    p = placement.num_ranks
+    for kind in KINDS:
+        if p == 1 or algorithm.supports(kind, placement) is not None:
+            continue
+        received = np.zeros(p)
+        for step in schedule(kind, placement, algorithm=algorithm.name).steps:
+            sources, destinations, fractions = transfers(step, placement)
+            assert (sources != destinations).all()
+            np.add.at(received, destinations, fractions * step.repeat)
+        senders = p - 1 if kind in ("broadcast", "reduce", "send") else p
+        assert received.sum() >= senders * BUS_FACTORS[kind](p) * (1 - 1e-9)
+        if kind in ("all_gather", "all_to_all"):
+            assert received.min() >= (p - 1) / p * (1 - 1e-9)
+        if kind == "broadcast":
+            assert received[1:].min() >= 1 - 1e-9
+
+
+@pytest.mark.parametrize("p", range(2, 40))
+def test_each_tree_of_the_double_binary_tree_spans_all_ranks(p):
+    placement = place(Topology("switch", (Dimension("switch", p, 1.0, 0.0),)), range(p))
+    down = schedule("all_reduce", placement, algorithm="double_binary_tree").steps
+    down = down[len(down) // 2 :]
+    assert len(down) <= p.bit_length()
+    for half in (0, 1):
+        reached, children = set(), defaultdict(int)
+        for step in down:
+            edges = list(zip(step.pattern.sources, step.pattern.destinations, strict=True))
+            for parent, child in edges[half * len(edges) // 2 : (half + 1) * len(edges) // 2]:
+                reached = reached or {parent}
+                assert parent in reached
+                assert child not in reached
+                children[parent] += 1
+                reached.add(child)
+        assert reached == set(range(p))
+        assert max(children.values()) <= 2
+
+
+def test_every_kind_has_an_algorithm_for_any_group():
+    placement = place(load_topology("torus-8x16"), range(6))
+    for kind in KINDS[:-1]:
+        assert any(algorithm.supports(kind, placement) is None for algorithm in ALGORITHMS.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "ranks", "message"),
+    [
+        ("all_reduce", "rings", 8, "unknown collective algorithm 'rings'; did you mean 'ring'"),
+        ("all_reducee", "ring", 8, "unknown collective 'all_reducee'; did you mean 'all_reduce'"),
+        ("all_reduce", "rabenseifner", 24, "'rabenseifner' cannot do .* power of two of ranks, not 24; choose 'auto'"),
+        ("all_to_all", "rabenseifner", 8, "it does all_reduce, reduce_scatter, all_gather, not all_to_all"),
+        ("all_reduce", "hierarchical", 8, "extends along two dimensions or more"),
+        ("all_reduce", "hierarchical", 9, "a regular grid in the topology"),
+        ("send", "point_to_point", 8, "a group of two ranks, sender and receiver, not 8"),
+    ],
+)
+def test_what_an_algorithm_cannot_do_is_said(kind, algorithm, ranks, message):
+    placement = place(load_topology("torus-8x16"), range(ranks))
+    with pytest.raises(ConfigError, match=message):
+        schedule(kind, placement, algorithm=algorithm)
+
+
+def test_bandwidths_follow_nccl_tests():
+    """doc/PERFORMANCE.md: all-reduce 2 (p - 1) / p, reduce-scatter, all-gather, all-to-all (p - 1) / p, else 1."""
+    assert algorithm_bandwidth(1e9, 0.5) == 2e9
+    expected = {"all_reduce": 3e9, "reduce_scatter": 1.5e9, "all_to_all": 1.5e9, "broadcast": 2e9}
+    for kind, value in expected.items():
+        assert bus_bandwidth(kind, 1e9, time_s=0.5, num_ranks=4) == value
+    with pytest.raises(ConfigError, match="unknown collective 'allreduce'; did you mean 'all_reduce'"):
+        bus_bandwidth("allreduce", 1e9, time_s=0.5, num_ranks=4)

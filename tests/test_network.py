@@ -1,0 +1,276 @@
+"""The alpha-beta model: numbers worked by hand, the laws that every algorithm obeys, and the wire bound."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.collectives import ALGORITHMS, KINDS
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta import MAX_CHUNKS, collective_cost, send_cost
+from scaleout.network.bound import wire_bound
+from scaleout.placement import place
+from scaleout.topology import Dimension, Topology, load_topology
+
+ALPHA, BANDWIDTH = 700e-9, 25e9  # Table II of the fused-computation-collectives paper: 700 ns, 200 Gb/s
+N = 128e6  # bytes; a shard of 128 ranks is 1 MB, 40 us on a link
+LINK = N / BANDWIDTH  # 5.12 ms: the whole buffer on one link
+
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
+sizes = st.floats(1, 1e11)
+
+
+def whole(name):
+    topology = load_topology(name)
+    return place(topology, range(topology.num_ranks))
+
+
+HAND = [
+    # 2 * 127 steps, each one hop and one shard.
+    ("ring-128", "all_reduce", "ring", 2 * 127 * (ALPHA + LINK / 128)),
+    # As many steps, but half a shard each way.
+    ("ring-128", "all_reduce", "bidirectional_ring", 2 * 127 * (ALPHA + LINK / 256)),
+    # Rank i passes on 127, 126, ..., 1 shards: 127 * 128 / 2 of them in 127 steps.
+    ("ring-128", "all_to_all", "ring", 127 * ALPHA + 127 * 64 * LINK / 128),
+    # Each way 63.5, 62.5, ..., 0.5 shards in 64 steps: 64 * 32 = 128 * 128 / 8 of them, as many as direct.
+    ("ring-128", "all_to_all", "bidirectional_ring", 64 * ALPHA + 128 * 16 * LINK / 128),
+    # Farthest 64 hops; 128^2 / 8 messages of a shard on each link.
+    ("ring-128", "all_to_all", "direct", 64 * ALPHA + 128 * 16 * LINK / 128),
+    # A port sends 127 shards, one after another.
+    ("switch-128", "all_to_all", "direct", ALPHA + 127 / 128 * LINK),
+    ("switch-128", "all_to_all", "pairwise", 127 * ALPHA + 127 / 128 * LINK),
+    ("switch-128", "all_gather", "ring", 127 * (ALPHA + LINK / 128)),
+    # A port is shared by both directions of the ring: nothing gained.
+    ("switch-128", "all_gather", "bidirectional_ring", 127 * (ALPHA + LINK / 128)),
+    # log2(128) = 7 steps of the whole buffer.
+    ("switch-128", "all_reduce", "recursive_doubling", 7 * (ALPHA + LINK)),
+    # Shards 1 + 2 + 4 + ... + 64 = 127.
+    ("switch-128", "all_gather", "recursive_doubling", 7 * ALPHA + 127 / 128 * LINK),
+    # Halves 1/2 + 1/4 + ... + 1/128 = 127/128, twice.
+    ("switch-128", "all_reduce", "rabenseifner", 14 * ALPHA + 2 * 127 / 128 * LINK),
+    # On the ring, bit k: 2^k hops, n / 2^(k+1) from each of 2^k ranks on a link, so n / 2; half way round both ways.
+    ("ring-128", "reduce_scatter", "rabenseifner", 127 * ALPHA + (6 / 2 + 1 / 4) * LINK),
+    ("switch-128", "broadcast", "binomial_tree", 7 * (ALPHA + LINK)),
+    ("switch-128", "broadcast", "direct", ALPHA + 127 * LINK),
+    # Scatter 127 shards out of one port, then 127 steps of the ring.
+    ("switch-128", "broadcast", "scatter_all_gather", 128 * ALPHA + 2 * 127 / 128 * LINK),
+    # Per link of the 16-rings: 16^2 / 8 pairs, 8 messages of n / 128 each, so 2 n; farthest 4 + 8 hops.
+    ("torus-8x16", "all_to_all", "direct", 12 * ALPHA + 2 * LINK),
+    # A ring over both dimensions: 7 of 8 messages stay in the row, yet all cross one of its links; the wrap is 2 hops.
+    ("torus-8x16", "all_gather", "ring", 127 * (2 * ALPHA + LINK / 128)),
+    # 18 links of 26.6 GB/s are not used up: 340 GB/s measured. One step, 3 of 4 shards, 10 us to start.
+    ("h200-node-4", "all_gather", "direct", 10e-6 + 2e-6 + 0.75 * N / 340e9),
+    # Each pair has its own link: a quarter of the buffer on it, twice.
+    ("mi210-node", "all_reduce", "direct", 2 * (ALPHA + N / 4 / 80e9)),
+    ("mi210-pair", "all_to_all", "pairwise", ALPHA + N / 2 / 20e9),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "algorithm", "expected"), HAND)
+def test_numbers_worked_by_hand(name, kind, algorithm, expected):
+    cost = collective_cost(kind, N, whole(name), algorithm)
+    assert cost.time_s == pytest.approx(expected, rel=1e-12)
+    assert cost.algorithm == algorithm
+
+
+def test_hierarchical_on_a_torus_worked_by_hand():
+    """8x16: rows first, with bidirectional rings: 7 steps of n / 16 each way, then 15 of n / 8 / 32."""
+    small = 1e3
+    rows, columns = 7 * small / 16 / BANDWIDTH, 15 * small / 8 / 32 / BANDWIDTH
+    cost = collective_cost("all_reduce", small, whole("torus-8x16"), "hierarchical")
+    assert cost.num_chunks == 1
+    assert cost.time_s == pytest.approx(2 * (7 + 15) * ALPHA + 2 * (rows + columns), rel=1e-12)
+    # In chunks the columns hide behind the rows, which every chunk passes twice: 2 * 7 / 16 n = 0.875 n.
+    large = collective_cost("all_reduce", 1e12, whole("torus-8x16"), "hierarchical")
+    assert large.num_chunks > 100
+    assert large.serialization_s == pytest.approx(0.875 * 1e12 / BANDWIDTH, rel=1e-12)
+    assert large.latency_s < 0.01 * large.serialization_s
+
+
+def test_double_binary_tree_on_a_switch_worked_by_hand():
+    """4 ranks, each once an inner node and once a leaf.
+
+    Tree 1: 0 - 2, 2 - 1 and 2 - 3; tree 2 mirrors it: 3 - 1, 1 - 2 and 1 - 0. Reduce: two messages of n / 2 into
+    ports 2 and 1, then one into 0 and 3; broadcast the same backwards. In all n + n / 2 + n / 2 + n = 3 n on the
+    busiest ports of the four steps. Port 2 takes n and sends n / 2 up, then takes n / 2 and sends n down, and as a
+    leaf of the other tree sends and takes n / 2: 2 n each way, in 3 steps of its own each way.
+    """
+    group = place(Topology("switch", (Dimension("switch", 4, BANDWIDTH, ALPHA),)), range(4))
+    tiny = collective_cost("all_reduce", 1.0, group, "double_binary_tree")
+    assert tiny.num_chunks == 1
+    assert tiny.time_s == pytest.approx(4 * ALPHA + 3 / BANDWIDTH, rel=1e-12)
+    large = collective_cost("all_reduce", N, group, "double_binary_tree")
+    assert large.serialization_s == pytest.approx(2 * LINK, rel=1e-12)
+    # 3 alpha more for each chunk, and the fill of (3 - 2) n / c: c = sqrt(LINK / 3 alpha) = 49.4.
+    assert large.num_chunks == 49
+    assert large.latency_s == pytest.approx(4 * ALPHA + 48 * 3 * ALPHA + LINK / 49, rel=1e-12)
+
+
+def test_groups_that_interleave_share_the_links_of_a_ring():
+    ring = load_topology("ring-128")
+    # 32 ranks, 4 apart: 4 hops a step, and 4 groups on each link.
+    cost = collective_cost("all_gather", N, place(ring, range(0, 128, 4)), "ring")
+    assert cost.time_s == pytest.approx(31 * (4 * ALPHA + 4 * LINK / 32), rel=1e-12)
+    # 4 neighbours form a line: 0, 2, 3, 1 is the ring, at most 2 hops, and both ways of a link are in use.
+    cost = collective_cost("all_gather", N, place(ring, range(4)), "ring")
+    assert cost.time_s == pytest.approx(3 * (2 * ALPHA + LINK / 4), rel=1e-12)
+
+
+def test_rings_leave_a_node_through_all_its_ports():
+    """Per step a GPU sends n / 128 on NVLink, and every eighth message, on another port each, to the next node."""
+    cost = collective_cost("reduce_scatter", N, whole("dgx-h200-16"), "ring")
+    step = max(N / 128 / 340e9, N / 128 / 8 / 50e9)
+    assert cost.serialization_s == pytest.approx(127 * step, rel=1e-12)
+
+
+def test_messages_cross_the_dimensions_one_after_another():
+    torus = load_topology("torus-8x16")
+    cost = send_cost(N, torus, source=0, destination=9)  # one hop along each
+    assert cost.time_s == pytest.approx(2 * ALPHA + LINK, rel=1e-12)
+    assert send_cost(N, torus, source=9, destination=0) == cost
+    assert send_cost(N, torus, source=5, destination=5).time_s == 0
+    # Stages of 32 ranks on a ring: 32 hops, and the messages of 32 ranks on a link. The way round is as short.
+    ring = load_topology("ring-128")
+    stage = send_cost(N, ring, source=0, destination=32)
+    assert stage.time_s == pytest.approx(32 * (ALPHA + LINK), rel=1e-12)
+    assert send_cost(N, ring, source=96, destination=0) == stage
+    dgx = load_topology("dgx-h200-16")
+    cost = send_cost(N, dgx, source=0, destination=9)  # over NVLink to the GPU on the right port, then out
+    assert cost.time_s == pytest.approx(10e-6 + 2e-6 + 2.7e-6 + N / 50e9, rel=1e-12)
+
+
+kinds_of_dimension = st.sampled_from(["ring", "switch", "fully_connected"])
+
+
+@st.composite
+def placements(draw):
+    """Any topology of up to 3 dimensions, and a group in it: an axis of a mesh, or any ranks at all."""
+    dimensions, sets = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        size = draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
+        speed, latency = draw(st.floats(1e8, 1e12)), draw(st.floats(0, 1e-4))
+        dimensions.append(Dimension(draw(kinds_of_dimension), size, speed, latency))
+        m = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
+        s = draw(st.sampled_from([d for d in range(1, size // m + 1) if size // m % d == 0]))
+        sets.append([i * s for i in range(m)])
+    topology = Topology("any", tuple(dimensions), startup_s=draw(st.sampled_from([0.0, 1e-5])))
+    if draw(st.booleans()):
+        ranks, weight = [0], 1
+        for along, size in zip(sets, topology.shape, strict=True):
+            ranks = [rank + weight * place for place in along for rank in ranks]
+            weight *= size
+    else:
+        every = st.integers(0, topology.num_ranks - 1)
+        ranks = draw(st.lists(every, min_size=1, max_size=12, unique=True))
+    return place(topology, ranks)
+
+
+@each_algorithm
+@given(group=placements(), size=sizes)
+@settings(max_examples=60, deadline=None)
+def test_no_algorithm_is_faster_than_the_wire(algorithm, group, size):
+    for kind in algorithm.schedules:
+        if algorithm.supports(kind, group) is None:
+            cost = collective_cost(kind, size, group, algorithm.name)
+            assert cost.serialization_s >= wire_bound(kind, size, group) * (1 - 1e-9)
+            assert cost.latency_s >= 0
+
+
+@each_algorithm
+@given(group=placements(), size=sizes, more=st.floats(1, 10))
+@settings(max_examples=40, deadline=None)
+def test_more_bytes_take_no_less_time(algorithm, group, size, more):
+    for kind in algorithm.schedules:
+        if algorithm.supports(kind, group) is None:
+            less = collective_cost(kind, size, group, algorithm.name).time_s
+            assert collective_cost(kind, size * more, group, algorithm.name).time_s >= less * (1 - 1e-12)
+
+
+BOTH_HALVES = [a for a in ALGORITHMS.values() if {"all_reduce", "reduce_scatter", "all_gather"} <= set(a.schedules)]
+
+
+@pytest.mark.parametrize("algorithm", BOTH_HALVES, ids=lambda a: a.name)
+@given(group=placements(), size=sizes)
+@settings(max_examples=40, deadline=None)
+def test_all_reduce_is_reduce_scatter_and_all_gather(algorithm, group, size):
+    if group.num_ranks > 1 and algorithm.supports("all_reduce", group) is None:
+        whole_s, *halves = (
+            collective_cost(kind, size, group, algorithm.name).time_s - group.startup_s
+            for kind in ("all_reduce", "reduce_scatter", "all_gather")
+        )
+        assert whole_s == pytest.approx(sum(halves), rel=1e-9)
+
+
+@given(group=placements(), size=sizes, kind=st.sampled_from(KINDS[:-1]))
+@settings(max_examples=100, deadline=None)
+def test_auto_takes_the_fastest(group, size, kind):
+    if group.num_ranks == 1:
+        return
+    best = collective_cost(kind, size, group)
+    times = [
+        collective_cost(kind, size, group, algorithm.name).time_s
+        for algorithm in ALGORITHMS.values()
+        if algorithm.supports(kind, group) is None
+    ]
+    assert best.time_s == min(times)
+    assert collective_cost(kind, size, group, best.algorithm) == best
+    assert 1 <= best.num_chunks <= MAX_CHUNKS
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_no_bytes_and_a_group_of_one_cost_nothing(kind):
+    torus = load_topology("torus-8x16")
+    assert collective_cost(kind, 0, whole("torus-8x16")).time_s == 0
+    assert collective_cost(kind, N, place(torus, [3])).time_s == 0
+    assert wire_bound(kind, N, place(torus, [3])) == 0
+
+
+@pytest.mark.parametrize("name", ["torus-8x16", "ring-128", "ring-1024", "torus-4x4x8"])
+def test_the_direct_all_to_all_is_at_its_bisection_bound(name):
+    """Every message takes a shortest way, and the links are loaded evenly: no algorithm can do better."""
+    group = whole(name)
+    cost = collective_cost("all_to_all", N, group, "direct")
+    assert cost.serialization_s == pytest.approx(wire_bound("all_to_all", N, group), rel=1e-12)
+
+
+def test_the_answer_of_a_congestion_unaware_model_is_below_the_wire():
+    """ASTRA-sim takes 1.46 us for an all-to-all of 1 MiB on a switch of 1024 ranks; the port needs 41.9 us."""
+    group = whole("switch-1024")
+    assert wire_bound("all_to_all", 2**20, group) == pytest.approx(1023 / 1024 * 2**20 / BANDWIDTH)
+    assert collective_cost("all_to_all", 2**20, group).time_s > 28 * 1.46e-6
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "message"),
+    [
+        ("all_reduce", "tree", "unknown collective algorithm 'tree'"),
+        ("allreduce", "auto", "unknown collective 'allreduce'; did you mean 'all_reduce'"),
+        ("allreduce", "ring", "unknown collective 'allreduce'; did you mean 'all_reduce'"),
+        ("all_to_all", "rabenseifner", "cannot do all_to_all on this group"),
+        ("send", "auto", "no algorithm does send on a group of 128 ranks: point_to_point needs a group of two"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(kind, algorithm, message):
+    with pytest.raises(ConfigError, match=message):
+        collective_cost(kind, N, whole("torus-8x16"), algorithm)
+
+
+@pytest.mark.parametrize("size", [-1, float("nan"), float("inf")])
+def test_sizes_that_are_none_are_refused(size):
+    with pytest.raises(ConfigError, match="give a size of zero or more"):
+        collective_cost("all_reduce", size, whole("torus-8x16"))
+    with pytest.raises(ConfigError, match="give a size of zero or more"):
+        wire_bound("all_reduce", size, whole("torus-8x16"))
+
+
+@pytest.mark.parametrize("name", ["torus-8x16", "dgx-h200-16", "ring-1024"])
+def test_auto_is_quick_once_warm(name):
+    """A new size of a known group is a handful of sums; 5 ms leaves room for a busy machine."""
+    group = whole(name)
+    for kind in KINDS[:-1]:
+        collective_cost(kind, 1.0, group)
+        start = time.perf_counter()
+        for size in range(1000, 1100):
+            collective_cost(kind, size, group)
+        assert (time.perf_counter() - start) / 100 < 5e-3

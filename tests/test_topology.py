@@ -1,0 +1,198 @@
+"""Topologies, their files, and where groups lie in them."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout import library
+from scaleout.errors import ConfigError
+from scaleout.placement import Extent, arrange, place
+from scaleout.topology import Dimension, Topology, check_ranks, load_topology
+
+EXPECTED_RANKS = {
+    "torus-8x16": 128,
+    "ring-128": 128,
+    "switch-128": 128,
+    "torus-4x4x8": 128,
+    "dgx-h200-16": 128,
+    "mi210-node": 4,
+    "mi210-pair": 2,
+    "h200-node-4": 4,
+    "torus-32x32": 1024,
+    "ring-1024": 1024,
+    "switch-1024": 1024,
+    "dgx-h200-128": 1024,
+}
+
+
+def ring(size: int) -> Dimension:
+    return Dimension("ring", size, 25e9, 700e-9)
+
+
+def switch(size: int) -> Dimension:
+    return Dimension("switch", size, 50e9, 2e-6)
+
+
+def test_every_shipped_topology_loads_and_says_where_its_numbers_are_from():
+    assert set(library.names("topology")) >= set(EXPECTED_RANKS)
+    for name in library.names("topology"):
+        topology = load_topology(name)
+        assert topology.num_ranks == EXPECTED_RANKS.get(name, topology.num_ranks)
+        assert topology.source.count("bandwidth: ") == len(topology.dimensions)
+
+
+def test_the_paper_torus_has_its_numbers():
+    """Table II of the fused-computation-collectives paper: 2D torus, 200 Gb/s, 700 ns."""
+    for dimension in load_topology("torus-8x16").dimensions:
+        assert dimension.kind == "ring"
+        assert dimension.bytes_per_s == 25e9
+        assert dimension.latency_s == pytest.approx(700e-9)
+
+
+def test_dimension_zero_is_innermost():
+    torus = Topology("torus", (ring(8), ring(16)))
+    assert torus.coordinates([0, 1, 8, 127]).tolist() == [[0, 0], [1, 0], [0, 1], [7, 15]]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_coordinates_name_each_rank_once(sizes):
+    topology = Topology("any", tuple(switch(size) for size in sizes))
+    coordinates = topology.coordinates(np.arange(topology.num_ranks))
+    weights = np.cumprod([1, *sizes[:-1]])
+    assert (coordinates @ weights == np.arange(topology.num_ranks)).all()
+
+
+def write(folder, text):
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+FILE = """
+source: made up
+dimensions:
+  - kind: {kind}
+    size: {size}
+    {bandwidth}
+    bandwidth_source: made up
+    latency: {latency}
+    latency_source: made up
+"""
+GOOD = {"kind": "fully_connected", "size": 4, "bandwidth": "bandwidth: 80 GB/s", "latency": "700 ns"}
+
+
+def test_bandwidth_may_be_given_for_the_whole_rank(tmp_path):
+    text = FILE.format(**(GOOD | {"bandwidth": "bandwidth_per_rank: 240 GB/s"}))
+    assert load_topology(write(tmp_path, text)).dimensions[0].bytes_per_s == 80e9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "rings"}, "dimensions.0: unknown kind of dimension 'rings'; did you mean 'ring'?"),
+        ({"size": 0}, "dimensions.0: a dimension has 0 ranks; give a size of 1 or more"),
+        ({"bandwidth": "bandwidth: 0 GB/s"}, "give a bandwidth above zero"),
+        ({"bandwidth": "bandwith: 80 GB/s"}, "unknown key 'dimensions.0.bandwith'; did you mean 'bandwidth'?"),
+        ({"bandwidth": "{}"}, "not valid YAML"),
+        ({"bandwidth": "# none"}, "give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'"),
+        ({"latency": "700 parsecs"}, "unknown unit 'parsecs'"),
+        ({"latency": "-1 ns"}, "must be finite and not negative"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path, change, message):
+    path = write(tmp_path, FILE.format(**(GOOD | change)))
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        load_topology(path)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_a_misspelt_name_gets_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'torus-8x16'"):
+        load_topology("torus-8x61")
+
+
+def test_a_topology_without_dimensions_is_refused():
+    with pytest.raises(ConfigError, match="has no dimensions"):
+        Topology("empty", ())
+
+
+def test_too_few_ranks_are_refused_with_both_numbers():
+    with pytest.raises(ConfigError, match="the workload needs 128 ranks, topology 'ring-64' has 64; take"):
+        check_ranks(Topology("ring-64", (ring(64),)), 128)
+    check_ranks(Topology("ring-64", (ring(64),)), 64)
+
+
+TORUS = Topology("torus", (ring(8), ring(16)))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (range(128), [(8, 1), (16, 1)]),
+        (range(8), [(8, 1)]),
+        (range(4, 8), [(4, 1)]),
+        (range(16, 32), [(8, 1), (2, 1)]),
+        (range(0, 128, 4), [(2, 4), (16, 1)]),  # stride 4 within a row of 8: two a row, in all 16 rows
+        ([3, 11], [(2, 1)]),
+        ([5, 5 + 64], [(2, 8)]),
+        ([0, 1, 7], [(3, 1)]),  # neighbours across the seam of the ring
+        (range(3), [(3, 1)]),  # 3 does not divide 8, but no message leaves the line
+        ([77], []),
+    ],
+)
+def test_a_group_of_a_mesh_axis_is_a_grid(ranks, expected):
+    placement = place(TORUS, ranks)
+    assert placement.regular
+    assert [(extent.size, extent.stride) for extent in placement.extents] == expected
+    assert placement.num_ranks == len(ranks)
+
+
+@pytest.mark.parametrize("ranks", [range(6), [0, 1, 9], [0, 1, 3], range(5)])
+def test_other_groups_are_irregular(ranks):
+    placement = place(TORUS, ranks)
+    assert not placement.regular
+    assert placement.num_ranks == len(ranks)
+
+
+def test_position_on_a_switch_does_not_matter():
+    dgx = Topology("dgx", (switch(8), switch(16)))
+    assert place(dgx, [0, 3, 4]) == place(dgx, [9, 10, 15])
+    assert place(dgx, [0, 3]).extents == (Extent(switch(8), 2),)
+
+
+def test_all_groups_of_an_axis_have_the_same_placement():
+    mesh = np.arange(128).reshape(2, 16, 4)  # pp, dp, tp
+    for axis in range(3):
+        groups = np.moveaxis(mesh, axis, -1).reshape(-1, mesh.shape[axis])
+        placements = {place(TORUS, group) for group in groups}
+        assert len(placements) == 1
+        assert hash(placements.pop()) is not None
+
+
+def test_arrange_gives_the_ranks_in_grid_order():
+    assert arrange(TORUS, [0, 1, 7])[1] == (7, 0, 1)
+    assert arrange(TORUS, [16, 9, 17, 8])[1] == (8, 9, 16, 17)
+    assert arrange(TORUS, [9, 3, 0])[1] == (0, 3, 9)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([], "a process group has no ranks"),
+        ([1, 1], "names a rank twice"),
+        ([0, 128], "rank 128 is not in topology 'torus', which has 128 ranks"),
+        ([-1, 0], "rank -1 is not in topology"),
+    ],
+)
+def test_groups_that_cannot_be_placed_are_refused(ranks, message):
+    with pytest.raises(ConfigError, match=message):
+        place(TORUS, ranks)
+
+
+def test_values_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TORUS.dimensions[0].size = 3
