@@ -1,52 +1,25 @@
-"""Calls of an operation to a physical first guess of their time, and to coordinates in which times vary smoothly.
+"""How each operation is interpolated: its guess, its coordinates, what it is interpolated together with, how smoothly.
 
-The guess carries what is sharp in a time: the launch, waves of tiles over the SMs, the roofline. What it leaves is
-smooth in the logarithm of the sizes, and `kernels` interpolates that between measurements. So a guess has to be right
-in shape, not in level: its few constants are round numbers. The module knows no measurement.
+The logarithm of measured time over guess is taken to vary smoothly over the coordinates. The hyper-parameters were
+chosen once for each family, as round numbers, by the likelihood of the H200 measurements and the errors of leaving out
+single shapes and whole values of a size; they are not fitted at run time.
 
-Symbols: N calls; M, N, K sizes of a matrix product; a tile is the block of the result that one SM works on.
-Source: tile sizes and the 64-deep step along K are those of the Hopper kernels that cuBLAS names in a profile.
+Symbols: N calls; D coordinates, in octaves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from scaleout import kernel_guesses
 from scaleout.device import Device
 from scaleout.interpolation import Smoothness
+from scaleout.kernel_guesses import Calls
 from scaleout.operations import ITEM_BYTES, OPERATIONS, Family, Kernel
 
 Array = npt.NDArray[np.float64]
-
-
-class Calls(NamedTuple):
-    """Several calls of one operation in one dtype: sizes by name, FLOPs and bytes, each of shape (N,)."""
-
-    op: str
-    dtype: str
-    sizes: Mapping[str, Array]
-    flops: Array
-    bytes: Array
-
-
-class KernelModel(NamedTuple):
-    """How to interpolate an operation.
-
-    Attributes
-    ----------
-    guess : callable
-        Calls and their device to seconds, shape (N,).
-    coordinates : callable
-        Calls to coordinates, shape (N, D), in octaves.
-    smoothness : Smoothness
-        Of the logarithm of time over guess.
-    """
-
-    guess: Callable[[Calls, Device], Array]
-    coordinates: Callable[[Calls], Array]
-    smoothness: Smoothness
+Guess = Callable[[Calls, Device], Array]
 
 
 def calls_of(kernels: Sequence[Kernel]) -> Calls:
@@ -59,113 +32,97 @@ def calls_of(kernels: Sequence[Kernel]) -> Calls:
     return Calls(first.op, first.dtype, dict(zip(names, sizes.T, strict=True)), flops, moved)
 
 
-def roofline(calls: Calls, device: Device) -> Array:
-    """Return the time at peak rates, ``max(FLOPs / peak, bytes / bandwidth)``, shape (N,)."""
-    bound = calls.bytes / device.memory_bytes_per_s
-    return np.maximum(bound, calls.flops / device.peak(calls.dtype)) if np.any(calls.flops > 0) else bound
-
-
-LAUNCH_S = 2.0e-6
-"""A kernel that does next to nothing: launch, a round trip to memory, drain."""
-_REACHED = 0.85
-"""Share of the peak bandwidth that a stream reaches."""
-
-
-def _stream(calls: Calls, device: Device) -> Array:
-    """Launch, then the roofline at the rates that a long stream reaches."""
-    return np.asarray(LAUNCH_S + roofline(calls, device) / _REACHED)
-
-
-_TILES = (
-    (256, 128, 0.86),
-    (128, 256, 0.86),
-    (192, 128, 0.80),
-    (128, 192, 0.80),
-    (128, 128, 0.72),
-    (64, 256, 0.72),
-    (256, 64, 0.72),
-    (128, 64, 0.60),
-    (64, 128, 0.60),
-    (64, 64, 0.45),
-)
-"""Rows and columns of a tile, and the share of an SM's peak that it sustains: a larger tile loads less a FLOP."""
-_SPLITS = (1, 2, 4, 8)
-_STEP = 64
-_STEP_S = 70e-9
-"""Shortest time of one step along K: what the pipeline of loads cannot hide."""
-_FILL_S = 0.9e-6
-"""Time to fill the pipeline of a tile and to write its result."""
-_SPLIT_S = 0.8e-6
-"""Extra latency of a sum over splits of K."""
-
-
-def _tiled(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> Array:
-    """Time of the best tiling of a (rows, depth) by (depth, cols) product.
-
-    ``waves * (fill + steps * step)`` with ``waves = ceil(tiles * splits / SMs)``, but no less than the bytes take.
-    """
-    sm_flops_per_s = device.peak(calls.dtype) / device.num_sms
-    best = np.full(len(rows), np.inf)
-    for tile_rows, tile_cols, share in _TILES:
-        tiles = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols)
-        step_s = max(_STEP_S, 2 * tile_rows * tile_cols * _STEP / (share * sm_flops_per_s))
-        for splits in _SPLITS:
-            waves = np.ceil(tiles * splits / device.num_sms)
-            seconds = waves * (_FILL_S + np.ceil(depth / splits / _STEP) * step_s)
-            if splits > 1:
-                partial_bytes = (splits + 1) * rows * cols * 4
-                seconds += _SPLIT_S + partial_bytes / (2 * device.memory_bytes_per_s)
-            best = np.minimum(best, seconds)
-    return np.asarray(LAUNCH_S + np.maximum(best, calls.bytes / (_REACHED * device.memory_bytes_per_s)))
-
-
-def _gemm(calls: Calls, device: Device) -> Array:
-    return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)
-
-
-def _octaves(calls: Calls) -> Array:
-    """Logarithm of every size; `causal` counts as one octave."""
-    return np.column_stack([v if name == "causal" else np.log2(v) for name, v in calls.sizes.items()])
-
-
-_DEFAULT = {
-    Family.GEMM: Smoothness(amplitude=0.6, length=8.0, noise=0.06, kinship=0.95, offset=0.1),
-    Family.CONVOLUTION: Smoothness(amplitude=0.6, length=4.0, noise=0.03, trend=0.1),
-    Family.ATTENTION: Smoothness(amplitude=0.4, length=4.0, noise=0.03, trend=0.1),
-    Family.ROWS: Smoothness(amplitude=0.4, length=4.0, noise=0.03, trend=0.1),
-    Family.ELEMENTWISE: Smoothness(amplitude=0.4, length=4.0, noise=0.03, trend=0.1),
-    Family.GATHER: Smoothness(amplitude=0.4, length=4.0, noise=0.03, trend=0.1),
+_GUESSES: Mapping[str, Guess] = {
+    "gemm": kernel_guesses.gemm,
+    "gemm_fp8": kernel_guesses.gemm,
+    "conv2d_fwd": kernel_guesses.convolution,
+    "conv2d_bwd_data": kernel_guesses.convolution,
+    "conv2d_bwd_weight": kernel_guesses.convolution,
+    "attention_fwd": kernel_guesses.attention,
+    "attention_bwd": kernel_guesses.attention,
+    "attention_gqa_fwd": kernel_guesses.attention,
+    "attention_gqa_bwd": kernel_guesses.attention,
+    "interaction_bmm_bwd": kernel_guesses.interaction,
+    "interaction_gather_bwd": kernel_guesses.scatter,
+    "embedding_bag_bwd_sparse": kernel_guesses.scatter,
+    "adamw_fused": kernel_guesses.optimiser,
 }
 
-_MODELS = {op: KernelModel(_stream, _octaves, _DEFAULT[operation.family]) for op, operation in OPERATIONS.items()} | {
-    op: KernelModel(_gemm, _octaves, _DEFAULT[Family.GEMM]) for op in ("gemm", "gemm_fp8")
+_SMOOTHNESS = {
+    Family.GEMM: Smoothness(amplitude=0.2, length=8.0, trend=0.05, noise=0.03),
+    Family.CONVOLUTION: Smoothness(amplitude=0.4, length=4.0, trend=0.15, noise=0.03, kinship=0.8, offset=0.5),
+    Family.ATTENTION: Smoothness(amplitude=0.4, length=8.0, trend=0.05, noise=0.015),
+    Family.ROWS: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.015),
+    Family.ELEMENTWISE: Smoothness(amplitude=0.3, length=3.0, noise=0.01, kinship=0.5, offset=0.2),
+    Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02),
 }
+_TILED = Smoothness(amplitude=0.36, length=6.0, noise=0.06, kinship=0.8, offset=0.5)
+"""Of matrix products: which kernel the library picks changes from shape to shape, and so does the power state."""
 
 
-def model_of(op: str) -> KernelModel:
-    """Return how to interpolate an operation."""
-    return _MODELS[op]
+def smoothness_of(op: str) -> Smoothness:
+    """Return the hyper-parameters of an operation."""
+    return _TILED if _GUESSES.get(op) is kernel_guesses.gemm else _SMOOTHNESS[OPERATIONS[op].family]
 
 
-_MATRIX_UNITS = frozenset({"bf16", "fp16"})
+def guess(calls: Calls, device: Device) -> Array:
+    """Return the first guess of the time of calls in seconds, shape (N,)."""
+    return _GUESSES.get(calls.op, kernel_guesses.stream)(calls, device)
+
+
+_WEIGHTS = {"M": 0.6}
+"""Octaves of a size that count less than others: rows of activations change the choice of a kernel least."""
+
+
+def coordinates(calls: Calls) -> Array:
+    """Return the point of each call, shape (N, D): the logarithm of its sizes, or of its bytes if element-wise."""
+    if _elementwise(calls.op):
+        return np.log2(calls.bytes)[:, None]
+    sizes = dict(calls.sizes)
+    if calls.op.startswith("attention"):
+        sizes["heads"] = sizes["heads"] * sizes.pop("batch")
+    return np.column_stack(
+        [values if name == "causal" else _WEIGHTS.get(name, 1.0) * np.log2(values) for name, values in sizes.items()]
+    )
+
+
+def _elementwise(op: str) -> bool:
+    return OPERATIONS[op].parameters == ("elements",)
+
+
+_TWO_BYTES = ("bf16", "fp16")
 
 
 def group_of(op: str, dtype: str) -> tuple[tuple[str, str], ...]:
     """Return the series, of operation and dtype, that are interpolated together with one.
 
-    Matrix products in bf16 and fp16 run at the same rate in the same kernels but for their type.
+    Products of both two-byte types run in the same kernels but for the type. Element-wise kernels stream, and those
+    that wait for their own arithmetic do so alike.
     """
-    if op == "gemm" and dtype in _MATRIX_UNITS:
-        return tuple((op, other) for other in sorted(_MATRIX_UNITS))
+    if op == "gemm" and dtype in _TWO_BYTES:
+        return tuple((op, other) for other in _TWO_BYTES)
+    if _elementwise(op):
+        slow = op in kernel_guesses.ARITHMETIC
+        alike = [other for other in OPERATIONS if _elementwise(other) and (other in kernel_guesses.ARITHMETIC) == slow]
+        return tuple((other, any_dtype) for other in alike for any_dtype in ITEM_BYTES)
     return ((op, dtype),)
 
 
-def variants(calls: Calls) -> npt.NDArray[np.bool_]:
-    """Return whether each call falls to a slower kernel for want of alignment, shape (N,).
+NUM_VARIANTS = 3
 
-    The matrix units load 16 bytes at a time: a row of a matrix, N or K long, must be a multiple of that.
+
+def variants(calls: Calls) -> npt.NDArray[np.int64]:
+    """Return which kind of kernel each call falls to, shape (N,): 0 the usual, 1 unaligned, 2 a vector.
+
+    Loads are 16 bytes wide: a row of a matrix, N or K long, that is no multiple of that takes a slower kernel; a
+    product in which a size is 1 takes another one.
     """
-    if OPERATIONS[calls.op].family is not Family.GEMM or "K" not in calls.sizes:
-        return np.zeros(len(calls.bytes), dtype=bool)
     aligned = 16 // ITEM_BYTES[calls.dtype]
-    return np.asarray((calls.sizes["N"] % aligned != 0) | (calls.sizes["K"] % aligned != 0))
+    if "c_in" in calls.sizes:
+        return np.asarray(calls.sizes["c_in"] % aligned != 0, dtype=np.int64)
+    if "K" not in calls.sizes:
+        return np.zeros(len(calls.bytes), dtype=np.int64)
+    rows, cols, depth = (calls.sizes[name] for name in "MNK")
+    unaligned = (cols % aligned != 0) | (depth % aligned != 0)
+    vector = (np.minimum(cols, depth) == 1) | ((rows == 1) & (aligned == 4))
+    return np.where(vector, 2, unaligned.astype(np.int64))

@@ -1,8 +1,8 @@
 """Files of measured kernel times to look-up tables and arrays.
 
 A file holds one JSON object a line: first ``{"provenance": {...}}``, what was measured, where and how; then rows
-``{"op", "dtype", "shape": {...}, "us", ...}``. Repeated rows of one shape, in one file or over several, are one
-measurement: their median. The module knows no model of a time and never fills a gap.
+``{"op", "dtype", "shape": {...}, "us", "method", "launches"}``, the last two optional. Repeated rows of one shape, in
+one file or over several, are one measurement: their median. The module knows no model of a time and fills no gap.
 
 Symbols: a series is one operation in one dtype. Source: the provenance line of each file.
 """
@@ -22,6 +22,8 @@ from scaleout.operations import ITEM_BYTES, OPERATIONS, Kernel
 
 Key = tuple[str, str]
 """An operation and a dtype."""
+WARM = "kernel_durations"
+"""The method of rows that ran over the same buffers again and again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +34,17 @@ class KernelTable:
     ----------
     times : mapping
         Operation and dtype to a mapping of sizes, in the operation's order, to seconds.
+    launches : mapping
+        Operation and dtype to the device kernels that one call launches, the median over its rows.
+    warm : mapping
+        Operation and dtype to whether most rows ran over the same buffers, so that small data lay in the L2 cache.
     provenance : tuple of mapping
         The first line of each file.
     """
 
     times: Mapping[Key, Mapping[tuple[int, ...], float]]
+    launches: Mapping[Key, float]
+    warm: Mapping[Key, bool]
     provenance: tuple[Mapping[str, Any], ...]
 
     def exact(self, kernel: Kernel) -> float | None:
@@ -60,6 +68,8 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
         If a file cannot be read, has no provenance line, or a row is not a measurement of a known operation.
     """
     repeats: dict[Key, dict[tuple[int, ...], list[float]]] = {}
+    launches: dict[Key, list[int]] = {}
+    warm: dict[Key, list[bool]] = {}
     provenance = []
     for path in files:
         rows = _parse(path)
@@ -68,9 +78,11 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
         provenance.append(rows[0]["provenance"])
         for number, row in enumerate(rows[1:], start=2):
             try:
-                op, shape = row["op"], row["shape"]
-                sizes = tuple([int(shape[name]) for name in OPERATIONS[op].parameters])
-                repeats.setdefault((op, row["dtype"]), {}).setdefault(sizes, []).append(row["us"] * 1e-6)
+                key, shape = (row["op"], row["dtype"]), row["shape"]
+                sizes = tuple([int(shape[name]) for name in OPERATIONS[key[0]].parameters])
+                repeats.setdefault(key, {}).setdefault(sizes, []).append(row["us"] * 1e-6)
+                launches.setdefault(key, []).append(row.get("launches", 1))
+                warm.setdefault(key, []).append(row.get("method") == WARM)
             except (KeyError, TypeError, ValueError):
                 raise ConfigError(f"{path}, line {number}: {_fault(row)}") from None
     times = {
@@ -80,7 +92,12 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
     for (op, dtype), series in times.items():
         if dtype not in ITEM_BYTES or min(series.values()) <= 0:
             raise ConfigError(f"{files[0].parent}: {op}: unknown dtype {dtype!r}, or a time that is not above zero")
-    return KernelTable(times, tuple(provenance))
+    return KernelTable(
+        times,
+        {key: float(np.median(counts)) for key, counts in launches.items()},
+        {key: 2 * sum(flags) > len(flags) for key, flags in warm.items()},
+        tuple(provenance),
+    )
 
 
 def _parse(path: Path) -> list[Any]:

@@ -14,7 +14,6 @@ Symbols: N kernels. Source: Williams, Waterman and Patterson, Communications of 
 import functools
 from collections.abc import Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +22,10 @@ import numpy.typing as npt
 from scaleout.device import Device, load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Surface, estimate, fit, leave_one_out_errors
-from scaleout.kernel_models import Calls, calls_of, group_of, model_of, roofline, variants
+from scaleout.kernel_guesses import Calls, roofline
+from scaleout.kernel_models import NUM_VARIANTS, calls_of, coordinates, group_of, guess, smoothness_of, variants
 from scaleout.kernel_table import KernelTable, Key, read_table
-from scaleout.operations import ITEM_BYTES, OPERATIONS, Kernel
+from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel
 
 Array = npt.NDArray[np.float64]
 
@@ -69,7 +69,7 @@ def kernel_time(device: Device, kernel: Kernel) -> KernelTime:
 
 
 def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.NDArray[np.int8]]:
-    """Times of kernels, each alone on a device.
+    """Return the times of kernels, each alone on a device.
 
     Parameters
     ----------
@@ -104,7 +104,9 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
         calls = calls_of([kernels[index] for index in indices])
         found, inside = np.zeros(len(indices)), np.zeros(len(indices), dtype=bool)
         if (op, dtype) in own.times:
-            inside = _inside(device, calls)
+            measured, _ = _measured(device, op, dtype)
+            calls = calls._replace(launches=measured.launches, warm=measured.warm)
+            inside = _inside(measured, calls)
         if inside.any():
             found[inside] = _interpolated(device, _select(calls, inside))
         if not inside.all():
@@ -115,7 +117,7 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
 
 
 def leave_one_out(device: Device) -> list[InterpolationError]:
-    """How far each measured kernel is from its interpolation between all others, for every series.
+    """Compare each measured kernel with its interpolation between all others, for every series.
 
     Repeated measurements of a shape leave together. A series of fewer than three shapes has nothing to leave.
     """
@@ -125,9 +127,7 @@ def leave_one_out(device: Device) -> list[InterpolationError]:
         if len(table.times[op, dtype]) < 3:
             continue
         group = _group(device, group_of(op, dtype))
-        errors = leave_one_out_errors(
-            group.points, group.values, series=group.series, smoothness=model_of(op).smoothness
-        )
+        errors = leave_one_out_errors(group.points, group.values, series=group.series, smoothness=smoothness_of(op))
         own = group.members == group.keys.index((op, dtype))
         relative = np.abs(np.expm1(-errors[own]))
         found.append(
@@ -160,15 +160,16 @@ def _select(calls: Calls, chosen: npt.NDArray[np.bool_]) -> Calls:
 
 
 @functools.lru_cache(maxsize=256)
-def _measured(files: tuple[Path, ...], op: str, dtype: str) -> tuple[Calls, Array]:
+def _measured(device: Device, op: str, dtype: str) -> tuple[Calls, Array]:
     """Return the measured calls of a series and their seconds."""
-    operation, series = OPERATIONS[op], read_table(files).times[op, dtype]
-    sizes = np.array(list(series), dtype=np.float64).T
+    operation, table = OPERATIONS[op], read_table(device.kernel_files)
+    series = table.times[op, dtype]
+    seconds = np.array(list(series.values()))
     shapes = [dict(zip(operation.parameters, values, strict=True)) for values in series]
     flops = np.array([operation.flops(shape) for shape in shapes], dtype=np.float64)
     moved = np.array([operation.bytes(shape, ITEM_BYTES[dtype]) for shape in shapes], dtype=np.float64)
-    named = dict(zip(operation.parameters, sizes, strict=True))
-    return Calls(op, dtype, named, flops, moved), np.array(list(series.values()))
+    sizes = dict(zip(operation.parameters, np.array(list(series), dtype=np.float64).T, strict=True))
+    return Calls(op, dtype, sizes, flops, moved, table.launches[op, dtype], table.warm[op, dtype]), seconds
 
 
 @functools.lru_cache(maxsize=64)
@@ -176,33 +177,31 @@ def _group(device: Device, wanted: tuple[Key, ...]) -> _Group:
     keys = tuple(key for key in wanted if key in read_table(device.kernel_files).times)
     points, values, members, series = [], [], [], []
     for index, key in enumerate(keys):
-        calls, seconds = _measured(device.kernel_files, *key)
-        model = model_of(calls.op)
-        points.append(model.coordinates(calls))
-        values.append(np.log(seconds / model.guess(calls, device)))
+        calls, seconds = _measured(device, *key)
+        points.append(coordinates(calls))
+        values.append(np.log(seconds / guess(calls, device)))
         members.append(np.full(len(seconds), index))
-        series.append(2 * index + variants(calls))
+        series.append(NUM_VARIANTS * index + variants(calls))
     return _Group(keys, np.vstack(points), *map(np.concatenate, (values, members, series)))
 
 
 @functools.lru_cache(maxsize=64)
 def _surface(device: Device, wanted: tuple[Key, ...]) -> Surface:
     group = _group(device, wanted)
-    smoothness = model_of(wanted[0][0]).smoothness
+    smoothness = smoothness_of(wanted[0][0])
     return fit(group.points, group.values, series=group.series, smoothness=smoothness)
 
 
 def _interpolated(device: Device, calls: Calls) -> Array:
     wanted = group_of(calls.op, calls.dtype)
     index = _group(device, wanted).keys.index((calls.op, calls.dtype))
-    model = model_of(calls.op)
-    logs = estimate(_surface(device, wanted), model.coordinates(calls), series=2 * index + variants(calls))
-    return np.asarray(model.guess(calls, device) * np.exp(logs))
+    series = NUM_VARIANTS * index + variants(calls)
+    logs = estimate(_surface(device, wanted), coordinates(calls), series=series)
+    return np.asarray(guess(calls, device) * np.exp(logs))
 
 
-def _inside(device: Device, calls: Calls) -> npt.NDArray[np.bool_]:
+def _inside(measured: Calls, calls: Calls) -> npt.NDArray[np.bool_]:
     """Whether each call lies within the measured neighbourhood of its series, shape (N,)."""
-    measured, _ = _measured(device.kernel_files, calls.op, calls.dtype)
     asked, known = _log2(calls), _log2(measured)
     in_range = (asked >= known.min(axis=0) - RANGE_OCTAVES) & (asked <= known.max(axis=0) + RANGE_OCTAVES)
     reach = np.abs(asked[:, None, :] - known[None, :, :]).max(axis=2).min(axis=1)
@@ -217,9 +216,9 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
     """Roofline over the efficiency of the nearest measured kernel, but no less than the shortest measured one."""
     lender = device if device.kernel_files else _lender(device.efficiency_from, device.name)
     table = read_table(lender.kernel_files)
-    keys = _resembling(table, calls, compute_bound=bool(np.median(calls.flops / np.maximum(calls.bytes, 1)) > 100))
+    keys = _resembling(table, calls)
     measure = _log2 if keys[0][0] == calls.op else _work
-    series = [_measured(lender.kernel_files, *key) for key in keys]
+    series = [_measured(lender, *key) for key in keys]
     known = np.vstack([measure(measured) for measured, _ in series])
     efficiency = np.concatenate([roofline(measured, lender) / seconds for measured, seconds in series])
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
@@ -231,21 +230,20 @@ def _work(calls: Calls) -> Array:
     return np.log2(np.column_stack([calls.flops, calls.bytes]) + 1.0)
 
 
-def _resembling(table: KernelTable, calls: Calls, *, compute_bound: bool) -> list[Key]:
+def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
     """Return the measured series that resemble calls most.
 
-    The same operation, in the same dtype if it was measured; else the operation that it names; else its family.
-    A custom kernel is like a matrix product or like a copy, by its FLOPs for each byte.
+    The same operation, in the same dtype if it was measured; else the operation that it names; else its family. A
+    custom kernel is like a matrix product or like a copy, whichever is nearer in FLOPs and bytes.
     """
-    operation = OPERATIONS.get(calls.op)
-    names = ["gemm" if compute_bound else "clone"] if operation is None else [calls.op, operation.like]
-    for name in names:
+    if calls.op == CUSTOM:
+        return sorted(key for key in table.times if key[0] in ("clone", "gemm")) or sorted(table.times)
+    operation = OPERATIONS[calls.op]
+    for name in (calls.op, operation.like):
         keys = sorted(key for key in table.times if key[0] == name)
         if keys:
             return [key for key in keys if key[1] == calls.dtype] or keys[:1]
-    family = None if operation is None else operation.family
-    keys = sorted(key for key in table.times if family in (None, OPERATIONS[key[0]].family))
-    return keys or sorted(table.times)
+    return sorted(key for key in table.times if OPERATIONS[key[0]].family is operation.family) or sorted(table.times)
 
 
 @functools.cache

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from scaleout import operation_counts as counts
 from scaleout.config import nearest
 from scaleout.errors import ConfigError, GraphError
+from scaleout.operation_counts import Sizes
 
 ITEM_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2} | dict.fromkeys(
     ("fp8_e4m3", "fp8_e5m2", "int8", "u8"), 1
 )
 """Bytes of one element of each dtype; `tf32` is fp32 data in the matrix units' 19-bit arithmetic."""
-
-Sizes = Mapping[str, int]
 
 
 class Family(StrEnum):
@@ -95,105 +95,14 @@ class Kernel:
         object.__setattr__(self, "sizes", dict(self.shape))
 
 
-def _no_flops(sizes: Sizes) -> int:
-    return 0
-
-
-def _gemm_flops(s: Sizes) -> int:
-    return 2 * s["M"] * s["N"] * s["K"]
-
-
-def _gemm_bytes(s: Sizes, i: int) -> int:
-    return (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]) * i
-
-
-def _gemv_bytes(s: Sizes, i: int) -> int:
-    return (s["M"] * s["N"] + s["M"] + s["N"]) * i
-
-
-def _gemm_fp8_bytes(s: Sizes, i: int) -> int:
-    return (s["M"] * s["K"] + s["K"] * s["N"]) * i + s["M"] * s["N"] * 2  # the result is bf16
-
-
-def _conv_out(s: Sizes) -> int:
-    return -(-s["hw"] // s["stride"])  # "same" padding
-
-
-def _conv_flops(s: Sizes) -> int:
-    return 2 * s["batch"] * _conv_out(s) ** 2 * s["c_out"] * s["c_in"] * s["kernel"] ** 2
-
-
-def _conv_bytes(s: Sizes, i: int) -> int:
-    # The published rows leave out the weights, which are small beside the activations.
-    return s["batch"] * (s["c_in"] * s["hw"] ** 2 + s["c_out"] * _conv_out(s) ** 2) * i
-
-
-def _attention_flops(products: int) -> Callable[[Sizes], int]:
-    def flops(s: Sizes) -> int:
-        full = products * 2 * s["batch"] * s["heads"] * s["seq"] ** 2 * s["head_dim"]
-        return full // 2 if s["causal"] else full
-
-    return flops
-
-
-def _attention_bytes(query_tensors: int, kv_tensors: int) -> Callable[[Sizes, int], int]:
-    def size_bytes(s: Sizes, i: int) -> int:
-        heads = query_tensors * s["heads"] + kv_tensors * s.get("kv_heads", s["heads"])
-        return s["batch"] * heads * s["seq"] * s["head_dim"] * i
-
-    return size_bytes
-
-
-def _decode_flops(s: Sizes) -> int:
-    return 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"]
-
-
-def _decode_bytes(s: Sizes, i: int) -> int:
-    return s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i
-
-
-def _per(*names: str, items: float = 0, fixed: int = 0) -> Callable[[Sizes, int], int]:
-    """Bytes of `items` elements of the dtype and `fixed` bytes for every point of the product of some sizes."""
-
-    def size_bytes(s: Sizes, i: int) -> int:
-        points = 1
-        for name in names:
-            points *= s[name]
-        return int(points * (items * i + fixed))
-
-    return size_bytes
-
-
-def _gather_bytes(s: Sizes, i: int) -> int:
-    return s["batch"] * s["features"] * (s["features"] - 1) * i
-
-
-def _scatter_bytes(s: Sizes, i: int) -> int:
-    return _gather_bytes(s, i) // 2 + s["batch"] * s["features"] ** 2 * i
-
-
-def _bag_bytes(rows_read: int) -> Callable[[Sizes, int], int]:
-    """Bytes of `rows_read` passes over the pooled rows of each bag, their indices, and one row a bag."""
-
-    def size_bytes(s: Sizes, i: int) -> int:
-        pooled = s["pooling"] * (rows_read * s["dim"] * i + 8)
-        return s["batch"] * s["tables"] * (pooled + s["dim"] * i)
-
-    return size_bytes
-
-
 def _elementwise(items: float, fixed: int = 0, like: str = "") -> Operation:
-    size_bytes = _per("elements", items=items, fixed=fixed)
-    return Operation(Family.ELEMENTWISE, ("elements",), _no_flops, size_bytes, like)
+    size_bytes = counts.per_point("elements", items=items, fixed=fixed)
+    return Operation(Family.ELEMENTWISE, ("elements",), counts.no_flops, size_bytes, like)
 
 
 def _rows(items: float, family: Family = Family.ROWS, columns: str = "hidden", like: str = "") -> Operation:
-    size_bytes = _per("tokens", columns, items=items)
-    return Operation(family, ("tokens", columns), _no_flops, size_bytes, like)
-
-
-def _topk_bytes(s: Sizes, i: int) -> int:
-    return s["tokens"] * s["hidden"] * (1 + s["topk"]) * i
+    size_bytes = counts.per_point("tokens", columns, items=items)
+    return Operation(family, ("tokens", columns), counts.no_flops, size_bytes, like)
 
 
 def _interaction(per_feature: int, single: int, like: str) -> Operation:
@@ -202,12 +111,14 @@ def _interaction(per_feature: int, single: int, like: str) -> Operation:
     def size_bytes(s: Sizes, i: int) -> int:
         return s["batch"] * (per_feature * s["features"] + single) * s["dim"] * i
 
-    return Operation(Family.ROWS, _FEATURES, _no_flops, size_bytes, like)
+    return Operation(Family.ROWS, _FEATURES, counts.no_flops, size_bytes, like)
 
 
 _FEATURES = ("batch", "features", "dim")
+
+
 _CONVOLUTION = Operation(
-    Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), _conv_flops, _conv_bytes
+    Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), counts.conv_flops, counts.conv_bytes
 )
 _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
@@ -215,9 +126,9 @@ _BAG = ("batch", "tables", "dim", "pooling")
 
 OPERATIONS: Mapping[str, Operation] = {
     # Matrix products. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
-    "gemm": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_bytes),
-    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_fp8_bytes),
-    "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], _gemv_bytes),
+    "gemm": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_bytes),
+    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes),
+    "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], counts.gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,
         ("tokens", "hidden"),
@@ -240,19 +151,19 @@ OPERATIONS: Mapping[str, Operation] = {
     "conv2d_bwd_data": _CONVOLUTION,
     "conv2d_bwd_weight": _CONVOLUTION,
     # Attention. Forward reads q, k, v and writes o; backward reads those and do, and writes dq, dk, dv.
-    "attention_fwd": Operation(Family.ATTENTION, _ATTENTION, _attention_flops(2), _attention_bytes(2, 2)),
-    "attention_bwd": Operation(Family.ATTENTION, _ATTENTION, _attention_flops(5), _attention_bytes(4, 4)),
+    "attention_fwd": Operation(Family.ATTENTION, _ATTENTION, counts.attention_flops(2), counts.attention_bytes(2, 2)),
+    "attention_bwd": Operation(Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4)),
     "attention_gqa_fwd": Operation(
-        Family.ATTENTION, _GROUPED, _attention_flops(2), _attention_bytes(2, 2), "attention_fwd"
+        Family.ATTENTION, _GROUPED, counts.attention_flops(2), counts.attention_bytes(2, 2), "attention_fwd"
     ),
     "attention_gqa_bwd": Operation(
-        Family.ATTENTION, _GROUPED, _attention_flops(5), _attention_bytes(4, 4), "attention_bwd"
+        Family.ATTENTION, _GROUPED, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
     ),
     "attention_decode": Operation(
         Family.ATTENTION,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
-        _decode_flops,
-        _decode_bytes,
+        counts.decode_flops,
+        counts.decode_bytes,
         defaults={"kv_heads": "heads"},
     ),
     # One row after the other: normalisation, loss, rotary embedding, mixture-of-experts routing.
@@ -267,8 +178,25 @@ OPERATIONS: Mapping[str, Operation] = {
     "embedding_fwd": _rows(2, Family.GATHER),
     "embedding_bwd": _rows(2, Family.GATHER, like="moe_permute_rows"),
     "moe_permute_rows": _rows(2, Family.GATHER),
-    "moe_repeat_topk": Operation(Family.GATHER, ("tokens", "hidden", "topk"), _no_flops, _topk_bytes),
-    "moe_sum_topk": Operation(Family.ROWS, ("tokens", "hidden", "topk"), _no_flops, _topk_bytes),
+    "moe_repeat_topk": Operation(
+        Family.GATHER, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes
+    ),
+    "moe_sum_topk": Operation(Family.ROWS, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes),
+    # Softmax over the experts' scores of a token, the k largest, and their weights scaled to one.
+    "moe_top_k": Operation(
+        Family.ROWS,
+        ("tokens", "experts", "topk"),
+        counts.no_flops,
+        counts.expert_scores_bytes(1),
+        "moe_router_64_experts",
+    ),
+    "moe_top_k_bwd": Operation(
+        Family.ROWS,
+        ("tokens", "experts", "topk"),
+        counts.no_flops,
+        counts.expert_scores_bytes(2),
+        "moe_router_64_experts",
+    ),
     # Element by element; `elements` counts the result.
     "add": _elementwise(3),
     "mul_scalar": _elementwise(2),
@@ -287,19 +215,25 @@ OPERATIONS: Mapping[str, Operation] = {
     "swiglu_fwd_unfused": _elementwise(3),
     "swiglu_bwd": _elementwise(5, like="silu_bwd"),
     # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
-    "adamw_fused": Operation(Family.ELEMENTWISE, ("parameters",), _no_flops, _per("parameters", items=7)),
-    "sgd": Operation(Family.ELEMENTWISE, ("parameters",), _no_flops, _per("parameters", items=3), "accumulate_fp32"),
+    "adamw_fused": Operation(
+        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=7)
+    ),
+    "sgd": Operation(
+        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=3), "accumulate_fp32"
+    ),
     # Recommendation models: pooled embedding tables and the feature interaction.
-    "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), _no_flops, _bag_bytes(1)),
-    "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(1)),
+    "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), counts.no_flops, counts.bag_bytes(1)),
+    "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, counts.no_flops, counts.bag_bytes(1)),
     # Every gradient row is read, and its table row read and written.
-    "embedding_sgd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(3), "embedding_bag_bwd_sparse"),
+    "embedding_sgd_sparse": Operation(
+        Family.GATHER, _BAG, counts.no_flops, counts.bag_bytes(3), "embedding_bag_bwd_sparse"
+    ),
     "permute_for_all_to_all": Operation(
-        Family.ROWS, ("batch", "tables", "dim"), _no_flops, _per("batch", "tables", "dim", items=2)
+        Family.ROWS, ("batch", "tables", "dim"), counts.no_flops, counts.per_point("batch", "tables", "dim", items=2)
     ),
     # The gather takes the lower triangle of each (features, features) product; its backward writes the square.
-    "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _gather_bytes),
-    "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _scatter_bytes),
+    "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), counts.no_flops, counts.gather_bytes),
+    "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), counts.no_flops, counts.scatter_bytes),
     "interaction_sum_fwd": _interaction(1, 1, "moe_sum_topk"),
     "interaction_sum_bwd": _interaction(1, 1, "moe_repeat_topk"),
     "interaction_cat_fwd": _interaction(2, 0, "permute_for_all_to_all"),
