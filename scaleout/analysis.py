@@ -4,12 +4,12 @@ All numbers of a breakdown are means over ranks, so that compute, exposed commun
 makespan. Exposed communication is time in which a rank communicates and does not compute.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from scaleout.graph import NONE, ExecutionGraph, Floats, NodeKind, TimeSource
+from scaleout.graph import NONE, ExecutionGraph, Floats, TimeSource
 from scaleout.result import Result, Timeline
 
 
@@ -61,9 +61,7 @@ def breakdown(result: Result) -> Breakdown:
     shares = {source.name.lower(): seconds / total for source, seconds in sources.items()} if total else {}
     if not shares.get("given"):
         shares.pop("given", None)
-    return Breakdown(
-        makespan_s, compute_s, communication_s, busy_s - compute_s, max(0.0, makespan_s - busy_s), shares
-    )
+    return Breakdown(makespan_s, compute_s, communication_s, busy_s - compute_s, max(0.0, makespan_s - busy_s), shares)
 
 
 def covered(start_s: Floats, end_s: Floats) -> float:
@@ -97,7 +95,7 @@ def by_operation(result: Result) -> list[Row]:
     return sorted(_rows(result, ExecutionGraph.operation), key=lambda row: -row.busy_s)
 
 
-def _rows(result: Result, label: "Label") -> list[Row]:
+def _rows(result: Result, label: Callable[[ExecutionGraph, int], str]) -> list[Row]:
     totals: dict[tuple[str, bool], list[float]] = {}
     for line in result.timelines:
         share = len(line.ranks) / result.program.num_ranks
@@ -162,8 +160,3 @@ def longest_chain_s(line: Timeline) -> float:
         before = finish[line.graph.dependencies_of(node)]
         finish[node] = line.duration_s[node] + (before.max() if len(before) else 0.0)
     return float(finish.max()) if len(finish) else 0.0
-
-
-def is_kernel(graph: ExecutionGraph) -> npt.NDArray[np.bool_]:
-    """(N,) whether a node is a kernel."""
-    return np.asarray(graph.kind == NodeKind.COMPUTE)

@@ -235,7 +235,7 @@ class GraphBuilder:
 
     def build(self) -> ExecutionGraph:
         """Freeze what was added."""
-        columns = {
+        columns: dict[str, Any] = {
             column: np.array(
                 [row.get(column, neutral) for row in self._rows], np.float64 if column == "duration_s" else np.int64
             )

@@ -176,7 +176,14 @@ OPERATIONS: Mapping[str, Operation] = {
     "rope_fwd_unfused": _rows(2),
     "rope_bwd": _rows(2, like="rope_fwd_unfused"),
     "embedding_fwd": _rows(2, Family.GATHER),
-    "embedding_bwd": _rows(2, Family.GATHER, like="moe_permute_rows"),
+    # The gradient of an embedding table is dense: all its rows are cleared, those looked up are added to.
+    "embedding_bwd": Operation(
+        Family.GATHER,
+        ("tokens", "hidden", "vocab"),
+        _no_flops,
+        lambda s, i: (2 * s["tokens"] + s["vocab"]) * s["hidden"] * i,
+        "moe_permute_rows",
+    ),
     "moe_permute_rows": _rows(2, Family.GATHER),
     "moe_repeat_topk": Operation(
         Family.GATHER, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes

@@ -22,6 +22,7 @@ class Timeline:
         The ranks of the class; the first stands for all.
     start_s, end_s : (N,) seconds
     duration_s : (N,) what the node took, network time included
+    occupancy_s : (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
     cause : (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
     algorithm : length N, the collective algorithm used, or ""
     """
@@ -31,6 +32,7 @@ class Timeline:
     start_s: Floats
     end_s: Floats
     duration_s: Floats
+    occupancy_s: Floats
     cause: Ints
     algorithm: tuple[str, ...]
 

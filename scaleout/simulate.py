@@ -89,11 +89,11 @@ def simulate(
     offsets = [0, *np.cumsum([len(graph) for graph in graphs]).tolist()]
     job = _Job(program, topology, algorithms or {}, folding, graphs, offsets)
     meetings = _meetings(job)
-    tasks, algorithms = _tasks(job, meetings)
+    tasks, chosen = _tasks(job, meetings)
     times = run(tasks)
     if np.isnan(times.start_s).any():
         raise SimulationError(_why_stuck(job, tasks, times, meetings))
-    return _result(job, tasks, times, algorithms, network)
+    return _result(job, tasks, times, chosen, network)
 
 
 def _meetings(job: _Job) -> list[_Meeting]:
@@ -283,8 +283,9 @@ def _why_stuck(job: _Job, tasks: Tasks, times: Times, meetings: Sequence[_Meetin
     )
 
 
-def _result(job: _Job, tasks: Tasks, times: Times, algorithms: list[str], network: str) -> Result:
+def _result(job: _Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
     duration: Floats = np.array(tasks.duration_s)
+    occupancy: Floats = np.array(tasks.occupancy_s)
     ranks: list[list[int]] = [[] for _ in job.graphs]
     for rank, number in enumerate(job.folding.class_of_rank.tolist()):
         ranks[number].append(rank)
@@ -298,8 +299,9 @@ def _result(job: _Job, tasks: Tasks, times: Times, algorithms: list[str], networ
                 times.start_s[part],
                 times.end_s[part],
                 duration[part],
+                occupancy[part],
                 times.cause[part],
-                tuple(algorithms[part]),
+                tuple(chosen[part]),
             )
         )
     return Result(job.program, job.topology.name, network, tuple(timelines))

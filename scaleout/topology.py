@@ -162,17 +162,17 @@ def load_topology(name_or_file: str) -> Topology:
 
 
 def check_ranks(topology: Topology, num_ranks: int) -> None:
-    """Refuse a workload that needs more ranks than the topology has.
+    """Refuse a job whose ranks are not those of the topology.
 
     Raises
     ------
     ConfigError
-        With both numbers. Fewer ranks than the topology has are no fault: the rest idle.
+        With both numbers.
     """
-    if num_ranks > topology.num_ranks:
+    if num_ranks != topology.num_ranks:
         raise ConfigError(
-            f"the workload needs {num_ranks} ranks, topology {topology.name!r} has {topology.num_ranks}; "
-            f"take a topology of at least {num_ranks} ranks or lower the parallelism"
+            f"the workload has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "
+            f"take a topology of {num_ranks} ranks, or change the parallel degrees to {topology.num_ranks} ranks"
         )
 
 

@@ -79,7 +79,7 @@ class Tape:
         return ITEM_BYTES[self.dtype]
 
     def kernel(self, op: str, *after: int, name: str = "", **shape: int) -> int:
-        """Add one kernel of the tape's data type."""
+        """Add one kernel of the tape's data type, and return its index."""
         return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=after, name=name)
 
     def push(self, action: Layer) -> None:

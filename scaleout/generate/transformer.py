@@ -121,13 +121,27 @@ def _attend(tape: Tape, x: int, rank: _Rank, label: str) -> int:
 
 
 def _scores(tape: Tape, x: int, workload: Transformer, *, heads: int, kv_heads: int) -> int:
-    sizes = {"batch": workload.batch_per_replica, "heads": heads, "head_dim": workload.head_dim}
+    batch, head_dim, sequence = workload.batch_per_replica, workload.head_dim, workload.sequence
     if workload.mode == "decode":
-        return tape.kernel("attention_decode", x, kv_heads=kv_heads, kv_seq=workload.sequence, **sizes)
-    op = "attention"
-    if kv_heads != heads:
-        op, sizes["kv_heads"] = "attention_gqa", kv_heads
-    return pointwise(tape, x, f"{op}_fwd", f"{op}_bwd", seq=workload.sequence, causal=1, **sizes)
+        return tape.kernel(
+            "attention_decode", x, batch=batch, heads=heads, kv_heads=kv_heads, kv_seq=sequence, head_dim=head_dim
+        )
+    if kv_heads == heads:
+        return pointwise(
+            tape,
+            x,
+            "attention_fwd",
+            "attention_bwd",
+            batch=batch,
+            heads=heads,
+            seq=sequence,
+            head_dim=head_dim,
+            causal=1,
+        )
+    return pointwise(
+        tape, x, "attention_gqa_fwd", "attention_gqa_bwd",
+        batch=batch, heads=heads, kv_heads=kv_heads, seq=sequence, head_dim=head_dim, causal=1,
+    )  # fmt: skip
 
 
 def _feed_forward(tape: Tape, x: int, rank: _Rank, label: str) -> int:
@@ -156,7 +170,13 @@ def _embedding(tape: Tape, rank: _Rank) -> int:
 
     def backward(dy: int) -> int:
         tape.graph.phase = "embedding_backward"
-        dw = tape.kernel("embedding_bwd", dy, tokens=workload.tokens, hidden=workload.hidden)
+        dw = tape.kernel(
+            "embedding_bwd",
+            dy,
+            tokens=workload.tokens,
+            hidden=workload.hidden,
+            vocab=workload.vocabulary // workload.tensor_parallel,
+        )
         if not workload.tied_embedding:  # a tied table is learnt, and counted, with the head
             tape.learn(dw, workload.vocabulary // workload.tensor_parallel * workload.hidden, rank.dense)
         return dw

@@ -97,7 +97,7 @@ def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:
     if len(dependencies) != 1 or graph.kind[dependencies[0]] != NodeKind.COMPUTE:
         return []
     if graph.kernel[dependencies[0]] == NONE and graph.duration_s[dependencies[0]] == 0:
-        return graph.dependencies_of(dependencies[0]).tolist()
+        return [int(node) for node in graph.dependencies_of(dependencies[0])]
     return dependencies
 
 
@@ -129,7 +129,8 @@ class _Rewrite:
         self, node: int, edges: Sequence[float], after: Sequence[Sequence[int]], names: Sequence[str]
     ) -> list[int]:
         """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1."""
-        graph, parts = self.graph, []
+        graph = self.graph
+        parts: list[int] = []
         for index, (begin, end) in enumerate(pairwise(edges)):
             work = {name: _between(int(getattr(graph, name)[node]), begin, end) for name in ("flops", "bytes")}
             duration_s = float(graph.duration_s[node]) * end - float(graph.duration_s[node]) * begin
