@@ -21,17 +21,17 @@ def gemm_flops(s: Sizes) -> int:
 
 
 def gemm_bytes(s: Sizes, i: int) -> int:
-    """Return the both operands and the result."""
+    """Return the bytes of both operands and the result."""
     return (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]) * i
 
 
 def gemv_bytes(s: Sizes, i: int) -> int:
-    """Return the an (M, N) matrix, a vector and the result."""
+    """Return the bytes of an (M, N) matrix, a vector and the result."""
     return (s["M"] * s["N"] + s["M"] + s["N"]) * i
 
 
 def gemm_fp8_bytes(s: Sizes, i: int) -> int:
-    """Return the both operands in fp8 and the result in bf16."""
+    """Return the bytes of both operands in fp8 and of the result in bf16."""
     return (s["M"] * s["K"] + s["K"] * s["N"]) * i + s["M"] * s["N"] * 2
 
 
@@ -46,7 +46,7 @@ def conv_flops(s: Sizes) -> int:
 
 
 def conv_bytes(s: Sizes, i: int) -> int:
-    """Return the both activations; the weights, small beside them, are left out as in the published counts."""
+    """Return the bytes of both activations; the weights, small beside them, are left out as in the measured rows."""
     return s["batch"] * (s["c_in"] * s["hw"] ** 2 + s["c_out"] * conv_out(s) ** 2) * i
 
 
@@ -61,7 +61,7 @@ def attention_flops(products: int) -> Callable[[Sizes], int]:
 
 
 def attention_bytes(query_tensors: int, kv_tensors: int) -> Callable[[Sizes, int], int]:
-    """Return the tensors with all heads and tensors with the key and value heads."""
+    """Return the bytes of tensors with all heads and of tensors with the key and value heads."""
 
     def size_bytes(s: Sizes, i: int) -> int:
         heads = query_tensors * s["heads"] + kv_tensors * s.get("kv_heads", s["heads"])
@@ -76,12 +76,12 @@ def decode_flops(s: Sizes) -> int:
 
 
 def decode_bytes(s: Sizes, i: int) -> int:
-    """Return the the cache of keys and values, the query and the result."""
+    """Return the bytes of the cache of keys and values, the query and the result."""
     return s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i
 
 
 def per_point(*names: str, items: float = 0, fixed: int = 0) -> Callable[[Sizes, int], int]:
-    """Return the bytes of `items` elements of the dtype and `fixed` bytes for every point of the product of some sizes."""
+    """Return `items` elements of the dtype and `fixed` bytes for every point of the product of some sizes."""
 
     def size_bytes(s: Sizes, i: int) -> int:
         points = 1
@@ -93,12 +93,12 @@ def per_point(*names: str, items: float = 0, fixed: int = 0) -> Callable[[Sizes,
 
 
 def gather_bytes(s: Sizes, i: int) -> int:
-    """Return the the lower triangle of each (features, features) product, read and written."""
+    """Return the bytes of the lower triangle of each (features, features) product, read and written."""
     return s["batch"] * s["features"] * (s["features"] - 1) * i
 
 
 def scatter_bytes(s: Sizes, i: int) -> int:
-    """Return the the triangle read, the square written."""
+    """Return the bytes of the triangle read and the square written."""
     return gather_bytes(s, i) // 2 + s["batch"] * s["features"] ** 2 * i
 
 
@@ -113,14 +113,14 @@ def bag_bytes(rows_read: int) -> Callable[[Sizes, int], int]:
 
 
 def routed_rows_bytes(s: Sizes, i: int) -> int:
-    """Return the rows of tokens once and `topk` times."""
+    """Return the bytes of the tokens' rows once and `topk` times."""
     return s["tokens"] * s["hidden"] * (1 + s["topk"]) * i
 
 
 def expert_scores_bytes(passes: int) -> Callable[[Sizes, int], int]:
-    """Return the scores of the experts in `passes` passes, and the weights and indices of the chosen ones."""
+    """Return the bytes of `passes` passes over the experts' scores, and of the weights and indices of the chosen."""
 
     def size_bytes(s: Sizes, i: int) -> int:
-        return s["tokens"] * (passes * s["experts"] * i + s["topk"] * (i + 8))  # and the chosen experts' indices
+        return s["tokens"] * (passes * s["experts"] * i + s["topk"] * (i + 8))
 
     return size_bytes

@@ -115,14 +115,14 @@ def _interaction(per_feature: int, single: int, like: str) -> Operation:
 
 
 _FEATURES = ("batch", "features", "dim")
-
-
 _CONVOLUTION = Operation(
     Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), counts.conv_flops, counts.conv_bytes
 )
 _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
 _BAG = ("batch", "tables", "dim", "pooling")
+_ROUTED = ("tokens", "hidden", "topk")
+_SCORES = ("tokens", "experts", "topk")
 
 OPERATIONS: Mapping[str, Operation] = {
     # Matrix products. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
@@ -180,7 +180,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "embedding_bwd": Operation(
         Family.GATHER,
         ("tokens", "hidden", "vocab"),
-        _no_flops,
+        counts.no_flops,
         lambda s, i: (2 * s["tokens"] + s["vocab"]) * s["hidden"] * i,
         "moe_permute_rows",
     ),

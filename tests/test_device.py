@@ -1,0 +1,113 @@
+"""Devices: data sheets to SI numbers, a source for every number, and refusals by message."""
+
+import dataclasses
+import pickle
+
+import pytest
+import yaml
+
+from scaleout import library
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+
+NAMES = library.names("device")
+SPEC = {
+    "name": "Toy",
+    "vendor": "Nobody",
+    "peak_flops": {"fp32": {"value": "1 TFLOP/s", "source": "made up"}},
+    "memory_bandwidth": {"value": "1 TB/s", "source": "made up"},
+    "memory": {"value": "8 GB", "source": "made up"},
+    "l2": {"value": "1 MiB", "source": "made up"},
+    "sms": {"value": 10, "source": "made up"},
+    "link_bandwidth": {"value": "10 GB/s", "source": "made up"},
+}
+
+
+def written(path, changes):
+    file = path / "toy.yaml"
+    file.write_text(yaml.safe_dump({**SPEC, **changes}), encoding="utf-8")
+    return file
+
+
+def numbers(value, where=""):
+    """Every number of a file with the mapping that holds it, and its dotted key."""
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from numbers(inner, f"{where}.{key}")
+        elif isinstance(inner, int | float) or (isinstance(inner, str) and inner[:1].isdigit()):
+            yield f"{where}.{key}", value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_has_its_source_beside_it(name):
+    found = list(numbers(yaml.safe_load(library.find("device", name).read_text(encoding="utf-8"))))
+    assert len(found) >= 8
+    for where, holder in found:
+        assert set(holder) == {"value", "source"}, where
+        assert len(holder["source"]) > 10, where
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_devices_load_with_their_sources(name):
+    device = load_device(name)
+    assert device.name == name
+    assert device.sources["memory_bandwidth"]
+    assert device.sources["peak_flops.fp32"]
+    assert pickle.loads(pickle.dumps(device)) == device
+    assert hash(device) == hash(load_device(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "flops_per_s", "bytes_per_s", "num_sms"),
+    [
+        ("h200", "bf16", 989.5e12, 4.8e12, 132),
+        ("h100", "fp8_e4m3", 1979e12, 3.35e12, 132),
+        ("a100-80g", "tf32", 156e12, 2.039e12, 108),
+        ("v100", "fp16", 125e12, 0.9e12, 80),
+        ("mi210", "bf16", 181e12, 1.6e12, 104),
+    ],
+)
+def test_data_sheet_numbers(name, dtype, flops_per_s, bytes_per_s, num_sms):
+    device = load_device(name)
+    assert device.peak(dtype) == pytest.approx(flops_per_s)
+    assert device.memory_bytes_per_s == pytest.approx(bytes_per_s)
+    assert device.num_sms == num_sms
+
+
+def test_h100_computes_like_h200():
+    assert load_device("h100").peak_flops_per_s == load_device("h200").peak_flops_per_s
+
+
+def test_device_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load_device("h200").num_sms = 1
+
+
+def test_dtype_without_a_peak_is_refused():
+    with pytest.raises(ConfigError, match="'v100' states no peak rate for bf16; use one of fp64, fp32, fp16"):
+        load_device("v100").peak("bf16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory_bandwidth": {"value": "1 TB/s"}}, "'memory_bandwidth.source' is missing"),
+        ({"memory_bandwidth": {"value": "1 TB/s", "source": " "}}, "memory_bandwidth.source"),
+        ({"memory_bandwidth": {"value": "1 TB", "source": "x"}}, "unknown unit"),
+        ({"memory_bandwidth": {"value": 0, "source": "x"}}, "must be above zero"),
+        ({"peak_flops": {"fp31": {"value": 1, "source": "x"}}}, "unknown dtype 'fp31'; did you mean 'fp32'"),
+        ({"peak_flops": {"fp32": {"value": 0, "source": "x"}}}, "peak of fp32 must be above zero"),
+        ({"peak_flops": {}}, "peak_flops"),
+        ({"sms": {"value": 0, "source": "x"}}, "sms.value"),
+        ({"memroy": 1}, "unknown key 'memroy'; did you mean 'memory'"),
+        ({"kernels": ["absent.jsonl"]}, "'absent.jsonl' does not exist beside it"),
+    ],
+)
+def test_bad_files_are_refused_by_message(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        load_device(written(tmp_path, changes))
+
+
+def test_unknown_device_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'h200'"):
+        load_device("h20")
