@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
 from scaleout.operations import ITEM_BYTES, OPERATIONS, Kernel
@@ -68,7 +66,7 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
         If a file cannot be read, has no provenance line, or a row is not a measurement of a known operation.
     """
     repeats: dict[Key, dict[tuple[int, ...], list[float]]] = {}
-    launches: dict[Key, list[int]] = {}
+    launches: dict[Key, list[float]] = {}
     warm: dict[Key, list[bool]] = {}
     provenance = []
     for path in files:
@@ -81,20 +79,17 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
                 key, shape = (row["op"], row["dtype"]), row["shape"]
                 sizes = tuple([int(shape[name]) for name in OPERATIONS[key[0]].parameters])
                 repeats.setdefault(key, {}).setdefault(sizes, []).append(row["us"] * 1e-6)
-                launches.setdefault(key, []).append(row.get("launches", 1))
+                launches.setdefault(key, []).append(row.get("launches", 1.0))
                 warm.setdefault(key, []).append(row.get("method") == WARM)
             except (KeyError, TypeError, ValueError):
                 raise ConfigError(f"{path}, line {number}: {_fault(row)}") from None
-    times = {
-        key: {sizes: us[0] if len(us) == 1 else float(np.median(us)) for sizes, us in series.items()}
-        for key, series in repeats.items()
-    }
+    times = {key: {sizes: _median(us) for sizes, us in series.items()} for key, series in repeats.items()}
     for (op, dtype), series in times.items():
         if dtype not in ITEM_BYTES or min(series.values()) <= 0:
             raise ConfigError(f"{files[0].parent}: {op}: unknown dtype {dtype!r}, or a time that is not above zero")
     return KernelTable(
         times,
-        {key: float(np.median(counts)) for key, counts in launches.items()},
+        {key: _median(counts) for key, counts in launches.items()},
         {key: 2 * sum(flags) > len(flags) for key, flags in warm.items()},
         tuple(provenance),
     )
@@ -110,6 +105,13 @@ def _parse(path: Path) -> list[Any]:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: not one JSON object a line ({error.msg}); mend the file") from None
     return rows
+
+
+def _median(values: list[float]) -> float:
+    """Return the median; numpy's costs more than reading the file for so many short lists."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
 
 def _fault(row: Any) -> str:
