@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.graph import NONE, ExecutionGraph, Floats, TimeSource
+from scaleout.graph import NONE, ExecutionGraph, Floats
+from scaleout.operations import TimeSource
 from scaleout.result import Result, Timeline
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import GraphError
-from scaleout.operations import Kernel
+from scaleout.operations import Kernel, TimeSource
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,16 +31,6 @@ class NodeKind(IntEnum):
     COLLECTIVE = 1
     SEND = 2
     RECV = 3
-
-
-class TimeSource(IntEnum):
-    """Where the duration of a kernel comes from; `UNKNOWN` until a device has timed it."""
-
-    UNKNOWN = -1
-    MEASURED = 0
-    INTERPOLATED = 1
-    ROOFLINE = 2
-    GIVEN = 3
 
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier")

@@ -13,7 +13,6 @@ Symbols: N kernels. Source: Williams, Waterman and Patterson, Communications of 
 
 import functools
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -25,18 +24,9 @@ from scaleout.interpolation import Surface, estimate, fit, leave_one_out_errors
 from scaleout.kernel_guesses import Calls, roofline
 from scaleout.kernel_models import NUM_VARIANTS, calls_of, coordinates, group_of, guess, smoothness_of, variants
 from scaleout.kernel_table import KernelTable, Key, read_table
-from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel
+from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel, TimeSource
 
 Array = npt.NDArray[np.float64]
-
-
-class TimeSource(IntEnum):
-    """Where a time comes from, best first."""
-
-    GIVEN = 0
-    MEASURED = 1
-    INTERPOLATED = 2
-    ROOFLINE = 3
 
 
 class KernelTime(NamedTuple):

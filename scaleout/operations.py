@@ -14,7 +14,7 @@ Symbols: i bytes of one element of the dtype. Source: the counts agree with ever
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from scaleout import operation_counts as counts
@@ -64,6 +64,16 @@ class Operation(NamedTuple):
     bytes: Callable[[Sizes, int], int]
     like: str = ""
     defaults: Mapping[str, str] = {}
+
+
+class TimeSource(IntEnum):
+    """Where the duration of a kernel comes from; `UNKNOWN` until a device has timed it."""
+
+    UNKNOWN = -1
+    MEASURED = 0
+    INTERPOLATED = 1
+    ROOFLINE = 2
+    GIVEN = 3
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Parallel(Config):
     source: str
     topology: str
     device: str
+    schedules: tuple[str, ...] = ()
     dtype: Dtype = "bf16"
     data_parallel: PositiveInt = 1
     tensor_parallel: PositiveInt = 1

@@ -14,8 +14,8 @@ from scaleout.device import load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Smoothness, estimate, fit, leave_one_out_errors
 from scaleout.kernel_table import read_table
-from scaleout.kernels import TimeSource, kernel_time, kernel_times, leave_one_out
-from scaleout.operations import ITEM_BYTES, OPERATIONS, custom, kernel
+from scaleout.kernels import kernel_time, kernel_times, leave_one_out
+from scaleout.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
 
 H200, H100 = load_device("h200"), load_device("h100")
 TABLE = read_table(H200.kernel_files)

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, TimeSource, compress
+from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, compress
+from scaleout.operations import TimeSource
 from scaleout.program import Program
 from scaleout.schedule.overlap import communication_stream
 

@@ -1,0 +1,50 @@
+"""The command line: `scaleout VERB ...`, one file a verb. The only part of scaleout that prints.
+
+Errors that are about the input end in one message on standard error and exit code 2. What a verb needs is imported
+when it runs, so that `scaleout --help` answers at once.
+"""
+
+import sys
+
+import click
+
+from scaleout.cli.collective import collective
+from scaleout.cli.list import list_names
+from scaleout.cli.run import run
+from scaleout.cli.show import show
+from scaleout.cli.trace import trace
+
+VERBS = (run, collective, trace, list_names, show)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="scaleout")
+def scaleout() -> None:
+    """How long does a training or inference step take on this cluster, where does the time go, and what if?
+
+    Start with: scaleout run dlrm-128
+    """
+
+
+for verb in VERBS:
+    scaleout.add_command(verb)
+
+
+def main() -> None:
+    """Run the command line and turn the user's errors into one message and exit code 2."""
+    from scaleout.errors import ScaleoutError
+
+    try:
+        scaleout.main(standalone_mode=False)
+    except ScaleoutError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        sys.stderr.close()
+        sys.exit(0)

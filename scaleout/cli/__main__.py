@@ -1,0 +1,5 @@
+"""`python -m scaleout.cli` is `scaleout`."""
+
+from scaleout.cli import main
+
+main()

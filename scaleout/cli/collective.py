@@ -1,0 +1,134 @@
+"""`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.options import json_option
+
+if TYPE_CHECKING:
+    from scaleout.placement import Placement
+
+
+@click.command()
+@click.argument("kind")
+@click.option("--bytes", "sizes", required=True, metavar="SIZE[,SIZE...]", help="Sizes such as 64MiB; or FIRST:LAST.")
+@click.option("--topology", required=True, metavar="T", help="Name or file of the network.")
+@click.option("--algorithm", default="auto", show_default=True, metavar="A", help="One algorithm instead of all.")
+@click.option("--group", metavar="RANKS", help="Members, such as 0-7 or 0,8,16; by default all ranks.")
+@click.option("--network", default="alpha_beta", show_default=True, help="Network model.")
+@json_option
+def collective(
+    kind: str, sizes: str, topology: str, algorithm: str, group: str | None, network: str, as_json: bool
+) -> None:
+    """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
+
+    A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
+    """
+    from scaleout.config import nearest
+    from scaleout.errors import ConfigError
+    from scaleout.placement import place
+    from scaleout.simulate import NETWORKS
+    from scaleout.topology import load_topology
+
+    if network not in NETWORKS:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
+    kind = kind.replace("-", "_")
+    cluster = load_topology(topology)
+    members = parse_ranks(group) if group else list(range(cluster.num_ranks))
+    placement = place(cluster, members)
+    by_size = [_rows(kind, size, placement, algorithm, network) for size in parse_sizes(sizes)]
+    if as_json:
+        rows = [row for rows in by_size for row in rows]
+        click.echo(json.dumps({"topology": cluster.name, "ranks": len(members), "results": rows}, indent=2))
+        return
+    _print(f"{kind} on {cluster.name}, ranks {len(members)}, {network}", by_size)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Turn ``64MiB,1GiB`` or ``1KiB:1GiB`` into whole bytes.
+
+    Raises
+    ------
+    ConfigError
+        If a size cannot be read or a range goes down.
+    """
+    from scaleout.errors import ConfigError
+    from scaleout.units import BYTES, parse
+
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        size, end = round(parse(first, BYTES)), round(parse(last if colon else first, BYTES))
+        if colon and not 0 < size <= end:
+            raise ConfigError(f"--bytes {part!r}: a range goes from a smaller size above zero to a larger one")
+        sizes.append(size)
+        while colon and size * 2 <= end:
+            size *= 2
+            sizes.append(size)
+    return sizes
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Turn ``0-7`` or ``0,8,16`` into ranks.
+
+    Raises
+    ------
+    ConfigError
+        If a part is neither a rank nor a range of ranks.
+    """
+    from scaleout.errors import ConfigError
+
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ConfigError(f"--group {text!r}: {part!r} is no rank or range of ranks; write 0-7 or 0,8,16")
+        ranks += range(int(first), int(last if dash else first) + 1)
+    return ranks
+
+
+def _rows(kind: str, size_bytes: int, placement: "Placement", algorithm: str, network: str) -> list[dict[str, Any]]:
+    """One row an algorithm, the fastest first; or the one that was asked for."""
+    from scaleout.collectives import algorithm_bandwidth, bus_bandwidth, candidates, check_kind
+    from scaleout.network.alpha_beta import collective_cost
+
+    check_kind(kind)
+    names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
+    costs = {name: collective_cost(kind, size_bytes, placement, name) for name in names}
+    ranks = placement.num_ranks
+    return [
+        {
+            "collective": kind,
+            "algorithm": name,
+            "network": network,
+            "bytes": size_bytes,
+            "time_s": cost.time_s,
+            "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, cost.time_s),
+            "bus_bandwidth_bytes_per_s": bus_bandwidth(kind, size_bytes, time_s=cost.time_s, num_ranks=ranks),
+        }
+        for name, cost in sorted(costs.items(), key=lambda item: item[1].time_s)
+    ]
+
+
+def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
+    """Print all algorithms of one size, or the fastest of each of several."""
+    from scaleout.cli.tables import print_table
+
+    chosen = by_size[0] if len(by_size) == 1 else [rows[0] for rows in by_size]
+    print_table(
+        title,
+        ("bytes", "algorithm", "time [us]", "algorithm bandwidth [GB/s]", "bus bandwidth [GB/s]"),
+        [
+            [
+                str(row["bytes"]),
+                row["algorithm"],
+                f"{row['time_s'] * 1e6:.2f}",
+                f"{row['algorithm_bandwidth_bytes_per_s'] / 1e9:.2f}",
+                f"{row['bus_bandwidth_bytes_per_s'] / 1e9:.2f}",
+            ]
+            for row in chosen
+        ],
+        left=2,
+    )

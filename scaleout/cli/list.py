@@ -1,0 +1,31 @@
+"""`scaleout list`: the names that other verbs take."""
+
+import click
+
+KINDS = ("workloads", "topologies", "devices", "schedules", "collectives")
+
+
+@click.command(name="list")
+@click.argument("kind", required=False, type=click.Choice(KINDS))
+def list_names(kind: str | None) -> None:
+    """List workloads, topologies, devices, schedules or collectives; without KIND, all of them."""
+    for each in KINDS if kind is None else (kind,):
+        if kind is None:
+            click.echo(f"{each}:")
+        for name in _names(each):
+            click.echo(name if kind else f"  {name}")
+
+
+def _names(kind: str) -> list[str]:
+    from scaleout import collectives, library
+    from scaleout.schedule import SCHEDULES
+
+    if kind == "schedules":
+        return list(SCHEDULES)
+    if kind == "collectives":
+        names = []
+        for name in collectives.KINDS:
+            algorithms = [a.name for a in collectives.ALGORITHMS.values() if name in a.kinds]
+            names.append(f"{name} ({', '.join(algorithms)})")
+        return names
+    return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])

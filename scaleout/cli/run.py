@@ -1,0 +1,113 @@
+"""`scaleout run`: simulate a job under several schedules and say where the time goes."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scaleout.cli.options import json_option, parse_settings, set_option
+
+if TYPE_CHECKING:
+    from scaleout.study import Comparison
+
+
+@click.command()
+@click.argument("workload", required=False)
+@click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
+@click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
+@click.option("--schedule", "schedules", multiple=True, metavar="S", help="Schedule, or several joined by +; repeatable.")
+@set_option
+@click.option(
+    "--algorithm", "algorithms", multiple=True, metavar="KIND=NAME", help="Algorithm of a kind of collective; repeatable."
+)
+@click.option("--network", default="alpha_beta", show_default=True, help="Network model.")
+@click.option("--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload.")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here.")
+@json_option
+def run(
+    workload: str | None,
+    topology: str | None,
+    device: str | None,
+    schedules: tuple[str, ...],
+    settings: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    network: str,
+    trace_path: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate WORKLOAD, a name or file, under several schedules and print where the time goes.
+
+    Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
+    --set data_parallel=16 --topology dgx-h200-16.
+    """
+    from scaleout.errors import ConfigError
+    from scaleout.study import compare
+
+    chosen = {kind.replace("-", "_"): name for kind, name in parse_settings(algorithms, option="--algorithm").items()}
+    if (workload is None) == (trace_path is None):
+        raise ConfigError("give either a workload or --trace DIR, not both; `scaleout list workloads` names workloads")
+    if workload is not None:
+        comparison = compare(
+            workload,
+            topology=topology,
+            device=device,
+            schedules=schedules,
+            changes=parse_settings(settings),
+            algorithms=chosen,
+            network=network,
+        )
+    else:
+        if settings:
+            raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
+        comparison = _compare_trace(str(trace_path), topology, device, schedules, chosen, network)
+    written = _write(comparison, output)
+    if as_json:
+        click.echo(json.dumps(comparison.summary(), indent=2))
+        return
+    from scaleout.cli.tables import print_comparison
+
+    print_comparison(comparison)
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
+
+
+def _compare_trace(
+    path: str,
+    topology: str | None,
+    device: str | None,
+    schedules: tuple[str, ...],
+    algorithms: dict[str, str],
+    network: str,
+) -> "Comparison":
+    from scaleout import chakra
+    from scaleout.device import load_device
+    from scaleout.errors import ConfigError
+    from scaleout.study import DEFAULT_SCHEDULES, compare_program
+    from scaleout.timing import time_kernels
+    from scaleout.topology import load_topology
+
+    loaded = chakra.load_program(path)
+    program, facts = loaded.program, loaded.facts
+    topology = topology or facts.get("topology")
+    if topology is None:
+        raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
+    if device is not None:
+        program = time_kernels(program, load_device(device))
+    return compare_program(
+        program,
+        topology=load_topology(topology),
+        device=device or facts.get("device", "as traced"),
+        schedules=schedules or DEFAULT_SCHEDULES,
+        algorithms=algorithms,
+        network=network,
+    )
+
+
+def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
+    if output is None:
+        return []
+    from scaleout.report import FILES, write
+
+    return list(zip(write(comparison, output), FILES.values(), strict=True))

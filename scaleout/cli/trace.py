@@ -1,0 +1,28 @@
+"""`scaleout trace`: write a workload as Chakra execution traces, one file a rank."""
+
+from pathlib import Path
+
+import click
+
+from scaleout.cli.options import parse_settings, set_option
+
+
+@click.command()
+@click.argument("workload")
+@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory to write to.")
+@click.option("--device", metavar="D", help="Device that times the kernels; by default the workload's.")
+@set_option
+def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:
+    """Write WORKLOAD as Chakra traces <name>.<rank>.et, which ASTRA-sim and `scaleout run --trace` read."""
+    from scaleout import chakra
+    from scaleout.device import load_device
+    from scaleout.generate import generate
+    from scaleout.timing import time_kernels
+    from scaleout.workload import load_workload
+
+    job = load_workload(workload, parse_settings(settings))
+    on = load_device(device or job.device)
+    program = time_kernels(generate(job), on)
+    facts = {"workload": job.name, "device": on.name, "topology": job.topology}
+    files = chakra.save_program(program, output, name=job.name, facts=facts)
+    click.echo(f"{len(files)} files in {output}, for {program.num_ranks} ranks")

@@ -1,0 +1,156 @@
+"""Results to pictures: where the time goes in each schedule, and when.
+
+The only module that draws. Colours: compute blue, exposed communication orange, idle grey; hidden communication is
+orange too, in the timeline, where it lies beside the kernels that hide it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from scaleout.result import Timeline
+from scaleout.study import Comparison
+
+COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
+"""Colours of all figures (Paul Tol's bright scheme, readable without colour vision)."""
+
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "figure.dpi": 150,
+    "svg.hashsalt": "scaleout",
+}
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    """Draw stacked bars of each schedule's time and, beside them, the first class's timelines on one time axis."""
+    with mpl.rc_context(STYLE):
+        count = len(comparison.outcomes)
+        figure, (bars, lanes) = plt.subplots(
+            1, 2, figsize=(10, 1.6 + 0.75 * count), width_ratios=(1, 1.6), layout="constrained"
+        )
+        scale, unit = time_scale(max(outcome.makespan_s for outcome in comparison.outcomes))
+        _bars(bars, comparison, scale, unit)
+        _lanes(lanes, comparison, scale, unit)
+        figure.suptitle(
+            f"{comparison.workload} on {comparison.topology}, {comparison.ranks} ranks of {comparison.device}"
+        )
+        save(figure, path)
+
+
+def time_scale(longest_s: float) -> tuple[float, str]:
+    """Return what to multiply seconds by, and the unit's name, so that the longest time reads well."""
+    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if longest_s * scale >= 1:
+            return scale, unit
+    return 1e9, "ns"
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, the same bytes for the same figure."""
+    figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+    plt.close(figure)
+
+
+def _bars(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
+    names = [outcome.schedule for outcome in comparison.outcomes]
+    left = [0.0] * len(names)
+    for label, colour, field in (
+        ("compute", COMPUTE, "compute_s"),
+        ("exposed communication", COMMUNICATION, "exposed_communication_s"),
+        ("idle", IDLE, "idle_s"),
+    ):
+        widths = [getattr(outcome.breakdown, field) * scale for outcome in comparison.outcomes]
+        if label == "idle" and max(widths) < 1e-3 * max(left):
+            continue  # an empty entry in the legend tells the reader nothing
+        axes.barh(names, widths, left=left, color=colour, label=label, height=0.55)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for index, (outcome, end) in enumerate(zip(comparison.outcomes, left, strict=True)):
+        note = f" {end:.4g} {unit}"
+        if index:
+            note += f"  ({outcome.speedup:.2f}x)"
+        axes.text(end, index, note, va="center", fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(left) * 1.3)
+    axes.set_xlabel(f"time of one step [{unit}]")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)), ncols=3, frameon=False, fontsize=7)
+
+
+def _lanes(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
+    """Draw two lanes for each schedule: kernels above, communication below."""
+    for index, outcome in enumerate(comparison.outcomes):
+        line = outcome.result.timelines[0]
+        for communicates, offset, colour in ((False, -0.2, COMPUTE), (True, 0.2, COMMUNICATION)):
+            spans = merged_spans(line, communicates=communicates)
+            bars = [(start * scale, (end - start) * scale) for start, end in spans]
+            axes.broken_barh(bars, (index + offset - 0.17, 0.34), facecolors=colour)
+    names = [outcome.schedule for outcome in comparison.outcomes]
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, None)
+    axes.set_xlabel(f"time [{unit}]")
+    axes.legend(
+        handles=[Patch(color=COMPUTE, label="kernels"), Patch(color=COMMUNICATION, label="communication")],
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)),
+        ncols=2,
+        frameon=False,
+        fontsize=7,
+    )
+
+
+def merged_spans(line: Timeline, *, communicates: bool) -> list[tuple[float, float]]:
+    """Return the intervals in which a timeline computes, or communicates, joined where they touch."""
+    chosen = line.is_communication == communicates
+    spans: list[tuple[float, float]] = []
+    for start, end in sorted(zip(line.start_s[chosen].tolist(), line.end_s[chosen].tolist(), strict=True)):
+        if end == start:
+            continue
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def draw_reduction(
+    labels: Sequence[str], reductions: Sequence[float], *, published: float, title: str, path: Path
+) -> None:
+    """Draw the execution time of each configuration relative to its baseline, the published mean beside the mean.
+
+    Parameters
+    ----------
+    labels : sequence of str, length N
+    reductions : sequence of float, length N
+        Fractions of the baseline's time that are saved.
+    published : float
+        The paper's mean reduction.
+    """
+    mean = sum(reductions) / len(reductions)
+    with mpl.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.4), layout="constrained")
+        values = [1 - reduction for reduction in reductions]
+        axes.bar([*labels, "mean"], [*values, 1 - mean], color=[COMPUTE] * len(values) + [COMMUNICATION], width=0.62)
+        for index, value in enumerate([*values, 1 - mean]):
+            axes.text(index, value + 0.01, f"{value:.2f}", ha="center", fontsize=7)
+        axes.axhline(1 - published, color=PUBLISHED, linestyle="--", linewidth=1)
+        axes.text(
+            len(values) + 0.45, 1 - published + 0.01, f"published mean {1 - published:.2f}", ha="right", fontsize=8
+        )
+        axes.axhline(1, color=IDLE, linewidth=1)
+        axes.set_ylabel("execution time over baseline")
+        axes.set_xlabel("global batch | tables a node")
+        axes.set_ylim(0, 1.12)
+        axes.set_title(title)
+        axes.tick_params(axis="x", labelsize=7, rotation=30)
+        save(figure, path)

@@ -1,0 +1,141 @@
+"""Studies: one job under several schedules, compared.
+
+The one call that goes all the way from names to numbers; the command line and the figures are built on it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from scaleout.analysis import Breakdown, breakdown
+from scaleout.device import Device, load_device
+from scaleout.generate import generate
+from scaleout.program import Program
+from scaleout.result import Result
+from scaleout.schedule import apply_schedule
+from scaleout.simulate import simulate
+from scaleout.timing import time_kernels
+from scaleout.topology import Topology, check_ranks, load_topology
+from scaleout.workload import Workload, load_workload
+
+DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
+"""Schedules that are compared where neither the user nor the workload says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One schedule of a comparison.
+
+    Attributes
+    ----------
+    schedule : str
+    result : Result
+        When everything ran.
+    speedup : float
+        Makespan of the comparison's first schedule over this one's.
+    """
+
+    schedule: str
+    result: Result
+    speedup: float
+
+    @property
+    def makespan_s(self) -> float:
+        """Time of the step."""
+        return self.result.makespan_s
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where the time goes."""
+        return breakdown(self.result)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A job on a cluster under several schedules."""
+
+    workload: str
+    topology: str
+    device: str
+    ranks: int
+    outcomes: tuple[Outcome, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values, as `scaleout run --json` prints them."""
+        return {
+            "workload": self.workload,
+            "topology": self.topology,
+            "device": self.device,
+            "ranks": self.ranks,
+            "results": [
+                {"schedule": outcome.schedule, **asdict(outcome.breakdown), "speedup": outcome.speedup}
+                for outcome in self.outcomes
+            ],
+        }
+
+
+def compare(
+    workload: Workload | str,
+    *,
+    topology: Topology | str | None = None,
+    device: Device | str | None = None,
+    schedules: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    algorithms: Mapping[str, str] | None = None,
+    network: str = "alpha_beta",
+) -> Comparison:
+    """Simulate a workload under several schedules.
+
+    Parameters
+    ----------
+    workload : Workload or str
+        A loaded workload, or the name or file of one.
+    topology, device : optional
+        Loaded, or a name or file; by default those that the workload names.
+    schedules : sequence of str
+        Names in `scaleout.schedule.SCHEDULES`, joined by ``+`` where wanted; by default the workload's.
+    changes : mapping, optional
+        Keys of the workload's file to change, where it is given by name.
+    algorithms : mapping, optional
+        Kind of collective to the algorithm to use instead of the fastest.
+    network : str
+        The network model.
+
+    Raises
+    ------
+    ScaleoutError
+        If anything in the input is wrong; the message says what, where and what to do.
+    """
+    if isinstance(workload, str):
+        workload = load_workload(workload, changes)
+    device = load_device(workload.device if device is None else device) if not isinstance(device, Device) else device
+    topology = workload.topology if topology is None else topology
+    topology = load_topology(topology) if isinstance(topology, str) else topology
+    check_ranks(topology, workload.num_ranks)
+    return compare_program(
+        time_kernels(generate(workload), device),
+        topology=topology,
+        device=device.name,
+        schedules=schedules or workload.schedules or DEFAULT_SCHEDULES,
+        algorithms=algorithms,
+        network=network,
+    )
+
+
+def compare_program(
+    program: Program,
+    *,
+    topology: Topology,
+    device: str,
+    schedules: Sequence[str],
+    algorithms: Mapping[str, str] | None = None,
+    network: str = "alpha_beta",
+) -> Comparison:
+    """Simulate a timed program under several schedules; see `compare`."""
+    outcomes: list[Outcome] = []
+    for name in dict.fromkeys(schedules):
+        result = simulate(apply_schedule(program, name), topology, network=network, algorithms=algorithms)
+        first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
+        outcomes.append(Outcome(name, result, first_s / result.makespan_s if result.makespan_s else 1.0))
+    return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))
