@@ -5,7 +5,7 @@ share a model's dense parameters, the `data` axis, are the product of expert and
 over data-parallel ranks (GShard, arXiv:2006.16668), so `expert` divides `data`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class Mesh:
     pipeline: int = 1
 
     def __post_init__(self) -> None:
+        for axis in fields(self):
+            if getattr(self, axis.name) < 1:
+                raise ConfigError(f"{axis.name}_parallel is {getattr(self, axis.name)}; give a degree of 1 or more")
         if self.data % self.expert:
             raise ConfigError(
                 f"expert_parallel {self.expert} does not divide data_parallel {self.data}; experts are spread over "

@@ -77,6 +77,13 @@ class Program:
 
     def __post_init__(self) -> None:
         self.role_of_rank.flags.writeable = False
+        for family in self.groups:
+            foreign = next((rank for rank in family.group_of_rank if not 0 <= rank < self.num_ranks), None)
+            if foreign is not None:
+                raise GraphError(
+                    f"group {family.name!r} has rank {foreign}, which the job does not have; "
+                    f"give ranks 0 to {self.num_ranks - 1}"
+                )
         for graph in self.graphs:
             communication = graph.kind == NodeKind.COLLECTIVE
             bad = np.flatnonzero(communication & ((graph.group < 0) | (graph.group >= len(self.groups))))

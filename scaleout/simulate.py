@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from scaleout.collectives import check_kind
 from scaleout.config import nearest
 from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
@@ -74,7 +75,8 @@ def simulate(
     Raises
     ------
     ConfigError
-        If program and topology differ in ranks, or the algorithm cannot carry out a collective.
+        If program and topology differ in ranks, a kind of collective or an algorithm is unknown, or the algorithm
+        cannot carry out a collective.
     GraphError
         If a kernel has no time.
     SimulationError
@@ -83,6 +85,8 @@ def simulate(
     """
     if network not in NETWORKS:
         raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
+    for kind in algorithms or {}:
+        check_kind(kind)
     check_ranks(topology, program.num_ranks)
     folding = fold(program, topology, unfold=unfold)
     graphs = [program.graphs[program.role_of_rank[rank]] for rank in folding.representative]
@@ -246,7 +250,7 @@ def _add_messages(
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(key, []), receives.get(key, [])
         if len(sent) != len(received):
-            lonely = (sent or received)[min(len(sent), len(received))] if sent and received else (sent or received)[0]
+            lonely = max(sent, received, key=len)[min(len(sent), len(received))]
             raise SimulationError(
                 f"{_name(job, *_locate(job, lonely))}: rank {key[0]} sends {len(sent)} messages to rank {key[1]} with "
                 f"tag {key[2]}, which receives {len(received)}; every send needs its receive"

@@ -214,6 +214,11 @@ class Moe(Transformer):
 
     @model_validator(mode="after")
     def _experts_spread(self) -> "Moe":
+        if self.data_parallel % self.expert_parallel:
+            raise ValueError(
+                f"expert_parallel {self.expert_parallel} does not divide data_parallel {self.data_parallel}; "
+                f"experts are spread over data-parallel ranks, so choose a divisor of {self.data_parallel}"
+            )
         if self.experts % self.expert_parallel:
             raise ValueError(
                 f"experts {self.experts} do not spread over expert_parallel {self.expert_parallel} ranks; "
