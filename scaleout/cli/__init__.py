@@ -14,8 +14,6 @@ from scaleout.cli.run import run
 from scaleout.cli.show import show
 from scaleout.cli.trace import trace
 
-VERBS = (run, collective, trace, list_names, show)
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="scaleout")
@@ -26,7 +24,7 @@ def scaleout() -> None:
     """
 
 
-for verb in VERBS:
+for verb in (run, collective, trace, list_names, show):
     scaleout.add_command(verb)
 
 

@@ -25,7 +25,7 @@ def _names(kind: str) -> list[str]:
     if kind == "collectives":
         names = []
         for name in collectives.KINDS:
-            algorithms = [a.name for a in collectives.ALGORITHMS.values() if name in a.kinds]
+            algorithms = [a.name for a in collectives.ALGORITHMS.values() if name in a.schedules]
             names.append(f"{name} ({', '.join(algorithms)})")
         return names
     return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])

@@ -16,14 +16,24 @@ if TYPE_CHECKING:
 @click.argument("workload", required=False)
 @click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
 @click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
-@click.option("--schedule", "schedules", multiple=True, metavar="S", help="Schedule, or several joined by +; repeatable.")
+@click.option(
+    "--schedule", "schedules", multiple=True, metavar="S", help="Schedule, or several joined by +; repeatable."
+)
 @set_option
 @click.option(
-    "--algorithm", "algorithms", multiple=True, metavar="KIND=NAME", help="Algorithm of a kind of collective; repeatable."
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    metavar="KIND=NAME",
+    help="Algorithm of a kind of collective; repeatable.",
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model.")
-@click.option("--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here.")
+@click.option(
+    "--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here."
+)
 @json_option
 def run(
     workload: str | None,

@@ -1,12 +1,15 @@
 """Comparisons and collectives as tables on the terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from scaleout import analysis
 from scaleout.analysis import Row, Segment
+from scaleout.result import Result
 from scaleout.study import Comparison, Outcome
 from scaleout.units import format_seconds
 
@@ -22,11 +25,11 @@ def console() -> Console:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are text and whose others are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < left else "right", no_wrap=True)
+        table.add_column(escape(column), justify="left" if index < left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console().print(table)
     console().print()
 
@@ -59,7 +62,9 @@ def _schedule_row(outcome: Outcome) -> list[str]:
     ]
 
 
-def _print_rows(title: str, comparison: Comparison, rows_of: "analysis.Rows", *, limit: int | None) -> None:
+def _print_rows(
+    title: str, comparison: Comparison, rows_of: Callable[[Result], list[Row]], *, limit: int | None
+) -> None:
     columns: dict[tuple[str, bool], dict[str, Row]] = {}
     for outcome in comparison.outcomes:
         for row in rows_of(outcome.result):
@@ -100,3 +105,15 @@ def _print_sources(comparison: Comparison) -> None:
     if sources:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sources.items())
         console().print(f"kernel times: {shares}", highlight=False)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """Print a description: plain facts line by line, lists of rows as tables."""
+    for key, value in facts.items():
+        title = key.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            print_table(title, tuple(value[0]), [[str(cell) for cell in row.values()] for row in value], left=2)
+        elif isinstance(value, dict):
+            print_table(title, ("", ""), [[str(name), str(cell)] for name, cell in value.items()], left=2)
+        else:
+            console().print(f"[bold]{escape(title)}[/bold]: {escape(str(value))}", highlight=False)

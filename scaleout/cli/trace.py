@@ -9,7 +9,9 @@ from scaleout.cli.options import parse_settings, set_option
 
 @click.command()
 @click.argument("workload")
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory to write to.")
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory to write to."
+)
 @click.option("--device", metavar="D", help="Device that times the kernels; by default the workload's.")
 @set_option
 def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:

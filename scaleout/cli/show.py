@@ -1,0 +1,58 @@
+"""`scaleout show`: what a workload, topology, device or Chakra trace is, in words and numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scaleout.cli.options import json_option, parse_settings, set_option
+
+
+@click.command()
+@click.argument("name_or_file")
+@set_option
+@json_option
+def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
+    """Show what NAME_OR_FILE is: a workload, a topology, a device, or a Chakra trace file (.et)."""
+    facts = _facts(name_or_file, parse_settings(settings))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    from scaleout.cli.tables import print_facts
+
+    print_facts(facts)
+
+
+def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
+    from scaleout import describe
+    from scaleout.errors import ConfigError
+
+    kind = "trace" if name_or_file.endswith(".et") else _kind(name_or_file)
+    if settings and kind != "workload":
+        raise ConfigError(f"--set changes a workload, and {name_or_file!r} is a {kind}; leave it out")
+    if kind == "workload":
+        return describe.workload(name_or_file, settings)
+    return {"topology": describe.topology, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
+
+
+def _kind(name_or_file: str) -> str:
+    """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
+    from scaleout import library
+    from scaleout.config import nearest, read_yaml
+    from scaleout.errors import ConfigError
+
+    if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
+        keys = read_yaml(Path(name_or_file)).keys()
+        for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):
+            if key in keys:
+                return kind
+        raise ConfigError(
+            f"{name_or_file}: neither a workload (key 'kind'), a topology ('dimensions') nor a device ('peak_flops')"
+        )
+    known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
+    if name_or_file not in known:
+        raise ConfigError(
+            f"unknown name {name_or_file!r}; {nearest(name_or_file, known)} (`scaleout list` names them all)"
+        )
+    return known[name_or_file]
