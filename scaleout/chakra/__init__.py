@@ -1,8 +1,9 @@
-"""Chakra execution traces: reading and writing the files, and the values of attributes.
+"""Chakra execution traces: reading and writing the files, the values of attributes, and programs as trace sets.
 
 A trace is one file a rank: metadata, then nodes. Messages are protobuf messages with the names and numbers of
 the public schema, so that they work as those of its `et_def_pb2` do; the enums are Python's. This package, and
-no other, imports protobuf. It knows the format, and nothing of execution graphs, clusters or simulation.
+no other, imports protobuf. `save_program` and `load_program` turn programs into sets of traces and back; they and
+what they need are imported when asked for. Nothing here knows clusters or simulation.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -16,6 +17,9 @@ no other, imports protobuf. It knows the format, and nothing of execution graphs
 >>> metadata.version, NodeType(nodes[0].type).name, get(nodes[0], "comm_size", int)
 ('0.0.4', 'COMM_COLL_NODE', 1048576)
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from scaleout.chakra.attributes import (
     CONVENTIONAL_KINDS,
@@ -38,6 +42,10 @@ from scaleout.chakra.schema import (
 )
 from scaleout.chakra.writer import write
 
+if TYPE_CHECKING:
+    from scaleout.chakra.load import LoadedTrace, load_program
+    from scaleout.chakra.save import save_program
+
 __all__ = [
     "CONVENTIONAL_KINDS",
     "KINDS",
@@ -45,6 +53,7 @@ __all__ = [
     "CollectiveCommType",
     "GlobalMetadata",
     "IOInfo",
+    "LoadedTrace",
     "Node",
     "NodeType",
     "Tensor",
@@ -52,8 +61,23 @@ __all__ = [
     "conventional_attribute",
     "find",
     "get",
+    "load_program",
     "read",
+    "save_program",
     "stream",
     "to_dict",
     "write",
 ]
+
+_LATE = {
+    "LoadedTrace": "scaleout.chakra.load",
+    "load_program": "scaleout.chakra.load",
+    "save_program": "scaleout.chakra.save",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs execution graphs when it is first asked for: whoever only reads files does not wait."""
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)
