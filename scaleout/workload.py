@@ -272,6 +272,8 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
     path = find("workload", name_or_file)
     values = {"name": path.stem} | read_yaml(path) | dict(changes or {})
     kind = values.get("kind")
-    if kind not in KINDS:
+    if kind is None:
+        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
     return validate(KINDS[kind], values, where=f"workload {name_or_file}")
