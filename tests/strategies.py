@@ -1,0 +1,149 @@
+"""Random topologies and programs, small enough to simulate by the hundred and odd enough to find what breaks.
+
+Times are multiples of a quarter of a microsecond in part, so that ties, where order is decided by rule, are common.
+"""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.operations import TimeSource, kernel
+from scaleout.parallelism import Mesh
+from scaleout.program import GroupFamily, Program
+from scaleout.topology import Dimension, Topology
+
+SHAPES = [(1,), (2,), (4,), (5,), (2, 2), (4, 2), (3, 3), (8,), (2, 2, 2), (2, 6), (4, 4)]
+"""Sizes of random topologies, innermost first."""
+
+KERNELS = (
+    kernel("gemm", dtype="bf16", M=64, N=48, K=40),
+    kernel("gemv", dtype="bf16", M=100, N=30),
+    kernel("add", dtype="bf16", elements=1001),
+    kernel("embedding_bag_fwd", dtype="fp32", batch=7, tables=3, dim=5, pooling=9, rows=100),
+    kernel("embedding_sgd_sparse", dtype="fp32", batch=7, tables=3, dim=5, pooling=9),
+    kernel("embedding_bag_bwd_sparse", dtype="fp32", batch=7, tables=3, dim=5, pooling=9),
+)
+"""Kernels that the schedules can fuse, and one that they cannot."""
+
+seconds = st.one_of(
+    st.integers(0, 40).map(lambda quarters: quarters * 0.25e-6), st.floats(0, 1e-5, allow_subnormal=False)
+)
+sizes = st.one_of(st.sampled_from([0, 1, 25_000, 50_000]), st.integers(0, 1_000_000))
+
+
+@st.composite
+def topologies(draw, shapes=tuple(SHAPES)):
+    """Products of rings, switches and full meshes, with links of few speeds."""
+    dimensions = tuple(
+        Dimension(
+            draw(st.sampled_from(["ring", "switch", "fully_connected"])),
+            size,
+            draw(st.sampled_from([25e9, 100e9])),
+            draw(st.sampled_from([0.0, 0.25e-6, 0.7e-6])),
+        )
+        for size in draw(st.sampled_from(shapes))
+    )
+    return Topology("random", dimensions, draw(st.sampled_from([0.0, 1e-6])))
+
+
+@st.composite
+def meshes(draw, num_ranks):
+    """Any degrees of parallelism over a number of ranks."""
+    sizes = []
+    left = num_ranks
+    for _ in range(3):
+        sizes.append(draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0])))
+        left //= sizes[-1]
+    expert = draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0]))
+    return Mesh(tensor=sizes[0], context=sizes[1], pipeline=sizes[2], data=left, expert=expert)
+
+
+@st.composite
+def families(draw, num_ranks):
+    """Groups of some axes of a mesh, and groups of any ranks in any order."""
+    mesh = draw(meshes(num_ranks))
+    found = [mesh.groups(axis) for axis in draw(st.permutations(["world", "tensor", "data", "expert"]))[:2]]
+    order = draw(st.permutations(range(num_ranks)))
+    size = draw(st.integers(1, num_ranks))
+    groups = tuple(tuple(order[i : i + size]) for i in range(0, num_ranks, size))
+    return (*found, GroupFamily("any", groups))
+
+
+@st.composite
+def _skeletons(draw, num_families):
+    """The collectives of a job in order: what the members of a group must agree on."""
+    one = st.tuples(st.sampled_from(COLLECTIVES), sizes, st.integers(0, num_families - 1))
+    return draw(st.lists(one, max_size=6))
+
+
+@st.composite
+def graphs(draw, skeleton, *, streams=1, priorities=1):
+    """One rank's graph: the collectives of a skeleton, kernels between them, and any dependencies."""
+    graph = GraphBuilder()
+
+    def add(**columns):
+        recent = range(max(0, len(graph) - 4), len(graph))
+        graph.add(
+            draw(st.sets(st.sampled_from(recent), max_size=3)) if recent else (),
+            stream=draw(st.integers(0, streams - 1)),
+            priority=draw(st.integers(0, priorities - 1)),
+            **columns,
+        )
+
+    def add_kernel():
+        call = draw(st.sampled_from(KERNELS))
+        add(
+            name=call.op,
+            kernel=graph.kernel_index(call),
+            flops=call.flops,
+            bytes=call.bytes,
+            duration_s=draw(seconds),
+            time_source=TimeSource.GIVEN,
+            phase=draw(st.sampled_from(["forward", "backward"])),
+        )
+
+    for kind, size_bytes, group in skeleton:
+        for _ in range(draw(st.integers(0, 2))):
+            add_kernel()
+        add(
+            name=f"{kind}_{len(graph)}", kind=NodeKind.COLLECTIVE, collective=COLLECTIVES.index(kind),
+            bytes=size_bytes, group=group,
+        )  # fmt: skip
+    for _ in range(draw(st.integers(0, 2))):
+        add_kernel()
+    return graph.build()
+
+
+@st.composite
+def jobs(draw, *, max_roles=1, streams=1, priorities=1):
+    """A random program and a topology for it: every rank alike, or a few roles that meet at the same collectives."""
+    topology = draw(topologies())
+    groups = draw(families(topology.num_ranks))
+    skeleton = draw(_skeletons(len(groups)))
+    roles = draw(st.integers(1, max_roles))
+    of_role = tuple(draw(graphs(skeleton, streams=streams, priorities=priorities)) for _ in range(roles))
+    role_of_rank = draw(st.lists(st.integers(0, roles - 1), min_size=topology.num_ranks, max_size=topology.num_ranks))
+    return Program("random", of_role, np.array(role_of_rank, np.int64), groups), topology
+
+
+@st.composite
+def pipelines(draw):
+    """A program of as many roles as ranks: each receives, computes, sends on, and all reduce at the end."""
+    topology = draw(topologies())
+    p = topology.num_ranks
+    size_bytes, microbatches = draw(sizes), draw(st.integers(1, 3))
+    built = []
+    for rank in range(p):
+        graph = GraphBuilder()
+        last = ()
+        for tag in range(microbatches):
+            if rank > 0:
+                received = graph.add((), name="receive", kind=NodeKind.RECV, peer=rank - 1, tag=tag, bytes=size_bytes)
+                last = (*last, received)
+            last = (graph.add(last, name="stage", duration_s=draw(seconds), time_source=TimeSource.GIVEN),)
+            if rank < p - 1:
+                graph.add(last, name="send", kind=NodeKind.SEND, peer=rank + 1, tag=tag, bytes=size_bytes)
+        graph.collective("all_reduce", size_bytes, group=0, after=last)
+        built.append(graph.build())
+    everyone = GroupFamily("world", (tuple(range(p)),))
+    return Program("pipeline", tuple(built), np.arange(p), (everyone,)), topology

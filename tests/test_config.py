@@ -1,0 +1,94 @@
+"""Validated files: what is wrong is said in the user's words, and the nearest known key is named."""
+
+import pytest
+from pydantic import ValidationError
+
+from scaleout.config import Config, nearest, read_yaml, validate
+from scaleout.errors import ConfigError
+from scaleout.units import BytesPerSecond
+
+
+class Link(Config):
+    bandwidth: BytesPerSecond
+    latency: float = 0.0
+
+
+class Cluster(Config):
+    name: str
+    links: tuple[Link, ...] = ()
+    spare: Link | None = None
+    by_name: dict[str, Link] | None = None
+
+
+def refused(values):
+    with pytest.raises(ConfigError) as caught:
+        validate(Cluster, values, where="mine.yaml")
+    return str(caught.value)
+
+
+def test_good_values_pass_and_are_frozen():
+    cluster = validate(Cluster, {"name": "a", "links": [{"bandwidth": "8 Gb/s"}]}, where="mine.yaml")
+    assert cluster.links[0].bandwidth == 1e9
+    with pytest.raises(ValidationError, match="frozen"):
+        cluster.name = "b"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "a", "linsk": []}, "mine.yaml: unknown key 'linsk'; did you mean 'links'?"),
+        ({"name": "a", "zzz": 1}, "unknown key 'zzz'; known: by_name, links, name, spare"),
+        ({"name": "a", "links": [{"bandwith": 1}]}, "unknown key 'links.0.bandwith'; did you mean 'bandwidth'?"),
+        ({"name": "a", "spare": {"bandwidth": 1, "latncy": 1}}, "unknown key 'spare.latncy'; did you mean 'latency'?"),
+        ({"name": "a", "by_name": {"x": {"bandwidth": 1, "latncy": 1}}}, "did you mean 'latency'?"),
+        ({}, "mine.yaml: key 'name' is missing; add it"),
+        ({"name": "a", "links": [{}]}, "key 'links.0.bandwidth' is missing; add it"),
+        ({"name": "a", "links": [{"bandwidth": "8 furlongs"}]}, "links.0.bandwidth: '8 furlongs': unknown unit"),
+        ({"name": ["a"]}, "name: Input should be a valid string, not ['a']"),
+    ],
+)
+def test_what_is_refused_and_what_is_said(values, message):
+    assert message in refused(values)
+
+
+def test_every_fault_has_a_line():
+    said = refused({"linsk": [], "spare": {"latency": "x"}})
+    assert len(said.splitlines()) == 4  # name missing, spare.bandwidth missing, spare.latency no number, linsk unknown
+    for word in ("'name' is missing", "'spare.bandwidth' is missing", "spare.latency:", "unknown key 'linsk'"):
+        assert word in said
+
+
+def test_nearest_names_one_or_all():
+    assert nearest("allreduce", ["all_reduce", "barrier"]) == "did you mean 'all_reduce'?"
+    assert nearest("xyz", ["b", "a"]) == "known: a, b"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"- 1\n- 2\n", "holds no mapping of keys to values"),
+        (b"", "holds no mapping of keys to values"),
+        (b"a: [1\n", "not valid YAML"),
+        (b"a: \xff\n", "not valid YAML"),
+    ],
+)
+def test_files_that_are_no_mapping_are_refused(tmp_path, content, message):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_yaml(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file or directory\); give an existing file"):
+        read_yaml(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_yaml(tmp_path)
+
+
+def test_yaml_runs_no_code(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("a: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        read_yaml(path)

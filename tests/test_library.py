@@ -1,0 +1,50 @@
+"""Names to files: shipped names, the nearest name, the user's own files."""
+
+import pytest
+
+from scaleout.errors import ConfigError
+from scaleout.library import FOLDERS, find, folder, names
+
+each_kind = pytest.mark.parametrize("kind", FOLDERS)
+
+
+@each_kind
+def test_every_name_is_found(kind):
+    assert names(kind) == sorted(names(kind))
+    assert names(kind)
+    for name in names(kind):
+        assert find(kind, name) == folder(kind) / f"{name}.yaml"
+        assert find(kind, name).is_file()
+
+
+def test_kinds_do_not_mix():
+    assert "torus-8x16" in names("topology")
+    assert "torus-8x16" not in names("workload")
+    assert "h200" in names("device")
+    assert "dlrm-128" in names("workload")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("topology", "torus8x16", "unknown topology 'torus8x16'; did you mean 'torus-8x16'?"),
+        ("workload", "llama-3-8", "unknown workload 'llama-3-8'; did you mean 'llama-3-8b'?"),
+        ("device", "qqqqqq", "unknown device 'qqqqqq'; known: a100-80g,"),
+        ("workload", "mine.yaml", "workload file 'mine.yaml' does not exist; give a file or one of the names"),
+        ("device", "no/such", "device file 'no/such' does not exist"),
+    ],
+)
+def test_what_is_not_there_is_refused(kind, name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        find(kind, name)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "mine.yml"])
+def test_a_file_is_taken_as_it_is(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("a: 1\n")
+    assert find("workload", name).name == name
+    assert find("workload", f"./{name}").is_file()
+    assert find("workload", str(tmp_path / name)) == tmp_path / name

@@ -1,0 +1,84 @@
+"""Programs: roles, groups, totals, and groups that cannot be."""
+
+import numpy as np
+import pytest
+
+from scaleout.errors import GraphError
+from scaleout.graph import NONE, GraphBuilder
+from scaleout.operations import kernel
+from scaleout.program import GroupFamily, Program
+
+GEMM = kernel("gemm", dtype="bf16", M=2, N=3, K=5)  # 60 FLOPs
+PAIRS = GroupFamily("tensor", ((0, 1), (2, 3)))
+WORLD = GroupFamily("world", ((0, 1, 2, 3),))
+
+
+def graph_of(num_kernels, *, group=0):
+    graph = GraphBuilder()
+    for _ in range(num_kernels):
+        graph.compute(GEMM)
+    graph.collective("all_reduce", 100, group=group)
+    return graph.build()
+
+
+def test_totals_count_every_rank_of_a_role():
+    program = Program("two roles", (graph_of(1), graph_of(3)), np.array([0, 1, 1, 1]), (PAIRS,))
+    assert program.num_ranks == 4
+    assert program.ranks_of_role.tolist() == [1, 3]
+    assert program.total_flops == 1 * 60 + 3 * 180
+    assert program.payload_bytes == 400
+
+
+def test_a_role_that_no_rank_has_counts_nothing():
+    program = Program("one role", (graph_of(1), graph_of(3)), np.zeros(4, np.int64), (PAIRS,))
+    assert program.ranks_of_role.tolist() == [4, 0]
+    assert program.total_flops == 240
+
+
+def test_groups_of_ranks():
+    assert PAIRS.of(2) == (2, 3)
+    assert PAIRS.group_of_rank == {0: 0, 1: 0, 2: 1, 3: 1}
+    with pytest.raises(GraphError) as caught:
+        PAIRS.of(4)
+    assert str(caught.value) == "rank 4 is in no group 'tensor'; add it, or remove its collective there"
+
+
+@pytest.mark.parametrize("members", [((0, 1), (1, 2)), ((0, 1, 1),)])
+def test_a_rank_twice_in_a_family_is_refused(members):
+    with pytest.raises(GraphError, match="group 'pairs' has rank 1 twice; a rank is in at most one group of an axis"):
+        GroupFamily("pairs", members)
+
+
+@pytest.mark.parametrize("group", [NONE, 2, 5])
+def test_a_collective_over_no_group_is_refused(group):
+    with pytest.raises(GraphError) as caught:
+        Program("bad", (graph_of(1, group=group),), np.zeros(4, np.int64), (PAIRS, WORLD))
+    assert f"node 1 ('all_reduce') is a collective over group {group}" in str(caught.value)
+    assert "give it one of 2 groups" in str(caught.value)
+
+
+@pytest.mark.parametrize("rank", [4, -1])
+def test_a_group_of_ranks_that_the_job_has_not_is_refused(rank):
+    family = GroupFamily("tensor", ((0, rank),))
+    with pytest.raises(GraphError, match=f"'tensor' has rank {rank}, which the job does not have; give ranks 0 to 3"):
+        Program("bad", (graph_of(1),), np.zeros(4, np.int64), (family,))
+
+
+def test_graphs_are_mapped_and_the_program_stays():
+    program = Program("one role", (graph_of(1),), np.zeros(4, np.int64), (PAIRS,))
+    mapped = program.map_graphs(lambda graph: graph.with_columns(stream=np.array([0, 7])))
+    assert mapped.graphs[0].stream.tolist() == [0, 7]
+    assert program.graphs[0].stream.tolist() == [0, 0]
+    assert mapped.groups is program.groups
+
+
+def test_roles_of_ranks_cannot_be_written():
+    program = Program("one role", (graph_of(1),), np.zeros(4, np.int64), (PAIRS,))
+    with pytest.raises(ValueError, match="read-only"):
+        program.role_of_rank[0] = 1
+
+
+def test_the_world_group_is_found_if_there_is_one():
+    graphs, roles = (graph_of(1),), np.zeros(4, np.int64)
+    assert Program("with", graphs, roles, (PAIRS, WORLD)).world_group() == 1
+    assert Program("without", graphs, roles, (PAIRS,)).world_group() == NONE

@@ -1,0 +1,100 @@
+"""Units: every one that is understood, bits against bytes, decimal against binary, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.errors import ConfigError
+from scaleout.units import (
+    BYTES,
+    BYTES_PER_S,
+    FLOPS_PER_S,
+    SECONDS,
+    format_bytes,
+    format_bytes_per_s,
+    format_flops_per_s,
+    format_seconds,
+    parse,
+)
+
+DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+PREFIXES = list((DECIMAL | BINARY).items())
+
+
+@pytest.mark.parametrize(("prefix", "factor"), PREFIXES)
+def test_a_byte_is_eight_bits(prefix, factor):
+    assert parse(f"3{prefix}B", BYTES) == 3 * factor
+    assert parse(f"3 {prefix}b", BYTES) == 3 * factor / 8
+    assert parse(f"3 {prefix}B/s", BYTES_PER_S) == 3 * factor
+    assert parse(f"3{prefix}b/s", BYTES_PER_S) == 3 * factor / 8
+
+
+@pytest.mark.parametrize(("prefix", "factor"), DECIMAL.items())
+def test_compute_rates(prefix, factor):
+    assert parse(f"2.5 {prefix}FLOP/s", FLOPS_PER_S) == 2.5 * factor
+    assert parse(f"2.5{prefix}FLOPS", FLOPS_PER_S) == 2.5 * factor
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9)])
+def test_times(unit, factor):
+    assert parse(f"700 {unit}", SECONDS) == 700 * factor
+
+
+def test_every_unit_is_tested_above():
+    assert len(BYTES.factors) == len(BYTES_PER_S.factors) == 2 * len(PREFIXES)
+    assert len(FLOPS_PER_S.factors) == 2 * len(DECIMAL)
+    assert len(SECONDS.factors) == 5
+
+
+def test_a_gigabyte_is_not_a_gibibyte():
+    assert parse("1GB", BYTES) == 1_000_000_000
+    assert parse("1GiB", BYTES) == 1_073_741_824
+    assert parse("400 Gb/s", BYTES_PER_S) == 50e9
+
+
+@pytest.mark.parametrize("text", ["1e3", 1000, 1000.0, " 1_000 ", "1000.", "+1000 B"])
+def test_numbers_are_in_si_units_already(text):
+    assert parse(text, BYTES) == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "message"),
+    [
+        ("64 miB", BYTES, "'64 miB': unknown unit 'miB' for a size; use one of B, kB, KB, MB, GB"),
+        ("200 Gb", BYTES_PER_S, "unknown unit 'Gb' for a bandwidth; use one of B/s"),
+        ("1 h", SECONDS, "unknown unit 'h' for a time; use one of s, ms, us"),
+        ("fast", BYTES_PER_S, "'fast' is not a bandwidth; write it like '200 Gb/s'"),
+        ("", SECONDS, "'' is not a time; write it like '700 ns'"),
+        ("1 2 B", BYTES, "'1 2 B' is not a size; write it like '64MiB'"),
+        (True, BYTES, "True is not a size; write it like '64MiB'"),
+        (None, FLOPS_PER_S, "None is not a compute rate; write it like '989 TFLOP/s'"),
+        ("-1 ns", SECONDS, "'-1 ns' is not a time: it must be finite and not negative"),
+        (float("nan"), SECONDS, "nan is not a time: it must be finite"),
+        (float("inf"), BYTES, "inf is not a size: it must be finite"),
+        ("1e400 B", BYTES, "'1e400 B' is not a size: it must be finite"),
+    ],
+)
+def test_what_is_refused_and_what_is_said(text, quantity, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(text, quantity)
+    assert message in str(caught.value)
+
+
+def test_numbers_are_written_for_people():
+    assert format_bytes(64 * 2**20) == "64 MiB"
+    assert format_bytes(1000) == "1000 B"
+    assert format_bytes_per_s(25e9) == "25 GB/s"
+    assert format_flops_per_s(989.4e12) == "989.4 TFLOP/s"
+    assert [format_seconds(t) for t in (0, 7e-7, 1.5e-6, 0.25, 90)] == ["0 s", "700 ns", "1.5 us", "250 ms", "90 s"]
+
+
+@given(st.floats(1e-9, 1e5))
+def test_what_is_written_can_be_read(value):
+    for write, quantity in (
+        (format_seconds, SECONDS),
+        (format_bytes, BYTES),
+        (format_bytes_per_s, BYTES_PER_S),
+        (format_flops_per_s, FLOPS_PER_S),
+    ):
+        assert parse(write(value), quantity) == pytest.approx(value, rel=1e-3)

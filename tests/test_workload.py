@@ -1,0 +1,166 @@
+"""Workloads: all shipped ones load, what does not divide is refused by its key, models have their published size."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scaleout import library
+from scaleout.errors import ConfigError
+from scaleout.generate import generate
+from scaleout.workload import KINDS, Dlrm, Moe, Transformer, load_workload
+
+HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
+DLRM = {
+    "kind": "dlrm", "data_parallel": 4, "global_batch": 64, "tables_per_rank": 3, "rows_per_table": 100,
+    "embedding_dim": 8, "pooling": 5, "dense_features": 13, "mlp_width": 16, "bottom_layers": 2, "top_layers": 3,
+    "interaction": "dot",
+}  # fmt: skip
+TRANSFORMER = {
+    "kind": "transformer", "hidden": 64, "layers": 2, "heads": 8, "ffn": 96, "vocabulary": 120, "sequence": 32,
+    "batch_per_replica": 1,
+}  # fmt: skip
+MOE = TRANSFORMER | {"kind": "moe", "experts": 8, "top_k": 2}
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def of(values, **changes):
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(HEADER | values))
+        return load_workload(str(tmp_path / "mine.yaml"), changes)
+
+    return of
+
+
+@pytest.mark.parametrize("name", library.names("workload"))
+def test_every_shipped_workload_loads_and_says_where_it_comes_from(name):
+    workload = load_workload(name)
+    assert workload.name == name
+    assert type(workload) is KINDS[workload.kind]
+    assert workload.description
+    assert workload.source
+    assert workload.num_ranks == workload.mesh.num_ranks
+    assert workload.topology in library.names("topology")
+    assert workload.device in library.names("device")
+
+
+def test_defaults_and_changes(load):
+    workload = load(TRANSFORMER, data_parallel=2, gradient_bucket="1MiB")
+    assert isinstance(workload, Transformer)
+    assert (workload.num_ranks, workload.dtype, workload.item_bytes, workload.gradient_bucket) == (2, "bf16", 2, 2**20)
+    assert workload.key_value_heads == workload.heads
+    assert isinstance(load(MOE), Moe)
+    assert isinstance(load(DLRM), Dlrm)
+    assert load(DLRM).dtype == "fp32"
+
+
+REFUSED = [
+    (DLRM, {"global_batch": 66}, "global_batch 66 does not divide over data_parallel 4 ranks; use a multiple of 4"),
+    (DLRM, {"tensor_parallel": 2}, "tensor_parallel 2 means nothing for a dlrm; set data_parallel alone"),
+    (DLRM, {"expert_parallel": 2}, "expert_parallel 2 means nothing for a dlrm"),
+    (DLRM, {"interaction": "outer"}, "interaction: Input should be 'dot', 'cat' or 'sum', not 'outer'"),
+    (TRANSFORMER, {"heads": 7}, "hidden 64 does not divide by heads 7"),
+    (TRANSFORMER, {"kv_heads": 3}, "heads 8 does not divide by kv_heads 3"),
+    (TRANSFORMER, {"tensor_parallel": 16}, "heads 8 does not divide over tensor_parallel 16 ranks; choose a"),
+    (TRANSFORMER, {"kv_heads": 2, "tensor_parallel": 4}, "kv_heads 2 does not divide over tensor_parallel 4"),
+    (TRANSFORMER, {"ffn": 98, "tensor_parallel": 4}, "ffn 98 does not divide over tensor_parallel 4"),
+    (TRANSFORMER, {"vocabulary": 121, "tensor_parallel": 4}, "vocabulary 121 does not divide over tensor_parallel 4"),
+    (
+        TRANSFORMER,
+        {"mode": "decode", "tensor_parallel": 4, "sequence_parallel": True},
+        "sequence_parallel: 1 tokens do not divide over tensor_parallel 4",
+    ),
+    (
+        TRANSFORMER,
+        {"expert_parallel": 2, "data_parallel": 2},
+        "expert_parallel 2 needs experts; a dense transformer has",
+    ),
+    (MOE, {"experts": 6, "expert_parallel": 4, "data_parallel": 4}, "experts 6 do not spread over expert_parallel 4"),
+    (MOE, {"expert_parallel": 4, "data_parallel": 6}, "expert_parallel 4 does not divide data_parallel 6"),
+    (MOE, {"top_k": 9}, "top_k 9 is more than the 8 experts there are"),
+    (MOE, {"sequence": 33, "top_k": 1}, "33 tokens x top_k 1 x expert_parallel 1 do not spread evenly over 8 experts"),
+    (MOE, {"heads": 7}, "hidden 64 does not divide by heads 7"),
+    (TRANSFORMER, {"pipeline_parallel": 2}, "pipeline_parallel: degree 2 is not supported yet; use 1"),
+    (TRANSFORMER, {"context_parallel": 2}, "context_parallel: degree 2 is not supported yet; use 1"),
+    (TRANSFORMER, {"layers": 0}, "layers: Input should be greater than 0, not 0"),
+    (TRANSFORMER, {"layers": 2.5}, "layers: Input should be a valid integer"),
+    (TRANSFORMER, {"hiden": 64}, "unknown key 'hiden'; did you mean 'hidden'?"),
+    (TRANSFORMER, {"experts": 8}, "unknown key 'experts'"),
+    (TRANSFORMER, {"dtype": "int8"}, "dtype: Input should be 'fp32', 'bf16' or 'fp16', not 'int8'"),
+    (TRANSFORMER, {"gradient_bucket": "25 MeB"}, "gradient_bucket: '25 MeB': unknown unit 'MeB' for a size"),
+    (TRANSFORMER, {"kind": "transfomer"}, "kind 'transfomer' is no kind of workload; did you mean 'transformer'?"),
+    (TRANSFORMER, {"kind": ["dlrm"]}, "kind ['dlrm'] is no kind of workload"),
+    (TRANSFORMER, {"kind": None}, "key 'kind' is missing; add one of dlrm, transformer, moe"),
+]
+
+
+@pytest.mark.parametrize(("values", "changes", "message"), REFUSED)
+def test_what_is_refused_and_what_is_said(load, values, changes, message):
+    load(values)  # fine without the change
+    with pytest.raises(ConfigError) as caught:
+        load(values, **changes)
+    assert message in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_a_missing_key_and_a_missing_workload(load):
+    with pytest.raises(ConfigError, match="key 'hidden' is missing; add it"):
+        load({key: value for key, value in TRANSFORMER.items() if key != "hidden"})
+    with pytest.raises(ConfigError, match=r"unknown workload 'llama-3-7b'; did you mean 'llama-3-\d+b'"):
+        load_workload("llama-3-7b")
+
+
+def optimizer_parameters(workload):
+    """Parameters that one rank's optimizer kernel steps."""
+    graph = generate(workload).graphs[0]
+    (step,) = (call for call in graph.kernels if call.op in ("adamw_fused", "sgd"))
+    return step.sizes["parameters"]
+
+
+def model_parameters(w):
+    """Parameters of a decoder: written from the model's shapes alone, nothing cut.
+
+    Attention has q and o of h x h, and k and v of h x (h / heads * kv_heads); a feed-forward network has 2 matrices
+    h x f, SwiGLU 3; an RMS norm h, a layer norm 2 h, two a layer and one at the end; a table of V x h in, one out.
+    """
+    h = w.hidden
+    kv = h // w.heads * (w.kv_heads or w.heads)
+    network = (3 if w.activation == "swiglu" else 2) * h * w.ffn
+    if w.kind == "moe":
+        network = w.experts * network + h * w.experts
+    scale = 2 * h if w.norm == "layer_norm" else h
+    tables = (1 if w.tied_embedding else 2) * w.vocabulary * h
+    return w.layers * (2 * h * h + 2 * h * kv + network + 2 * scale) + scale + tables
+
+
+PUBLISHED = [
+    ("llama-3-8b", {}, 8.03e9),  # Meta's model card: 8.03B
+    ("llama-3-70b", {}, 70.6e9),
+    ("mixtral-8x7b", {"expert_parallel": 1}, 46.7e9),  # arXiv:2401.04088: 47B; 46.7B on the model card
+    ("gpt-3", {}, 175e9),  # arXiv:2005.14165
+    ("mt-nlg", {}, 530e9),  # arXiv:2201.11990
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "published"), PUBLISHED)
+def test_the_optimizer_steps_every_parameter_and_models_have_their_published_size(name, changes, published):
+    workload = load_workload(name, changes)
+    expected = model_parameters(workload)
+    assert expected == pytest.approx(published, rel=0.01)
+    # Every rank of a tensor-parallel group has all norms, and its part of everything else.
+    tp = workload.tensor_parallel
+    norms = (2 * workload.layers + 1) * workload.hidden * (2 if workload.norm == "layer_norm" else 1)
+    assert tp * optimizer_parameters(workload) == expected + (tp - 1) * norms
+
+
+def test_experts_are_shared_out_and_the_rest_is_not():
+    workload = load_workload("mixtral-8x7b")  # one expert of 8 on each rank
+    expert = 3 * 4096 * 14336
+    assert optimizer_parameters(workload) == model_parameters(workload) - 32 * 7 * expert
+
+
+def test_dlrm_parameters():
+    """682 -> 682 -> 682 -> 92, then 92 -> 682 -> 38 times 682 -> 682 -> 1; tables update in their own kernel."""
+    bottom = 682 * 682 * 2 + 682 * 92
+    top = 92 * 682 + 38 * 682 * 682 + 682 * 1
+    assert optimizer_parameters(load_workload("dlrm-128")) == bottom + top
