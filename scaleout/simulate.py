@@ -157,7 +157,7 @@ def _tasks(job: _Job, meetings: Sequence[_Meeting]) -> tuple[Tasks, list[str]]:
     untimed = np.flatnonzero(np.isnan(duration) & (kind == NodeKind.COMPUTE))
     if untimed.size:
         number, node = _locate(job, int(untimed[0]))
-        raise GraphError(f"{_name(job, number, node)} is a kernel with no time; time the program with a device first")
+        raise GraphError(f"{_name(job, number, node)} is a kernel with no time; name a device that gives it one")
     duration_s, occupancy_s = duration.tolist(), duration.tolist()
     meeting_of = [NONE] * size
     algorithms = [""] * size

@@ -45,15 +45,14 @@ def ranks_label(line: Timeline) -> str:
 def _tracks(line: Timeline, process: int) -> Iterator[dict[str, Any]]:
     communicates = line.is_communication
     for stream in sorted(set(line.graph.stream.tolist())):
-        here = line.graph.stream == stream
-        kinds = [name for name, mask in (("compute", ~communicates), ("communication", communicates)) if (here & mask).any()]
+        here = communicates[line.graph.stream == stream]
+        kinds = [] if here.all() else ["compute"]
+        kinds += ["communication"] if here.any() else []
         name = f"stream {stream}: {' and '.join(kinds)}"
         yield {"ph": "M", "pid": process, "tid": stream, "name": "thread_name", "args": {"name": name}}
 
 
-def _slices(
-    result: Result, line: Timeline, process: int, critical: set[tuple[int, int]]
-) -> Iterator[dict[str, Any]]:
+def _slices(result: Result, line: Timeline, process: int, critical: set[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     graph = line.graph
     for node in range(len(graph)):
         if not line.duration_s[node]:

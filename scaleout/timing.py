@@ -6,22 +6,32 @@ from scaleout.device import Device
 from scaleout.errors import GraphError
 from scaleout.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.kernels import kernel_times
+from scaleout.operations import CUSTOM
 from scaleout.program import Program
 
 
-def time_kernels(program: Program, device: Device) -> Program:
+def time_kernels(program: Program, device: Device, *, again: bool = False) -> Program:
     """Give every kernel that has no time yet its time on a device, and say where the time comes from.
+
+    Parameters
+    ----------
+    again : bool
+        Also replace the times of kernels whose operation and sizes are known, such as those of a trace that was
+        written for another device. Times of unknown kernels stay.
 
     Raises
     ------
     GraphError
         If a kernel has neither a time nor FLOPs or bytes; the message names it.
     """
-    return program.map_graphs(lambda graph: _time(graph, device))
+    return program.map_graphs(lambda graph: _time(graph, device, again=again))
 
 
-def _time(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
+def _time(graph: ExecutionGraph, device: Device, *, again: bool) -> ExecutionGraph:
     untimed = (graph.kind == NodeKind.COMPUTE) & np.isnan(graph.duration_s)
+    if again:
+        known = np.array([kernel.op != CUSTOM for kernel in graph.kernels] + [False])
+        untimed |= known[graph.kernel]  # `NONE` is the last entry
     if not untimed.any():
         return graph
     unknown = np.flatnonzero(untimed & (graph.kernel == NONE))

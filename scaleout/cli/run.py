@@ -104,7 +104,7 @@ def _compare_trace(
     if topology is None:
         raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
     if device is not None:
-        program = time_kernels(program, load_device(device))
+        program = time_kernels(program, load_device(device), again=True)
     return compare_program(
         program,
         topology=load_topology(topology),

@@ -1,0 +1,272 @@
+"""The command line as its users and their scripts see it: output, JSON keys, messages and exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from scaleout.cli import main
+
+RESULT_KEYS = {
+    "schedule",
+    "makespan_s",
+    "compute_s",
+    "communication_s",
+    "exposed_communication_s",
+    "idle_s",
+    "speedup",
+    "kernel_time_sources",
+}
+
+
+@pytest.fixture
+def scaleout(monkeypatch, capsys):
+    """Run a command line in this process; return its exit code, output and error output."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["scaleout", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def summary(scaleout):
+    """Run a command line that prints JSON, and decode it."""
+
+    def run(*arguments):
+        code, out, err = scaleout(*arguments, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    return run
+
+
+def test_run_prints_the_128_node_table(scaleout):
+    code, out, _ = scaleout("run", "dlrm-128")
+    assert code == 0
+    assert "ranks 128" in out
+    for name in ("baseline", "overlap", "fused", "critical path of fused", "kernel times: measured"):
+        assert name in out
+
+
+def test_run_json_has_the_promised_keys(summary):
+    found = summary("run", "dlrm-128", "--schedule", "baseline", "--schedule", "fused")
+    assert set(found) == {"workload", "topology", "device", "ranks", "results"}
+    assert (found["workload"], found["topology"], found["device"], found["ranks"]) == (
+        "dlrm-128",
+        "torus-8x16",
+        "mi210",
+        128,
+    )
+    assert [row["schedule"] for row in found["results"]] == ["baseline", "fused"]
+    for row in found["results"]:
+        assert set(row) == RESULT_KEYS
+        assert set(row["kernel_time_sources"]) == {"measured", "interpolated", "roofline"}
+        assert sum(row["kernel_time_sources"].values()) == pytest.approx(1)
+        parts = row["compute_s"] + row["exposed_communication_s"] + row["idle_s"]
+        assert parts == pytest.approx(row["makespan_s"], rel=1e-12)
+    baseline, fused = found["results"]
+    assert baseline["speedup"] == 1
+    assert fused["speedup"] == baseline["makespan_s"] / fused["makespan_s"] > 1
+
+
+def test_no_kernel_was_measured_on_mi210_and_the_result_says_so(summary):
+    sources = summary("run", "dlrm-128")["results"][0]["kernel_time_sources"]
+    assert sources == {"measured": 0, "interpolated": 0, "roofline": 1}
+
+
+def test_on_h200_the_shipped_dlrm_runs_on_measured_times(summary):
+    sources = summary("run", "dlrm-128", "--device", "h200")["results"][0]["kernel_time_sources"]
+    assert sources["measured"] > 0.99
+
+
+def test_settings_change_keys_of_the_workload(summary):
+    small = summary("run", "dlrm-128", "--set", "global_batch=512", "--set", "tables_per_rank=8")
+    large = summary("run", "dlrm-128", "--set", "global_batch=4096")
+    assert small["results"][0]["makespan_s"] < large["results"][0]["makespan_s"]
+
+
+def test_a_named_algorithm_is_used(summary):
+    fastest = summary("run", "dlrm-128", "--schedule", "baseline")["results"][0]
+    ring = summary("run", "dlrm-128", "--schedule", "baseline", "--algorithm", "all-to-all=ring")["results"][0]
+    assert ring["communication_s"] > fastest["communication_s"]
+
+
+def test_trace_and_run_trace_give_the_same_makespan_to_the_last_bit(scaleout, summary, tmp_path):
+    assert scaleout("trace", "dlrm-128", "--output", tmp_path / "t")[0] == 0
+    assert len(list((tmp_path / "t").glob("*.et"))) == 128
+    direct = summary("run", "dlrm-128", "--schedule", "baseline")
+    traced = summary("run", "--trace", tmp_path / "t", "--topology", "torus-8x16", "--schedule", "baseline")
+    assert traced["results"][0]["makespan_s"] == direct["results"][0]["makespan_s"]
+    assert traced["ranks"] == 128
+
+
+def test_a_trace_can_be_timed_again_on_another_device(scaleout, summary, tmp_path):
+    scaleout("trace", "dlrm-128", "--output", tmp_path)
+    direct = summary("run", "dlrm-128", "--device", "h200", "--schedule", "fused")
+    traced = summary("run", "--trace", tmp_path, "--device", "h200", "--schedule", "fused")
+    assert traced["results"] == direct["results"]
+
+
+def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
+    code, out, _ = scaleout("run", "dlrm-128", "--output", tmp_path / "results")
+    assert code == 0
+    written = {path.name for path in (tmp_path / "results").iterdir()}
+    assert written == {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"}
+    for name in written:
+        assert name in out
+
+
+def test_collective_prints_all_algorithms_the_chosen_first(summary):
+    found = summary("collective", "all_reduce", "--bytes", "64MiB", "--topology", "torus-8x16")
+    assert set(found) == {"topology", "ranks", "results"}
+    assert found["ranks"] == 128
+    times = [row["time_s"] for row in found["results"]]
+    assert times == sorted(times)
+    assert len(times) > 5
+    first = found["results"][0]
+    assert set(first) == {
+        "collective",
+        "algorithm",
+        "network",
+        "bytes",
+        "time_s",
+        "algorithm_bandwidth_bytes_per_s",
+        "bus_bandwidth_bytes_per_s",
+    }
+    assert first["bytes"] == 64 * 2**20
+    assert first["algorithm_bandwidth_bytes_per_s"] == pytest.approx(first["bytes"] / first["time_s"])
+    assert first["bus_bandwidth_bytes_per_s"] == pytest.approx(2 * 127 / 128 * first["bytes"] / first["time_s"])
+
+
+def test_collective_over_a_range_of_sizes(summary, scaleout):
+    sizes = ("collective", "all-to-all", "--bytes", "1KiB:8KiB,1MiB", "--topology", "ring-128", "--algorithm", "direct")
+    found = summary(*sizes)
+    assert [row["bytes"] for row in found["results"]] == [1024, 2048, 4096, 8192, 2**20]
+    code, out, _ = scaleout(*sizes)
+    assert code == 0
+    assert "time [us]" in out
+    assert "bus bandwidth [GB/s]" in out
+
+
+def test_collective_over_a_group(summary):
+    found = summary("collective", "send", "--bytes", "1MB", "--topology", "dgx-h200-16", "--group", "0,8")
+    assert found["ranks"] == 2
+
+
+def test_list_names_what_is_shipped(scaleout):
+    _, out, _ = scaleout("list", "workloads")
+    assert {"dlrm-128", "gpt-3", "llama-3-8b", "mixtral-8x7b"} <= set(out.split())
+    _, out, _ = scaleout("list")
+    for heading in ("workloads:", "topologies:", "devices:", "schedules:", "collectives:"):
+        assert heading in out
+
+
+@pytest.mark.parametrize("name", ["dlrm-128", "mixtral-8x7b", "torus-8x16", "dgx-h200-16", "h200", "mi210"])
+def test_show_describes_everything_shipped(scaleout, summary, name):
+    assert scaleout("show", name)[0] == 0
+    assert name in summary("show", name).values()
+
+
+def test_show_prints_the_leave_one_out_error_of_each_operation(scaleout):
+    _, out, _ = scaleout("show", "h200")
+    assert "leave one out error" in out
+    assert "embedding_bag_fwd" in out
+
+
+def test_show_describes_a_trace_file(scaleout, summary, tmp_path):
+    scaleout("trace", "dlrm-128", "--output", tmp_path)
+    found = summary("show", tmp_path / "dlrm-128.0.et")
+    assert found["types"]["COMM_COLL_NODE"] == 5
+    assert found["communication_bytes"] > 0
+
+
+def refused(answer, *words):
+    """Check that a command line ended in one message with these words, and nothing on standard output."""
+    code, out, err = answer
+    assert code == 2, (out, err)
+    assert out == ""
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "dlrm-12"], ["unknown workload 'dlrm-12'", "did you mean 'dlrm-128'?"]),
+        (["run", "dlrm-128", "--topology", "torus-8x15"], ["unknown topology", "torus-8x16"]),
+        (["run", "dlrm-128", "--device", "h20"], ["unknown device", "'h200'"]),
+        (["run", "dlrm-128", "--schedule", "fuse"], ["unknown schedule 'fuse'", "'fused'"]),
+        (["run", "dlrm-128", "--set", "global_bach=1"], ["unknown key 'global_bach'", "'global_batch'"]),
+        (["run", "dlrm-128", "--set", "global_batch"], ["key=value"]),
+        (["run", "dlrm-128", "--set", "global_batch=130"], ["global_batch 130", "128"]),
+        (["run", "dlrm-128", "--set", "global_batch=-128"], ["global_batch"]),
+        (["run", "dlrm-128", "--set", "gradient_bucket=25 MX"], ["unknown unit 'MX'", "MiB"]),
+        (["run", "llama-3-8b", "--set", "tensor_parallel=5"], ["heads 32", "tensor_parallel 5"]),
+        (["run", "mixtral-8x7b", "--set", "expert_parallel=3"], ["expert"]),
+        (["run", "llama-3-8b", "--set", "pipeline_parallel=2"], ["pipeline_parallel", "not supported yet"]),
+        (["run", "dlrm-128", "--topology", "ring-1024"], ["128 ranks", "1024"]),
+        (["run", "dlrm-128", "--algorithm", "all_to_all=rings"], ["rings", "ring"]),
+        (["run", "dlrm-128", "--network", "links"], ["unknown network model 'links'"]),
+        (["run"], ["either a workload or --trace"]),
+        (["run", "--trace", "no-such-directory"], ["no-such-directory"]),
+        (["run", "missing.yaml"], ["missing.yaml", "does not exist"]),
+        (["collective", "all_reduces", "--bytes", "1MiB", "--topology", "ring-128"], ["all_reduce"]),
+        (["collective", "all_reduce", "--bytes", "1Mi", "--topology", "ring-128"], ["unknown unit 'Mi'"]),
+        (["collective", "all_reduce", "--bytes", "4KiB:1KiB", "--topology", "ring-128"], ["range"]),
+        (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "0-200"], ["rank 128"]),
+        (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "rnig"], ["ring"]),
+        (["trace", "dlrm-129", "--output", "unused"], ["unknown workload"]),
+        (["show", "torus-8x17"], ["unknown name", "torus-8x16"]),
+    ],
+)
+def test_bad_input_ends_in_one_message_and_exit_code_2(scaleout, arguments, words):
+    refused(scaleout(*arguments), *words)
+
+
+def test_a_missing_rank_is_named(scaleout, tmp_path):
+    scaleout("trace", "dlrm-128", "--output", tmp_path)
+    (tmp_path / "dlrm-128.77.et").unlink()
+    refused(scaleout("run", "--trace", tmp_path), "77")
+
+
+def test_a_truncated_trace_is_named(scaleout, tmp_path):
+    scaleout("trace", "dlrm-128", "--output", tmp_path)
+    path = tmp_path / "dlrm-128.5.et"
+    path.write_bytes(path.read_bytes()[:-3])
+    refused(scaleout("run", "--trace", tmp_path), "dlrm-128.5.et", "truncated")
+
+
+def test_a_foreign_file_is_refused(scaleout, tmp_path):
+    (tmp_path / "x.0.et").write_text("not a trace at all, but a text")
+    refused(scaleout("run", "--trace", tmp_path, "--topology", "ring-128"), "x.0.et")
+
+
+def test_the_program_itself_exits_with_2_and_prints_no_traceback():
+    command = [sys.executable, "-m", "scaleout.cli", "run", "dlrm-12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: unknown workload 'dlrm-12'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_needs_no_heavy_import():
+    code = (
+        "import sys; sys.argv = ['scaleout', '--help']\n"
+        "from scaleout.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'pandas', 'matplotlib', 'pydantic', 'rich', 'google.protobuf'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

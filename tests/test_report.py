@@ -1,0 +1,101 @@
+"""Files, timelines and figures of a comparison: complete, consistent with the result, and the same each time."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import scaleout
+from scaleout import plot, report
+from scaleout.analysis import critical_path
+from scaleout.errors import ConfigError
+from scaleout.timeline import ranks_label, trace_events
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return scaleout.compare("dlrm-128", schedules=("baseline", "fused"), changes={"global_batch": 512})
+
+
+@pytest.fixture(scope="module")
+def directory(comparison, tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "deep" / "er"
+    report.write(comparison, path)
+    return path
+
+
+def test_all_files_are_written_and_nothing_else(directory):
+    assert {path.name for path in directory.iterdir()} == set(report.FILES)
+
+
+def test_the_summary_holds_the_numbers_of_the_comparison(comparison, directory):
+    assert json.loads((directory / "summary.json").read_text()) == json.loads(json.dumps(comparison.summary()))
+
+
+def test_the_table_of_nodes_holds_every_node_of_every_schedule(comparison, directory):
+    nodes = pd.read_parquet(directory / "nodes.parquet")
+    for outcome in comparison.outcomes:
+        mine = nodes[nodes["schedule"] == outcome.schedule]
+        line = outcome.result.timelines[0]
+        assert len(mine) == len(line.graph)
+        assert mine["end_s"].max() == outcome.makespan_s
+        assert (mine["ranks_alike"] == 128).all()
+        assert int(mine["critical"].sum()) == len(critical_path(outcome.result))
+    work = nodes.groupby("schedule")[["flops", "bytes"]].sum()
+    assert work.loc["baseline", "flops"] == work.loc["fused", "flops"]
+
+
+def test_the_timeline_has_a_process_a_schedule_and_class_and_a_track_a_stream(comparison):
+    events = trace_events(comparison)["traceEvents"]
+    processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert processes == ["baseline: ranks 0-127", "fused: ranks 0-127"]
+    tracks = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {(event["pid"], event["tid"]) for event in slices} == tracks == {(0, 0), (1, 0), (1, 1)}
+    assert len({event["pid"] for event in events}) == 2
+
+
+def test_slices_of_a_track_do_not_overlap(comparison):
+    """A stream runs one node at a time, so that a viewer can draw it as one row."""
+    events = [event for event in trace_events(comparison)["traceEvents"] if event["ph"] == "X"]
+    for track in {(event["pid"], event["tid"]) for event in events}:
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if (e["pid"], e["tid"]) == track)
+        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+            assert start >= end - 1e-6
+
+
+def test_the_critical_slices_of_the_baseline_cover_the_makespan(comparison):
+    events = [event for event in trace_events(comparison)["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
+    total = sum(event["dur"] for event in events if event["args"]["critical"])
+    assert total == pytest.approx(comparison.outcomes[0].makespan_s * 1e6)
+
+
+def test_rank_labels(comparison):
+    line = comparison.outcomes[0].result.timelines[0]
+    assert ranks_label(line) == "ranks 0-127"
+
+
+def test_files_are_the_same_bytes_each_time(comparison, directory, tmp_path):
+    report.write(comparison, tmp_path)
+    for name in report.FILES:
+        assert (tmp_path / name).read_bytes() == (directory / name).read_bytes(), name
+
+
+def test_a_directory_that_is_a_file_is_refused(comparison, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        report.write(comparison, tmp_path / "file" / "results")
+
+
+def test_bars_add_up_to_the_makespan(comparison):
+    for outcome in comparison.outcomes:
+        line = outcome.result.timelines[0]
+        computing = sum(end - start for start, end in plot.merged_spans(line, communicates=False))
+        assert computing == pytest.approx(outcome.breakdown.compute_s)
+        communicating = sum(end - start for start, end in plot.merged_spans(line, communicates=True))
+        assert communicating == pytest.approx(outcome.breakdown.communication_s)
+
+
+@pytest.mark.parametrize(("longest_s", "unit"), [(2.0, "s"), (0.5, "ms"), (2e-5, "µs"), (3e-7, "ns")])
+def test_time_axes_have_a_readable_unit(longest_s, unit):
+    assert plot.time_scale(longest_s)[1] == unit
