@@ -70,7 +70,7 @@ class _State:
     freed: dict[int, tuple[float, int]] = field(default_factory=dict)
     wire_holder: dict[int, int] = field(default_factory=dict)
     come: list[list[int]] = field(default_factory=list)
-    queue: list[tuple[int, int, int]] = field(default_factory=list)
+    queue: list[tuple[int, int]] = field(default_factory=list)
     events: list[tuple[float, int, int]] = field(default_factory=list)
 
 
@@ -142,17 +142,19 @@ def _issue(state: _State, streams: set[int]) -> None:
             continue
         state.come[meeting].append(task)
         if len(state.come[meeting]) == tasks.meeting_size[meeting]:
-            heapq.heappush(state.queue, (-tasks.priority[task], task, meeting))
+            priority = max(tasks.priority[member] for member in state.come[meeting])
+            heapq.heappush(state.queue, (-priority, meeting))
     _begin_meetings(state)
 
 
 def _begin_meetings(state: _State) -> None:
-    """Start complete meetings whose wires are free, the highest priority first."""
-    held: list[tuple[int, int, int]] = []
+    """Start complete meetings whose wires are free, the highest priority of a member first, then the lowest index."""
+    held: list[tuple[int, int]] = []
     while state.queue:
         entry = heapq.heappop(state.queue)
-        members = state.come[entry[2]]
-        wires = state.tasks.meeting_wires[entry[2]]
+        meeting = entry[1]
+        members = state.come[meeting]
+        wires = state.tasks.meeting_wires[meeting]
         if any(wire in state.wire_holder for wire in wires):
             held.append(entry)
             continue
@@ -160,7 +162,7 @@ def _begin_meetings(state: _State) -> None:
         freed_s, by = max((state.freed.get(-2 - wire, (-1.0, NONE)) for wire in wires), default=(-1.0, NONE))
         cause = by if by != NONE and freed_s == state.now_s else state.cause[last]
         for wire in wires:
-            state.wire_holder[wire] = entry[2]
+            state.wire_holder[wire] = meeting
         for task in members:
             state.cause[task] = cause
             _start(state, task)

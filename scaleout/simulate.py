@@ -29,10 +29,15 @@ NETWORKS = ("alpha_beta",)
 
 @dataclass
 class _Meeting:
-    """A collective instance: which timelines have come, and what they want to do."""
+    """A collective instance: which timelines have come, and what they want to do.
+
+    `order` decides between meetings that could take a wire at the same moment: their place in the program, and,
+    where members' programs differ, the family and the count within it. It is the same folded and unfolded.
+    """
 
     family: FoldedFamily
     group_class: int
+    order: tuple[int, int, int]
     tasks: list[int] = field(default_factory=list)
 
 
@@ -117,11 +122,14 @@ def _meetings(job: _Job) -> list[_Meeting]:
                 )
             group_class = int(family.class_of_group[group])
             key = (family_index, group_class, count[family_index])
+            order = (node, family_index, count[family_index])
             count[family_index] += 1
-            found.setdefault(key, _Meeting(family, group_class)).tasks.append(job.offsets[number] + node)
+            meeting = found.setdefault(key, _Meeting(family, group_class, order))
+            meeting.order = min(meeting.order, order)
+            meeting.tasks.append(job.offsets[number] + node)
     for meeting in found.values():
         _check_agreement(job, meeting)
-    return list(found.values())
+    return sorted(found.values(), key=lambda meeting: meeting.order)
 
 
 def _check_agreement(job: _Job, meeting: _Meeting) -> None:
