@@ -26,7 +26,9 @@ KERNELS = (
 """Kernels that the schedules can fuse, and one that they cannot."""
 
 seconds = st.one_of(
-    st.integers(0, 40).map(lambda quarters: quarters * 0.25e-6), st.floats(0, 1e-5, allow_subnormal=False)
+    st.sampled_from([0.0, 1e-6]),
+    st.integers(0, 40).map(lambda quarters: quarters * 0.25e-6),
+    st.floats(0, 1e-5, allow_subnormal=False),
 )
 sizes = st.one_of(st.sampled_from([0, 1, 25_000, 50_000]), st.integers(0, 1_000_000))
 
@@ -77,6 +79,23 @@ def _skeletons(draw, num_families):
 
 
 @st.composite
+def contests(draw):
+    """Every rank alike, and every collective on a stream of its own: many want the same wire at the same moment."""
+    topology = draw(topologies(((2,), (4,), (6,), (8,), (2, 2), (4, 2))))
+    groups = draw(families(topology.num_ranks))
+    graph = GraphBuilder()
+    for stream, (kind, size_bytes, group) in enumerate(draw(_skeletons(len(groups)))):
+        late = draw(st.sampled_from([0.0, 0.0, 1e-6]))
+        made = graph.add((), name="kernel", duration_s=late, time_source=TimeSource.GIVEN)
+        graph.add(
+            (made,) if late else (), name=kind, kind=NodeKind.COLLECTIVE, collective=COLLECTIVES.index(kind),
+            bytes=size_bytes, group=group, stream=1 + stream, priority=draw(st.integers(0, 1)),
+        )  # fmt: skip
+    roles = np.zeros(topology.num_ranks, np.int64)
+    return Program("contest", (graph.build(),), roles, groups), topology
+
+
+@st.composite
 def graphs(draw, skeleton, *, streams=1, priorities=1):
     """One rank's graph: the collectives of a skeleton, kernels between them, and any dependencies."""
     graph = GraphBuilder()
@@ -84,7 +103,7 @@ def graphs(draw, skeleton, *, streams=1, priorities=1):
     def add(**columns):
         recent = range(max(0, len(graph) - 4), len(graph))
         graph.add(
-            draw(st.sets(st.sampled_from(recent), max_size=3)) if recent else (),
+            draw(st.one_of(st.just(frozenset()), st.sets(st.sampled_from(recent), max_size=3))) if recent else (),
             stream=draw(st.integers(0, streams - 1)),
             priority=draw(st.integers(0, priorities - 1)),
             **columns,

@@ -1,5 +1,7 @@
 """The clock: small sets of tasks whose start times are worked by hand, laws over random ones, and an anomaly."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -204,7 +206,7 @@ def test_laws_of_the_clock(given_tasks):
                 holders.setdefault(("wire", wire), []).append((start[task], release[task]))
     for held in holders.values():
         held.sort()
-        assert all(after[0] >= before[1] for before, after in zip(held, held[1:], strict=False))
+        assert all(after[0] >= before[1] for before, after in pairwise(held))
     # Whoever starts after zero starts at the moment at which its cause ended or let go.
     for task, cause in enumerate(times.cause.tolist()):
         if cause == NONE:
