@@ -177,7 +177,12 @@ class _Rewrite:
 
 def _between(total: int, begin: float, end: float) -> int:
     """Whole units between two fractions of a count; adjoining fractions add up to the count exactly."""
-    return int(total * end) - int(total * begin)
+    return _upto(total, end) - _upto(total, begin)
+
+
+def _upto(total: int, fraction: float) -> int:
+    """Whole units up to a fraction of a count; the last one is exact where a float no longer holds the count."""
+    return total if fraction == 1 else int(total * fraction)
 
 
 def _rewrite(graph: ExecutionGraph, pairs: Sequence[_Pair]) -> ExecutionGraph:
