@@ -103,7 +103,9 @@ def graphs(draw, skeleton, *, streams=1, priorities=1):
     def add(**columns):
         recent = range(max(0, len(graph) - 4), len(graph))
         graph.add(
-            draw(st.one_of(st.just(frozenset()), st.sets(st.sampled_from(recent), max_size=3))) if recent else (),
+            draw(st.one_of(st.just(()), st.just(recent[-1:]), st.sets(st.sampled_from(recent), max_size=3)))
+            if recent
+            else (),
             stream=draw(st.integers(0, streams - 1)),
             priority=draw(st.integers(0, priorities - 1)),
             **columns,

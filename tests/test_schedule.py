@@ -1,0 +1,317 @@
+"""Schedules: what every pass and composition conserves, bounds that none may break, and fused kernels by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import jobs, pipelines
+
+from scaleout.analysis import longest_chain_s
+from scaleout.errors import ConfigError
+from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.network.bound import wire_bound
+from scaleout.operations import TimeSource, kernel
+from scaleout.placement import place
+from scaleout.program import GroupFamily, Program
+from scaleout.schedule import SCHEDULES, apply_schedule
+from scaleout.schedule.fuse import fuse
+from scaleout.simulate import simulate
+from scaleout.topology import Dimension, Topology
+
+COMPOSITIONS = [*SCHEDULES, *(f"{first}+{second}" for first in SCHEDULES for second in SCHEDULES)]
+each_composition = pytest.mark.parametrize("schedule", COMPOSITIONS)
+each_kind = pytest.mark.parametrize("schedule", [*SCHEDULES, "overlap+fused"])
+
+
+def columns_of(program):
+    """Every column of every graph, as bytes."""
+    return [
+        (field.name, getattr(graph, field.name).tobytes() if isinstance(value, np.ndarray) else value)
+        for graph in program.graphs
+        for field in dataclasses.fields(graph)
+        for value in [getattr(graph, field.name)]
+    ]
+
+
+def payload_of_kinds(graph):
+    communicates = graph.kind != NodeKind.COMPUTE
+    return {
+        (int(kind), int(group)): int(
+            graph.bytes[communicates & (graph.collective == kind) & (graph.group == group)].sum()
+        )
+        for kind, group in zip(graph.collective[communicates], graph.group[communicates], strict=True)
+    }
+
+
+def kernel_seconds(graph):
+    return float(graph.duration_s[graph.kind == NodeKind.COMPUTE].sum())
+
+
+# ---- Laws
+
+
+@each_composition
+@given(st.one_of(jobs(max_roles=2), pipelines()))
+@settings(max_examples=25)
+def test_work_is_conserved_and_the_input_untouched(schedule, job):
+    program, _ = job
+    before = columns_of(program)
+    scheduled = apply_schedule(program, schedule)
+    assert columns_of(program) == before
+    assert columns_of(apply_schedule(program, schedule)) == columns_of(scheduled)
+    assert scheduled.total_flops == program.total_flops
+    assert scheduled.payload_bytes == program.payload_bytes
+    assert scheduled.num_ranks == program.num_ranks
+    for old, new in zip(program.graphs, scheduled.graphs, strict=True):
+        assert payload_of_kinds(new) == payload_of_kinds(old)
+        assert kernel_seconds(new) == pytest.approx(kernel_seconds(old), rel=1e-12, abs=1e-20)
+        memory = [int(graph.bytes[graph.kind == NodeKind.COMPUTE].sum()) for graph in (old, new)]
+        assert memory[0] == memory[1]
+
+
+def wire_bounds(program, topology, rank):
+    """Seconds for which each dimension is needed, at the least, by the collectives of one rank."""
+    graph = program.graphs[program.role_of_rank[rank]]
+    needed = np.zeros(len(topology.dimensions))
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        members = program.groups[graph.group[node]].of(rank)
+        kind = COLLECTIVES[graph.collective[node]]
+        if kind != "barrier":
+            along = np.ptp(topology.coordinates(members), axis=0) > 0
+            needed[along] += wire_bound(kind, float(graph.bytes[node]), place(topology, members))
+    return needed
+
+
+@each_kind
+@given(jobs())
+@settings(max_examples=60)
+def test_a_makespan_is_within_its_bounds_and_always_the_same(schedule, job):
+    program, topology = job
+    scheduled = apply_schedule(program, schedule)
+    result = simulate(scheduled, topology)
+    assert result.makespan_s == simulate(apply_schedule(program, schedule), topology).makespan_s
+    at_least = result.makespan_s * (1 + 1e-12)
+    for line in result.timelines:
+        assert at_least >= longest_chain_s(line)
+        assert at_least >= kernel_seconds(line.graph)
+        for rank in (line.ranks[0], line.ranks[-1]):
+            assert (at_least >= wire_bounds(program, topology, rank) * (1 - 1e-9)).all()
+    # Something runs at every moment.
+    assert result.makespan_s <= sum(line.duration_s.sum() for line in result.timelines) * (1 + 1e-12)
+
+
+@given(jobs())
+def test_the_baseline_runs_one_thing_after_another(job):
+    program, topology = job
+    result = simulate(apply_schedule(program, "baseline"), topology)
+    if len(result.timelines) == 1:
+        (line,) = result.timelines
+        assert result.makespan_s == pytest.approx(line.duration_s.sum(), rel=1e-12, abs=1e-20)
+        assert (np.diff(line.start_s) >= 0).all()
+
+
+def test_an_unknown_schedule_names_the_nearest():
+    program = Program("empty", (GraphBuilder().build(),), np.zeros(2, np.int64), ())
+    with pytest.raises(ConfigError) as caught:
+        apply_schedule(program, "overlap+fuse")
+    assert str(caught.value) == "unknown schedule 'fuse'; did you mean 'fused'? (join several with '+')"
+
+
+# ---- Worked by hand
+
+P = 4
+BANDWIDTH = 25e9
+SWITCH = Topology("switch", (Dimension("switch", P, BANDWIDTH, 0.0),))
+WORLD = (GroupFamily("world", (tuple(range(P)),)),)
+POOL = kernel("embedding_bag_fwd", dtype="fp32", batch=7, tables=3, dim=5, pooling=9, rows=100)
+UPDATE = kernel("embedding_sgd_sparse", dtype="fp32", batch=7, tables=3, dim=5, pooling=9)
+GEMM = kernel("gemm", dtype="bf16", M=64, N=48, K=40)
+ADD = kernel("add", dtype="bf16", elements=1000)
+ALGORITHMS = {"all_to_all": "direct", "all_reduce": "ring"}
+
+
+def latent(latency_s):
+    return Topology("switch", (Dimension("switch", P, BANDWIDTH, latency_s),))
+
+
+def timed(graph, call, seconds, after=()):
+    return graph.add(
+        after, name=call.op, kernel=graph.kernel_index(call), flops=call.flops, bytes=call.bytes, duration_s=seconds,
+        time_source=TimeSource.GIVEN,
+    )  # fmt: skip
+
+
+def program_of(write):
+    graph = GraphBuilder()
+    write(graph)
+    return Program("by hand", (graph.build(),), np.zeros(P, np.int64), WORLD)
+
+
+def bytes_for(wire_s, kind):
+    """Payload that occupies a port of the switch for some time: 3/4 of an all-to-all, 2 * 3/4 of an all-reduce."""
+    return round(wire_s * BANDWIDTH * P / (P - 1) / (2 if kind == "all_reduce" else 1))
+
+
+def produced(call, kind, compute_s, wire_s):
+    def write(graph):
+        made = timed(graph, call, compute_s)
+        graph.collective(kind, bytes_for(wire_s, kind), group=0, after=[made])
+
+    return program_of(write)
+
+
+def fused_s(program, slices, topology=SWITCH):
+    return simulate(fuse(program, slices=slices), topology, algorithms=ALGORITHMS).makespan_s
+
+
+C, W = 40e-6, 24e-6  # a kernel of 40 us and 24 us on the wire: payloads are whole bytes at these
+
+
+def test_one_slice_overlaps_what_is_kept_and_nothing_else():
+    """All-to-all of 4: 30 us of the kernel make what is sent, then 10 us what stays, under 24 us on the wire."""
+    assert fused_s(produced(POOL, "all_to_all", C, W), 1) == pytest.approx(30e-6 + 24e-6, rel=1e-9)
+    # An all-reduce keeps nothing: one slice is the baseline.
+    assert fused_s(produced(GEMM, "all_reduce", C, W), 1) == pytest.approx(40e-6 + 24e-6, rel=1e-9)
+
+
+@pytest.mark.parametrize("slices", [1, 2, 8, 32])
+@pytest.mark.parametrize(("compute_s", "wire_s"), [(40e-6, 24e-6), (24e-6, 96e-6), (48e-6, 36e-6), (1e-6, 60e-6)])
+@pytest.mark.parametrize("latency_s", [0.0, 2e-6])
+def test_a_producer_and_its_collective_are_a_flow_of_equal_slices(compute_s, wire_s, slices, latency_s):
+    """Slices pass the kernel for a = 3/4 c / s each, then the wire for b = w / s: a + (s - 1) max(a, b) + b, and the
+    latency of the last; but never before the kernel, with the part that it keeps, is done.
+    """
+    a, b = 3 / 4 * compute_s / slices, wire_s / slices
+    expected = max(compute_s, a + (slices - 1) * max(a, b) + b + latency_s)
+    found = fused_s(produced(POOL, "all_to_all", compute_s, wire_s), slices, latent(latency_s))
+    assert found == pytest.approx(expected, rel=1e-4)
+    if latency_s == 0:  # about the longer of the two, and a slice
+        assert max(compute_s, wire_s) * (1 - 1e-4) <= found <= (max(compute_s, wire_s) + max(a, b)) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("slices", [1, 2, 8, 32])
+@pytest.mark.parametrize(("compute_s", "wire_s"), [(40e-6, 24e-6), (24e-6, 96e-6), (1e-6, 60e-6)])
+def test_a_consumer_starts_with_what_it_has_and_takes_slices_as_they_arrive(compute_s, wire_s, slices):
+    program = program_of(
+        lambda graph: timed(
+            graph, UPDATE, compute_s, [graph.collective("all_to_all", bytes_for(wire_s, "all_to_all"), group=0)]
+        )
+    )
+    done = compute_s / P  # the kept part needs nobody
+    for index in range(slices):
+        done = max(done, (index + 1) * wire_s / slices) + (1 - 1 / P) * compute_s / slices
+    assert fused_s(program, slices) == pytest.approx(done, rel=1e-4)
+
+
+def test_slices_that_are_sent_come_before_the_one_that_stays():
+    graph = fuse(produced(POOL, "all_to_all", C, W), slices=3).graphs[0]
+    kernels = [node for node in range(len(graph)) if graph.kind[node] == NodeKind.COMPUTE]
+    assert [graph.names[node].removeprefix("embedding_bag_fwd_") for node in kernels] == [
+        "slice_0", "slice_1", "slice_2", "kept", "poll",
+    ]  # fmt: skip
+    assert graph.duration_s[kernels].tolist() == pytest.approx([C / 4, C / 4, C / 4, C / 4, 0])
+    for before, after in zip(kernels, kernels[1:], strict=False):
+        assert before in graph.dependencies_of(after)
+    sent = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    assert graph.pieces[sent].tolist() == [3, 3, 3]
+    assert [graph.dependencies_of(node).tolist() for node in sent] == [[kernels[0]], [kernels[1]], [kernels[2]]]
+    assert set(sent.tolist()) <= set(graph.dependencies_of(kernels[-1]).tolist())
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("all_to_all", 1 / P), ("reduce_scatter", 1 / P), ("all_reduce", 0)])
+def test_the_share_that_is_kept(kind, kept):
+    graph = fuse(produced(GEMM, kind, C, W), slices=2).graphs[0]
+    assert ("gemm_kept" in graph.names) == bool(kept)
+    if kept:
+        assert graph.duration_s[graph.names.index("gemm_kept")] == pytest.approx(kept * C)
+    assert graph.duration_s[0] == pytest.approx((1 - kept) * C / 2)
+
+
+def test_a_fused_kernel_holds_its_stream_until_its_last_slice_has_arrived():
+    """1 us of kernel, 60 us of wire: the kernel after it starts when the wire is done, though it needs none of it."""
+
+    def write(graph):
+        made = timed(graph, GEMM, 1e-6)
+        graph.collective("all_reduce", bytes_for(60e-6, "all_reduce"), group=0, after=[made])
+        timed(graph, ADD, 5e-6)
+
+    program = program_of(write)
+    line = simulate(fuse(program, slices=2), SWITCH, algorithms=ALGORITHMS).timelines[0]
+    assert line.start_s[line.graph.names.index("add")] == pytest.approx(60.5e-6)
+    # With overlap alone it runs beside the wire.
+    assert simulate(apply_schedule(program, "overlap"), SWITCH, algorithms=ALGORITHMS).makespan_s == pytest.approx(
+        61e-6
+    )
+
+
+def test_kernels_that_a_join_brings_together_are_fused_together():
+    """Two experts of 10 us make an all-to-all of 8 us: each sends its slices as they come."""
+
+    def write(graph):
+        makers = [timed(graph, GEMM, 10e-6) for _ in range(2)]
+        joined = graph.join(makers)
+        graph.collective("all_to_all", bytes_for(8e-6, "all_to_all"), group=0, after=[joined])
+
+    program = program_of(write)
+    graph = fuse(program, slices=4).graphs[0]
+    assert (graph.kind == NodeKind.COLLECTIVE).sum() == 4
+    # Slices of 3.75 us made at 3.75, 7.5, then (10 +) 13.75, 17.5; the last is sent for 2; the kernel ends at 20.
+    assert fused_s(program, 4) == pytest.approx(20e-6)
+    assert simulate(apply_schedule(program, "overlap"), SWITCH, algorithms=ALGORITHMS).makespan_s == pytest.approx(
+        28e-6
+    )
+
+
+@pytest.mark.parametrize(("call", "kind"), [(ADD, "all_reduce"), (POOL, "all_reduce"), (GEMM, "all_gather")])
+def test_what_cannot_be_fused_stays_as_it_is(call, kind):
+    program = produced(call, kind, C, W)
+    assert columns_of(fuse(program)) == columns_of(program)
+
+
+def test_a_collective_that_waits_for_two_kernels_is_not_fused():
+    def write(graph):
+        makers = [timed(graph, GEMM, 10e-6) for _ in range(2)]
+        graph.collective("all_to_all", 1000, group=0, after=makers)
+
+    program = program_of(write)
+    assert columns_of(fuse(program)) == columns_of(program)
+
+
+def test_counts_that_no_float_holds_are_conserved():
+    huge = kernel("gemm", dtype="bf16", M=1_000_003, N=1_000_033, K=1_000_037)
+    assert float(huge.flops) != huge.flops
+    program = produced(huge, "all_to_all", C, W)
+    assert fuse(program).total_flops == program.total_flops
+
+
+def test_overlap_gives_every_group_a_stream_and_baseline_takes_them_back():
+    def write(graph):
+        for group in (0, 1, 0):
+            graph.collective("all_reduce", 1000, group=group, priority=1)
+        timed(graph, ADD, 1e-6)
+
+    graph = GraphBuilder()
+    write(graph)
+    two = (*WORLD, GroupFamily("pairs", ((0, 1), (2, 3))))
+    program = Program("two groups", (graph.build(),), np.zeros(P, np.int64), two)
+    assert apply_schedule(program, "overlap").graphs[0].stream.tolist() == [1, 2, 1, 0]
+    serial = apply_schedule(program, "overlap+baseline").graphs[0]
+    assert serial.stream.tolist() == serial.priority.tolist() == [0, 0, 0, 0]
+
+
+def test_overlap_hides_what_nobody_waits_for():
+    """A reduction of 24 us beside 40 us of kernel: 64 one after the other, 41 together with the 1 us that makes it."""
+
+    def write(graph):
+        made = timed(graph, ADD, 1e-6)
+        graph.collective("all_reduce", bytes_for(W, "all_reduce"), group=0, after=[made])
+        timed(graph, GEMM, C, [made])
+
+    program = program_of(write)
+    times = {
+        name: simulate(apply_schedule(program, name), SWITCH, algorithms=ALGORITHMS).makespan_s
+        for name in ("baseline", "overlap")
+    }
+    assert times == pytest.approx({"baseline": 65e-6, "overlap": 41e-6})
