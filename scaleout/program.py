@@ -41,6 +41,12 @@ class GroupFamily:
         """Rank to the index of its group; ranks outside are absent."""
         return {rank: index for index, group in enumerate(self.members) for rank in group}
 
+    @cached_property
+    def extremes(self) -> tuple[int, ...]:
+        """The lowest and the highest rank of all groups; nothing if there is no group."""
+        ranks = self.group_of_rank.keys()
+        return (min(ranks), max(ranks)) if ranks else ()
+
     def of(self, rank: int) -> tuple[int, ...]:
         """Return the members of a rank's group.
 
@@ -78,12 +84,12 @@ class Program:
     def __post_init__(self) -> None:
         self.role_of_rank.flags.writeable = False
         for family in self.groups:
-            foreign = next((rank for rank in family.group_of_rank if not 0 <= rank < self.num_ranks), None)
-            if foreign is not None:
-                raise GraphError(
-                    f"group {family.name!r} has rank {foreign}, which the job does not have; "
-                    f"give ranks 0 to {self.num_ranks - 1}"
-                )
+            for rank in family.extremes:
+                if not 0 <= rank < self.num_ranks:
+                    raise GraphError(
+                        f"group {family.name!r} has rank {rank}, which the job does not have; "
+                        f"give ranks 0 to {self.num_ranks - 1}"
+                    )
         for graph in self.graphs:
             communication = graph.kind == NodeKind.COLLECTIVE
             bad = np.flatnonzero(communication & ((graph.group < 0) | (graph.group >= len(self.groups))))

@@ -165,7 +165,9 @@ def _tasks(job: _Job, meetings: Sequence[_Meeting]) -> tuple[Tasks, list[str]]:
     untimed = np.flatnonzero(np.isnan(duration) & (kind == NodeKind.COMPUTE))
     if untimed.size:
         number, node = _locate(job, int(untimed[0]))
-        raise GraphError(f"{_name(job, number, node)} is a kernel with no time; name a device that gives it one")
+        raise GraphError(
+            f"{_name(job, number, node)} is a kernel with no time; name the device that it runs on (--device)"
+        )
     duration_s, occupancy_s = duration.tolist(), duration.tolist()
     meeting_of = [NONE] * size
     algorithms = [""] * size

@@ -1,6 +1,7 @@
 """Files, timelines and figures of a comparison: complete, consistent with the result, and the same each time."""
 
 import json
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -60,7 +61,7 @@ def test_slices_of_a_track_do_not_overlap(comparison):
     events = [event for event in trace_events(comparison)["traceEvents"] if event["ph"] == "X"]
     for track in {(event["pid"], event["tid"]) for event in events}:
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if (e["pid"], e["tid"]) == track)
-        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        for (_, end), (start, _) in pairwise(spans):
             assert start >= end - 1e-6
 
 

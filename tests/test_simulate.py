@@ -212,7 +212,7 @@ def test_ranks_that_differ():
 def test_a_kernel_without_a_time():
     call = kernel("gemm", dtype="bf16", M=2, N=2, K=2)
     said = refused(GraphError, program(lambda graph: graph.compute(call, name="first")))
-    assert said == "rank 0, node 0 ('first') is a kernel with no time; name a device that gives it one"
+    assert said == "rank 0, node 0 ('first') is a kernel with no time; name the device that it runs on (--device)"
 
 
 def test_a_rank_outside_the_group_that_it_calls():
