@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from scaleout.analysis import breakdown, by_operation, by_phase, critical_path
     from scaleout.device import load_device
     from scaleout.errors import ConfigError, GraphError, ScaleoutError, SimulationError, TraceError
-    from scaleout.generate import generate
+    from scaleout.generators import generate
     from scaleout.network.alpha_beta import collective_cost
     from scaleout.placement import place
     from scaleout.schedule import apply_schedule
-    from scaleout.simulate import simulate
+    from scaleout.simulation import simulate
     from scaleout.study import Comparison, compare, compare_program
     from scaleout.timing import time_kernels
     from scaleout.topology import load_topology
@@ -43,12 +43,12 @@ _HOMES = {
     "compare": "study",
     "compare_program": "study",
     "critical_path": "analysis",
-    "generate": "generate",
+    "generate": "generators",
     "load_device": "device",
     "load_topology": "topology",
     "load_workload": "workload",
     "place": "placement",
-    "simulate": "simulate",
+    "simulate": "simulation",
     "time_kernels": "timing",
 }
 """Public name to the module that it lives in."""

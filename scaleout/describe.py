@@ -7,7 +7,7 @@ from typing import Any
 from scaleout import chakra
 from scaleout.collectives import KINDS
 from scaleout.device import load_device
-from scaleout.generate import generate
+from scaleout.generators import generate
 from scaleout.graph import NodeKind
 from scaleout.kernels import leave_one_out
 from scaleout.network.bound import wire_bound

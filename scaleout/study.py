@@ -10,11 +10,11 @@ from typing import Any
 
 from scaleout.analysis import Breakdown, breakdown
 from scaleout.device import Device, load_device
-from scaleout.generate import generate
+from scaleout.generators import generate
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
 from scaleout.workload import Workload, load_workload

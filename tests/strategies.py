@@ -10,9 +10,10 @@ from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.operations import TimeSource, kernel
 from scaleout.parallelism import Mesh
 from scaleout.program import GroupFamily, Program
+from scaleout.schedule.fuse import CONSUMERS, PRODUCERS
 from scaleout.topology import Dimension, Topology
 
-SHAPES = [(1,), (2,), (4,), (5,), (2, 2), (4, 2), (3, 3), (8,), (2, 2, 2), (2, 6), (4, 4)]
+SHAPES = [(4,), (2,), (2, 2), (4, 2), (8,), (1,), (5,), (3, 3), (2, 2, 2), (2, 6)]
 """Sizes of random topologies, innermost first."""
 
 KERNELS = (
@@ -75,7 +76,7 @@ def families(draw, num_ranks):
 def _skeletons(draw, num_families):
     """The collectives of a job in order: what the members of a group must agree on."""
     one = st.tuples(st.sampled_from(COLLECTIVES), sizes, st.integers(0, num_families - 1))
-    return draw(st.lists(one, max_size=6))
+    return draw(st.lists(one, min_size=1, max_size=5))
 
 
 @st.composite
@@ -100,38 +101,33 @@ def graphs(draw, skeleton, *, streams=1, priorities=1):
     """One rank's graph: the collectives of a skeleton, kernels between them, and any dependencies."""
     graph = GraphBuilder()
 
-    def add(**columns):
+    def add(after=None, **columns):
         recent = range(max(0, len(graph) - 4), len(graph))
-        graph.add(
-            draw(st.one_of(st.just(()), st.just(recent[-1:]), st.sets(st.sampled_from(recent), max_size=3)))
-            if recent
-            else (),
-            stream=draw(st.integers(0, streams - 1)),
-            priority=draw(st.integers(0, priorities - 1)),
-            **columns,
-        )
+        if after is None:
+            after = draw(st.one_of(st.just(()), st.sets(st.sampled_from(recent), max_size=3))) if recent else ()
+        stream, priority = draw(st.integers(0, streams - 1)), draw(st.integers(0, priorities - 1))
+        return graph.add(after, stream=stream, priority=priority, **columns)
 
-    def add_kernel():
-        call = draw(st.sampled_from(KERNELS))
-        add(
-            name=call.op,
-            kernel=graph.kernel_index(call),
-            flops=call.flops,
-            bytes=call.bytes,
-            duration_s=draw(seconds),
-            time_source=TimeSource.GIVEN,
-            phase=draw(st.sampled_from(["forward", "backward"])),
-        )
+    def add_kernel(calls=KERNELS, after=None):
+        call = draw(st.sampled_from(calls))
+        phase = draw(st.sampled_from(["forward", "backward"]))
+        return add(
+            after, name=call.op, kernel=graph.kernel_index(call), flops=call.flops, bytes=call.bytes, phase=phase,
+            duration_s=draw(seconds), time_source=TimeSource.GIVEN,
+        )  # fmt: skip
 
     for kind, size_bytes, group in skeleton:
-        for _ in range(draw(st.integers(0, 2))):
+        for _ in range(draw(st.integers(0, 1))):
             add_kernel()
-        add(
-            name=f"{kind}_{len(graph)}", kind=NodeKind.COLLECTIVE, collective=COLLECTIVES.index(kind),
+        fitting = [call for call in KERNELS if call.op in PRODUCERS.get(kind, ("add",))]
+        after = [add_kernel(fitting)] if draw(st.booleans()) else None
+        reduced = add(
+            after, name=f"{kind}_{len(graph)}", kind=NodeKind.COLLECTIVE, collective=COLLECTIVES.index(kind),
             bytes=size_bytes, group=group,
         )  # fmt: skip
-    for _ in range(draw(st.integers(0, 2))):
-        add_kernel()
+        fitting = [call for call in KERNELS if call.op in CONSUMERS.get(kind, ("add",))]
+        if draw(st.booleans()):
+            add_kernel(fitting, [reduced])
     return graph.build()
 
 
@@ -141,7 +137,7 @@ def jobs(draw, *, max_roles=1, streams=1, priorities=1):
     topology = draw(topologies())
     groups = draw(families(topology.num_ranks))
     skeleton = draw(_skeletons(len(groups)))
-    roles = draw(st.integers(1, max_roles))
+    roles = draw(st.integers(1, max_roles))  # fewer if no rank takes the last one
     of_role = tuple(draw(graphs(skeleton, streams=streams, priorities=priorities)) for _ in range(roles))
     role_of_rank = draw(st.lists(st.integers(0, roles - 1), min_size=topology.num_ranks, max_size=topology.num_ranks))
     return Program("random", of_role, np.array(role_of_rank, np.int64), groups), topology

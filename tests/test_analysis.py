@@ -12,7 +12,7 @@ from scaleout.graph import GraphBuilder, NodeKind
 from scaleout.operations import TimeSource
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.topology import Dimension, Topology
 
 WIRE = 100e-6  # what a message of N takes

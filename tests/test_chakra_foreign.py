@@ -13,7 +13,7 @@ from scaleout.errors import GraphError, TraceError
 from scaleout.graph import NONE, NodeKind, TimeSource
 from scaleout.operations import custom
 from scaleout.schedule import apply_schedule
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Dimension, Topology
 

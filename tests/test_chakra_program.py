@@ -15,13 +15,13 @@ from scaleout.chakra import vocabulary
 from scaleout.chakra.vocabulary import OWN_KINDS
 from scaleout.device import load_device
 from scaleout.errors import GraphError, TraceError
-from scaleout.generate import generate
+from scaleout.generators import generate
 from scaleout.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind, TimeSource
 from scaleout.operations import custom, kernel
 from scaleout.parallelism import Mesh
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import load_topology
 from scaleout.workload import load_workload

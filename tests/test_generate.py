@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from scaleout.device import load_device
-from scaleout.generate import generate
+from scaleout.generators import generate
 from scaleout.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import load_topology
 from scaleout.workload import KINDS

@@ -11,15 +11,15 @@ PACKAGE = Path(scaleout.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "data" not in path.relative_to(PACKAGE).parts)
 
 # Modules and packages, lowest first: each may import those before it. What a kernel is (`operations`) and how long it
-# takes on a device come before graphs, which hold kernels; the clock, folding and results come before `simulate`, where
+# takes on a device come before graphs, which hold kernels; the clock, folding and results come before `simulation`, where
 # they meet. `describe` is text for the command line.
 LAYERS = tuple(
     """
     errors units config library operation_counts operations
     device interpolation kernel_guesses kernel_models kernel_table kernels
     graph program timing topology placement parallelism workload
-    chakra pytorch collectives generate schedule operators network
-    engine fold result simulate analysis study validate measure timeline plot report describe cli
+    chakra astra pytorch collectives generators schedule operators network
+    engine fold result simulation analysis study validate measure timeline plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 

@@ -18,7 +18,7 @@ from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule
 from scaleout.schedule.fuse import fuse
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.topology import Dimension, Topology
 
 COMPOSITIONS = [*SCHEDULES, *(f"{first}+{second}" for first in SCHEDULES for second in SCHEDULES)]
@@ -298,6 +298,9 @@ def test_overlap_gives_every_group_a_stream_and_baseline_takes_them_back():
     assert apply_schedule(program, "overlap").graphs[0].stream.tolist() == [1, 2, 1, 0]
     serial = apply_schedule(program, "overlap+baseline").graphs[0]
     assert serial.stream.tolist() == serial.priority.tolist() == [0, 0, 0, 0]
+    # Whatever streams a trace brought along, a schedule starts from one.
+    scattered = program.map_graphs(lambda graph: graph.with_columns(stream=np.array([3, 1, 4, 1])))
+    assert apply_schedule(scattered, "fused").graphs[0].stream.tolist() == [0, 0, 0, 0]
 
 
 def test_overlap_hides_what_nobody_waits_for():

@@ -13,7 +13,7 @@ from scaleout.operations import TimeSource, kernel
 from scaleout.parallelism import Mesh
 from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
-from scaleout.simulate import simulate
+from scaleout.simulation import simulate
 from scaleout.topology import Dimension, Topology
 
 ALPHA, BANDWIDTH = 1e-6, 25e9

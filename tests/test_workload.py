@@ -7,7 +7,7 @@ import yaml
 
 from scaleout import library
 from scaleout.errors import ConfigError
-from scaleout.generate import generate
+from scaleout.generators import generate
 from scaleout.workload import KINDS, Dlrm, Moe, Transformer, load_workload
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}

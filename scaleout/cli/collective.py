@@ -29,7 +29,7 @@ def collective(
     from scaleout.config import nearest
     from scaleout.errors import ConfigError
     from scaleout.placement import place
-    from scaleout.simulate import NETWORKS
+    from scaleout.simulation import NETWORKS
     from scaleout.topology import load_topology
 
     if network not in NETWORKS:

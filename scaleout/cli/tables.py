@@ -25,7 +25,9 @@ def console() -> Console:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are text and whose others are numbers."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
     for index, column in enumerate(columns):
         table.add_column(escape(column), justify="left" if index < left else "right", no_wrap=True)
     for row in rows:

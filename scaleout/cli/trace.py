@@ -18,7 +18,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     """Write WORKLOAD as Chakra traces <name>.<rank>.et, which ASTRA-sim and `scaleout run --trace` read."""
     from scaleout import chakra
     from scaleout.device import load_device
-    from scaleout.generate import generate
+    from scaleout.generators import generate
     from scaleout.timing import time_kernels
     from scaleout.workload import load_workload
 

@@ -1,6 +1,6 @@
 """Workload to program: the execution graphs that every rank of a job runs in one step, not yet timed."""
 
-from scaleout.generate import dlrm, transformer
+from scaleout.generators import dlrm, transformer
 from scaleout.program import Program
 from scaleout.workload import Dlrm, Workload
 

@@ -9,7 +9,7 @@ Source: Naumov et al., arXiv:1906.00091; Mudigere et al., ISCA 2022 (backward an
 
 import numpy as np
 
-from scaleout.generate.tape import URGENT, Bucket, Gradients, Tape, linear, pointwise
+from scaleout.generators.tape import URGENT, Bucket, Gradients, Tape, linear, pointwise
 from scaleout.graph import GraphBuilder
 from scaleout.operations import kernel
 from scaleout.program import Program

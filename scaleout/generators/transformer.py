@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from scaleout.generate.moe import Experts, mixture
-from scaleout.generate.tape import (
+from scaleout.generators.moe import Experts, mixture
+from scaleout.generators.tape import (
     COPY_IN,
     GATHER_IN,
     SCATTER_OUT,

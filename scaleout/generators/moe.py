@@ -9,7 +9,7 @@ Source: GShard, arXiv:2006.16668; one GEMM an expert, as in Mixtral's reference 
 from dataclasses import dataclass
 from functools import partial
 
-from scaleout.generate.tape import SHUFFLE, Bucket, Tape, activation, exchange, linear, pointwise
+from scaleout.generators.tape import SHUFFLE, Bucket, Tape, activation, exchange, linear, pointwise
 from scaleout.workload import Moe
 
 
