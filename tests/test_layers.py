@@ -11,8 +11,8 @@ PACKAGE = Path(scaleout.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "data" not in path.relative_to(PACKAGE).parts)
 
 # Modules and packages, lowest first: each may import those before it. What a kernel is (`operations`) and how long it
-# takes on a device come before graphs, which hold kernels; the clock, folding and results come before `simulation`, where
-# they meet. `describe` is text for the command line.
+# takes on a device come before graphs, which hold kernels; the clock, folding and results come before `simulation`,
+# where they meet. `describe` is text for the command line.
 LAYERS = tuple(
     """
     errors units config library operation_counts operations
