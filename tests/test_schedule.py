@@ -314,3 +314,50 @@ def test_overlap_hides_what_nobody_waits_for():
     program = program_of(write)
     assert scheduled_s(program, "baseline") == pytest.approx(65e-6)
     assert scheduled_s(program, "overlap") == pytest.approx(41e-6)
+
+
+# ---- Several roles
+
+
+def test_a_collective_is_fused_only_if_all_roles_can_fuse_it():
+    """One role makes the data with a GEMM, the other with an addition, which cannot be fused: neither is."""
+    fusable, plain = GraphBuilder(), GraphBuilder()
+    fusable.collective("all_reduce", 1000, group=0, after=[timed(fusable, GEMM, 1e-6)])
+    plain.collective("all_reduce", 1000, group=0, after=[timed(plain, ADD, 1e-6)])
+    graphs = (fusable.build(), plain.build())
+    program = Program("mixed", graphs, np.array([0, 1, 0, 1]), WORLD)
+    fused = fuse(program)
+    assert [len(graph) for graph in fused.graphs] == [2, 2]
+    alone = Program("all alike", graphs[:1], np.zeros(P, np.int64), WORLD)
+    assert len(fuse(alone).graphs[0]) > 2
+    assert simulate(apply_schedule(program, "fused"), SWITCH).makespan_s > 0
+
+
+@each_kind
+def test_ranks_that_become_ready_in_different_orders_do_not_deadlock(schedule):
+    """Role 0 has the data of the second collective first, role 1 that of the first: both start with the first."""
+    graphs = []
+    for role in (0, 1):
+        graph = GraphBuilder()
+        data = [timed(graph, ADD, 3e-6), timed(graph, ADD, 3e-6)]
+        graph.collective("all_reduce", 1000, group=0, after=[data[1 - role]], name="first")
+        graph.collective("all_reduce", 2000, group=0, after=[data[role]], name="second")
+        graphs.append(graph.build())
+    program = Program("crossed", tuple(graphs), np.array([0, 1, 0, 1]), WORLD)
+    for line in simulate(apply_schedule(program, schedule), SWITCH).timelines:
+        begin = dict(zip(line.graph.names, line.start_s, strict=True))
+        assert begin["first"] < begin["second"]
+
+
+def test_urgent_collectives_take_a_shared_wire_first():
+    """Under overlap a collective that the next kernel waits for goes before a gradient's, of another group."""
+    graph = GraphBuilder()
+    start = timed(graph, ADD, 1e-6)
+    graph.collective("all_reduce", 1000, group=0, after=[start], name="gradient", priority=0)
+    graph.collective("all_reduce", 1000, group=1, after=[start], name="activation", priority=1)
+    program = Program(
+        "two groups", (graph.build(),), np.zeros(P, np.int64), (*WORLD, GroupFamily("again", WORLD[0].members))
+    )
+    line = simulate(apply_schedule(program, "overlap"), SWITCH).timelines[0]
+    begin = dict(zip(line.graph.names, line.start_s, strict=True))
+    assert begin["activation"] < begin["gradient"]

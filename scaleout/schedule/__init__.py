@@ -1,7 +1,8 @@
 """Schedules: passes from program to program that decide what may run at the same time.
 
 A schedule is the name of a pass, or of several joined by `+` that are applied from left to right, such as
-`overlap+fused`. Passes conserve FLOPs and payload bytes and leave their input as it is.
+`overlap+fused`. A pass either puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`.
+Passes conserve FLOPs and payload bytes and leave their input as it is.
 """
 
 from collections.abc import Callable
@@ -11,10 +12,14 @@ from scaleout.errors import ConfigError
 from scaleout.program import Program
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.fuse import fuse
+from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import overlap
 
-SCHEDULES: dict[str, Callable[[Program], Program]] = {"baseline": baseline, "overlap": overlap, "fused": fuse}
-"""Schedule passes by name."""
+REWRITES: dict[str, Callable[[Program], Program]] = {"fused": fuse}
+"""Passes that change what the graphs hold."""
+
+SCHEDULES: dict[str, Callable[[Program], Program]] = {"baseline": baseline, "overlap": overlap, **REWRITES}
+"""All passes by name."""
 
 
 def apply_schedule(program: Program, name: str) -> Program:
@@ -25,9 +30,12 @@ def apply_schedule(program: Program, name: str) -> Program:
     ConfigError
         If a pass is unknown.
     """
-    program = baseline(program)
-    for part in name.split("+"):
+    passes = name.split("+")
+    for part in passes:
         if part not in SCHEDULES:
             raise ConfigError(f"unknown schedule {part!r}; {nearest(part, SCHEDULES)} (join several with '+')")
+    if passes[0] in REWRITES:
+        program = baseline(program)
+    for part in passes:
         program = SCHEDULES[part](program)
-    return program
+    return in_program_order(program)

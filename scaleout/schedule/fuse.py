@@ -10,8 +10,9 @@ What a slice costs besides (the call that sends it, book-keeping, lower occupanc
 Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -48,7 +49,9 @@ def fuse(program: Program, *, slices: int = 32) -> Program:
         cannot overlap is one slice, 3% of the shorter of the two.
     """
     group_sizes = [max(len(members) for members in family.members) for family in program.groups]
-    return program.map_graphs(lambda graph: _rewrite(graph, _pairs(graph, group_sizes, slices)))
+    pairs = [_pairs(graph, group_sizes, slices) for graph in program.graphs]
+    agreed = _agreed(program.graphs, pairs)
+    return replace(program, graphs=tuple(map(_rewrite, program.graphs, agreed)))
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,27 @@ def _pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -> li
             taken.update(kernels)
             break
     return pairs
+
+
+def _agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[_Pair]]) -> list[list[_Pair]]:
+    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike."""
+    names: list[dict[int, tuple[int, int]]] = []  # of a graph's collectives: the group, and which of the group's it is
+    for graph in graphs:
+        count: Counter[int] = Counter()
+        names.append({})
+        for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+            group = int(graph.group[node])
+            names[-1][node] = (group, count[group])
+            count[group] += 1
+    slices = [{name[pair.collective]: pair.slices for pair in mine} for name, mine in zip(names, pairs, strict=True)]
+    ways: dict[tuple[int, int], set[int]] = {}
+    for name, cut in zip(names, slices, strict=True):
+        for key in name.values():
+            ways.setdefault(key, set()).add(cut.get(key, 1))
+    return [
+        [pair for pair in mine if len(ways[name[pair.collective]]) == 1]
+        for name, mine in zip(names, pairs, strict=True)
+    ]
 
 
 def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:

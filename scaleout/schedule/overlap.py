@@ -1,7 +1,8 @@
 """Overlap of independent work: collectives on streams of their own, started when their data is ready.
 
-As in PyTorch, where each process group has a stream: a collective waits only for what makes its data and holds up
-only what needs its result. What a kernel and a collective take from each other on the device is not charged.
+As in PyTorch, where each process group has a stream: a collective waits only for what makes its data and for those of
+its group before it, and holds up only what needs its result. What a kernel and a collective take from each other on
+the device is not charged.
 """
 
 import numpy as np
