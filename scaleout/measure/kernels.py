@@ -1,110 +1,78 @@
-"""Time kernels on the GPU at hand, one JSON line each in and out; rows are written as soon as they are measured.
+"""Kernels to their times on the GPU at hand, one JSON line each in and out; a row is written once it is measured.
 
-A call is made on several sets of random data in turn, more than the L2 cache holds, inside a CUDA graph, and the
-graph is replayed: a time has neither the host's launch cost nor the cache's help. Where a call cannot be captured,
-its time is the sum of the durations of its device kernels, from the profiler.
+A line in has `op`, `dtype` and `shape`, and the `method` if it matters: ``graph_replay``, or ``kernel_durations`` for
+a call that a CUDA graph cannot hold; `timer` says how the two differ. PyTorch is imported only when a GPU is asked
+for.
 """
 
+import importlib
 import json
-import statistics
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, TextIO
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TextIO, cast
 
-import torch
-
-from scaleout.measure.calls import DTYPES, MAKERS, Call
+from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.operations import Kernel, kernel
 
-_CACHE_BYTES = 200e6
-"""Data of all sets together: more than three times the L2 cache of an H100 or H200."""
-_MOST_SETS = 24
-UNCAPTURED = ("embedding_bwd",)
+UNCAPTURED = frozenset({"embedding_bwd"})
 """Operations whose call asks the device something on the way, which a graph cannot hold."""
-_REPEATS = 7
-_AIM_S = 0.01
-"""How long one timed replay should take, so that the clock's resolution does not matter."""
 
 
-def measure(rows: Iterable[dict[str, Any]], output: TextIO) -> None:
-    """Measure kernels and write their rows, with an `error` in place of a time where a call fails."""
+class Timer(Protocol):
+    """What `scaleout.measure.timer` offers."""
+
+    def environment(self) -> Mapping[str, Any]:
+        """Return what the times depend on."""
+
+    def time_kernel(self, call: Kernel, method: str) -> Mapping[str, Any]:
+        """Time one call."""
+
+
+def gpu_timer() -> Timer:
+    """Return the timer of the GPU at hand.
+
+    Raises
+    ------
+    ConfigError
+        If PyTorch is not installed, or finds no GPU.
+    """
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError:
+        raise ConfigError("measuring kernels needs PyTorch; install it with `pip install torch`") from None
+    if not torch.cuda.is_available():
+        raise ConfigError("measuring kernels needs a GPU, and PyTorch finds none; run this on the machine that has it")
+    return cast(Timer, importlib.import_module("scaleout.measure.timer"))
+
+
+def measure(rows: Iterable[Mapping[str, Any]], output: TextIO, *, timer: Timer) -> None:
+    """Time the kernel of each row and write the row with what was found.
+
+    Raises
+    ------
+    ConfigError, GraphError
+        If a row is not a kernel.
+    """
     for row in rows:
+        if not {"op", "dtype", "shape"} <= row.keys():
+            raise ConfigError(f"a kernel to measure needs the keys op, dtype and shape, not {', '.join(row)}")
         call = kernel(row["op"], dtype=row["dtype"], **row["shape"])
-        try:
-            found = time_kernel(call)
-        except (RuntimeError, torch.OutOfMemoryError) as error:
-            found = {"error": str(error).splitlines()[0]}
-            torch.cuda.synchronize()
-        output.write(json.dumps(row | found) + "\n")
+        method = row.get("method") or ("kernel_durations" if call.op in UNCAPTURED else "graph_replay")
+        if method not in ("graph_replay", "kernel_durations"):
+            raise ConfigError(f"{call.op}: unknown method {method!r}; use graph_replay or kernel_durations")
+        found = timer.time_kernel(call, method)
+        output.write(json.dumps({**row, **found, "method": method}) + "\n")
         output.flush()
-        torch.cuda.empty_cache()
-
-
-def time_kernel(call: Kernel) -> dict[str, Any]:
-    """Return the median, the smallest time in microseconds, and the method."""
-    sets = max(1, min(_MOST_SETS, int(_CACHE_BYTES // max(call.bytes, 1)) + 1))
-    stream = torch.cuda.Stream()
-    # Autograd runs a backward kernel on the stream of its forward, so that one must be captured, too.
-    with torch.cuda.stream(stream):
-        calls = [MAKERS[call.op](call.sizes, DTYPES[call.dtype]) for _ in range(sets)]
-        for _ in range(2):
-            for make in calls:
-                make()
-        torch.cuda.synchronize()
-        capture = call.op not in UNCAPTURED
-        times_us = _replayed(calls, stream) if capture else _profiled(calls)
-    return {
-        "us": round(statistics.median(times_us), 3),
-        "us_min": round(min(times_us), 3),
-        "method": "graph_replay" if capture else "kernel_durations",
-        "sets": sets,
-    }
-
-
-def _replayed(calls: list[Call], stream: torch.cuda.Stream) -> list[float]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for call in calls:
-            call()
-    once_us = _elapsed_us(graph.replay)
-    replays = max(1, min(200, int(_AIM_S * 1e6 / max(once_us, 1.0))))
-
-    def several() -> None:
-        for _ in range(replays):
-            graph.replay()
-
-    several()
-    return [_elapsed_us(several) / (replays * len(calls)) for _ in range(_REPEATS)]
-
-
-def _elapsed_us(work: Callable[[], Any]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e3
-
-
-def _profiled(calls: list[Call]) -> list[float]:
-    times_us = []
-    for _ in range(_REPEATS):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            for call in calls:
-                call()
-            torch.cuda.synchronize()
-        kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-        times_us.append(sum(event.device_time_total for event in kernels) / len(calls))
-    return times_us
 
 
 def main() -> None:
-    """Read rows with op, dtype and shape from standard input; write them with times to standard output."""
-    properties = torch.cuda.get_device_properties(0)
-    facts = {"gpu": properties.name, "torch": torch.__version__, "cuda": torch.version.cuda}
-    sys.stdout.write(json.dumps({"environment": facts}) + "\n")
-    rows = (json.loads(line) for line in sys.stdin if line.strip())
-    measure((row for row in rows if "op" in row), sys.stdout)
+    """Read kernels from standard input and write them with their times to standard output."""
+    try:
+        timer = gpu_timer()
+        sys.stdout.write(json.dumps({"environment": timer.environment()}) + "\n")
+        measure((json.loads(line) for line in sys.stdin if line.strip()), sys.stdout, timer=timer)
+    except ScaleoutError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
