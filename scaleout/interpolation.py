@@ -1,15 +1,18 @@
 """Gaussian-process regression with fixed hyper-parameters: scattered values to a smooth estimate between them.
 
 The value at a point is a constant, a linear trend and a smooth departure from it, all Gaussian; an estimate is the
-mean of that process given the data. A second, very short-ranged term takes the place of noise: the estimate passes
-through every datum exactly, and a tenth of an octave away it has returned to the smooth part. Points belong to series
-that resemble each other to a stated degree. The module knows neither kernels nor devices.
+mean of that process given the values of the nearest points. A second, very short-ranged term takes the place of
+noise: the estimate passes through every datum, and a tenth of an octave away it has returned to the smooth part.
+Points belong to series that resemble each other to a stated degree, and within a series to sources that resemble each
+other more. The module knows neither kernels nor devices.
 
-Symbols: x (N, D) coordinates; y (N,) values; s (N,) series; r distance over a length.
-Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, eq. 2.23, 4.17 and 5.12.
+Symbols: x (N, D) coordinates; y (N,) values; s (N, 2) series and source; r distance over a length; K nearest points.
+Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, eq. 2.23 and 4.17; nearest neighbours
+after Vecchia, J. R. Statist. Soc. B 50(2), 1988.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,69 +49,100 @@ class Smoothness:
     offset: float = 0.0
 
 
+class Points(NamedTuple):
+    """Points at which values are known or asked for.
+
+    Attributes
+    ----------
+    coordinates : ndarray, shape (N, D)
+    labels : ndarray of int64, shape (N, 2)
+        Series and source of each point.
+    """
+
+    coordinates: Array
+    labels: Labels
+
+
 _LEVEL = 1.0
 """Standard deviation of the constant: any level is about equally likely."""
 _NOISE_LENGTH = 0.05
 """Length of the term that stands for noise, in units of the coordinates."""
+_SOURCE_KINSHIP = 0.97
+"""Correlation of the departures of two sources of one series."""
+_SOURCE_OFFSET = 0.05
+"""Standard deviation of the constant by which two sources of one series differ."""
+_NEIGHBOURS = 64
+_FOREIGN = 0.5
+"""Distance, in lengths, that a point of another series or source counts as further off."""
+_BATCH = 256
+"""Points that are estimated at a time: bounds the memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class Surface:
-    """A process conditioned on data; `fit` makes it and `estimate` reads it."""
-
-    points: Array
-    series: Labels
-    centre: Array
-    weights: Array
-    smoothness: Smoothness
-
-
-def fit(points: Array, values: Array, *, series: Labels, smoothness: Smoothness) -> Surface:
-    """Condition the process on values at points.
+def estimate(
+    known: Points, values: Array, asked: Points, *, smoothness: Smoothness, hidden: npt.NDArray[np.bool_] | None = None
+) -> Array:
+    """Return the mean of the process at points, given the values at the nearest known ones.
 
     Parameters
     ----------
-    points : ndarray, shape (N, D)
+    known : Points, N of them
     values : ndarray, shape (N,)
-    series : ndarray of int, shape (N,)
-        The series of each point.
+    asked : Points, Q of them
     smoothness : Smoothness
+    hidden : ndarray of bool, shape (Q, N), optional
+        Known points that an estimate must not use.
+
+    Returns
+    -------
+    ndarray of float64, shape (Q,)
     """
-    centre = points.mean(axis=0)
-    covariance = _covariance(points - centre, series, points - centre, series, smoothness)
-    weights = np.asarray(np.linalg.solve(_jittered(covariance), values), dtype=np.float64)
-    return Surface(points, series, centre, weights, smoothness)
+    found = np.empty(len(asked.coordinates))
+    for first in range(0, len(found), _BATCH):
+        part = slice(first, first + _BATCH)
+        few = Points(asked.coordinates[part], asked.labels[part])
+        found[part] = _estimate(known, values, few, smoothness, None if hidden is None else hidden[part])
+    return found
 
 
-def estimate(surface: Surface, points: Array, *, series: Labels) -> Array:
-    """Return the mean of the process at points, shape (Q,)."""
-    known, asked = surface.points - surface.centre, points - surface.centre
-    covariance = _covariance(asked, series, known, surface.series, surface.smoothness)
-    return np.asarray(covariance @ surface.weights)
+def _estimate(
+    known: Points, values: Array, asked: Points, smoothness: Smoothness, hidden: npt.NDArray[np.bool_] | None
+) -> Array:
+    distance = _distance(asked.coordinates[:, None, :], known.coordinates[None, :, :])
+    foreign = (asked.labels[:, None, :] != known.labels[None, :, :]).sum(axis=2)
+    distance += _FOREIGN * smoothness.length * foreign
+    if hidden is not None:
+        distance[hidden] = np.inf
+    count = min(_NEIGHBOURS, len(values) if hidden is None else int((~hidden).sum(axis=1).min()))
+    near = np.argpartition(distance, count - 1, axis=1)[:, :count]
+    # Neighbours in the table's order, so that the result does not depend on how the selection leaves them.
+    near.sort(axis=1)
+    # Coordinates count from the point asked for: the trend through the origin is then a slope around that point.
+    points, labels = known.coordinates[near] - asked.coordinates[:, None, :], known.labels[near]
+    covariance = _covariance(points, labels, points, labels, smoothness) + 1e-8 * np.eye(count)
+    origin, own = np.zeros_like(asked.coordinates)[:, None, :], asked.labels[:, None, :]
+    weights = np.linalg.solve(covariance, values[near][:, :, None])
+    return np.asarray((_covariance(origin, own, points, labels, smoothness) @ weights)[:, 0, 0])
 
 
-def leave_one_out_errors(points: Array, values: Array, *, series: Labels, smoothness: Smoothness) -> Array:
-    """Return value minus estimate from all other points, for each point, shape (N,).
+def _distance(a: Array, b: Array) -> Array:
+    squared = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
+    for axis in range(a.shape[-1]):
+        squared += (a[..., axis] - b[..., axis]) ** 2
+    return np.sqrt(squared)
 
-    ``e_i = (K^-1 y)_i / (K^-1)_ii`` (Rasmussen and Williams, eq. 5.12): no refit is needed.
+
+def _covariance(a: Array, labels_a: Labels, b: Array, labels_b: Labels, smoothness: Smoothness) -> Array:
+    """Covariance of the process between points (Q, A, D) and (Q, B, D), shape (Q, A, B).
+
+    The departure is a Matérn 5/2.
     """
-    centred = points - points.mean(axis=0)
-    inverse = np.linalg.inv(_jittered(_covariance(centred, series, centred, series, smoothness)))
-    return np.asarray((inverse @ values) / np.diag(inverse))
-
-
-def _jittered(covariance: Array) -> Array:
-    return covariance + 1e-8 * np.eye(len(covariance))
-
-
-def _covariance(a: Array, series_a: Labels, b: Array, series_b: Labels, smoothness: Smoothness) -> Array:
-    """Covariance of the process between points, shape (A, B); the departure is a Matérn 5/2."""
-    squared = np.maximum(0.0, np.sum(a * a, axis=1)[:, None] + np.sum(b * b, axis=1)[None, :] - 2.0 * (a @ b.T))
-    distance = np.sqrt(squared)
+    distance = _distance(a[:, :, None, :], b[:, None, :, :])
     r = np.sqrt(5.0) / smoothness.length * distance
-    same = series_a[:, None] == series_b[None, :]
     departure = smoothness.amplitude**2 * (1.0 + r + r * r / 3.0) * np.exp(-r)
-    covariance = np.where(same, 1.0, smoothness.kinship) * departure
-    covariance += _LEVEL**2 + smoothness.trend**2 * (a @ b.T)
-    covariance += same * (smoothness.offset**2 + smoothness.noise**2 * np.exp(-distance / _NOISE_LENGTH))
+    series, source = np.moveaxis(labels_a[:, :, None, :] == labels_b[:, None, :, :], -1, 0)
+    same = series & source
+    alike = np.where(same, 1.0, np.where(series, _SOURCE_KINSHIP, smoothness.kinship))
+    covariance = alike * departure + _LEVEL**2 + smoothness.trend**2 * (a @ b.transpose(0, 2, 1))
+    covariance += series * smoothness.offset**2
+    covariance += same * (_SOURCE_OFFSET**2 + smoothness.noise**2 * np.exp(-distance / _NOISE_LENGTH))
     return np.asarray(covariance)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.device import Device
-from scaleout.operations import OPERATIONS, Family
+from scaleout.operations import ITEM_BYTES, OPERATIONS, Family
 
 Array = npt.NDArray[np.float64]
 
@@ -31,10 +31,10 @@ class Calls(NamedTuple):
     sizes : mapping
         Name of a size to its values.
     flops, bytes : ndarray
+    warm : ndarray of bool
+        Whether the same buffers are used again and again, so that small data lie in the L2 cache.
     launches : float
         Device kernels that one call launches.
-    warm : bool
-        Whether the same buffers are used again and again, so that small data lie in the L2 cache.
     """
 
     op: str
@@ -42,8 +42,8 @@ class Calls(NamedTuple):
     sizes: Mapping[str, Array]
     flops: Array
     bytes: Array
+    warm: npt.NDArray[np.bool_]
     launches: float = 1.0
-    warm: bool = False
 
 
 def roofline(calls: Calls, device: Device) -> Array:
@@ -58,22 +58,31 @@ _STREAM_SHARE = 0.88
 """Share of the peak bandwidth that a long stream reaches."""
 _L2_SPEED = 1.7
 """Bandwidth of the L2 cache over that of the memory."""
-_L2_SHARE = 1.1
+_L2_SHARE = 0.85
 """Bytes that a kernel may move, over the size of the L2 cache, before they push each other out."""
-ARITHMETIC = frozenset({"dropout_fwd", "gelu_fwd", "gelu_bwd", "silu_fwd", "silu_bwd"})
-"""Element-wise operations that wait for their own arithmetic, so that a faster feed from the L2 cache helps little."""
-_GAIN_FROM_L2 = {
-    op for op, operation in OPERATIONS.items() if operation.family is Family.ELEMENTWISE and op not in ARITHMETIC
-} | {"embedding_fwd", "moe_permute_rows", "rms_norm_bwd"}
+_ARITHMETIC = frozenset({"gelu_fwd", "gelu_bwd", "silu_fwd", "silu_bwd"})
+_GAIN_FROM_L2 = {op for op, operation in OPERATIONS.items() if operation.family is Family.ELEMENTWISE} | {
+    "embedding_fwd",
+    "moe_permute_rows",
+    "rms_norm_bwd",
+}
 """Operations that are as fast as their data arrive."""
+
+
+def waits_for_arithmetic(op: str, dtype: str) -> bool:
+    """Whether an element-wise operation waits for its own arithmetic; a faster feed from the L2 cache helps it little.
+
+    Activation functions of two-byte types convert every element there and back.
+    """
+    return op == "dropout_fwd" or (op in _ARITHMETIC and ITEM_BYTES[dtype] < 4)
 
 
 def _move_s(calls: Calls, device: Device) -> Array:
     """Time to move the bytes: those that lie in the L2 cache from there, the others from memory."""
     memory_s = calls.bytes / (_STREAM_SHARE * device.memory_bytes_per_s)
-    if not calls.warm or calls.op not in _GAIN_FROM_L2:
+    if calls.op not in _GAIN_FROM_L2 or waits_for_arithmetic(calls.op, calls.dtype):
         return np.asarray(memory_s)
-    hits = 1.0 / (1.0 + (calls.bytes / (_L2_SHARE * device.l2_bytes)) ** 10)
+    hits = calls.warm / (1.0 + (calls.bytes / (_L2_SHARE * device.l2_bytes)) ** 10)
     return np.asarray(memory_s * (1.0 - hits * (1.0 - _STREAM_SHARE / _L2_SPEED)))
 
 
@@ -202,8 +211,15 @@ def convolution(calls: Calls, device: Device) -> Array:
 
 _BLOCK = 128
 """Rows of queries, or of keys in the backward, that one thread block works on."""
+_HEAD_STEP = 64
+"""Heads are padded to a multiple of this."""
 _ATTENTION_SHARE = 0.65
 """Share of an SM's peak that the chained products sustain."""
+
+
+def padded_head(head_dim: Array) -> Array:
+    """Return the width that the kernels for a head work with."""
+    return np.asarray(np.ceil(head_dim / _HEAD_STEP) * _HEAD_STEP)
 
 
 def attention(calls: Calls, device: Device) -> Array:
@@ -215,19 +231,10 @@ def attention(calls: Calls, device: Device) -> Array:
     s = calls.sizes
     sm_flops_per_s = _ATTENTION_SHARE * device.peak(calls.dtype) / device.num_sms
     blocks = s["batch"] * s["heads"] * np.ceil(s["seq"] / _BLOCK)
-    block_s = calls.flops / blocks * (1 + _BLOCK * (1 + s["causal"]) / s["seq"]) / sm_flops_per_s
+    flops = calls.flops * padded_head(s["head_dim"]) / s["head_dim"]
+    block_s = flops / blocks * (1 + _BLOCK * (1 + s["causal"]) / s["seq"]) / sm_flops_per_s
     longest_s = block_s * (1 + s["causal"])
     even_s = block_s * blocks / device.num_sms
     tail_s = np.maximum(0.5 * longest_s, longest_s - even_s)
     prepare_s = _move_s(calls, device) if calls.op.endswith("bwd") else 0.0
     return np.asarray(_LAUNCH_S * (1 + calls.launches) + even_s + tail_s + prepare_s)
-
-
-_INTERACTION_TILE = 32
-
-
-def interaction(calls: Calls, device: Device) -> Array:
-    """Guess the batched products of feature vectors, padded to whole tiles."""
-    features = calls.sizes["features"]
-    padded = np.ceil(features / _INTERACTION_TILE) * _INTERACTION_TILE / features
-    return stream(calls._replace(flops=calls.flops * padded**2), device)

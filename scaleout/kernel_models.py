@@ -29,7 +29,8 @@ def calls_of(kernels: Sequence[Kernel]) -> Calls:
     flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
     moved = np.array([kernel.bytes for kernel in kernels], dtype=np.float64)
     names = [name for name, _ in first.shape]
-    return Calls(first.op, first.dtype, dict(zip(names, sizes.T, strict=True)), flops, moved)
+    cold = np.zeros(len(kernels), dtype=bool)
+    return Calls(first.op, first.dtype, dict(zip(names, sizes.T, strict=True)), flops, moved, cold)
 
 
 _GUESSES: Mapping[str, Guess] = {
@@ -42,21 +43,20 @@ _GUESSES: Mapping[str, Guess] = {
     "attention_bwd": kernel_guesses.attention,
     "attention_gqa_fwd": kernel_guesses.attention,
     "attention_gqa_bwd": kernel_guesses.attention,
-    "interaction_bmm_bwd": kernel_guesses.interaction,
     "interaction_gather_bwd": kernel_guesses.scatter,
     "embedding_bag_bwd_sparse": kernel_guesses.scatter,
     "adamw_fused": kernel_guesses.optimiser,
 }
 
 _SMOOTHNESS = {
-    Family.GEMM: Smoothness(amplitude=0.2, length=8.0, trend=0.05, noise=0.03),
-    Family.CONVOLUTION: Smoothness(amplitude=0.4, length=4.0, trend=0.15, noise=0.03, kinship=0.8, offset=0.5),
-    Family.ATTENTION: Smoothness(amplitude=0.4, length=8.0, trend=0.05, noise=0.015),
-    Family.ROWS: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.015),
-    Family.ELEMENTWISE: Smoothness(amplitude=0.3, length=3.0, noise=0.01, kinship=0.5, offset=0.2),
-    Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02),
+    Family.GEMM: Smoothness(amplitude=0.5, length=6.0, trend=0.2, noise=0.03),
+    Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, kinship=0.8, offset=0.5),
+    Family.ATTENTION: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, kinship=0.5),
+    Family.ROWS: Smoothness(amplitude=0.2, length=4.0, trend=0.05, noise=0.02, kinship=0.3),
+    Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, kinship=0.6, offset=0.6),
+    Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, kinship=0.5),
 }
-_TILED = Smoothness(amplitude=0.36, length=6.0, noise=0.06, kinship=0.8, offset=0.5)
+_TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, kinship=0.9, offset=1.0)
 """Of matrix products: which kernel the library picks changes from shape to shape, and so does the power state."""
 
 
@@ -70,8 +70,8 @@ def guess(calls: Calls, device: Device) -> Array:
     return _GUESSES.get(calls.op, kernel_guesses.stream)(calls, device)
 
 
-_WEIGHTS = {"M": 0.6}
-"""Octaves of a size that count less than others: rows of activations change the choice of a kernel least."""
+_WEIGHTS = {"M": 0.6, "vocab": 3.0, "topk": 2.0, "features": 2.0}
+"""Octaves that count less or more than others: rows of activations change the choice of a kernel least."""
 
 
 def coordinates(calls: Calls) -> Array:
@@ -81,6 +81,7 @@ def coordinates(calls: Calls) -> Array:
     sizes = dict(calls.sizes)
     if calls.op.startswith("attention"):
         sizes["heads"] = sizes["heads"] * sizes.pop("batch")
+        sizes["head_dim"] = kernel_guesses.padded_head(sizes["head_dim"])
     return np.column_stack(
         [values if name == "causal" else _WEIGHTS.get(name, 1.0) * np.log2(values) for name, values in sizes.items()]
     )
@@ -96,33 +97,42 @@ _TWO_BYTES = ("bf16", "fp16")
 def group_of(op: str, dtype: str) -> tuple[tuple[str, str], ...]:
     """Return the series, of operation and dtype, that are interpolated together with one.
 
-    Products of both two-byte types run in the same kernels but for the type. Element-wise kernels stream, and those
-    that wait for their own arithmetic do so alike.
+    Products of both two-byte types run in the same kernels but for the type, and other operations resemble themselves
+    in any type. Element-wise kernels stream, and those that wait for their own arithmetic do so alike.
     """
-    if op == "gemm" and dtype in _TWO_BYTES:
-        return tuple((op, other) for other in _TWO_BYTES)
+    if op == "gemm":
+        return tuple((op, other) for other in _TWO_BYTES) if dtype in _TWO_BYTES else ((op, dtype),)
     if _elementwise(op):
-        slow = op in kernel_guesses.ARITHMETIC
-        alike = [other for other in OPERATIONS if _elementwise(other) and (other in kernel_guesses.ARITHMETIC) == slow]
-        return tuple((other, any_dtype) for other in alike for any_dtype in ITEM_BYTES)
-    return ((op, dtype),)
+        every = [(other, any_dtype) for other in OPERATIONS if _elementwise(other) for any_dtype in ITEM_BYTES]
+        slow = kernel_guesses.waits_for_arithmetic(op, dtype)
+        return tuple(key for key in every if kernel_guesses.waits_for_arithmetic(*key) == slow)
+    return tuple((op, any_dtype) for any_dtype in ITEM_BYTES)
 
 
 NUM_VARIANTS = 3
 
 
 def variants(calls: Calls) -> npt.NDArray[np.int64]:
-    """Return which kind of kernel each call falls to, shape (N,): 0 the usual, 1 unaligned, 2 a vector.
+    """Return which kind of kernel each call falls to, shape (N,): 0 the usual, 1 unaligned, 2 of another shape.
 
-    Loads are 16 bytes wide: a row of a matrix, N or K long, that is no multiple of that takes a slower kernel; a
-    product in which a size is 1 takes another one.
+    Loads are 16 bytes wide: a row of a matrix or a head that is no multiple of that takes a slower kernel, and so does
+    a row of a table that is no multiple of a 128-byte line of the cache. A product in which a size is 1 takes another
+    kernel, and so does the backward of attention with heads wider than 128.
     """
-    aligned = 16 // ITEM_BYTES[calls.dtype]
-    if "c_in" in calls.sizes:
-        return np.asarray(calls.sizes["c_in"] % aligned != 0, dtype=np.int64)
-    if "K" not in calls.sizes:
-        return np.zeros(len(calls.bytes), dtype=np.int64)
-    rows, cols, depth = (calls.sizes[name] for name in "MNK")
-    unaligned = (cols % aligned != 0) | (depth % aligned != 0)
-    vector = (np.minimum(cols, depth) == 1) | ((rows == 1) & (aligned == 4))
-    return np.where(vector, 2, unaligned.astype(np.int64))
+    sizes, item_bytes = calls.sizes, ITEM_BYTES[calls.dtype]
+    aligned = 16 // item_bytes
+    other = np.zeros(len(calls.bytes), dtype=bool)
+    if "c_in" in sizes:
+        unaligned = sizes["c_in"] % aligned != 0
+    elif "pooling" in sizes:
+        unaligned = sizes["dim"] * item_bytes % 128 != 0
+    elif "head_dim" in sizes:
+        unaligned = sizes["head_dim"] % aligned != 0
+        other = (sizes["head_dim"] > 128) & calls.op.endswith("bwd")
+    elif "K" in sizes:
+        rows, cols, depth = (sizes[name] for name in "MNK")
+        unaligned = (cols % aligned != 0) | (depth % aligned != 0)
+        other = (np.minimum(cols, depth) == 1) | ((rows == 1) & (aligned == 4))
+    else:
+        unaligned = other
+    return np.where(other, 2, unaligned.astype(np.int64))

@@ -2,11 +2,13 @@
 
 A kernel that was measured takes its measured time. One between measured shapes is interpolated: the logarithm of time
 over a physical guess (`kernel_models`) is a smooth surface over the logarithm of the sizes (`interpolation`). One
-further off, or on a device without measurements, takes its roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided
-by the efficiency that the nearest measured kernel reaches, and never less than the shortest measured kernel.
+further off, or on a device without measurements, takes the shortest time of its operation, and beside that its
+roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided by the efficiency that the nearest measured kernel reaches.
+No kernel is faster than the shortest measured one of its operation: small ones wait for their launch.
 
-An efficiency is at most 1. Measured times may beat the roofline all the same: it charges every byte to the device
-memory, and a kernel whose data fit the L2 cache finds them there. A time is that of the kernel alone on the device.
+An efficiency is that of the time beyond the shortest, and at most 1. Measured times may beat the roofline all the
+same: it charges every byte to the device memory, and a kernel whose data fit the L2 cache finds them there. A time is
+that of the kernel alone on the device.
 
 Symbols: N kernels. Source: Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, for the roofline.
 """
@@ -20,10 +22,10 @@ import numpy.typing as npt
 
 from scaleout.device import Device, load_device
 from scaleout.errors import ConfigError, GraphError
-from scaleout.interpolation import Surface, estimate, fit, leave_one_out_errors
+from scaleout.interpolation import Points, estimate
 from scaleout.kernel_guesses import Calls, roofline
 from scaleout.kernel_models import NUM_VARIANTS, calls_of, coordinates, group_of, guess, smoothness_of, variants
-from scaleout.kernel_table import KernelTable, Key, read_table
+from scaleout.kernel_table import KernelTable, Key, Series, read_table
 from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel, TimeSource
 
 Array = npt.NDArray[np.float64]
@@ -93,9 +95,10 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
     for (op, dtype), indices in open_.items():
         calls = calls_of([kernels[index] for index in indices])
         found, inside = np.zeros(len(indices)), np.zeros(len(indices), dtype=bool)
-        if (op, dtype) in own.times:
-            measured, _ = _measured(device, op, dtype)
-            calls = calls._replace(launches=measured.launches, warm=measured.warm)
+        if (op, dtype) in own.rows:
+            measured, _ = _measured(device, (op, dtype))
+            warm = np.full(len(indices), measured.warm[0])
+            calls = calls._replace(launches=measured.launches, warm=warm)
             inside = _inside(measured, calls)
         if inside.any():
             found[inside] = _interpolated(device, _select(calls, inside))
@@ -113,27 +116,37 @@ def leave_one_out(device: Device) -> list[InterpolationError]:
     """
     table = read_table(device.kernel_files)
     found = []
-    for op, dtype in sorted(table.times):
-        if len(table.times[op, dtype]) < 3:
+    for key in sorted(table.rows):
+        series = table.series(key)
+        if len(series.exact) < 3:
             continue
-        group = _group(device, group_of(op, dtype))
-        errors = leave_one_out_errors(group.points, group.values, series=group.series, smoothness=smoothness_of(op))
-        own = group.members == group.keys.index((op, dtype))
-        relative = np.abs(np.expm1(-errors[own]))
-        found.append(
-            InterpolationError(op, dtype, int(own.sum()), float(np.median(relative)), float(np.quantile(relative, 0.9)))
-        )
+        errors = _left_out(device, key, series)
+        median, p90 = float(np.median(errors)), float(np.quantile(errors, 0.9))
+        found.append(InterpolationError(*key, len(series.exact), median, p90))
     return found
 
 
+def _left_out(device: Device, key: Key, series: Series) -> Array:
+    """Return the relative error of each shape of a series, by its first source, without all its measurements."""
+    group = _group(device, group_of(*key))
+    own = group.keys.index(key)
+    (members,) = np.nonzero(group.points.labels[:, 0] // NUM_VARIANTS == own)
+    rank = {shape: number for number, shape in enumerate(series.exact)}
+    shapes = np.array([rank[shape] for shape in series.shapes])
+    hidden = np.zeros((len(members), len(group.values)), dtype=bool)
+    hidden[:, members] = shapes[:, None] == shapes[None, :]
+    _, first = np.unique(shapes, return_index=True)
+    asked = Points(group.points.coordinates[members[first]], group.points.labels[members[first]])
+    logs = estimate(group.points, group.values, asked, smoothness=smoothness_of(key[0]), hidden=hidden[first])
+    return np.asarray(np.abs(np.expm1(logs - group.values[members[first]])))
+
+
 class _Group(NamedTuple):
-    """Measured calls that are interpolated together: G points in D coordinates."""
+    """Measured calls that are interpolated together, G of them."""
 
     keys: tuple[Key, ...]
-    points: Array  # (G, D)
+    points: Points
     values: Array  # (G,) log of time over guess
-    members: npt.NDArray[np.int64]  # (G,) index into keys
-    series: npt.NDArray[np.int64]  # (G,) key and variant
 
 
 def _require_work(kernel: Kernel) -> None:
@@ -146,48 +159,64 @@ def _require_work(kernel: Kernel) -> None:
 
 def _select(calls: Calls, chosen: npt.NDArray[np.bool_]) -> Calls:
     sizes = {name: values[chosen] for name, values in calls.sizes.items()}
-    return calls._replace(sizes=sizes, flops=calls.flops[chosen], bytes=calls.bytes[chosen])
+    return calls._replace(sizes=sizes, flops=calls.flops[chosen], bytes=calls.bytes[chosen], warm=calls.warm[chosen])
 
 
 @functools.lru_cache(maxsize=256)
-def _measured(device: Device, op: str, dtype: str) -> tuple[Calls, Array]:
+def _measured(device: Device, key: Key) -> tuple[Calls, Array]:
     """Return the measured calls of a series and their seconds."""
-    operation, table = OPERATIONS[op], read_table(device.kernel_files)
-    series = table.times[op, dtype]
-    seconds = np.array(list(series.values()))
-    shapes = [dict(zip(operation.parameters, values, strict=True)) for values in series]
+    op, dtype = key
+    operation, series = OPERATIONS[op], read_table(device.kernel_files).series(key)
+    shapes = [dict(zip(operation.parameters, values, strict=True)) for values in series.shapes]
     flops = np.array([operation.flops(shape) for shape in shapes], dtype=np.float64)
     moved = np.array([operation.bytes(shape, ITEM_BYTES[dtype]) for shape in shapes], dtype=np.float64)
-    sizes = dict(zip(operation.parameters, np.array(list(series), dtype=np.float64).T, strict=True))
-    return Calls(op, dtype, sizes, flops, moved, table.launches[op, dtype], table.warm[op, dtype]), seconds
+    sizes = dict(zip(operation.parameters, np.array(series.shapes, dtype=np.float64).T, strict=True))
+    return Calls(op, dtype, sizes, flops, moved, series.warm, series.launches), series.seconds
 
 
 @functools.lru_cache(maxsize=64)
 def _group(device: Device, wanted: tuple[Key, ...]) -> _Group:
-    keys = tuple(key for key in wanted if key in read_table(device.kernel_files).times)
-    points, values, members, series = [], [], [], []
+    table = read_table(device.kernel_files)
+    keys = tuple(key for key in wanted if key in table.rows)
+    coordinates_, values, labels = [], [], []
     for index, key in enumerate(keys):
-        calls, seconds = _measured(device, *key)
-        points.append(coordinates(calls))
+        calls, seconds = _measured(device, key)
+        coordinates_.append(coordinates(calls))
         values.append(np.log(seconds / guess(calls, device)))
-        members.append(np.full(len(seconds), index))
-        series.append(NUM_VARIANTS * index + variants(calls))
-    return _Group(keys, np.vstack(points), *map(np.concatenate, (values, members, series)))
+        labels.append(_labels(index, calls, table.series(key).sources))
+    return _Group(keys, Points(np.vstack(coordinates_), np.vstack(labels)), np.concatenate(values))
 
 
-@functools.lru_cache(maxsize=64)
-def _surface(device: Device, wanted: tuple[Key, ...]) -> Surface:
-    group = _group(device, wanted)
-    smoothness = smoothness_of(wanted[0][0])
-    return fit(group.points, group.values, series=group.series, smoothness=smoothness)
+def _labels(index: int, calls: Calls, sources: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.column_stack([NUM_VARIANTS * index + variants(calls), sources])
 
 
 def _interpolated(device: Device, calls: Calls) -> Array:
-    wanted = group_of(calls.op, calls.dtype)
-    index = _group(device, wanted).keys.index((calls.op, calls.dtype))
-    series = NUM_VARIANTS * index + variants(calls)
-    logs = estimate(_surface(device, wanted), coordinates(calls), series=series)
-    return np.asarray(guess(calls, device) * np.exp(logs))
+    group = _group(device, group_of(calls.op, calls.dtype))
+    index = group.keys.index((calls.op, calls.dtype))
+    asked = Points(coordinates(calls), _labels(index, calls, np.zeros(len(calls.bytes), dtype=np.int64)))
+    logs = estimate(group.points, group.values, asked, smoothness=smoothness_of(calls.op))
+    return np.asarray(np.maximum(guess(calls, device) * np.exp(logs), _shortest_s(device, calls.op)))
+
+
+_SMALL_S = 1e-6
+"""A call whose roofline is below this does next to nothing: it takes what launches and latencies take."""
+
+
+@functools.lru_cache(maxsize=256)
+def _shortest_s(device: Device, op: str) -> float:
+    """Return the least that a call of an operation takes.
+
+    That is its shortest measured call that does next to nothing, in any dtype. Without one it is, for each device
+    kernel of a call, the shortest time of any operation.
+    """
+    table = read_table(device.kernel_files)
+    measured = [_measured(device, key) for key in table.rows if key[0] == op]
+    small = [seconds[roofline(calls, device) < _SMALL_S] for calls, seconds in measured]
+    shortest = np.concatenate([*small, np.zeros(0)])
+    if len(shortest):
+        return float(shortest.min())
+    return table.shortest_s * min(calls.launches for calls, _ in measured)
 
 
 def _inside(measured: Calls, calls: Calls) -> npt.NDArray[np.bool_]:
@@ -203,16 +232,19 @@ def _log2(calls: Calls) -> Array:
 
 
 def _scaled_roofline(device: Device, calls: Calls) -> Array:
-    """Roofline over the efficiency of the nearest measured kernel, but no less than the shortest measured one."""
+    """Return the shortest time of the operation, and the roofline over the nearest measured kernel's efficiency."""
     lender = device if device.kernel_files else _lender(device.efficiency_from, device.name)
     table = read_table(lender.kernel_files)
     keys = _resembling(table, calls)
     measure = _log2 if keys[0][0] == calls.op else _work
-    series = [_measured(lender, *key) for key in keys]
+    series = [_measured(lender, key) for key in keys]
     known = np.vstack([measure(measured) for measured, _ in series])
-    efficiency = np.concatenate([roofline(measured, lender) / seconds for measured, seconds in series])
+    bound = np.concatenate([roofline(measured, lender) for measured, _ in series])
+    floor_s = min(_shortest_s(lender, op) for op, _ in keys)
+    above_s = np.concatenate([seconds for _, seconds in series]) - floor_s
+    efficiency = np.minimum(1.0, bound / np.maximum(above_s, bound))
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
-    return np.asarray(np.maximum(roofline(calls, device) / np.minimum(efficiency[closest], 1.0), table.shortest_s))
+    return np.asarray(floor_s + roofline(calls, device) / efficiency[closest])
 
 
 def _work(calls: Calls) -> Array:
@@ -227,13 +259,13 @@ def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
     custom kernel is like a matrix product or like a copy, whichever is nearer in FLOPs and bytes.
     """
     if calls.op == CUSTOM:
-        return sorted(key for key in table.times if key[0] in ("clone", "gemm")) or sorted(table.times)
+        return sorted(key for key in table.rows if key[0] in ("clone", "gemm")) or sorted(table.rows)
     operation = OPERATIONS[calls.op]
     for name in (calls.op, operation.like):
-        keys = sorted(key for key in table.times if key[0] == name)
+        keys = sorted(key for key in table.rows if key[0] == name)
         if keys:
             return [key for key in keys if key[1] == calls.dtype] or keys[:1]
-    return sorted(key for key in table.times if OPERATIONS[key[0]].family is operation.family) or sorted(table.times)
+    return sorted(key for key in table.rows if OPERATIONS[key[0]].family is operation.family) or sorted(table.rows)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaleout import library
 from scaleout.device import load_device
 from scaleout.errors import ConfigError, GraphError
-from scaleout.interpolation import Smoothness, estimate, fit, leave_one_out_errors
+from scaleout.interpolation import Points, Smoothness, estimate
 from scaleout.kernel_table import read_table
 from scaleout.kernels import kernel_time, kernel_times, leave_one_out
 from scaleout.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
@@ -21,8 +21,8 @@ H200, H100 = load_device("h200"), load_device("h100")
 TABLE = read_table(H200.kernel_files)
 MEASURED = [
     (kernel(op, dtype=dtype, **dict(zip(OPERATIONS[op].parameters, sizes, strict=True))), seconds)
-    for (op, dtype), series in TABLE.times.items()
-    for sizes, seconds in series.items()
+    for op, dtype in TABLE.rows
+    for sizes, seconds in TABLE.series((op, dtype)).exact.items()
 ]
 halves = st.sampled_from([2**n for n in range(7, 13)])
 
@@ -34,8 +34,9 @@ def test_measured_kernels_take_their_measured_times():
 
 
 def test_repeated_measurements_of_one_shape_are_one():
-    """Two graph replays and one profile of 4 Mi elements: 7.88, 7.196 and 6.197 us."""
-    assert kernel_time(H200, kernel("gelu_fwd", dtype="bf16", elements=4194304)).seconds == pytest.approx(7.196e-6)
+    """Two graph replays of 4 Mi elements: 7.88 and 7.196 us; the profile of 6.197 us is of the lesser method."""
+    seconds = kernel_time(H200, kernel("gelu_fwd", dtype="bf16", elements=4194304)).seconds
+    assert seconds == pytest.approx(1e-6 * (7.88 + 7.196) / 2)
 
 
 def neighbour(call):
@@ -54,27 +55,44 @@ def test_interpolation_passes_near_every_measurement():
     np.testing.assert_allclose(seconds, [time for _, time in known], rtol=0.25)
 
 
-def test_surface_passes_through_its_points_and_predicts_between_them():
-    points = np.linspace(0.0, 8.0, 9)[:, None]
-    values = 0.1 * points[:, 0] + 0.05 * np.sin(points[:, 0])
-    series = np.zeros(9, dtype=np.int64)
+def points(coordinates, labels=None):
+    """Points of one series and source, unless said otherwise."""
+    return Points(coordinates, np.zeros((len(coordinates), 2), dtype=np.int64) if labels is None else labels)
+
+
+def test_estimate_passes_through_its_points_and_predicts_between_them():
+    at = np.linspace(0.0, 8.0, 9)[:, None]
+    values = 0.1 * at[:, 0] + 0.05 * np.sin(at[:, 0])
     smoothness = Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.01)
-    surface = fit(points, values, series=series, smoothness=smoothness)
-    np.testing.assert_allclose(estimate(surface, points, series=series), values, atol=1e-4)
-    between = estimate(surface, points[:-1] + 0.5, series=series[:-1])
-    np.testing.assert_allclose(between, 0.1 * (points[:-1, 0] + 0.5) + 0.05 * np.sin(points[:-1, 0] + 0.5), atol=0.01)
+    np.testing.assert_allclose(estimate(points(at), values, points(at), smoothness=smoothness), values, atol=1e-4)
+    between = at[:-1] + 0.5
+    found = estimate(points(at), values, points(between), smoothness=smoothness)
+    np.testing.assert_allclose(found, 0.1 * between[:, 0] + 0.05 * np.sin(between[:, 0]), atol=0.01)
 
 
-def test_leave_one_out_equals_fitting_without_the_point():
-    generator = np.random.default_rng(7)
-    points, values = generator.uniform(0, 6, (12, 2)), generator.normal(0, 0.2, 12)
-    series = np.arange(12) % 2
+@given(st.integers(0, 2**32 - 1), st.integers(0, 11))
+@settings(max_examples=30, deadline=None)
+def test_a_hidden_point_is_as_good_as_absent(seed, left_out):
+    generator = np.random.default_rng(seed)
+    at, values = generator.uniform(0, 6, (12, 2)), generator.normal(0, 0.2, 12)
+    labels = generator.integers(0, 2, (12, 2))
     smoothness = Smoothness(amplitude=0.3, length=3.0, noise=0.05, kinship=0.7, offset=0.1)
-    errors = leave_one_out_errors(points, values, series=series, smoothness=smoothness)
-    rest = np.arange(12) != 4
-    centred = points - points.mean(axis=0)
-    surface = fit(centred[rest], values[rest], series=series[rest], smoothness=smoothness)
-    assert errors[4] == pytest.approx(values[4] - estimate(surface, centred[[4]], series=series[[4]])[0], abs=1e-5)
+    asked, rest = [left_out], np.arange(12) != left_out
+    everything, others, one = points(at, labels), points(at[rest], labels[rest]), points(at[asked], labels[asked])
+    hidden = estimate(everything, values, one, smoothness=smoothness, hidden=~rest[None, :])
+    np.testing.assert_allclose(hidden, estimate(others, values[rest], one, smoothness=smoothness), atol=1e-6)
+
+
+def test_another_source_tells_the_shape_and_little_of_the_level():
+    """A second method that reads 5% less everywhere must not drag down the first one where only the second went."""
+    at = np.linspace(0.0, 8.0, 9)[:, None]
+    values = 0.3 * np.sin(at[:, 0])
+    first, second = np.zeros((9, 2), dtype=np.int64), np.tile([0, 1], (9, 1))
+    known = Points(np.vstack([at[:4], at]), np.vstack([first[:4], second]))
+    found = estimate(
+        known, np.concatenate([values[:4], values - 0.05]), points(at[4:6]), smoothness=Smoothness(0.3, 4.0, noise=0.01)
+    )
+    np.testing.assert_allclose(found, values[4:6], atol=0.025)
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,6 +117,8 @@ def test_roofline_is_beaten_only_from_the_cache():
     """Measured times may beat it by what the L2 cache explains: their bytes fit it and come at most twice as fast."""
     for call, seconds in MEASURED:
         bound = max(call.bytes / H200.memory_bytes_per_s, call.flops / H200.peak(call.dtype) if call.flops else 0.0)
+        if call.sizes.get("kernel", 1) < call.sizes.get("stride", 1):
+            continue  # such a convolution skips pixels, which the published count of bytes includes
         if seconds < bound:
             assert call.bytes < 1.2 * H200.l2_bytes, call
             assert seconds > bound / 2, call
@@ -119,13 +139,15 @@ def test_data_sheet_device_takes_the_efficiency_of_the_nearest_measured_kernel()
     call = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
     measured = kernel_time(H200, call).seconds
     assert kernel_time(H100, call).seconds == pytest.approx(measured)  # the same peak
-    assert kernel_time(load_device("a100-80g"), call).seconds == pytest.approx(measured * 989.5 / 312)
+    launch_s = kernel_time(H200, kernel("gemm", dtype="bf16", M=1, N=1, K=1)).seconds
+    expected = launch_s + (measured - launch_s) * 989.5 / 312
+    assert kernel_time(load_device("a100-80g"), call).seconds == pytest.approx(expected, rel=1e-3)
 
 
 def test_far_shapes_take_the_roofline():
-    found = kernel_time(H200, kernel("gemm", dtype="bf16", M=8192, N=200000, K=8192))
+    found = kernel_time(H200, kernel("gemm", dtype="bf16", M=8192, N=2000000, K=8192))
     assert found.source is TimeSource.ROOFLINE
-    assert 0.5 * 989.5e12 < 2 * 8192 * 200000 * 8192 / found.seconds < 989.5e12
+    assert 0.5 * 989.5e12 < 2 * 8192 * 2000000 * 8192 / found.seconds < 989.5e12
 
 
 @pytest.mark.parametrize("name", library.names("device"))
@@ -168,44 +190,82 @@ def test_device_that_borrows_from_one_without_measurements_is_refused():
 
 # Median absolute error of leaving one shape out, in percent, with margin over what is reached.
 REACHED = {
-    ("gemm", "bf16"): 5.0,
-    ("gemm", "fp16"): 5.0,
-    ("gemm", "fp32"): 5.5,
-    ("gemm_fp8", "fp8_e4m3"): 5.0,
-    ("attention_fwd", "bf16"): 4.0,
-    ("attention_bwd", "bf16"): 3.0,
-    ("attention_decode", "bf16"): 3.0,
-    ("layer_norm_fwd", "bf16"): 3.0,
-    ("layer_norm_bwd", "bf16"): 6.0,
-    ("rms_norm_fwd", "bf16"): 7.0,
-    ("add", "bf16"): 2.0,
-    ("gelu_fwd", "bf16"): 2.0,
-    ("embedding_bag_fwd", "fp32"): 2.0,
-    ("embedding_bag_bwd_sparse", "fp32"): 2.0,
+    ("gemm", "bf16"): 4.5,
+    ("gemm", "fp16"): 4.5,
+    ("gemm", "fp32"): 6.5,
+    ("gemm_fp8", "fp8_e4m3"): 4.5,
+    ("attention_fwd", "bf16"): 3.5,
+    ("attention_bwd", "bf16"): 2.5,
+    ("attention_decode", "bf16"): 6.5,
     ("conv2d_fwd", "bf16"): 7.0,
     ("conv2d_bwd_data", "bf16"): 7.0,
-    ("conv2d_bwd_weight", "bf16"): 7.0,
+    ("conv2d_bwd_weight", "bf16"): 8.0,
+    ("layer_norm_bwd", "bf16"): 7.0,
+    ("moe_top_k", "bf16"): 4.0,
+    ("add", "bf16"): 2.0,
+    ("embedding_bag_fwd", "fp32"): 3.0,
+    ("embedding_bag_bwd_sparse", "fp32"): 1.0,
 }
+LARGEST = 12.0
+"""Of any operation in bf16 or fp32 with enough shapes; copies are the worst."""
 
 
 def test_leave_one_out_errors_are_small():
     rows = {(row.op, row.dtype): row for row in leave_one_out(H200)}
     assert set(REACHED) <= set(rows)
-    assert sum(row.num_shapes for row in rows.values()) == len(MEASURED)
+    counts = [len(TABLE.series(key).exact) for key in TABLE.rows]
+    assert sum(row.num_shapes for row in rows.values()) == sum(count for count in counts if count >= 3)
     for key, percent in REACHED.items():
         assert 100 * rows[key].median < percent, rows[key]
         assert rows[key].median <= rows[key].p90
+    many = [row for row in rows.values() if row.num_shapes >= 12 and row.op != "copy_d2d"]
+    assert max(100 * row.median for row in many) < LARGEST
 
 
-def test_files_add_up_and_repeats_take_the_median(tmp_path):
-    head = json.dumps({"provenance": {"device": "toy"}})
-    row = {"op": "add", "dtype": "bf16", "shape": {"elements": 8}, "us": 1.0}
-    for name, times in (("a", [1.0, 2.0]), ("b", [9.0])):
-        lines = [head] + [json.dumps({**row, "us": us}) for us in times]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    table = read_table((tmp_path / "a.jsonl", tmp_path / "b.jsonl"))
-    assert table.times["add", "bf16"] == {(8,): pytest.approx(2e-6)}
+def write(path, *lines):
+    """A table of measurements with these rows."""
+    rows = [{"provenance": {"device": "toy"}}, *lines]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return path
+
+
+def add(elements, us, **more):
+    """A row, or a column of rows, of `add`."""
+    return {"op": "add", "dtype": "bf16", "shape": {"elements": elements}, "us": us, **more}
+
+
+def test_repeats_take_the_median_and_the_first_file_counts(tmp_path):
+    first = write(tmp_path / "a.jsonl", add(8, 1.0), add(8, 2.0))
+    second = write(tmp_path / "b.jsonl", add(8, 9.0), add(16, 9.5))
+    table = read_table((first, second))
+    assert table.series(("add", "bf16")).exact == {(8,): pytest.approx(1.5e-6), (16,): pytest.approx(9.5e-6)}
     assert len(table.provenance) == 2
+
+
+def test_a_column_of_rows_is_the_rows(tmp_path):
+    rows = write(tmp_path / "rows.jsonl", *(add(n, us, launches=1) for n, us in ((8, 1.0), (16, 2.0), (32, 3.0))))
+    column = write(tmp_path / "column.jsonl", add([8, 16, 32], [1.0, 2.0, 3.0], launches=1))
+    one, other = (read_table((file,)).series(("add", "bf16")) for file in (rows, column))
+    assert one.exact == other.exact
+    assert one.shapes == other.shapes
+    assert one.launches == other.launches == 1
+
+
+def test_of_two_methods_the_one_with_more_rows_counts(tmp_path):
+    few = [add(8, 1.0, method="kernel_durations")]
+    many = [add(n, 2.0, method="graph_replay") for n in (8, 16)]
+    series = read_table((write(tmp_path / "a.jsonl", *few, *many),)).series(("add", "bf16"))
+    assert series.exact[8,] == pytest.approx(2e-6)
+    assert list(series.warm) == [False, False, True]
+
+
+@pytest.mark.parametrize("op", sorted({call.op for call, _ in MEASURED}))
+def test_a_tiny_call_takes_what_the_smallest_measured_one_took(op):
+    """Small kernels wait for launches and latencies: halving their sizes further saves nothing."""
+    known = [(call, seconds) for call, seconds in MEASURED if call.op == op]
+    call, _ = min(known, key=lambda pair: (pair[0].bytes, pair[0].flops))
+    tiny = kernel_time(H200, kernel(op, dtype=call.dtype, **{name: min(2, size) for name, size in call.shape}))
+    assert min(seconds for _, seconds in known) * (1 - 1e-9) <= tiny.seconds < 60e-6
 
 
 @pytest.mark.parametrize(
@@ -221,6 +281,11 @@ def test_files_add_up_and_repeats_take_the_median(tmp_path):
         (['{"provenance": {}}', '{"op": "add"}'], "needs the keys op, dtype, shape and us"),
         (['{"provenance": {}}', "{"], "not one JSON object a line"),
         (['{"provenance": {}}', '{"op": "add", "dtype": "bf16", "shape": {"elements": 1}, "us": 0}'], "above zero"),
+        (['{"provenance": {}}', '{"op": "add", "dtype": "b16", "shape": {"elements": 1}, "us": 1}'], "unknown dtype"),
+        (
+            ['{"provenance": {}}', '{"op": "add", "dtype": "bf16", "shape": {"elements": [1, 2]}, "us": [1]}'],
+            "as many as there are times",
+        ),
     ],
 )
 def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
@@ -231,6 +296,7 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    (provenance,) = TABLE.provenance
-    assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(provenance)
-    assert all(dtype in ITEM_BYTES for _, dtype in TABLE.times)
+    assert len(TABLE.provenance) == len(H200.kernel_files) == 3
+    for provenance in TABLE.provenance:
+        assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(provenance)
+    assert all(dtype in ITEM_BYTES for _, dtype in TABLE.rows)
