@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from scaleout.cli.astra import astra
 from scaleout.cli.collective import collective
 from scaleout.cli.list import list_names
 from scaleout.cli.run import run
@@ -24,7 +25,7 @@ def scaleout() -> None:
     """
 
 
-for verb in (run, collective, trace, list_names, show):
+for verb in (run, collective, trace, astra, list_names, show):
     scaleout.add_command(verb)
 
 

@@ -1,0 +1,198 @@
+"""A job to when every rank has finished: the meeting point of graphs, collectives, messages and the clock.
+
+Ranks with the same graph are simulated once, as long as they do the same at the same time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from scaleout.astra.clock import Clock
+from scaleout.astra.deadlock import explain
+from scaleout.astra.fabric import AwareFabric, Fabric, UnawareFabric
+from scaleout.astra.job import Job, Options, load
+from scaleout.astra.meeting import Mail, Meeting
+from scaleout.astra.plan import Plan, plan_collective, plan_group
+from scaleout.astra.progress import Unit
+from scaleout.astra.trace import EVERYONE, Task, Work
+from scaleout.config import nearest
+from scaleout.errors import ConfigError, SimulationError, TraceError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """When ranks finished, and what they did until then.
+
+    Attributes
+    ----------
+    per_rank_ns : tuple of int, length R
+        When each finished.
+    compute_ns, communication_ns : tuple of int, length R
+        Time in which each computed, and in which a collective or send held its slot.
+    notes : tuple of str
+        What was asked for and has no effect.
+    """
+
+    per_rank_ns: tuple[int, ...]
+    compute_ns: tuple[int, ...]
+    communication_ns: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def time_ns(self) -> int:
+        """When the last rank finished."""
+        return max(self.per_rank_ns)
+
+    @property
+    def exposed_ns(self) -> tuple[int, ...]:
+        """Time of each rank until it finished in which it did not compute, (R,)."""
+        return tuple(end - busy for end, busy in zip(self.per_rank_ns, self.compute_ns, strict=True))
+
+
+def run(options: Options) -> Outcome:
+    """Read the files that the options name and simulate them.
+
+    Raises
+    ------
+    ConfigError, TraceError
+        If a file cannot be used.
+    SimulationError
+        If the ranks cannot finish.
+    """
+    return simulate(load(options))
+
+
+def simulate(job: Job) -> Outcome:
+    """Simulate a job.
+
+    Raises
+    ------
+    ConfigError
+        If a collective cannot run on the network.
+    SimulationError
+        If the ranks cannot finish.
+    """
+    return _Simulation(job).run()
+
+
+class _Simulation:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.clock = Clock()
+        backend: Callable[..., Fabric] = AwareFabric if job.aware else UnawareFabric
+        self.fabric = backend(job, self.clock, self.end)
+        self.mail = Mail(self.clock, self.fabric.carry, rendezvous=job.rendezvous)
+        self.meetings: dict[tuple[str, int], Meeting] = {}
+        self.everyone = tuple(range(job.network.num_ranks))
+        self.plan_world: Callable[[str, int, tuple[bool, ...], int], Plan] = lru_cache(maxsize=None)(self._plan_world)
+        self.plan_group: Callable[[str, int, int], Plan] = lru_cache(maxsize=None)(partial(plan_group, job))
+        _check_peers(job)
+        self.units = _units(job)
+
+    def run(self) -> Outcome:
+        for unit in self.units:
+            self.advance(unit)
+        self.clock.run()
+        leaves = [leaf for unit in self.units for leaf in unit.leaves()]
+        if any(unit.left for unit in leaves):
+            raise SimulationError(explain(leaves, list(self.meetings.values())))
+        self.mail.check()
+        by_rank = {rank: unit for unit in leaves for rank in unit.ranks}
+        ordered = [by_rank[rank] for rank in self.everyone]
+        return Outcome(
+            per_rank_ns=tuple(unit.finish_ns for unit in ordered),
+            compute_ns=tuple(unit.compute_ns for unit in ordered),
+            communication_ns=tuple(unit.communication_ns for unit in ordered),
+            notes=self.job.notes,
+        )
+
+    def advance(self, unit: Unit) -> None:
+        """Start all that can start."""
+        while (index := unit.startable(self.clock.now_ns)) is not None:
+            self.start(unit, index)
+
+    def end(self, unit: Unit, index: int) -> None:
+        """End a task of a unit, or of all that it has become."""
+        for leaf in unit.leaves():
+            leaf.end(index, self.clock.now_ns)
+            self.advance(leaf)
+
+    def start(self, unit: Unit, index: int) -> None:
+        task = unit.graph.tasks[index]
+        done = partial(self.end, unit, index)
+        if task.work == Work.COLLECTIVE:
+            self.join(unit, index)
+        elif task.work == Work.SEND:
+            self.mail.send(unit.ranks[0], task, done)
+        elif task.work == Work.RECV:
+            self.mail.receive(unit.ranks[0], task, done)
+        elif task.work == Work.NOTHING:
+            unit.end(index, self.clock.now_ns)
+        else:
+            self.clock.at(self.clock.now_ns + task.duration_ns, done)
+
+    def join(self, unit: Unit, index: int) -> None:
+        task = unit.graph.tasks[index]
+        group, members = self.members(unit, task)
+        number = unit.met[group]
+        unit.met[group] += 1
+        meeting = self.meetings.get((group, number))
+        if meeting is None:
+            meeting = Meeting(group, number, members, task, self.plan(task, len(members), unit.num_trees))
+            self.meetings[group, number] = meeting
+        meeting.join(unit, index, self.clock.now_ns)
+        unit.num_trees += meeting.plan.num_trees
+        if meeting.is_complete:
+            del self.meetings[group, number]
+        self.fabric.joined(meeting, unit, index)
+
+    def members(self, unit: Unit, task: Task) -> tuple[str, tuple[int, ...]]:
+        """Return the group of a collective and its ranks; a group of all ranks has them in order."""
+        if task.group == EVERYONE:
+            return EVERYONE, self.everyone
+        members = self.job.groups[task.group]
+        for rank in unit.ranks:
+            if rank not in members:
+                raise ConfigError(
+                    f"rank {rank}, {task}: pg_name is {task.group!r}, but that group is {list(members)}, without rank "
+                    f"{rank}; name a group of the rank"
+                )
+        return task.group, self.everyone if len(members) == len(self.everyone) else members
+
+    def plan(self, task: Task, num_members: int, tree: int) -> Plan:
+        if num_members == len(self.everyone):
+            return self.plan_world(task.kind, task.size_bytes, task.involved, tree % 2)
+        return self.plan_group(task.kind, task.size_bytes, num_members)
+
+    def _plan_world(self, kind: str, size_bytes: int, involved: tuple[bool, ...], tree: int) -> Plan:
+        return plan_collective(self.job, kind, size_bytes, involved=involved, tree=tree)
+
+
+def _units(job: Job) -> list[Unit]:
+    """Ranks of the same graph are one unit, unless it names single ranks."""
+    by_graph: dict[int, list[int]] = {}
+    for rank, number in enumerate(job.graph_of):
+        by_graph.setdefault(number, []).append(rank)
+    units = []
+    for number, ranks in by_graph.items():
+        graph = job.graphs[number]
+        units += [Unit([rank], graph) for rank in ranks] if graph.has_messages else [Unit(ranks, graph)]
+    return sorted(units, key=lambda unit: unit.ranks[0])
+
+
+def _check_peers(job: Job) -> None:
+    """Check that sends, receives and collectives name ranks and groups that there are."""
+    num_ranks = job.network.num_ranks
+    for rank, number in enumerate(job.graph_of):
+        graph = job.graphs[number]
+        if not graph.has_messages and job.graph_of.index(number) < rank:
+            continue
+        for task in graph.tasks:
+            if task.work in (Work.SEND, Work.RECV) and (not 0 <= task.peer < num_ranks or task.peer == rank):
+                verb = "sends to" if task.work == Work.SEND else "receives from"
+                raise TraceError(
+                    f"rank {rank}, {task}: {verb} rank {task.peer}; name another rank from 0 to {num_ranks - 1}"
+                )
+            if task.work == Work.COLLECTIVE and task.group != EVERYONE and task.group not in job.groups:
+                hint = nearest(task.group, job.groups) if job.groups else "give them by --comm-group-configuration"
+                raise ConfigError(f"rank {rank}, {task}: pg_name {task.group!r} is no communicator group; {hint}")
