@@ -43,7 +43,8 @@ def explain(units: Sequence[Unit], meetings: Sequence[Meeting]) -> str:
 
 
 def _meeting(meeting: Meeting, by_rank: dict[int, Unit]) -> str:
-    came, missing = sorted(meeting.came), [rank for rank in meeting.members if rank not in meeting.came]
+    came = sorted(rank for unit, _, _ in meeting.came for rank in unit.ranks)
+    missing = [rank for rank in meeting.members if rank not in set(came)]
     first = missing[0]
     return (
         f"{_ranks(came)} wait{'s' * (len(came) == 1)} in {meeting.task} ({meeting.task.kind} of "

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
 from scaleout.astra.aware import Collective, folded_elapsed, looks_alike
 from scaleout.astra.clock import Clock
 from scaleout.astra.job import Job
@@ -47,17 +45,26 @@ class UnawareFabric:
         """Let the collective end for all, if the unit was the last to come."""
         if not meeting.is_complete:
             return
-        starts = np.array([meeting.came[rank] for rank in meeting.members], dtype=np.int64)
-        ends = self._times.ends(meeting.plan, meeting.members, starts)
-        end_of = dict(zip(meeting.members, ends.tolist(), strict=True))
-        for each, task in meeting.units:
+        times = {now_ns for _, _, now_ns in meeting.came}
+        passed_ns = self._times.elapsed(meeting.plan, meeting.members) if len(times) == 1 else None
+        if passed_ns is not None:
+            for each, task, now_ns in meeting.came:
+                self._end_at(now_ns + passed_ns, each, task)
+            return
+        came = {rank: now_ns for each, _, now_ns in meeting.came for rank in each.ranks}
+        ends = self._times.ends(meeting.plan, meeting.members, [came[rank] for rank in meeting.members])
+        end_of = dict(zip(meeting.members, ends, strict=True))
+        for each, task, _ in meeting.came:
             by_end: dict[int, list[int]] = {}
             for rank in each.ranks:
                 by_end.setdefault(end_of[rank], []).append(rank)
             units = [each] if len(by_end) == 1 else each.part(list(by_end.values()))
             for part, end_ns in zip(units, by_end, strict=True):
-                known_ns = max(end_ns - self._job.endpoint_ns, 0)
-                self._clock.at(end_ns, partial(self._end, part, task), known_ns=known_ns)
+                self._end_at(end_ns, part, task)
+
+    def _end_at(self, end_ns: int, unit: Unit, index: int) -> None:
+        known_ns = max(end_ns - self._job.endpoint_ns, 0)  # an endpoint delay is what ends every algorithm
+        self._clock.at(end_ns, partial(self._end, unit, index), known_ns=known_ns)
 
 
 class AwareFabric:
@@ -88,7 +95,7 @@ class AwareFabric:
             if meeting.plan not in self._folded:
                 self._folded[meeting.plan] = folded_elapsed(self._job, meeting.plan)
             end_ns = self._clock.now_ns + self._folded[meeting.plan]
-            for unit, index in meeting.units:
+            for unit, index, _ in meeting.came:
                 self._clock.at(end_ns, partial(self._end, unit, index), known_ns=end_ns - self._job.endpoint_ns)
             return
         for meeting, unit, index in new:
@@ -101,7 +108,7 @@ class AwareFabric:
         """Whether these are all ranks, which begin one collective together on an idle network."""
         return (
             sum(len(unit.ranks) for each, unit, _ in new if each is meeting) == self._job.network.num_ranks
-            and len(new) == len(meeting.units)
+            and len(new) == len(meeting.came)
             and self._links.num_messages == 0
             and looks_alike(self._job, meeting.plan)
         )

@@ -32,10 +32,10 @@ class Meeting:
     task : Task
         What the first member came to.
     plan : Plan
-    came : dict
-        Rank to when it came.
-    units : list of (Unit, int)
-        Units and their tasks, in the order in which they came.
+    came : list of (Unit, int, int)
+        Units, their tasks and when they came, in this order.
+    num_came : int
+        Ranks in these units.
     """
 
     group: str
@@ -43,13 +43,13 @@ class Meeting:
     members: tuple[int, ...]
     task: Task
     plan: Plan
-    came: dict[int, int] = field(default_factory=dict)
-    units: list[tuple[Unit, int]] = field(default_factory=list)
+    came: list[tuple[Unit, int, int]] = field(default_factory=list)
+    num_came: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Whether all members have come."""
-        return len(self.came) == len(self.members)
+        return self.num_came == len(self.members)
 
     def join(self, unit: Unit, index: int, now_ns: int) -> None:
         """Note that ranks have come.
@@ -62,15 +62,14 @@ class Meeting:
         task = unit.graph.tasks[index]
         wanted, found = ((each.kind, each.size_bytes, each.involved) for each in (self.task, task))
         if wanted != found:
-            first = self.units[0][0].ranks[0]
+            first = self.came[0][0].ranks[0]
             raise SimulationError(
                 f"collective {self.number} of {describe_group(self.group)}: rank {first} comes with "
                 f"{_words(self.task)}, but rank {unit.ranks[0]} with {_words(task)}; all members must issue the same "
                 f"collectives, of the same sizes, in the same order"
             )
-        for rank in unit.ranks:
-            self.came[rank] = now_ns
-        self.units.append((unit, index))
+        self.came.append((unit, index, now_ns))
+        self.num_came += len(unit.ranks)
 
 
 def describe_group(group: str) -> str:

@@ -1,222 +1,68 @@
-"""Starts of the members of a phase to when each is done, without contention, in closed form over arrays.
+"""Time of a phase that all its members begin together, without contention, in closed form.
 
-Every function maps ``starts`` (n,) to ends (n,), both whole ns. A member that begins later than its neighbours holds
-them up exactly as far as the algorithm makes them wait. Where all start together and all distances are alike, one
-number stands for all. Knows no queues, graphs or links.
+Where all distances are alike all members do alike, and one number stands for all. Knows no queues, graphs or links.
 
 Symbols: n members; ed endpoint delay; send(m) time of a message; red(m) time of a reduction.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-
 from scaleout.astra.algorithms import Steps
-from scaleout.astra.algorithms.double_binary_tree import NOBODY, Tree
+from scaleout.astra.algorithms.double_binary_tree import Tree
 from scaleout.astra.algorithms.exchange import Exchange
 from scaleout.astra.clock import Clock
 from scaleout.astra.members import Deliver, ExchangeMember, Surroundings
 from scaleout.astra.network import RENDEZVOUS_BYTES
-
-Times = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where the members of a phase are.
-
-    Attributes
-    ----------
-    send_ns : callable
-        Position, position and bytes to time.
-    is_regular : bool
-        Whether the time depends on the members' distance alone.
-    endpoint_ns : int
-    reduction_ns : callable
-        Bytes to time.
-    rendezvous : bool
-    """
-
-    send_ns: Callable[[int, int, int], int]
-    is_regular: bool
-    endpoint_ns: int
-    reduction_ns: Callable[[int], int]
-    rendezvous: bool
-
-    def sends(self, steps: Exchange, offset: int, size_bytes: int) -> "int | Times":
-        """Time to the member at an offset: one number, or (n,) by sender."""
-        if self.is_regular:
-            return self.send_ns(0, steps.target(0, offset), size_bytes)
-        times = [self.send_ns(i, steps.target(i, offset), size_bytes) for i in range(steps.num_ranks)]
-        return np.array(times, dtype=np.int64)
-
-    def requests(self, steps: Exchange, offset: int) -> "int | Times":
-        """Time of a request to the member that sends at an offset: one number, or (n,) by sender of the data."""
-        if self.is_regular:
-            return self.send_ns(0, steps.source(0, offset), RENDEZVOUS_BYTES)
-        times = [self.send_ns(steps.target(i, offset), i, RENDEZVOUS_BYTES) for i in range(steps.num_ranks)]
-        return np.array(times, dtype=np.int64)
+from scaleout.astra.place import Place
 
 
 def elapsed(steps: Steps, place: Place) -> int | None:
-    """Time from a common start to the common end; None where members do not end together."""
+    """Time from a common start to the common end; None where members do not end together.
+
+    A list of messages one after the other takes ``ed + sum (send + ed + red)``.
+    """
     if isinstance(steps, Tree) or not place.is_regular:
         return None
-    if steps.window == 1 and len(steps.offsets) == len(steps.sizes) == 1:
-        step_ns = _step_ns(steps, place, 0)
-        return place.endpoint_ns + steps.num_sends * step_ns + sum(map(place.reduction_ns, steps.reduced))
     if steps.window == 1:
-        total = place.endpoint_ns + sum(map(place.reduction_ns, steps.reduced))
-        return total + sum(_step_ns(steps, place, step) for step in range(steps.num_sends))
+        work_ns = place.endpoint_ns + sum(map(place.reduction_ns, steps.reduced))
+        if len(steps.offsets) == len(steps.sizes) == 1:
+            return work_ns + steps.num_sends * (arrival_ns(steps, place, 0) + place.endpoint_ns)
+        return work_ns + sum(arrival_ns(steps, place, step) + place.endpoint_ns for step in range(steps.num_sends))
     if steps.window == steps.num_ranks - 1:
-        return int(_direct(steps, place, np.zeros(1, dtype=np.int64))[0])
-    return _replay(steps, place)
+        return _direct(steps, place)
+    return _windowed(steps, place)
 
 
-def _step_ns(steps: Exchange, place: Place, step: int) -> int:
+def arrival_ns(steps: Exchange, place: Place, step: int) -> int:
+    """Time from when all members send and wait until their messages have come."""
     offset = steps.offset(step)
-    request = place.requests(steps, offset) if place.rendezvous else 0
-    return int(request + place.sends(steps, offset, steps.size_bytes(step)) + place.endpoint_ns)
+    request_ns = place.send_ns(0, steps.source(0, offset), RENDEZVOUS_BYTES) if place.rendezvous else 0
+    return request_ns + place.send_ns(0, steps.target(0, offset), steps.size_bytes(step))
 
 
-def ends(steps: Steps, place: Place, starts: Times) -> Times:
-    """Return when each member is done.
-
-    Parameters
-    ----------
-    steps : Exchange or Tree
-    place : Place
-    starts : (n,)
-    """
-    if isinstance(steps, Tree):
-        return _tree(steps, place, starts)
-    if steps.window == 1:
-        return _stepwise(steps, place, starts)
-    if steps.window == steps.num_ranks - 1:
-        return _direct(steps, place, starts)
-    return _replay_each(steps, place, starts)
-
-
-def _from_source(steps: Exchange, offset: int, values: Times) -> Times:
-    """Values of the members that send at an offset, by receiver; one member stands for all."""
-    if len(values) == 1:
-        return values
-    if steps.xor:
-        return np.take(values, np.arange(steps.num_ranks) ^ offset)
-    return np.roll(values, offset)
-
-
-def _from_target(steps: Exchange, offset: int, values: Times) -> Times:
-    if len(values) == 1:
-        return values
-    if steps.xor:
-        return np.take(values, np.arange(steps.num_ranks) ^ offset)
-    return np.roll(values, -offset)
-
-
-def _arrivals(steps: Exchange, place: Place, step: int, ready: Times) -> Times:
-    """When the messages of a step are received, by receiver, given when each member sends and waits; (n,)."""
-    offset = steps.offset(step)
-    leaves = ready
-    if place.rendezvous:
-        leaves = np.maximum(ready, _from_target(steps, offset, ready) + place.requests(steps, offset))
-    sent = leaves + place.sends(steps, offset, steps.size_bytes(step))
-    received: Times = np.maximum(ready, _from_source(steps, offset, sent))
-    return received
-
-
-def _stepwise(steps: Exchange, place: Place, starts: Times) -> Times:
-    """Each step waits for the one before: ``ready' = max(ready, ready of the source + send) + ed + red``."""
-    ready = starts + place.endpoint_ns
-    for step in range(steps.num_sends):
-        if (
-            step >= max(steps.num_ranks, len(steps.reduced))
-            and len(steps.offsets) == len(steps.sizes) == 1
-            and place.is_regular
-            and not place.rendezvous
-        ):
-            # By now everybody waits for the latest: from here on all values only move on by a step.
-            left = steps.num_sends - step
-            moved = np.roll(ready, steps.offset(0) * left)
-            return moved + left * _step_ns(steps, place, step)
-        work_ns = place.reduction_ns(steps.reduced[step]) if step < len(steps.reduced) else 0
-        ready = _arrivals(steps, place, step, ready) + place.endpoint_ns + work_ns
-    return ready
-
-
-def _direct(steps: Exchange, place: Place, starts: Times) -> Times:
-    """All messages leave at once; of an all-reduce, those of the second wave by the rule of the gate."""
+def _direct(steps: Exchange, place: Place) -> int:
+    """All messages leave at once: ``ed + max send + ed + red``, and of an all-reduce a second wave."""
     others = steps.num_ranks - 1
-    ready = starts + place.endpoint_ns
-    came = np.stack([_arrivals(steps, place, step, ready) for step in range(others)])  # (n - 1, n)
-    work_ns = place.reduction_ns(steps.reduced[0]) if steps.reduced else 0
-    permits = np.sort(came, axis=0) + place.endpoint_ns + work_ns
+    sends = [arrival_ns(steps, place, step) for step in range(others)]
+    came = sorted(place.endpoint_ns + send_ns for send_ns in sends)
+    work_ns = place.endpoint_ns + (place.reduction_ns(steps.reduced[0]) if steps.reduced else 0)
+    permits = [each + work_ns for each in came]
     if not steps.gate:
-        only: Times = permits[-1]
-        return only
+        return permits[-1]
     # Permits that are ready before the last message has come are spent with the first that is ready after.
-    last = came.max(axis=0)
-    opened = np.where(permits >= last, permits, permits[-1]).min(axis=0)
-    leaves = np.maximum(permits, opened)
-    came = np.stack([_arrivals(steps, place, step, leaves[step]) for step in range(others)])
-    ended: Times = came.max(axis=0) + place.endpoint_ns
-    return ended
+    opened = next(permit for permit in permits if permit >= came[-1])
+    return place.endpoint_ns + max(
+        max(permit, opened) + send_ns for permit, send_ns in zip(permits, sends, strict=True)
+    )
 
 
-def _tree(steps: Tree, place: Place, starts: Times) -> Times:
-    """Up from the leaves, then down from the root."""
-    climbs: list[int] = [0] * steps.num_ranks
-    done: list[int] = [0] * steps.num_ranks
-    reduce_ns = place.endpoint_ns + place.reduction_ns(steps.size_bytes)
-    order = [steps.root]
-    for member in order:  # grows while it is walked
-        order.extend(steps.children[member])
-
-    def arrival(source: int, target: int, leaves_ns: int, posted_ns: int) -> int:
-        if place.rendezvous:
-            leaves_ns = max(leaves_ns, posted_ns + place.send_ns(target, source, RENDEZVOUS_BYTES))
-        return max(posted_ns, leaves_ns + place.send_ns(source, target, steps.size_bytes))
-
-    for member in reversed(order):
-        start_ns = int(starts[member])
-        below = [arrival(child, member, climbs[child], start_ns) for child in steps.children[member]]
-        climbs[member] = max(below) + reduce_ns if below else start_ns + place.endpoint_ns
-    for member in order:
-        parent = steps.parents[member]
-        if parent == NOBODY:
-            done[member] = climbs[member]
-            continue
-        came = arrival(parent, member, done[parent], climbs[member])
-        done[member] = came + (reduce_ns if steps.children[member] else place.endpoint_ns)
-    return np.array(done, dtype=np.int64)
-
-
-def _replay(steps: Exchange, place: Place) -> int:
+def _windowed(steps: Exchange, place: Place) -> int:
     """Let one member stand for all and react message by message."""
-    return int(_run(steps, place, np.zeros(1, dtype=np.int64))[0])
-
-
-def _replay_each(steps: Exchange, place: Place, starts: Times) -> Times:
-    return _run(steps, place, starts)
-
-
-def _run(steps: Exchange, place: Place, starts: Times) -> Times:
     clock = Clock()
-    ended = np.zeros(len(starts), dtype=np.int64)
+    ended: list[int] = []
 
     def carry(source: int, target: int, size_bytes: int, deliver: Deliver) -> None:
         clock.at(clock.now_ns + place.send_ns(source, target, size_bytes), deliver)
 
     around = Surroundings(clock, place.endpoint_ns, place.reduction_ns, carry, place.rendezvous)
-    members: list[ExchangeMember] = []
-    for position, start_ns in enumerate(starts):
-
-        def done(position: int = position) -> None:
-            ended[position] = clock.now_ns
-
-        members.append(ExchangeMember(steps, around, position, members if len(starts) > 1 else None, done))
-        clock.at(int(start_ns), members[-1].begin)
+    ExchangeMember(steps, around, 0, None, lambda: ended.append(clock.now_ns)).begin()
     clock.run()
-    return ended
+    return ended[0]

@@ -9,14 +9,11 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from scaleout.astra.phase_time import Times
 from scaleout.astra.plan import Phase, Plan
 from scaleout.errors import SimulationError
 
-PhaseEnds = Callable[[Phase, Times], Times]
-"""Starts of the members of one phase (n,) to their ends (n,)."""
+PhaseEnds = Callable[[Phase, Sequence[int]], Sequence[int]]
+"""Starts of the members of one phase to their ends."""
 Peers = Callable[[Phase, int], Sequence[int]]
 """Members that do a phase together with one of them, in the order of their positions."""
 NONE = -1
@@ -40,13 +37,13 @@ class _Member:
         return admitted
 
 
-def run_streams(plan: Plan, starts: Times, *, phase_ends: PhaseEnds, peers: Peers) -> Times:
+def run_streams(plan: Plan, starts: Sequence[int], *, phase_ends: PhaseEnds, peers: Peers) -> list[int]:
     """Return when each member has finished all streams.
 
     Parameters
     ----------
     plan : Plan
-    starts : (n,)
+    starts : length n
         When each member begins the collective.
     phase_ends, peers : callable
 
@@ -56,9 +53,9 @@ def run_streams(plan: Plan, starts: Times, *, phase_ends: PhaseEnds, peers: Peer
         If members wait for each other with streams in different order.
     """
     run = _Run(plan, phase_ends, peers, [_Member(plan.capacity) for _ in starts])
-    for member, start_ns in enumerate(starts.tolist()):
+    for member, start_ns in enumerate(starts):
         heapq.heappush(run.events, (start_ns, 0, member, NONE, NONE))
-    ended = np.zeros(len(starts), dtype=np.int64)
+    ended = [0] * len(starts)
     left = [len(plan.streams)] * len(starts)
     while run.events:
         now_ns, _, member, stream, index = heapq.heappop(run.events)
@@ -109,7 +106,7 @@ class _Run:
             meeting = self.meetings[stream, index, group[0]]
             meeting[member] = now_ns
             if len(meeting) == len(group):
-                begun = np.array([meeting[other] for other in group], dtype=np.int64)
-                for other, end_ns in zip(group, self.phase_ends(phase, begun).tolist(), strict=True):
+                begun = [meeting[other] for other in group]
+                for other, end_ns in zip(group, self.phase_ends(phase, begun), strict=True):
                     self.count += 1
                     heapq.heappush(self.events, (end_ns, self.count, other, stream, index))

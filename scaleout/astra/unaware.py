@@ -7,12 +7,16 @@ these are one and the same, of the plan alone. Knows no graphs.
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-
+from scaleout.astra.algorithms import Steps
 from scaleout.astra.job import Job
-from scaleout.astra.phase_time import Place, Times, elapsed, ends
+from scaleout.astra.phase_time import elapsed
+from scaleout.astra.place import Place
 from scaleout.astra.plan import FLAT, GROUP, GROUP_ENDPOINT_NS, Phase, Plan
 from scaleout.astra.streams import run_streams
+
+
+def _of_group(plan: Plan) -> bool:
+    return plan.streams[0][0].dimension == GROUP
 
 
 class Unaware:
@@ -23,63 +27,57 @@ class Unaware:
         self._elapsed = lru_cache(maxsize=None)(self._common_elapsed)
         self._world = {index: self._world_place(index) for index in (FLAT, *range(len(job.network.dimensions)))}
 
-    def ends(self, plan: Plan, members: Sequence[int], starts: Times) -> Times:
+    def elapsed(self, plan: Plan, members: tuple[int, ...]) -> int | None:
+        """Time of a collective that all members begin and end together; None where they do not end together.
+
+        Parameters
+        ----------
+        plan : Plan
+        members : tuple of int
+            Ranks in the order of their positions.
+        """
+        return self._elapsed(plan, members if _of_group(plan) else ())
+
+    def ends(self, plan: Plan, members: tuple[int, ...], starts: Sequence[int]) -> list[int]:
         """Return when each member has a collective.
 
         Parameters
         ----------
         plan : Plan
-        members : sequence of int, length n
+        members : tuple of int, length n
             Ranks; for a plan of all ranks, all of them in order.
-        starts : (n,)
-
-        Returns
-        -------
-        ends : (n,)
+        starts : length n
         """
-        first = int(starts[0])
-        if bool((starts == first).all()):
-            passed = self._elapsed(plan, tuple(members) if self._of_group(plan) else ())
-            if passed is not None:
-                return np.full(len(starts), first + passed, dtype=np.int64)
-        return self._each(plan, members, starts)
+        from scaleout.astra.staggered import ends  # noqa: PLC0415 - NumPy is worth its wait only here
 
-    def _of_group(self, plan: Plan) -> bool:
-        return plan.streams[0][0].dimension == GROUP
+        group_place = self._group_place(members) if _of_group(plan) else None
 
-    def _common_elapsed(self, plan: Plan, members: tuple[int, ...]) -> int | None:
-        """Time of a collective that all begin and end together, or None."""
-        place = self._group_place(members) if members else None
-        for phase in {id(phase.steps): phase for stream in plan.streams for phase in stream}.values():
-            if self._phase_elapsed(phase, place) is None:
-                return None
-
-        def phase_ends(phase: Phase, starts: Times) -> Times:
-            passed = self._phase_elapsed(phase, place)
-            assert passed is not None
-            return starts + passed
-
-        start = np.zeros(1, dtype=np.int64)
-        return int(run_streams(plan, start, phase_ends=phase_ends, peers=lambda phase, member: (0,))[0])
-
-    def _phase_elapsed(self, phase: Phase, place: Place | None) -> int | None:
-        return elapsed(phase.steps, place or self._world[phase.dimension])
-
-    def _each(self, plan: Plan, members: Sequence[int], starts: Times) -> Times:
-        group_place = self._group_place(tuple(members)) if self._of_group(plan) else None
-        everyone = range(len(members))
-
-        def phase_ends(phase: Phase, begun: Times) -> Times:
+        def phase_ends(phase: Phase, begun: Sequence[int]) -> Sequence[int]:
             return ends(phase.steps, group_place or self._world[phase.dimension], begun)
 
         def peers(phase: Phase, member: int) -> Sequence[int]:
             if phase.dimension in (FLAT, GROUP):
-                return everyone
+                return range(len(members))
             dimension = self._job.network.dimensions[phase.dimension]
             first = member - member // dimension.stride % dimension.size * dimension.stride
             return range(first, first + dimension.size * dimension.stride, dimension.stride)
 
         return run_streams(plan, starts, phase_ends=phase_ends, peers=peers)
+
+    def _common_elapsed(self, plan: Plan, members: tuple[int, ...]) -> int | None:
+        place = self._group_place(members) if members else None
+        times: dict[Steps, int] = {}
+        for phase in (phase for stream in plan.streams for phase in stream):
+            if phase.steps not in times:
+                passed_ns = elapsed(phase.steps, place or self._world[phase.dimension])
+                if passed_ns is None:
+                    return None
+                times[phase.steps] = passed_ns
+
+        def phase_ends(phase: Phase, begun: Sequence[int]) -> Sequence[int]:
+            return [begun[0] + times[phase.steps]]
+
+        return run_streams(plan, [0], phase_ends=phase_ends, peers=lambda phase, member: (0,))[0]
 
     def _world_place(self, index: int) -> Place:
         """Place of the members along a dimension, or of all ranks."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 NOBODY = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tree:
     """Who sends to whom.
 

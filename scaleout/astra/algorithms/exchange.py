@@ -10,7 +10,7 @@ networks, sizes of a whole collective, or time.
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exchange:
     """What every rank of n does; steps count from 0.
 
