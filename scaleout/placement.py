@@ -11,6 +11,7 @@ A group that is no regular grid is kept as the bare ranks and costed message by 
 Symbols: n ranks along a dimension; m members of the group along it; s stride; p members in all.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -117,6 +118,51 @@ def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) ->
     """
     members = ranks.tolist() if isinstance(ranks, np.ndarray) else ranks
     return _arrange(topology, tuple(sorted(members)))
+
+
+def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    """Find the groups of an axis from one of them: as many as the topology has room for, the given one first.
+
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    ranks : sequence of int
+        One group. If it is no regular grid, it is alone.
+
+    Returns
+    -------
+    tuple of tuples of int
+        Disjoint groups with the placement of the given one. On a ring they interleave and follow one another; on
+        other dimensions, where places do not matter, the ranks are dealt out in order.
+
+    >>> from scaleout.topology import Dimension, Topology
+    >>> siblings(Topology("ring-8", (Dimension("ring", 8, 25e9, 7e-7),)), (0, 2))
+    ((0, 2), (1, 3), (4, 6), (5, 7))
+    """
+    placement, members = arrange(topology, ranks)
+    if not placement.regular:
+        return (members,)
+    coordinates = topology.coordinates(members)
+    along = [_copies(d, np.unique(coordinates[:, n]), coordinates[0, n]) for n, d in enumerate(topology.dimensions)]
+    groups = []
+    for places in itertools.product(*along[::-1]):
+        grid = np.meshgrid(*places, indexing="ij")
+        columns = tuple(axis.ravel() for axis in grid[::-1])
+        groups.append(tuple(np.ravel_multi_index(columns, topology.shape, order="F").tolist()))
+    return tuple(groups)
+
+
+def _copies(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> list[npt.NDArray[np.int64]]:
+    """Places along one dimension of a group's and of all its siblings' members."""
+    found = _extent(dimension, values)
+    assert found is not None
+    m, s = len(values), found[0].stride
+    if dimension.kind != "ring":
+        others = np.setdiff1d(np.arange(dimension.size), values)
+        return [values, *(others[start : start + m] for start in range(0, len(others) - m + 1, m))]
+    starts = [block + offset for block in range(0, dimension.size - m * s + 1, m * s) for offset in range(s)]
+    return [(first + start + s * np.arange(m)) % dimension.size for start in starts]
 
 
 @lru_cache(maxsize=65536)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scaleout import library
 from scaleout.errors import ConfigError
-from scaleout.placement import Extent, arrange, place
+from scaleout.placement import Extent, arrange, place, siblings
 from scaleout.topology import Dimension, Topology, check_ranks, load_topology
 
 EXPECTED_RANKS = {
@@ -178,6 +178,43 @@ def test_arrange_gives_the_ranks_in_grid_order():
     assert arrange(TORUS, [0, 1, 7])[1] == (7, 0, 1)
     assert arrange(TORUS, [16, 9, 17, 8])[1] == (8, 9, 16, 17)
     assert arrange(TORUS, [9, 3, 0])[1] == (0, 3, 9)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([0, 4], [(0, 4), (1, 5), (2, 6), (3, 7)]),
+        ([7, 0], [(7, 0), (1, 2), (3, 4), (5, 6)]),
+        ([1, 2, 3], [(1, 2, 3), (4, 5, 6)]),  # two ranks are left over
+        ([2], [(2,), (3,), (4,), (5,), (6,), (7,), (0,), (1,)]),
+        ([0, 1, 3], [(0, 1, 3)]),  # no grid: alone
+    ],
+)
+def test_siblings_fill_a_ring(ranks, expected):
+    assert siblings(Topology("ring", (ring(8),)), ranks) == tuple(expected)
+
+
+def test_siblings_fill_a_switch_in_any_order_and_a_product_of_dimensions():
+    assert siblings(Topology("switch", (switch(6),)), [4, 1]) == ((1, 4), (0, 2), (3, 5))
+    assert siblings(Topology("both", (switch(4), ring(4))), [0, 1, 8, 9]) == (
+        (0, 1, 8, 9), (2, 3, 10, 11), (4, 5, 12, 13), (6, 7, 14, 15),
+    )  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["ring", "switch"]), st.sampled_from([1, 2, 4, 6])), min_size=1, max_size=3),
+    st.data(),
+)
+def test_siblings_are_disjoint_and_lie_alike(dimensions, data):
+    topology = Topology("any", tuple(Dimension(kind, size, 1.0, 0.0) for kind, size in dimensions))
+    divisors = [[m for m in (1, 2, 3, 4, 6) if size % m == 0] for _, size in dimensions]
+    shape = [data.draw(st.sampled_from(sizes)) for sizes in divisors]
+    coordinates = np.stack(np.unravel_index(np.arange(np.prod(shape)), shape, order="F"))
+    group = np.ravel_multi_index(tuple(coordinates), topology.shape, order="F")
+    found = siblings(topology, group)
+    assert set(found[0]) == set(group.tolist())
+    assert len({place(topology, members) for members in found}) == 1
+    assert sorted(rank for members in found for rank in members) == list(range(topology.num_ranks))
 
 
 @pytest.mark.parametrize(

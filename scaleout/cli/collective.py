@@ -1,6 +1,8 @@
 """`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
 
+import functools
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,7 +10,7 @@ import click
 from scaleout.cli.options import json_option
 
 if TYPE_CHECKING:
-    from scaleout.placement import Placement
+    from scaleout.topology import Topology
 
 
 @click.command()
@@ -17,28 +19,41 @@ if TYPE_CHECKING:
 @click.option("--topology", required=True, metavar="T", help="Name or file of the network.")
 @click.option("--algorithm", default="auto", show_default=True, metavar="A", help="One algorithm instead of all.")
 @click.option("--group", metavar="RANKS", help="Members, such as 0-7 or 0,8,16; by default all ranks.")
-@click.option("--network", default="alpha_beta", show_default=True, help="Network model.")
+@click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
+@click.option("--injection", metavar="RATE", help="What a rank sends at most over all its links, such as '400 Gb/s'.")
 @json_option
 def collective(
-    kind: str, sizes: str, topology: str, algorithm: str, group: str | None, network: str, as_json: bool
+    kind: str,
+    sizes: str,
+    topology: str,
+    algorithm: str,
+    group: str | None,
+    network: str,
+    injection: str | None,
+    as_json: bool,
 ) -> None:
     """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
 
     A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
+    All groups like the one of --group are active at the same time. With --network link the messages of all of them
+    share the links of the topology one by one, and the busiest links are named.
     """
     from scaleout.config import nearest
     from scaleout.errors import ConfigError
-    from scaleout.placement import place
-    from scaleout.simulation import NETWORKS
     from scaleout.topology import load_topology
 
-    if network not in NETWORKS:
-        raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
+    if network not in PRICES:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, PRICES)}")
+    if injection is not None and network != "link":
+        raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     kind = kind.replace("-", "_")
     cluster = load_topology(topology)
     members = parse_ranks(group) if group else list(range(cluster.num_ranks))
-    placement = place(cluster, members)
-    by_size = [_rows(kind, size, placement, algorithm, network) for size in parse_sizes(sizes)]
+    prices = functools.partial(PRICES[network], kind, cluster=cluster, members=members, injection=injection)
+    by_size = [
+        _rows(kind, network, size, prices(size, names=_names(kind, cluster, members, algorithm)), len(members))
+        for size in parse_sizes(sizes)
+    ]
     if as_json:
         rows = [row for rows in by_size for row in rows]
         click.echo(json.dumps({"topology": cluster.name, "ranks": len(members), "results": rows}, indent=2))
@@ -89,32 +104,72 @@ def parse_ranks(text: str) -> list[int]:
     return ranks
 
 
-def _rows(kind: str, size_bytes: int, placement: "Placement", algorithm: str, network: str) -> list[dict[str, Any]]:
-    """One row an algorithm, the fastest first; or the one that was asked for."""
-    from scaleout.collectives import algorithm_bandwidth, bus_bandwidth, candidates, check_kind
-    from scaleout.network.alpha_beta import collective_cost
+def _names(kind: str, cluster: "Topology", members: list[int], algorithm: str) -> list[str]:
+    """Algorithms to price: all that can, or the one that was asked for."""
+    from scaleout.collectives import candidates, check_kind
+    from scaleout.placement import place
 
     check_kind(kind)
-    names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
-    costs = {name: collective_cost(kind, size_bytes, placement, name) for name in names}
-    ranks = placement.num_ranks
+    if algorithm != "auto":
+        return [algorithm]
+    return [found.name for found in candidates(kind, place(cluster, members))]
+
+
+def _alpha_beta(
+    kind: str, size_bytes: int, *, names: list[str], cluster: "Topology", members: list[int], injection: str | None
+) -> dict[str, dict[str, Any]]:
+    """Algorithm to what the alpha-beta model says of it."""
+    from scaleout.network.alpha_beta import collective_cost
+    from scaleout.placement import place
+
+    del injection
+    placement = place(cluster, members)
+    return {name: {"time_s": collective_cost(kind, size_bytes, placement, name).time_s} for name in names}
+
+
+def _link(
+    kind: str, size_bytes: int, *, names: list[str], cluster: "Topology", members: list[int], injection: str | None
+) -> dict[str, dict[str, Any]]:
+    """Algorithm to what the link model says of it."""
+    from scaleout.network.link import collective_cost
+    from scaleout.units import BYTES_PER_S, parse
+
+    limit = None if injection is None else parse(injection, BYTES_PER_S)
+    prices = {}
+    for name in names:
+        cost = collective_cost(kind, size_bytes, cluster, members, name, injection_bytes_per_s=limit)
+        prices[name] = {"time_s": cost.time_s, "busiest_links": [asdict(use) for use in cost.busiest_links]}
+    return prices
+
+
+PRICES = {"alpha_beta": _alpha_beta, "link": _link}
+"""Network model to what it says of a collective."""
+
+
+def _rows(
+    kind: str, network: str, size_bytes: int, prices: dict[str, dict[str, Any]], num_ranks: int
+) -> list[dict[str, Any]]:
+    """One row an algorithm, the fastest first."""
+    from scaleout.collectives import algorithm_bandwidth, bus_bandwidth
+
     return [
         {
             "collective": kind,
             "algorithm": name,
             "network": network,
             "bytes": size_bytes,
-            "time_s": cost.time_s,
-            "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, cost.time_s),
-            "bus_bandwidth_bytes_per_s": bus_bandwidth(kind, size_bytes, time_s=cost.time_s, num_ranks=ranks),
+            "time_s": (time_s := price.pop("time_s")),
+            "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, time_s),
+            "bus_bandwidth_bytes_per_s": bus_bandwidth(kind, size_bytes, time_s=time_s, num_ranks=num_ranks),
+            **price,
         }
-        for name, cost in sorted(costs.items(), key=lambda item: item[1].time_s)
+        for name, price in sorted(prices.items(), key=lambda item: float(item[1]["time_s"]))
     ]
 
 
 def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
     """Print all algorithms of one size, or the fastest of each of several."""
-    from scaleout.cli.tables import print_table
+    from scaleout.cli.tables import print_links, print_table
 
     chosen = by_size[0] if len(by_size) == 1 else [rows[0] for rows in by_size]
     print_table(
@@ -132,3 +187,5 @@ def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
         ],
         left=2,
     )
+    if len(by_size) == 1 and "busiest_links" in chosen[0]:
+        print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])

@@ -11,7 +11,7 @@ from scaleout import analysis
 from scaleout.analysis import Row, Segment
 from scaleout.result import Result
 from scaleout.study import Comparison, Outcome
-from scaleout.units import format_seconds
+from scaleout.units import format_bytes, format_seconds
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
@@ -34,6 +34,18 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_row(*map(escape, row))
     console().print(table)
     console().print()
+
+
+def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
+    """Print what the busiest links carry."""
+    print_table(
+        title,
+        ("link", "alike", "bytes", "utilisation"),
+        [
+            [use["link"], str(use["alike"]), format_bytes(use["size_bytes"]), f"{use['utilisation']:.1%}"]
+            for use in links
+        ],
+    )
 
 
 def print_comparison(comparison: Comparison) -> None:

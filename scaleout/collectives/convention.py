@@ -38,12 +38,12 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
-    """Bandwidth as the caller sees it: ``n / t``, in bytes/s.
+    """Bandwidth as the caller sees it: ``n / t``, in bytes/s; zero where there was nothing to do.
 
     >>> algorithm_bandwidth(8e9, 2.0)
     4000000000.0
     """
-    return size_bytes / time_s
+    return size_bytes / time_s if time_s else 0.0
 
 
 def bus_bandwidth(kind: str, size_bytes: float, *, time_s: float, num_ranks: int) -> float:

@@ -1,0 +1,221 @@
+"""What a collective asks of the links: the steps of its algorithm, for all its groups, as flows.
+
+Maps groups, kind and algorithm to a `Demand`; knows nothing of time, sizes or of what else is in flight. Messages
+that are alike by a `Symmetry` are one flow, which puts on each link what all of them put there together.
+
+A pipelined schedule, whose chunks follow one another through the steps, is one steady flow over all links that its
+steps use: what it sends over each link in all, for each byte over its busiest one.
+
+Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.convention`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scaleout.collectives import Schedule, Step, schedule, transfers
+from scaleout.collectives.step import Everyone
+from scaleout.network.links import Floats, Ints, Links
+from scaleout.network.symmetry import Pairs, Symmetry
+from scaleout.placement import Placement, arrange
+from scaleout.topology import Topology
+
+_GRAIN = 2.0**40
+"""Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """Messages that a step sends at once.
+
+    Attributes
+    ----------
+    sources, destinations : (F,) members, by their number in the `Demand`
+    latency_s : (F,)
+    flows, links : (H,) pairs of a flow and a link that it crosses
+    weights : (H,) messages on the link for each of the flow
+    alike : int
+        Messages that each flow stands for.
+    """
+
+    sources: Ints
+    destinations: Ints
+    latency_s: Floats
+    flows: Ints
+    links: Ints
+    weights: Floats
+    alike: int
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """A collective of some groups.
+
+    Attributes
+    ----------
+    num_members : int
+        Members of all groups, those that are alike counted once.
+    steps : tuple of Flows
+        In order, repeated steps repeated.
+    fractions : tuple of float
+        Bytes of a message of each step, as a fraction of the collective's.
+    steady : bool
+        Whether the one step stands for a pipelined schedule; its latency is then not in it.
+    """
+
+    num_members: int
+    steps: tuple[Flows, ...]
+    fractions: tuple[float, ...]
+    steady: bool = False
+
+    @property
+    def latency_s(self) -> float:
+        """Latency of all steps, of the farthest message of each."""
+        return sum(float(step.latency_s.max(initial=0.0)) for step in self.steps)
+
+    @property
+    def num_transfers(self) -> int:
+        """Messages in all, each counted."""
+        return sum(len(step) * step.alike for step in self.steps)
+
+
+def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[Pairs]:
+    """Return the messages of the steps of all groups, as ranks: what a `Symmetry` has to keep.
+
+    Each set of messages once, and without the steps in which everyone sends to everyone: those are kept where the
+    groups are.
+    """
+    plans = [_plan(topology, group, kind, algorithm) for group in groups]
+    chosen: dict[tuple[object, object], int] = {}
+    for index, step in enumerate(plans[0][2].steps):
+        if not isinstance(step.pattern, Everyone):
+            chosen.setdefault((step.pattern, step.dimensions), index)
+    return [_joined([_spelled(plan, index) for plan in plans]) for index in chosen.values()]
+
+
+def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
+    """Return what a collective of some groups asks of the links.
+
+    Parameters
+    ----------
+    links : Links
+    symmetry : Symmetry
+        Keeps the family of the groups, and the messages of their steps, as they are.
+    groups : sequence of tuples of int
+        Ranks of each group that begins; alike up to where they lie, and whole orbits of the symmetry.
+    kind, algorithm : str
+        As in `collectives.schedule`.
+    """
+    topology = links.topology
+    members = np.unique(symmetry.first(np.array([rank for group in groups for rank in group], np.int64)))
+    standing = set(members.tolist())
+    plans = [_plan(topology, group, kind, algorithm) for group in groups if not standing.isdisjoint(group)]
+    if plans[0][2].pipelined:
+        busiest = _busiest(links, _plan(topology, groups[0], kind, algorithm))
+        return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
+    known: dict[tuple[object, object], tuple[Flows, float]] = {}
+    found: list[Flows] = []
+    fractions: list[float] = []
+    for index, step in enumerate(plans[0][2].steps):
+        key = (step.pattern, step.dimensions)
+        if key not in known:
+            pairs = _standing(symmetry, [_spelled(plan, index) for plan in plans])
+            known[key] = _flows(links, symmetry, pairs, members), _share(step, plans[0][0])
+        flows, share = known[key]
+        found += [flows] * step.repeat
+        fractions += [share * step.fraction] * step.repeat
+    return Demand(len(members), tuple(found), tuple(fractions))
+
+
+_Plan = tuple[Placement, Ints, Schedule]
+
+
+def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
+    placement, ranks = arrange(topology, group)
+    return placement, np.array(ranks, np.int64), schedule(kind, placement, algorithm=algorithm)
+
+
+def _spelled(plan: _Plan, index: int) -> Pairs:
+    """Messages of one step of one group, as ranks."""
+    placement, ranks, steps = plan
+    sources, destinations, _ = transfers(steps.steps[index], placement)
+    return ranks[sources], ranks[destinations]
+
+
+def demand_of_message(links: Links, source: int, destination: int) -> Demand:
+    """Return what one message between two ranks asks of the links."""
+    pairs = np.array([source], np.int64), np.array([destination], np.int64)
+    return Demand(2, (_flows(links, Symmetry(), pairs, np.sort(np.concatenate(pairs))),), (1.0,))
+
+
+def _share(step: Step, placement: Placement) -> float:
+    """Part of the step's fraction that each of its messages is: all of them the same."""
+    weights = transfers(replace(step, fraction=1.0), placement).weights
+    assert (weights == weights[0]).all()
+    return float(weights[0])
+
+
+def _joined(pairs: Sequence[Pairs]) -> Pairs:
+    sources, destinations = zip(*pairs, strict=True)
+    return np.concatenate(sources), np.concatenate(destinations)
+
+
+def _standing(symmetry: Symmetry, pairs: Sequence[Pairs]) -> Pairs:
+    """Messages that stand for all: those whose senders do."""
+    sources, destinations = _joined(pairs)
+    chosen = symmetry.first(sources) == sources
+    return sources[chosen], destinations[chosen]
+
+
+def _flows(links: Links, symmetry: Symmetry, pairs: Pairs, members: Ints) -> Flows:
+    sources, destinations = pairs
+    routes = links.routes(sources, destinations)
+    return Flows(
+        np.searchsorted(members, sources),
+        np.searchsorted(members, symmetry.first(destinations)),
+        routes.latency_s,
+        np.repeat(np.arange(len(sources)), np.diff(routes.offsets)),
+        _standing_links(links, symmetry, routes.links),
+        routes.shares,
+        symmetry.order,
+    )
+
+
+def _standing_links(links: Links, symmetry: Symmetry, found: Ints) -> Ints:
+    ports, ranks = np.divmod(found, links.topology.num_ranks)
+    return np.asarray(ports * links.topology.num_ranks + symmetry.first(ranks), np.int64)
+
+
+def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
+    """One flow for each group that stands for others: the loads of all its steps, over that of its busiest link."""
+    orbits: dict[bytes, int] = {}
+    flows, found, weights = [], [], []
+    for plan in plans:
+        orbit = orbits.setdefault(np.sort(symmetry.first(plan[1])).tobytes(), len(orbits))
+        for index, step in enumerate(plan[2].steps):
+            routes = links.routes(*_standing(symmetry, [_spelled(plan, index)]))
+            each = np.round(step.repeat * step.fraction * _share(step, plan[0]) / busiest * _GRAIN) / _GRAIN
+            flows.append(np.full(len(routes.links), orbit))
+            found.append(_standing_links(links, symmetry, routes.links))
+            weights.append(each * routes.shares)
+    pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
+    total = np.bincount(inverse.reshape(-1), np.concatenate(weights)).astype(np.float64)
+    members = np.zeros(len(orbits), np.int64)
+    return Flows(members, members, np.zeros(len(orbits)), pairs[0], pairs[1], total, len(groups) // len(orbits))
+
+
+def _busiest(links: Links, plan: _Plan) -> float:
+    """Load of the busiest link, for each byte of the collective, of all messages of one group alone."""
+    found, loads = [], []
+    for index, step in enumerate(plan[2].steps):
+        routes = links.routes(*_spelled(plan, index))
+        found.append(routes.links)
+        loads.append(step.repeat * step.fraction * _share(step, plan[0]) * routes.shares)
+    local = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
+    return float(np.bincount(local, np.concatenate(loads)).max())

@@ -1,0 +1,419 @@
+"""The link model: routes against brute force, fair shares from the textbook, and collectives worked by hand.
+
+Where the members of all groups are alike the link model must say what alpha-beta says; where it differs by
+construction, a bound holds.
+"""
+
+import itertools
+import json
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_collectives import links_of as oracle_links
+from test_collectives import meshes
+
+from scaleout.cli import main
+from scaleout.collectives import ALGORITHMS, schedule, transfers
+from scaleout.errors import ConfigError
+from scaleout.network import alpha_beta
+from scaleout.network.bound import wire_bound
+from scaleout.network.demand import demand_of, demand_of_message, messages_of
+from scaleout.network.link import collective_cost
+from scaleout.network.links import links_of
+from scaleout.network.sharing import max_min
+from scaleout.network.symmetry import Symmetry, symmetry
+from scaleout.network.traffic import Traffic
+from scaleout.placement import arrange, place, siblings
+from scaleout.topology import Dimension, Topology, load_topology
+
+ALPHA, BANDWIDTH = 700e-9, 25e9
+N = 128e6  # bytes; 5.12 ms on a link
+LINK = N / BANDWIDTH
+RING4 = Topology("ring-4", (Dimension("ring", 4, BANDWIDTH, ALPHA),))
+SWITCH4 = Topology("switch-4", (Dimension("switch", 4, BANDWIDTH, ALPHA),))
+
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
+
+
+def cost_of(name, kind, algorithm, group=None, size_bytes=N, **options):
+    topology = load_topology(name) if isinstance(name, str) else name
+    ranks = range(topology.num_ranks) if group is None else group
+    return collective_cost(kind, size_bytes, topology, ranks, algorithm, **options)
+
+
+# ---- Links and routes
+
+
+def test_links_have_names():
+    topology = Topology(
+        "all",
+        (
+            Dimension("ring", 4, 1.0, 0.0),
+            Dimension("ring", 2, 1.0, 0.0),
+            Dimension("switch", 2, 1.0, 0.0),
+            Dimension("fully_connected", 3, 1.0, 0.0),
+        ),
+    )
+    links = links_of(topology, injection_bytes_per_s=1.0)
+    names = [links.name(port * 48 + 5) for port in range(len(links.ports))]
+    assert names == [
+        "ring 0: 5 -> 6",
+        "ring 0: 5 -> 4",
+        "ring 1: 5 -> 1",
+        "switch 2: port of rank 5, up",
+        "switch 2: port of rank 5, down",
+        "fully_connected 3: 5 -> 21",
+        "fully_connected 3: 5 -> 37",
+        "injection of rank 5",
+    ]
+    assert len(links) == 48 * 8
+
+
+def test_half_way_round_a_ring_half_goes_each_way():
+    routes = links_of(RING4).routes(np.array([0, 1, 3]), np.array([2, 0, 3]))
+    assert routes.offsets.tolist() == [0, 4, 5, 5]
+    assert routes.links.tolist() == [0, 1, 4, 7, 5]  # 0 -> 1 -> 2 and 0 -> 3 -> 2; 1 -> 0; nothing
+    assert routes.shares.tolist() == [0.5, 0.5, 0.5, 0.5, 1.0]
+    assert routes.latency_s.tolist() == [2 * ALPHA, ALPHA, 0.0]
+
+
+@given(meshes(), st.data())
+@settings(max_examples=80)
+def test_routes_equal_brute_force(mesh, data):
+    """Each message's links, one by one, against the hop-by-hop oracle of the collectives."""
+    topology, _ = mesh
+    rank = st.integers(0, topology.num_ranks - 1)
+    pairs = data.draw(st.lists(st.tuples(rank, rank), min_size=1, max_size=20))
+    links = links_of(topology)
+    routes = links.routes(*np.array(pairs).T)
+    for index, (source, destination) in enumerate(pairs):
+        part = slice(routes.offsets[index], routes.offsets[index + 1])
+        found = sorted(zip(map(links.name, routes.links[part].tolist()), routes.shares[part].tolist(), strict=True))
+        expected, latency = [], 0.0
+        at, to = (list(point) for point in topology.coordinates([source, destination]).tolist())
+        for d, dimension in enumerate(topology.dimensions):
+            if at[d] != to[d]:
+                taken, hops = oracle_links(dimension, at[d], to[d])
+                latency += hops * dimension.latency_s
+                expected += [(oracle_name(topology, at, d, link), share) for link, share in taken]
+                at[d] = to[d]
+        assert found == sorted(expected)
+        assert routes.latency_s[index] == pytest.approx(latency, rel=1e-12)
+
+
+def oracle_name(topology, at, d, link):
+    dimension = topology.dimensions[d]
+
+    def rank(place):
+        return int(np.ravel_multi_index((*at[:d], place % dimension.size, *at[d + 1 :]), topology.shape, order="F"))
+
+    start = f"{dimension.kind} {d}"
+    if dimension.kind == "switch":
+        return f"{start}: port of rank {rank(link[1])}, {'up' if link[0] == 'out' else 'down'}"
+    if dimension.kind == "fully_connected":
+        return f"{start}: {rank(link[0])} -> {rank(link[1])}"
+    return f"{start}: {rank(link[1])} -> {rank(link[1] + link[0])}"
+
+
+# ---- Fair shares
+
+
+def test_max_min_from_the_textbook():
+    """Bertsekas and Gallager, Fig. 6.10: five sessions on a line of links of capacity 1.
+
+    Sessions 2, 3 and 5 share a link and get 1/3 each, session 1 the 2/3 that are left on the one it shares with 3,
+    and session 4 all of a link of its own.
+    """
+    crossing = {0: [0], 1: [1], 2: [0, 1], 3: [3], 4: [1, 2]}
+    flows = np.array([flow for flow, links in crossing.items() for _ in links])
+    links = np.array([link for links in crossing.values() for link in links])
+    rates = max_min(flows, links, np.ones(len(links)), num_flows=5, bytes_per_s=np.ones(4))
+    assert rates.tolist() == pytest.approx([2 / 3, 1 / 3, 1 / 3, 1, 1 / 3])
+
+
+@st.composite
+def sharings(draw):
+    num_flows, num_links = draw(st.integers(1, 8)), draw(st.integers(1, 6))
+    link = st.integers(0, num_links - 1)
+    crossing = [sorted(draw(st.sets(link, min_size=1))) for _ in range(num_flows)]
+    weight = st.sampled_from([0.25, 0.5, 1.0, 3.0])
+    rows = [(flow, link, draw(weight)) for flow, links in enumerate(crossing) for link in links]
+    speeds = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0, 10 / 3]), min_size=num_links, max_size=num_links))
+    return rows, num_flows, np.array(speeds)
+
+
+@given(sharings(), st.randoms(use_true_random=False))
+def test_rates_are_max_min_fair_in_any_order(sharing, random):
+    rows, num_flows, speeds = sharing
+
+    def rates_of(rows):
+        flows, links, weights = (np.array(column) for column in zip(*rows, strict=True))
+        return max_min(flows, links, weights, num_flows=num_flows, bytes_per_s=speeds)
+
+    rates = rates_of(rows)
+    carried = np.zeros(len(speeds))
+    for flow, link, weight in rows:
+        carried[link] += weight * rates[flow]
+    assert (carried <= speeds * (1 + 1e-9)).all()
+    for flow in range(num_flows):  # a full link on which nobody is faster: that is what max-min fair means
+        mine = [link for other, link, _ in rows if other == flow]
+        assert any(
+            carried[link] >= speeds[link] * (1 - 1e-9)
+            and all(rates[other] <= rates[flow] * (1 + 1e-9) for other, at, _ in rows if at == link)
+            for link in mine
+        )
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert rates_of(shuffled).tobytes() == rates.tobytes()
+
+
+# ---- Messages that meet
+
+
+def run(topology, messages):
+    """Start messages (source, destination, bytes, start); return when each has arrived."""
+    traffic = Traffic(links_of(topology))
+    for number, (source, destination, size_bytes, start_s) in enumerate(messages):
+        demand = demand_of_message(traffic.links, source, destination)
+        traffic.begin(number, demand, size_bytes, now_s=0.0, before_s=start_s)
+    arrived = {}
+    while np.isfinite(now_s := traffic.next_s):
+        for number in traffic.advance(now_s)[1]:
+            arrived[number] = now_s
+    return [arrived[number] for number in range(len(messages))]
+
+
+def test_a_message_alone_takes_latency_and_bytes():
+    assert run(RING4, [(0, 1, N, 1.0)]) == pytest.approx([1.0 + ALPHA + LINK], rel=1e-12)
+    assert run(SWITCH4, [(3, 1, N, 0.0)]) == pytest.approx([ALPHA + LINK], rel=1e-12)
+    assert run(RING4, [(0, 2, N, 0.0)]) == pytest.approx([2 * ALPHA + LINK / 2], rel=1e-12)  # half each way
+
+
+def test_two_messages_that_share_a_link_halve():
+    """Out of one port to two others; into one port from two others; and two that do not meet."""
+    assert run(SWITCH4, [(0, 1, N, 0.0), (0, 2, N, 0.0)]) == pytest.approx([ALPHA + 2 * LINK] * 2, rel=1e-12)
+    assert run(SWITCH4, [(0, 2, N, 0.0), (1, 2, N, 0.0)]) == pytest.approx([ALPHA + 2 * LINK] * 2, rel=1e-12)
+    assert run(SWITCH4, [(0, 1, N, 0.0), (1, 0, N, 0.0)]) == pytest.approx([ALPHA + LINK] * 2, rel=1e-12)
+
+
+def test_a_message_that_ends_frees_its_share():
+    """The short one needs 2 x n / 4 at half rate; by then the long one has sent n / 4, and 3 n / 4 are left."""
+    short, long = run(SWITCH4, [(0, 1, N / 4, 0.0), (0, 2, N, 0.0)])
+    assert short == pytest.approx(ALPHA + LINK / 2, rel=1e-12)
+    assert long == pytest.approx(ALPHA + LINK / 2 + 3 / 4 * LINK, rel=1e-12)
+
+
+def test_a_message_that_starts_takes_its_share():
+    """Alone for half its bytes; then two share, until the first ends after n; the second has n / 2 left."""
+    first, second = run(SWITCH4, [(0, 1, N, 0.0), (0, 2, N, LINK / 2)])
+    assert first == pytest.approx(ALPHA + 3 / 2 * LINK, rel=1e-12)
+    assert second == pytest.approx(ALPHA + 2 * LINK, rel=1e-12)
+
+
+def test_three_messages_on_two_links():
+    """1 -> 2 -> 3 against 1 -> 2 and 2 -> 3 on a long ring, with a link that two more share: max-min, in time.
+
+    On 2 -> 3 three messages get 1/3; the one on 1 -> 2 gets the 2/3 that are left, and n takes it 1.5 n.
+    """
+    ring = Topology("ring-9", (Dimension("ring", 9, BANDWIDTH, 0.0),))
+    long, alone, *shared = run(ring, [(1, 3, N, 0.0), (1, 2, N, 0.0), (2, 3, N, 0.0), (2, 4, N, 0.0)])
+    assert alone == pytest.approx(1.5 * LINK, rel=1e-12)
+    assert [long, *shared] == pytest.approx([3 * LINK] * 3, rel=1e-12)
+
+
+# ---- Collectives worked by hand
+
+
+def test_all_to_all_on_a_torus_is_at_its_bisection():
+    """Half of the 8x16 torus sends n / 2 each to the other half, over 2 x 8 links each way: 64 n / 2 / 16 = 2 n."""
+    cost = cost_of("torus-8x16", "all_to_all", "direct")
+    assert cost.time_s == pytest.approx(12 * ALPHA + 2 * LINK, rel=1e-12)
+    assert cost.num_transfers == 128 * 127
+    first, second, *rest = cost.busiest_links
+    assert (first.link, second.link) == ("ring 1: 0 -> 8", "ring 1: 0 -> 120")
+    assert first.alike == 128
+    assert first.size_bytes == pytest.approx(2 * N, rel=1e-12)
+    assert first.utilisation == pytest.approx(2 * LINK / cost.time_s, rel=1e-12)
+    assert [use.size_bytes for use in rest] == pytest.approx([N, N], rel=1e-12)  # rings of 8: half as far
+
+
+def test_all_reduce_on_a_ring_in_one_direction_and_in_both():
+    one = cost_of("ring-128", "all_reduce", "ring")
+    assert one.time_s == pytest.approx(2 * 127 * (ALPHA + LINK / 128), rel=1e-12)
+    assert [use.link for use in one.busiest_links] == ["ring 0: 0 -> 1"]
+    both = cost_of("ring-128", "all_reduce", "bidirectional_ring")
+    assert both.time_s == pytest.approx(2 * 127 * (ALPHA + LINK / 256), rel=1e-12)
+    assert [use.link for use in both.busiest_links] == ["ring 0: 0 -> 1", "ring 0: 0 -> 127"]
+    assert both.busiest_links[0].size_bytes == pytest.approx(127 / 128 * N, rel=1e-12)
+
+
+def test_groups_that_interleave_share_the_links_of_a_ring():
+    cost = cost_of("ring-128", "all_gather", "ring", range(0, 128, 4))
+    assert cost.time_s == pytest.approx(31 * (4 * ALPHA + 4 * LINK / 32), rel=1e-12)
+
+
+def test_a_root_sends_one_level_of_a_binomial_tree_after_another():
+    """Each level starts when the one before has left: 2 n out of the root's port; the last hop's latency follows.
+
+    Rank 2 has the buffer at alpha + n, sends it on by 2 alpha + 2 n; the root's second message arrives before.
+    """
+    assert cost_of(SWITCH4, "broadcast", "binomial_tree").time_s == pytest.approx(2 * ALPHA + 2 * LINK, rel=1e-12)
+    # Reduce: the root takes both messages one after another.
+    assert cost_of(SWITCH4, "reduce", "binomial_tree").time_s == pytest.approx(2 * ALPHA + 2 * LINK, rel=1e-12)
+
+
+def test_a_rank_may_inject_less_than_its_links_carry():
+    """Four ranks, all connected: 3 links of 25 GB/s out of a rank, of which it can fill one and a half."""
+    mesh = Topology("mesh", (Dimension("fully_connected", 4, BANDWIDTH, ALPHA),))
+    assert cost_of(mesh, "all_gather", "direct").time_s == pytest.approx(ALPHA + LINK / 4, rel=1e-12)
+    limited = cost_of(mesh, "all_gather", "direct", injection_bytes_per_s=1.5 * BANDWIDTH)
+    assert limited.time_s == pytest.approx(ALPHA + LINK / 2, rel=1e-12)
+    assert limited.busiest_links[0].link == "injection of rank 0"
+    with pytest.raises(ConfigError, match="give a limit above zero"):
+        cost_of(mesh, "all_gather", "direct", injection_bytes_per_s=0.0)
+
+
+def test_no_bytes_and_a_group_of_one_cost_nothing():
+    assert cost_of("torus-8x16", "all_reduce", "ring", size_bytes=0).time_s == 0
+    assert cost_of("torus-8x16", "all_reduce", "ring", [7]).busiest_links == ()
+
+
+# ---- Laws
+
+
+@st.composite
+def collectives(draw, *, regular=None):
+    """A topology, a group (of a mesh axis, or any ranks), and its algorithms by kind."""
+    topology, groups = draw(meshes())
+    if draw(st.booleans()) if regular is None else regular:
+        group = groups[0]
+    else:
+        group = draw(st.lists(st.integers(0, topology.num_ranks - 1), min_size=1, max_size=8, unique=True))
+    return topology, group, draw(st.sampled_from([1.0, 40.0, 1e6]))
+
+
+def kinds_of(algorithm, placement):
+    if placement.num_ranks > 1:
+        yield from (kind for kind in algorithm.schedules if algorithm.supports(kind, placement) is None)
+
+
+ROOTED = ("broadcast", "reduce")
+
+
+@each_algorithm
+@given(case=collectives(regular=True))
+@settings(max_examples=25)
+def test_link_equals_alpha_beta_where_members_are_alike(algorithm, case):
+    """Rings all round, switches and full meshes. Pipelined schedules are steady flows, so they agree as well."""
+    topology, group, size_bytes = case
+    placement = place(topology, group)
+    if any(extent.dimension.kind == "ring" and not extent.wraps for extent in placement.extents):
+        return  # the ends of a line are not like its middle
+    for kind in kinds_of(algorithm, placement):
+        found = cost_of(topology, kind, algorithm.name, group, size_bytes).time_s
+        expected = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm.name).time_s
+        if kind in ROOTED and not schedule(kind, placement, algorithm=algorithm.name).pipelined:
+            assert found <= expected * 1.1  # whoever has its message goes on
+        else:
+            assert found == pytest.approx(expected, rel=1e-9), kind
+
+
+@each_algorithm
+@given(case=collectives())
+@settings(max_examples=25)
+def test_link_is_near_alpha_beta_anywhere_and_never_beats_the_wire(algorithm, case):
+    """A member that goes on early mostly gains, but its messages may meet those of the step before: up to twice."""
+    topology, group, size_bytes = case
+    placement = place(topology, group)
+    for kind in kinds_of(algorithm, placement):
+        cost = cost_of(topology, kind, algorithm.name, group, size_bytes)
+        charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm.name).time_s
+        assert wire_bound(kind, size_bytes, placement) * (1 - 1e-9) <= cost.time_s <= charged * 2
+        assert cost == cost_of(topology, kind, algorithm.name, group, size_bytes)
+        assert all(0 < use.utilisation <= 1 + 1e-9 for use in cost.busiest_links)
+
+
+@each_algorithm
+@given(case=collectives())
+@settings(max_examples=20)
+def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case):
+    """With and without symmetry: same times to the last bit, and every link carries what brute force says."""
+    topology, group, size_bytes = case
+    placement = place(topology, group)
+    groups = siblings(topology, group)
+    links = links_of(topology)
+    family = np.full(topology.num_ranks, -1)
+    for number, members in enumerate(groups):
+        family[list(members)] = number
+    for kind in kinds_of(algorithm, placement):
+        steps = schedule(kind, placement, algorithm=algorithm.name)
+        if steps.pipelined:
+            continue
+        found = symmetry(topology, [family], messages=messages_of(topology, groups, kind, algorithm.name))
+        times, carried = [], []
+        for each in (Symmetry(), found):
+            traffic = Traffic(links)
+            traffic.begin(0, demand_of(links, each, groups, kind, algorithm.name), size_bytes, now_s=0.0, before_s=1e-6)
+            while np.isfinite(now_s := traffic.next_s):
+                traffic.advance(now_s)
+                times.append(now_s)
+            carried.append(traffic.link_bytes)
+        assert times[: len(times) // 2] == times[len(times) // 2 :]
+        ranks = np.tile(np.arange(topology.num_ranks), len(links.ports))
+        stand = np.repeat(np.arange(len(links.ports)), topology.num_ranks) * topology.num_ranks + found.first(ranks)
+        assert carried[0] == pytest.approx(carried[1][stand], rel=1e-9)
+        assert carried[0] == pytest.approx(brute_force_bytes(links, groups, steps, size_bytes), rel=1e-9)
+
+
+def brute_force_bytes(links, groups, steps, size_bytes):
+    carried = np.zeros(len(links))
+    for group, step in itertools.product(groups, steps.steps):
+        placement, order = arrange(links.topology, group)
+        sources, destinations, fractions = transfers(step, placement)
+        routes = links.routes(np.array(order)[sources], np.array(order)[destinations])
+        message = np.repeat(np.arange(len(sources)), np.diff(routes.offsets))
+        np.add.at(carried, routes.links, routes.shares * fractions[message] * step.repeat * size_bytes)
+    return carried
+
+
+# ---- The command line
+
+
+def test_the_command_prices_by_links_and_names_the_busiest(monkeypatch, capsys):
+    arguments = ["all_to_all", "--bytes", "128MB", "--topology", "torus-8x16", "--network", "link"]
+    monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments, "--json"])
+    main()
+    rows = json.loads(capsys.readouterr().out)["results"]
+    direct = next(row for row in rows if row["algorithm"] == "direct")
+    assert direct["time_s"] == pytest.approx(12 * ALPHA + 2 * LINK)
+    assert direct["network"] == "link"
+    assert direct["busiest_links"][0]["link"] == "ring 1: 0 -> 8"
+    monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])
+    main()
+    out = capsys.readouterr().out
+    assert "busiest links of direct" in out
+    assert "ring 1: 0 -> 8" in out
+
+
+def test_an_injection_limit_needs_the_link_model(monkeypatch, capsys):
+    arguments = ["all_gather", "--bytes", "1MB", "--topology", "mi210-node", "--injection", "80 GB/s"]
+    monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "--injection is a limit of the link model; add --network link" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments, "--network", "link", "--json"])
+    main()
+    first = json.loads(capsys.readouterr().out)["results"][0]
+    assert first["time_s"] == pytest.approx(ALPHA + 3 / 4 * 1e6 / 80e9)
+
+
+def test_no_bytes_have_no_bandwidth(monkeypatch, capsys):
+    for network in ("alpha_beta", "link"):
+        arguments = ["all_gather", "--bytes", "0", "--topology", "mi210-node", "--network", network, "--json"]
+        monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])
+        main()
+        assert json.loads(capsys.readouterr().out)["results"][0]["bus_bandwidth_bytes_per_s"] == 0
