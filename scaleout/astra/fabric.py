@@ -83,9 +83,13 @@ class AwareFabric:
         self._links.carry(source, target, size_bytes, deliver)
 
     def joined(self, meeting: Meeting, unit: Unit, index: int) -> None:
-        """Begin at the end of this nanosecond, when it is known whether all begin together."""
+        """Begin now, or if all may begin together, at the end of this nanosecond, when it is known."""
+        now_ns = self._clock.now_ns
+        if not self._new and (self._links.num_messages or meeting.came[0][2] != now_ns):
+            self._begin_each([(meeting, unit, index)])
+            return
         if not self._new:
-            self._clock.at(self._clock.now_ns, self._begin)
+            self._clock.at(now_ns, self._begin)
         self._new.append((meeting, unit, index))
 
     def _begin(self) -> None:
@@ -98,6 +102,10 @@ class AwareFabric:
             for unit, index, _ in meeting.came:
                 self._clock.at(end_ns, partial(self._end, unit, index), known_ns=end_ns - self._job.endpoint_ns)
             return
+        self._begin_each(new)
+
+    def _begin_each(self, new: list[tuple[Meeting, Unit, int]]) -> None:
+        """Let every rank send for itself."""
         for meeting, unit, index in new:
             units = [unit] if len(unit.ranks) == 1 else unit.part([(rank,) for rank in unit.ranks])
             for each in units:

@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from scaleout.astra.algorithms import TREE, Named, Steps, build, check
-from scaleout.astra.algorithms.double_binary_tree import Tree
 from scaleout.astra.job import Job
 from scaleout.errors import ConfigError
 
@@ -50,13 +49,13 @@ class Plan:
     streams : tuple of tuple of Phase
     capacity : int
         Streams that run in a queue at a time.
-    num_trees : int
-        Streams that took a tree: the next collective goes on with the other.
+    tree_dimensions : frozenset of int
+        Where every stream takes a tree, in turns that go on with the next collective.
     """
 
     streams: tuple[tuple[Phase, ...], ...]
     capacity: int
-    num_trees: int
+    tree_dimensions: frozenset[int]
 
 
 @dataclass
@@ -152,7 +151,9 @@ def _order(kind: str, dimensions: tuple[int, ...], *, baseline: bool) -> list[tu
     return [(kind, dimension, "all") for dimension in order]
 
 
-def plan_collective(job: Job, kind: str, size_bytes: int, *, involved: tuple[bool, ...] = (), tree: int = 0) -> Plan:
+def plan_collective(
+    job: Job, kind: str, size_bytes: int, *, involved: tuple[bool, ...] = (), trees: tuple[int, ...] = ()
+) -> Plan:
     """Plan a collective of all ranks.
 
     Parameters
@@ -162,8 +163,8 @@ def plan_collective(job: Job, kind: str, size_bytes: int, *, involved: tuple[boo
     size_bytes : int
     involved : tuple of bool
         Dimensions that take part; those beyond its length do.
-    tree : int
-        Which of the two trees the first stream takes.
+    trees : tuple of int
+        Which of the two trees the first stream takes in each dimension; tree 0 beyond its length.
 
     Raises
     ------
@@ -177,7 +178,7 @@ def plan_collective(job: Job, kind: str, size_bytes: int, *, involved: tuple[boo
         num_ranks = job.network.num_ranks if dimension == FLAT else job.network.dimensions[dimension].size
         check(choice, leg, num_ranks, where=f"{kind}-implementation, dimension {max(dimension, 0)}")
         legs.append(_Leg(leg, dimension, share, choice, num_ranks))
-    return _plan(job, kind, size_bytes, legs=legs, tree=tree)
+    return _plan(job, kind, size_bytes, legs=legs, trees=trees)
 
 
 def plan_group(job: Job, kind: str, size_bytes: int, num_members: int) -> Plan:
@@ -196,26 +197,26 @@ def plan_group(job: Job, kind: str, size_bytes: int, num_members: int) -> Plan:
     if any(name.algorithm == TREE for name in names):
         raise ConfigError(f"{kind}-implementation: {TREE} crashes in communicator groups; use ring")
     share = "first" if kind == "all-reduce" else "all"
-    return _plan(job, kind, size_bytes, legs=[_Leg(kind, GROUP, share, Named("ring"), num_members)], tree=0)
+    return _plan(job, kind, size_bytes, legs=[_Leg(kind, GROUP, share, Named("ring"), num_members)], trees=())
 
 
-def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], tree: int) -> Plan:
+def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], trees: tuple[int, ...]) -> Plan:
     chunk, num_streams = split(size_bytes, job.system.splits, kind=kind, num_ranks=job.network.num_ranks)
     queues = Queues(job.num_queues, Counter())
-    num_trees = 0
     made: dict[tuple[int, int, int, int], Steps] = {}  # streams that do the same share their steps
     streams = []
-    for _ in range(num_streams):
+    for stream in range(num_streams):
         data = chunk
         phases = []
         for place, leg in enumerate(legs):
             queue = queues.take(leg.level, leg.share)
-            turn, direction = (tree + num_trees) % 2, -1 if queue % 2 else 1
+            first = trees[leg.level] if leg.level < len(trees) else 0
+            turn, direction = (first + stream) % 2, -1 if queue % 2 else 1
             key = (place, data, turn, direction)
             if key not in made:
                 made[key] = build(leg.choice, leg.kind, leg.num_ranks, size_bytes=data, tree=turn, direction=direction)
-            num_trees += isinstance(made[key], Tree)
             phases.append(Phase(leg.kind, leg.dimension, (leg.level, queue), made[key]))
             data = leg.size_after(data)
         streams.append(tuple(phases))
-    return Plan(tuple(streams), -(-job.system.active_chunks // job.num_queues), num_trees)
+    tree_dimensions = frozenset(leg.dimension for leg in legs if leg.choice.algorithm == TREE)
+    return Plan(tuple(streams), -(-job.system.active_chunks // job.num_queues), tree_dimensions)

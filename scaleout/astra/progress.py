@@ -39,8 +39,8 @@ class Unit:
         When the last task ended; sums of the durations of computation, and of communication that holds its slot.
     met : Counter
         Collectives of each group that the ranks came to.
-    num_trees : int
-        Streams that took a tree.
+    trees : Counter
+        Streams that took a tree, by dimension.
     parts : list of Unit
         What became of a unit that parted.
     """
@@ -51,7 +51,7 @@ class Unit:
         self.left = len(graph.tasks)
         self.finish_ns = self.compute_ns = self.communication_ns = 0
         self.met: Counter[str] = Counter()
-        self.num_trees = 0
+        self.trees: Counter[int] = Counter()
         self.parts: list[Unit] = []
         self.running: dict[int, int] = {}  # task to when it started
         self._waiting = list(graph.num_dependencies)
@@ -64,7 +64,7 @@ class Unit:
             unit = Unit.__new__(Unit)
             unit.__dict__.update(self.__dict__)
             unit.ranks, unit.parts = tuple(ranks), []
-            unit.met, unit.running = self.met.copy(), dict(self.running)
+            unit.met, unit.trees, unit.running = self.met.copy(), self.trees.copy(), dict(self.running)
             unit._waiting, unit._ready, unit._busy = list(self._waiting), list(self._ready), list(self._busy)
             self.parts.append(unit)
         return self.parts

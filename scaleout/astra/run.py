@@ -84,7 +84,7 @@ class _Simulation:
         self.mail = Mail(self.clock, self.fabric.carry, rendezvous=job.rendezvous)
         self.meetings: dict[tuple[str, int], Meeting] = {}
         self.everyone = tuple(range(job.network.num_ranks))
-        self.plan_world: Callable[[str, int, tuple[bool, ...], int], Plan] = lru_cache(maxsize=None)(self._plan_world)
+        self.plan_world: Callable[..., Plan] = lru_cache(maxsize=None)(self._plan_world)
         self.plan_group: Callable[[str, int, int], Plan] = lru_cache(maxsize=None)(partial(plan_group, job))
         _check_peers(job)
         self.units = _units(job)
@@ -138,10 +138,10 @@ class _Simulation:
         unit.met[group] += 1
         meeting = self.meetings.get((group, number))
         if meeting is None:
-            meeting = Meeting(group, number, members, task, self.plan(task, len(members), unit.num_trees))
+            meeting = Meeting(group, number, members, task, self.plan(task, len(members), unit))
             self.meetings[group, number] = meeting
         meeting.join(unit, index, self.clock.now_ns)
-        unit.num_trees += meeting.plan.num_trees
+        unit.trees.update(dict.fromkeys(meeting.plan.tree_dimensions, len(meeting.plan.streams)))
         if meeting.is_complete:
             del self.meetings[group, number]
         self.fabric.joined(meeting, unit, index)
@@ -159,13 +159,14 @@ class _Simulation:
                 )
         return task.group, self.everyone if len(members) == len(self.everyone) else members
 
-    def plan(self, task: Task, num_members: int, tree: int) -> Plan:
+    def plan(self, task: Task, num_members: int, unit: Unit) -> Plan:
         if num_members == len(self.everyone):
-            return self.plan_world(task.kind, task.size_bytes, task.involved, tree % 2)
+            trees = tuple(unit.trees[dimension] % 2 for dimension in range(len(self.job.network.dimensions)))
+            return self.plan_world(task.kind, task.size_bytes, task.involved, trees)
         return self.plan_group(task.kind, task.size_bytes, num_members)
 
-    def _plan_world(self, kind: str, size_bytes: int, involved: tuple[bool, ...], tree: int) -> Plan:
-        return plan_collective(self.job, kind, size_bytes, involved=involved, tree=tree)
+    def _plan_world(self, kind: str, size_bytes: int, involved: tuple[bool, ...], trees: tuple[int, ...]) -> Plan:
+        return plan_collective(self.job, kind, size_bytes, involved=involved, trees=trees)
 
 
 def _units(job: Job) -> list[Unit]:
@@ -183,9 +184,10 @@ def _units(job: Job) -> list[Unit]:
 def _check_peers(job: Job) -> None:
     """Check that sends, receives and collectives name ranks and groups that there are."""
     num_ranks = job.network.num_ranks
+    first_of: dict[int, int] = {}
     for rank, number in enumerate(job.graph_of):
         graph = job.graphs[number]
-        if not graph.has_messages and job.graph_of.index(number) < rank:
+        if first_of.setdefault(number, rank) < rank and not graph.has_messages:
             continue
         for task in graph.tasks:
             if task.work in (Work.SEND, Work.RECV) and (not 0 <= task.peer < num_ranks or task.peer == rank):

@@ -9,6 +9,7 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; Cha
 import itertools
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 
 from scaleout import chakra
@@ -86,7 +87,7 @@ class Graph:
     users: tuple[tuple[int, ...], ...]
     num_dependencies: tuple[int, ...]
 
-    @property
+    @cached_property
     def has_messages(self) -> bool:
         """Whether the rank sends to or receives from a single other one."""
         return any(task.work in (Work.SEND, Work.RECV) for task in self.tasks)

@@ -1,0 +1,269 @@
+"""`scaleout astra` on small inputs of our own: nanoseconds worked by hand, and every bad input by its message.
+
+The network has 27 GB/s, which at 2**30 bytes a GB is 28.99 bytes a ns; latency 500 ns; endpoint delay 10 ns;
+local memory 1000 GB/s.
+"""
+
+import json
+import sys
+
+import pytest
+
+from scaleout.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
+from scaleout.cli import main
+
+ALGORITHMS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+
+
+def node(number, kind, *, deps=(), micros=0, **attributes):
+    found = [conventional_attribute(name, value) for name, value in {"is_cpu_op": False, **attributes}.items()]
+    kind = NodeType[f"{kind}_NODE"]
+    return Node(id=number, name=f"n{number}", type=kind, data_deps=deps, duration_micros=micros, attr=found)
+
+
+def coll(number, kind, size, **more):
+    return node(number, "COMM_COLL", comm_type=CollectiveCommType[kind], comm_size=size, **more)
+
+
+def send(number, target, size, tag=0, **more):
+    return node(number, "COMM_SEND", comm_dst=target, comm_tag=tag, comm_size=size, **more)
+
+
+def recv(number, source, size, tag=0, **more):
+    return node(number, "COMM_RECV", comm_src=source, comm_tag=tag, comm_size=size, **more)
+
+
+def comp(number, micros=1, **more):
+    return node(number, "COMP", micros=micros, **more)
+
+
+@pytest.fixture
+def astra(tmp_path, monkeypatch, capsys):
+    """Write the inputs, run the command line in this process; return its exit code, output and error output."""
+
+    def run(ranks, *flags, algorithm="ring", groups=None, network=None, system=None, drop=(), counts=None, kind="Ring"):
+        for rank, nodes in enumerate(ranks):
+            write(tmp_path / f"w.{rank}.et", GlobalMetadata(version="0.0.4"), nodes)
+        counts = counts or [len(ranks)]
+        names = algorithm if isinstance(algorithm, list) else [algorithm] * len(counts)
+        lists = {"topology": [kind] * len(counts), "npus_count": counts}
+        lists |= {"bandwidth": [27.0] * len(counts), "latency": [500.0] * len(counts), **(network or {})}
+        (tmp_path / "network.yml").write_text("\n".join(f"{key}: {json.dumps(value)}" for key, value in lists.items()))
+        values = {"endpoint-delay": 10, "preferred-dataset-splits": 1, "local-mem-bw": 1000}
+        values |= {f"{each}-implementation": names for each in ALGORITHMS} | (system or {})
+        text = json.dumps({key: value for key, value in values.items() if key not in drop})
+        (tmp_path / "system.json").write_text(text)
+        arguments = ["scaleout", "astra", f"--workload-configuration={tmp_path / 'w'}"]
+        arguments += ["--system-configuration", str(tmp_path / "system.json")]
+        arguments += [f"--network-configuration={tmp_path / 'network.yml'}"]
+        if groups:
+            (tmp_path / "groups.json").write_text(json.dumps(groups))
+            arguments += ["--comm-group-configuration", str(tmp_path / "groups.json")]
+        monkeypatch.setattr(sys, "argv", [*arguments, *flags])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def times(answer):
+    code, out, err = answer
+    assert (code, err) == (0, ""), err
+    return json.loads(out)
+
+
+# A send of 2899 bytes takes floor(500 h + 2899 / 28.991) = 500 h + 99 ns; of 11596 bytes in four parts, the same.
+SEND = 599
+
+
+def test_a_ring_all_reduce_by_hand(astra):
+    """10, then six steps of 599 + 10, three of them with a reduction of 3 floor(2899 / 1000) = 6."""
+    found = times(astra([[coll(0, "ALL_REDUCE", 11596)]] * 4, "--json"))
+    assert found["time_ns"] == 10 + 6 * (SEND + 10) + 3 * 6 == 3682
+    assert found["per_rank_ns"] == [3682] * 4
+    assert found["exposed_communication_ns"] == 3682
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "algorithm", "expected"),
+    [
+        ("ALL_GATHER", 2899, "ring", 10 + 3 * 609),
+        ("REDUCE_SCATTER", 11596, "ring", 10 + 3 * (609 + 6)),
+        ("ALL_TO_ALL", 11596, "ring", 10 + 6 * 609),
+        ("ALL_TO_ALL", 11596, "direct", 10 + 1099 + 10),  # the farthest is two hops away
+        ("ALL_GATHER", 2899, "direct", 10 + 1099 + 10),
+        ("REDUCE_SCATTER", 11596, "direct", 10 + 1099 + 10 + 6),
+        ("ALL_TO_ALL", 11596, "direct1", 10 + 609 + 1109 + 609),  # distances 1, 2, 3 one after the other
+        ("ALL_GATHER", 2899, "halvingDoubling", 10 + 1109 + 10 + 500 + 199),  # 2 hops, then twice the size over one
+    ],
+)
+def test_collectives_of_four_on_a_ring_by_hand(astra, kind, size, algorithm, expected):
+    assert times(astra([[coll(0, kind, size)]] * 4, "--json", algorithm=algorithm))["time_ns"] == expected
+
+
+def test_a_double_binary_tree_by_hand(astra):
+    """Tree 0 of four: root 3 above 1, which is above 0 and 2. Up: 1 -> 3 is two hops."""
+    found = times(astra([[coll(0, "ALL_REDUCE", 2899)]] * 4, "--json", algorithm="doubleBinaryTree"))
+    root = 10 + (SEND + 10 + 6) + (SEND + 500 + 10 + 6)
+    middle = root + (SEND + 500 + 10 + 6)
+    leaf = middle + SEND + 10
+    assert found["per_rank_ns"] == [leaf, middle, leaf, root]
+
+
+def test_chunks_pass_a_queue_one_after_the_other_or_together(astra):
+    job = [[coll(0, "ALL_REDUCE", 4 * 11596)]] * 4
+    alone = 3682
+    four = {"preferred-dataset-splits": 4}
+    assert times(astra(job, "--json", system=four))["time_ns"] == 4 * alone
+    assert times(astra(job, "--json", system=four | {"active-chunks-per-dimension": 4}))["time_ns"] == alone
+
+
+def test_dimensions_follow_each_other(astra):
+    """On 2 x 2 a reduce-scatter, an all-reduce of half, an all-gather; or twice an all-reduce of everything."""
+    job, wide, narrow = [[coll(0, "ALL_REDUCE", 11596)]] * 4, 500 + 199 + 10, 500 + 99 + 10
+    local = {"collective-optimization": "localBWAware"}
+    found = times(astra(job, "--json", counts=[2, 2], system=local))
+    assert found["time_ns"] == (10 + wide + 15) + (10 + 2 * narrow + 6) + (10 + wide)
+    assert times(astra(job, "--json", counts=[2, 2]))["time_ns"] == 2 * (10 + 2 * wide + 15)
+
+
+def test_computation_overlaps_and_is_not_exposed(astra):
+    job = [[comp(0, 5), coll(1, "ALL_REDUCE", 11596)]] * 4
+    found = times(astra(job, "--json"))
+    assert found["time_ns"] == 5000
+    assert found["exposed_communication_ns"] == 0
+
+
+def test_ranks_that_come_late_hold_up_the_others_as_the_ring_makes_them(astra):
+    """Rank 0 sends at 2010 and 2020, since what it waits for is there; 1 passes the first on to 2 at 2619."""
+    late = [[comp(0, 2), coll(1, "ALL_GATHER", 2899, deps=[0])]]
+    found = times(astra(late + [[coll(0, "ALL_GATHER", 2899)]] * 2, "--json"))
+    assert found["per_rank_ns"] == [2030, 2020 + SEND + 10, 2619 + SEND + 10]
+
+
+def test_messages_of_one_rank_follow_each_other(astra):
+    job = [[send(0, 1, 2899), send(1, 2, 2899, tag=1)], [recv(0, 0, 2899)], [recv(0, 0, 2899, tag=1)]]
+    assert times(astra(job, "--json"))["per_rank_ns"] == [2 * SEND, SEND, 2 * SEND]
+
+
+def test_rendezvous_asks_first(astra):
+    """A receiver's request of 8192 bytes takes 500 + floor(8192 / 28.991) = 782 ns."""
+    job = [[send(0, 1, 2899)], [comp(0, 3), recv(1, 0, 2899, deps=[0])]]
+    assert times(astra(job, "--json", "--rendezvous-protocol"))["time_ns"] == 3000 + 782 + SEND
+    assert times(astra(job, "--json", "--rendezvous-protocol=false"))["time_ns"] == 3000
+
+
+def test_contention_makes_messages_wait_for_the_link_to_a_rank(astra):
+    """Two ranks send to a third over a switch: up side by side, down one after the other (99 ns apart)."""
+    job = [[recv(0, 1, 2899), recv(1, 2, 2899)], [send(0, 0, 2899)], [send(0, 0, 2899)]]
+    assert times(astra(job, "--json", kind="Switch"))["per_rank_ns"] == [1099] * 3
+    assert times(astra(job, "--json", "--backend=aware", kind="Switch"))["per_rank_ns"] == [1297, 1198, 1297]
+
+
+def test_a_group_is_a_ring_over_its_ranks_whatever_is_asked(astra):
+    """Ranks 0 and 1 of a ring are a hop apart both ways; the delay of a group is 10 ns."""
+    job = [[coll(0, "ALL_GATHER", 2899, pg_name="1")]] * 2 + [[comp(0)]] * 2
+    found = times(astra(job, "--json", groups={"1": [0, 1]}, algorithm="direct", system={"endpoint-delay": 1000}))
+    assert found["per_rank_ns"] == [10 + SEND + 10] * 2 + [1000] * 2
+
+
+def test_the_roofline_times_computation(astra):
+    job = [[comp(0, num_ops=10**9, tensor_size=10**6), comp(1, num_ops=10**6, tensor_size=10**8)]] * 2
+    found = times(astra(job, "--json", system={"roofline-enabled": 1, "peak-perf": 100}))
+    assert found["time_ns"] == 10000 + 100000  # 1e9 / 100 TFLOP/s, and 1e8 B / 1000 GB/s
+
+
+def test_lines_and_table_and_notes(astra):
+    code, out, err = astra([[coll(0, "ALL_REDUCE", 11596)]] * 4, "--comm-scale", "2.0", "--logging-folder=log")
+    assert code == 0
+    assert "sys[3] finished, 3682 cycles, exposed communication 3682 cycles." in out
+    assert "finish [ns]" in out
+    assert err == "note: --comm-scale 2 has no effect, in ASTRA-sim and here\n"
+
+
+def test_dimensions_without_an_algorithm_take_no_part_and_a_note_says_so(astra):
+    code, out, err = astra([[coll(0, "ALL_GATHER", 2899)]] * 4, "--json", counts=[2, 2], algorithm=["ring"])
+    assert (code, json.loads(out)["time_ns"]) == (0, 10 + SEND + 10)
+    assert "has 1 of 2 dimensions" in err
+
+
+AR = [coll(0, "ALL_REDUCE", 11596)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"ranks": [AR] * 4, "flags": ["--num-queue-per-dim=2"]}, ["--num-queues-per-dim"]),
+        ({"ranks": [AR] * 4, "flags": ["--backend=ns3"]}, ["'ns3'", "unaware or aware"]),
+        ({"ranks": [AR] * 4, "flags": ["--num-queues-per-dim=0"]}, ["at least 1 queue"]),
+        ({"ranks": [AR] * 4, "flags": ["--injection-scale=0.01"]}, ["--injection-scale 0.01", "endpoint delay 0"]),
+        ({"ranks": [AR] * 4, "system": {"active-chunk-per-dimension": 1}}, ["did you mean 'active-chunks-per"]),
+        ({"ranks": [AR] * 4, "network": {"bandwith": [1.0]}}, ["unknown key 'bandwith'", "'bandwidth'"]),
+        ({"ranks": [AR] * 4, "network": {"latency": [1.0, 2.0]}}, ["one entry in every list", "latency has 2"]),
+        ({"ranks": [AR] * 4, "network": {"topology": ["Mesh"]}}, ["topology", "'Ring'"]),
+        ({"ranks": [AR] * 4, "network": {"npus_count": [1]}}, ["npus_count [1]", "at least 2"]),
+        ({"ranks": [AR] * 4, "drop": ["preferred-dataset-splits"]}, ["'preferred-dataset-splits' is missing"]),
+        ({"ranks": [AR] * 4, "drop": ["all-reduce-implementation"]}, ["no all-reduce-implementation"]),
+        ({"ranks": [AR] * 4, "system": {"endpoint-delay": 0}}, ["endpoint-delay 0 aborts"]),
+        ({"ranks": [AR] * 4, "system": {"model-shared-bus": 1}}, ["model-shared-bus", "set it to 0"]),
+        ({"ranks": [AR] * 4, "system": {"all-reduce-implementation-custom": ["x"]}}, ["not supported"]),
+        ({"ranks": [AR] * 4, "system": {"roofline-enabled": 1}}, ["peak-perf"]),
+        ({"ranks": [AR] * 4, "algorithm": "rings"}, ["unknown algorithm 'rings'", "'ring'"]),
+        ({"ranks": [AR] * 4, "algorithm": ["oneRing", "ring"], "counts": [2, 2]}, ["only one in the list"]),
+        ({"ranks": [AR] * 4, "algorithm": ["ring", "ring"], "counts": [4]}, ["2 entries", "1 dimensions"]),
+        ({"ranks": [AR] * 6, "algorithm": "halvingDoubling"}, ["power of two", "6"]),
+        ({"ranks": [AR] * 6, "algorithm": "doubleBinaryTree"}, ["power of two", "6"]),
+        ({"ranks": [[coll(0, "ALL_TO_ALL", 99)]] * 4, "algorithm": "halvingDoubling"}, ["cannot do all-to-all"]),
+        ({"ranks": [[coll(0, "ALL_GATHER", 99)]] * 4, "algorithm": "doubleBinaryTree"}, ["cannot do all-gather"]),
+        ({"ranks": [[coll(0, "ALL_GATHER", 0)]] * 4}, ["all-gather of 0 bytes"]),
+        ({"ranks": [[coll(0, "BARRIER", 0)]] * 4}, ["BARRIER", "does not support"]),
+        ({"ranks": [[node(0, "METADATA")]] * 4}, ["METADATA_NODE"]),
+        ({"ranks": [[coll(0, "ALL_REDUCE", 99, is_cpu_op=True)]] * 4}, ["is_cpu_op is true"]),
+        ({"ranks": [AR] * 3, "counts": [4]}, ["w.3.et", "ranks 0 to 3"]),
+        ({"ranks": [AR] * 4, "counts": [3]}, ["w.3.et", "ranks 0 to 2"]),
+        ({"ranks": [AR] * 4, "counts": [2, 2], "flags": ["--backend", "aware"]}, ["2 dimensions", "only one"]),
+        ({"ranks": [AR] * 3 + [[comp(0)]]}, ["3 of 4 ranks", "for rank 3", "finished and never comes"]),
+        ({"ranks": [AR] * 3 + [[coll(0, "ALL_REDUCE", 8)]]}, ["rank 0 comes with", "rank 3 with", "of 8 bytes"]),
+        ({"ranks": [AR] * 3 + [[coll(0, "ALL_TO_ALL", 11596)]]}, ["an all-reduce", "an all-to-all"]),
+        ({"ranks": [[recv(0, 1, 8, tag=7)], [comp(0)]]}, ["rank 0 waits for", "from rank 1 (tag 7, 8 bytes)"]),
+        ({"ranks": [[send(0, 1, 8, tag=7)], [comp(0)]]}, ["rank 0 sends 1 message of 8 bytes to rank 1", "tag 7"]),
+        ({"ranks": [[send(0, 5, 8)], [comp(0)]]}, ["rank 0", "sends to rank 5", "0 to 1"]),
+        ({"ranks": [[comp(1, deps=[0])], [comp(0)]]}, ["depends on node 0, which the trace does not hold"]),
+        ({"ranks": [[comp(0, deps=[1]), comp(1, deps=[0])]] * 2}, ["cycle"]),
+        ({"ranks": [[coll(0, "ALL_REDUCE", 8, pg_name="2")]] * 2, "groups": {"1": [0, 1]}}, ["pg_name '2'"]),
+        ({"ranks": [[coll(0, "ALL_REDUCE", 8, pg_name="1")]] * 3, "groups": {"1": [0, 1]}}, ["without rank 2"]),
+        ({"ranks": [AR] * 2, "groups": {"1": [0, 2]}}, ["rank 2", "0 to 1"]),
+        ({"ranks": [AR] * 2, "groups": {"0": [0, 1]}}, ["'0'", "above 0"]),
+        (
+            {
+                "ranks": [[coll(0, "ALL_REDUCE", 8, pg_name="1")]] * 2 + [[comp(0)]] * 2,
+                "groups": {"1": [0, 1]},
+                "algorithm": "doubleBinaryTree",
+            },
+            ["doubleBinaryTree crashes in communicator groups"],
+        ),
+        (
+            {
+                "ranks": [
+                    [coll(0, "ALL_REDUCE", 8, pg_name="1"), coll(1, "ALL_REDUCE", 8, pg_name="2")],
+                    [coll(0, "ALL_REDUCE", 8, pg_name="2"), coll(1, "ALL_REDUCE", 8, pg_name="1")],
+                ],
+                "groups": {"1": [0, 1], "2": [0, 1]},
+            },
+            ["2 of 2 ranks cannot finish", "rank 0 waits in node 0 ('n0') (all-reduce of group '1') for rank 1"],
+        ),
+    ],
+)
+def test_what_astra_sim_takes_in_silence_is_refused(astra, arguments, words):
+    arguments = dict(arguments)
+    code, out, err = astra(arguments.pop("ranks"), *arguments.pop("flags", []), **arguments)
+    assert code == 2, (out, err)
+    assert out == ""
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
