@@ -99,6 +99,7 @@ _KINDS = {
     CollectiveCommType.REDUCE_SCATTER: "reduce-scatter",
     CollectiveCommType.ALL_TO_ALL: "all-to-all",
 }
+_COMM_TYPES: dict[int, CollectiveCommType] = {int(kind): kind for kind in CollectiveCommType}
 
 
 def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tuple[Graph, ...], tuple[int, ...]]:
@@ -117,6 +118,7 @@ def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tu
         If the file of a rank is missing or damaged, or holds what ASTRA-sim cannot run.
     """
     known: dict[bytes, int] = {}
+    tasks: dict[bytes, Task] = {}  # most nodes of a rank stand in other ranks' files too
     graphs: list[Graph] = []
     graph_of = []
     for rank in range(num_ranks):
@@ -130,7 +132,7 @@ def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tu
             ) from None
         if content not in known:
             known[content] = len(graphs)
-            graphs.append(_read_graph(path, system))
+            graphs.append(_read_graph(path, system, tasks))
         graph_of.append(known[content])
     if Path(f"{prefix}.{num_ranks}.et").exists():
         raise TraceError(
@@ -140,7 +142,7 @@ def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tu
     return tuple(graphs), tuple(graph_of)
 
 
-def _read_graph(path: Path, system: SystemFile) -> Graph:
+def _read_graph(path: Path, system: SystemFile, known: dict[bytes, Task]) -> Graph:
     _, nodes = chakra.read(path)
     nodes.sort(key=lambda node: node.id)
     index = {node.id: position for position, node in enumerate(nodes)}
@@ -161,10 +163,15 @@ def _read_graph(path: Path, system: SystemFile) -> Graph:
             users[index[other]].append(position)
         counts.append(len(dependencies))
     try:
-        tasks = tuple(_task(node, system) for node in nodes)
+        tasks = []
+        for node in nodes:
+            content = node.SerializeToString()
+            if content not in known:
+                known[content] = _task(node, system)
+            tasks.append(known[content])
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
-    graph = Graph(tasks, tuple(map(tuple, users)), tuple(counts))
+    graph = Graph(tuple(tasks), tuple(map(tuple, users)), tuple(counts))
     _check_order(graph, path)
     return graph
 
@@ -222,10 +229,10 @@ def _roofline(node: chakra.Node, system: SystemFile) -> Task:
 
 def _collective(node: chakra.Node, duration_ns: int) -> Task:
     number = chakra.get(node, "comm_type", int)
-    kind = CollectiveCommType(number) if number in set(CollectiveCommType) else None
+    kind = _COMM_TYPES.get(number)
     if kind == CollectiveCommType.BROADCAST:
         return Task(node.id, node.name, Work.REPLAY, duration_ns)
-    if kind not in _KINDS:
+    if kind is None or kind not in _KINDS:
         name = kind.name if kind is not None else f"comm_type {number}"
         raise TraceError(
             f"node {node.id} ({node.name!r}) is a {name}, which ASTRA-sim does not support; "
