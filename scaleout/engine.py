@@ -4,15 +4,19 @@ A task becomes ready when all it depends on is done. A *stream* holds one task a
 its ready task of the highest priority, of those the lowest index. A task of a *meeting* (a collective between
 several timelines) waits on its stream until every member has come; the meeting then takes its *wires*, which carry
 one meeting at a time, and all members start together. A task holds stream and wires for its occupancy and is done
-after its duration, which is longer when the last bytes are still in flight.
+after its duration, which is longer when the last bytes are still in flight. Meetings whose duration depends on what
+else is in flight are timed by a `Network` instead, which says when they let go of their streams and when they are
+done.
 
 This is list scheduling, so more resources are not always faster (Graham, SIAM J. Appl. Math. 17(2), 1969). Ties are
 broken by index alone: the same input gives the same bits. The engine knows no ranks, graphs or collectives.
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -25,7 +29,7 @@ class Tasks:
 
     Attributes
     ----------
-    duration_s, occupancy_s : length N, with ``0 <= occupancy_s <= duration_s``
+    duration_s, occupancy_s : length N, with ``0 <= occupancy_s <= duration_s``; NaN where the network times the meeting
     stream : length N, or `NONE` for a task that holds no stream
     priority : length N
     users : length N, the tasks that depend on each
@@ -46,6 +50,23 @@ class Tasks:
     meeting_wires: Sequence[tuple[int, ...]]
 
 
+class Network(Protocol):
+    """What times the meetings that have no duration of their own."""
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next change among the meetings that have begun; infinite if there will be none."""
+        ...
+
+    def begin(self, meeting: int, now_s: float) -> None:
+        """Let a meeting begin."""
+        ...
+
+    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
+        """Advance to `next_s`; return the meetings that let go of their streams early, and those that are done."""
+        ...
+
+
 @dataclass(frozen=True)
 class Times:
     """When each of N tasks ran. A task that never started has a NaN start; `cause` is what it last waited for."""
@@ -55,13 +76,18 @@ class Times:
     cause: Ints
     posted: Ints
     """(N,) 1 where a task came to a meeting that never began, else 0."""
+    released_s: Floats
+    """(N,) when it let go of its stream."""
 
 
 @dataclass
 class _State:
     tasks: Tasks
+    network: Network | None = None
     now_s: float = 0.0
     start_s: list[float] = field(default_factory=list)
+    released_s: dict[int, float] = field(default_factory=dict)
+    done_s: dict[int, float] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     ready_cause: list[int] = field(default_factory=list)
     cause: list[int] = field(default_factory=list)
@@ -77,8 +103,14 @@ class _State:
 _RELEASE, _DONE, _BOTH = 0, 1, 2
 
 
-def run(tasks: Tasks) -> Times:
+def run(tasks: Tasks, network: Network | None = None) -> Times:
     """Run the clock until nothing moves any more.
+
+    Parameters
+    ----------
+    tasks : Tasks
+    network : Network, optional
+        Needed if a meeting's tasks have no duration.
 
     Returns
     -------
@@ -89,6 +121,7 @@ def run(tasks: Tasks) -> Times:
     size = len(tasks.duration_s)
     state = _State(
         tasks,
+        network,
         start_s=[np.nan] * size,
         waiting=list(tasks.num_dependencies),
         ready_cause=[NONE] * size,
@@ -98,9 +131,9 @@ def run(tasks: Tasks) -> Times:
     touched = {stream for task in range(size) if state.waiting[task] == 0 for stream in _make_ready(state, task)}
     _issue(state, touched)
     events = state.events
-    while events:
-        state.now_s = events[0][0]
-        touched = set()
+    while (now_s := min(events[0][0] if events else math.inf, network.next_s if network else math.inf)) < math.inf:
+        state.now_s = now_s
+        touched = _advance(state, network) if network and network.next_s <= now_s else set()
         while events and events[0][0] == state.now_s:
             _, task, kind = heapq.heappop(events)
             if kind != _DONE:
@@ -111,7 +144,28 @@ def run(tasks: Tasks) -> Times:
     start = np.array(state.start_s)
     posted = np.zeros(size, np.int64)
     posted[[task for members in state.come for task in members if np.isnan(start[task])]] = 1
-    return Times(start, start + np.array(tasks.duration_s), np.array(state.cause, np.int64), posted)
+    end, released = start + np.array(tasks.duration_s), start + np.array(tasks.occupancy_s)
+    for known, times in ((state.done_s, end), (state.released_s, released)):
+        times[list(known)] = list(known.values())
+    return Times(start, end, np.array(state.cause, np.int64), posted, released)
+
+
+def _advance(state: _State, network: Network) -> set[int]:
+    """Let the network advance; release and complete the tasks of its meetings, and return the streams to look at."""
+    touched: set[int] = set()
+    released, done = network.advance(state.now_s)
+    for meeting in released:
+        for task in sorted(state.come[meeting]):
+            state.released_s[task] = state.now_s
+            touched |= _release(state, task)
+    for meeting in done:
+        for task in sorted(state.come[meeting]):
+            if task not in state.released_s:
+                state.released_s[task] = state.now_s
+                touched |= _release(state, task)
+            state.done_s[task] = state.now_s
+            touched |= _complete(state, task)
+    return touched
 
 
 def _make_ready(state: _State, task: int) -> tuple[int, ...]:
@@ -166,6 +220,9 @@ def _begin_meetings(state: _State) -> None:
         for task in members:
             state.cause[task] = cause
             _start(state, task)
+        if math.isnan(state.tasks.duration_s[last]):
+            assert state.network is not None
+            state.network.begin(meeting, state.now_s)
     for entry in held:
         heapq.heappush(state.queue, entry)
 
@@ -175,6 +232,8 @@ def _start(state: _State, task: int) -> None:
     state.start_s[task] = now_s
     if tasks.stream[task] == NONE:
         state.cause[task] = state.ready_cause[task]
+    if math.isnan(tasks.duration_s[task]):
+        return  # the network says when it is done
     if tasks.occupancy_s[task] == tasks.duration_s[task]:
         heapq.heappush(state.events, (now_s + tasks.duration_s[task], task, _BOTH))
     else:

@@ -62,13 +62,16 @@ class Folding:
         return np.bincount(self.class_of_rank, minlength=len(self.representative)).astype(np.int64)
 
 
-def fold(program: Program, topology: Topology, *, unfold: bool = False) -> Folding:
+def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: Ints | None = None) -> Folding:
     """Find the classes of ranks of a program on a topology.
 
     Parameters
     ----------
     unfold : bool
         Keep every rank a class of its own; the result must not depend on it, and a test says so.
+    orbits : (R,), optional
+        Ranks may share a class only where they share this number: where groups that do not meet can hold each other
+        up, on links that they share, ranks must be alike by a symmetry of the links as well.
     """
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
@@ -76,7 +79,9 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False) -> Foldi
     alone = np.array([bool((graph.kind > NodeKind.COLLECTIVE).any()) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | alone[program.role_of_rank]
-    classes = _number(np.stack([program.role_of_rank, np.where(apart, ranks, -1)], axis=1))
+    classes = _number(
+        np.stack([program.role_of_rank, np.where(apart, ranks, -1 if orbits is None else orbits)], axis=1)
+    )
     while True:
         columns = [classes]
         for index in used:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.network.link import LinkUse
 from scaleout.program import Program
 
 
@@ -54,12 +55,15 @@ class Result:
         Where it ran, and the network model's name.
     timelines : tuple of Timeline
         One for each class of ranks.
+    busiest_links : tuple of LinkUse
+        The links of the highest utilisation over the makespan, under the link model.
     """
 
     program: Program
     topology: str
     network: str
     timelines: tuple[Timeline, ...]
+    busiest_links: tuple[LinkUse, ...] = ()
 
     @property
     def makespan_s(self) -> float:

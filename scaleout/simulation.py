@@ -1,14 +1,15 @@
 """Program and cluster to result: the one place where graphs, collectives and the clock meet.
 
 Ranks that do the same are folded into one timeline each. Every collective becomes a meeting of the timelines of its
-group; it holds the streams of its members and, while its bytes are on the wire, the dimensions of the topology that
-its group extends over: under alpha-beta a dimension carries one collective at a time, so that two of them never
-get more than the wire together.
+group; it holds the streams of its members. Under alpha-beta it also holds, while its bytes are on the wire, the
+dimensions of the topology that its group extends over: a dimension carries one collective at a time, so that two of
+them never get more than the wire together. Under link, collectives that are in flight at the same time share the
+links, and only ranks that are alike by a symmetry of the links are folded.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,42 +17,20 @@ from scaleout.collectives import check_kind
 from scaleout.config import nearest
 from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
-from scaleout.fold import FoldedFamily, Folding, fold
-from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, NodeKind
-from scaleout.network.alpha_beta import CollectiveCost, collective_cost, send_cost
+from scaleout.fold import fold
+from scaleout.graph import NONE, NodeKind
+from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of, say
+from scaleout.network.alpha_beta import send_cost
+from scaleout.network.demand import messages_of
+from scaleout.network.link import busiest_links
+from scaleout.network.meetings import LinkNetwork
+from scaleout.network.symmetry import Symmetry, symmetry
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.topology import Topology, check_ranks
 
-NETWORKS = ("alpha_beta",)
+NETWORKS = ("alpha_beta", "link")
 """Network models that can be asked for."""
-
-
-@dataclass
-class _Meeting:
-    """A collective instance: which timelines have come, and what they want to do.
-
-    `order` decides between meetings that could take a wire at the same moment: their place in the program, and,
-    where members' programs differ, the family and the count within it. It is the same folded and unfolded.
-    """
-
-    family: FoldedFamily
-    group_class: int
-    order: tuple[int, int, int]
-    tasks: list[int] = field(default_factory=list)
-
-
-@dataclass
-class _Job:
-    """Everything about a program on its way to the engine; tasks are the nodes of all classes, one after another."""
-
-    program: Program
-    topology: Topology
-    algorithms: Mapping[str, str]
-    folding: Folding
-    graphs: list[ExecutionGraph]
-    offsets: list[int]
-    costs: dict[tuple[int, int, int, int, int], CollectiveCost] = field(default_factory=dict)
 
 
 def simulate(
@@ -93,123 +72,129 @@ def simulate(
     for kind in algorithms or {}:
         check_kind(kind)
     check_ranks(topology, program.num_ranks)
-    folding = fold(program, topology, unfold=unfold)
-    graphs = [program.graphs[program.role_of_rank[rank]] for rank in folding.representative]
-    offsets = [0, *np.cumsum([len(graph) for graph in graphs]).tolist()]
-    job = _Job(program, topology, algorithms or {}, folding, graphs, offsets)
-    meetings = _meetings(job)
-    tasks, chosen = _tasks(job, meetings)
-    times = run(tasks)
+    job = job_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
+    links = None
+    if network == "link":
+        job, links = _on_links(job, unfold=unfold)
+    meetings = meetings_of(job)
+    tasks, chosen = _tasks(job, meetings, links)
+    times = run(tasks, links)
     if np.isnan(times.start_s).any():
         raise SimulationError(_why_stuck(job, tasks, times, meetings))
-    return _result(job, tasks, times, chosen, network)
+    result = _result(job, tasks, times, chosen, network)
+    if links is None:
+        return result
+    return replace(result, busiest_links=busiest_links(links.traffic, links.symmetry, result.makespan_s))
 
 
-def _meetings(job: _Job) -> list[_Meeting]:
-    """Match the collectives of all classes: the k-th of a rank on its group meets the k-th of the other members."""
-    found: dict[tuple[int, int, int], _Meeting] = {}
-    for number, graph in enumerate(job.graphs):
-        rank = int(job.folding.representative[number])
-        count: dict[int, int] = defaultdict(int)
-        for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
-            family_index = int(graph.group[node])
-            family = job.folding.families[family_index]
-            group = int(family.group_of_rank[rank])
-            if group == NONE:
-                raise GraphError(
-                    f"rank {rank}, node {node} ({graph.names[node]!r}): the rank is in no group "
-                    f"{job.program.groups[family_index].name!r}; add it to the group or remove the collective"
-                )
-            group_class = int(family.class_of_group[group])
-            key = (family_index, group_class, count[family_index])
-            order = (node, family_index, count[family_index])
-            count[family_index] += 1
-            meeting = found.setdefault(key, _Meeting(family, group_class, order))
-            meeting.order = min(meeting.order, order)
-            meeting.tasks.append(job.offsets[number] + node)
-    for meeting in found.values():
-        _check_agreement(job, meeting)
-    return sorted(found.values(), key=lambda meeting: meeting.order)
+def _on_links(job: Job, *, unfold: bool) -> tuple[Job, LinkNetwork]:
+    """Fold only what a symmetry of the links keeps; without one, or with messages between ranks, nothing."""
+    messages = any((graph.kind > NodeKind.COLLECTIVE).any() for graph in job.graphs)
+    found = Symmetry() if unfold or messages else _symmetry(job)
+    orbits = found.first(np.arange(job.program.num_ranks))
+    folding = fold(job.program, job.topology, orbits=orbits)
+    if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
+        found = Symmetry()
+        folding = fold(job.program, job.topology, unfold=True)
+    return job_of(job.program, job.topology, job.algorithms, folding), LinkNetwork(job.topology, found)
 
 
-def _check_agreement(job: _Job, meeting: _Meeting) -> None:
-    first, *others = [_locate(job, task) for task in meeting.tasks]
-    for number, node in others:
-        mine, theirs = job.graphs[first[0]], job.graphs[number]
-        for column in ("collective", "bytes", "pieces"):
-            if getattr(mine, column)[first[1]] != getattr(theirs, column)[node]:
-                raise SimulationError(
-                    f"{_name(job, *first)} meets {_name(job, number, node)} on the same group, but they differ in "
-                    f"{column}: {_say(mine, first[1])} against {_say(theirs, node)}; all members of a group must "
-                    f"call the same collectives in the same order"
-                )
+def _symmetry(job: Job) -> Symmetry:
+    """Find the moves of all ranks that keep their roles, groups and messages."""
+    messages = {}
+    for meeting in meetings_of(job):
+        name, algorithm = asked(job, meeting)[0], cost_of(job, meeting).algorithm
+        key = (meeting.order[1], meeting.group_class, name, algorithm)
+        if algorithm and key not in messages:
+            messages[key] = messages_of(job.topology, groups_of(job, meeting), name, algorithm)
+    return symmetry(
+        job.topology,
+        [family.group_of_rank for family in job.folding.families.values()],
+        messages=[pairs for found in messages.values() for pairs in found],
+        roles=job.program.role_of_rank,
+    )
 
 
-def _say(graph: ExecutionGraph, node: int) -> str:
-    return f"{COLLECTIVES[graph.collective[node]]} of {graph.bytes[node]} B"
+def _tasks(job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None) -> tuple[Tasks, list[str]]:
+    """Lay out what the clock runs, and the algorithm of each task; meetings on links have no duration of their own."""
+    duration_s = _durations(job)
+    occupancy_s = list(duration_s)
+    meeting_of = [NONE] * job.offsets[-1]
+    algorithms = [""] * job.offsets[-1]
+    sizes: list[int] = []
+    wires: list[tuple[int, ...]] = []
+    num_dimensions = len(job.topology.dimensions)
+    for index, meeting in enumerate(meetings):
+        cost = cost_of(job, meeting)
+        pieces = asked(job, meeting)[2]
+        serialization_s = cost.serialization_s / pieces
+        lasts_s = cost.latency_s + serialization_s
+        holds_s = serialization_s if pieces > 1 else lasts_s
+        members = meeting.family.members_of_class[meeting.group_class]
+        along = meeting.family.dimensions_of_class[meeting.group_class]
+        if links is not None and cost.algorithm:
+            _offer(job, meeting, links, index)
+            lasts_s = holds_s = np.nan
+            along = ()
+        for task in meeting.tasks:
+            meeting_of[task] = index
+            algorithms[task] = cost.algorithm
+            duration_s[task], occupancy_s[task] = lasts_s, holds_s
+        sizes.append(len(members))
+        wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
+    users, counts = _dependencies(job)
+    sends = _add_messages(job, duration_s, occupancy_s, users, counts)
+    for task, (source, destination, size_bytes) in sends.items():
+        if links is not None and duration_s[task] > 0:
+            links.offer_message(len(sizes), size_bytes, source=source, destination=destination)
+            meeting_of[task] = len(sizes)
+            duration_s[task] = occupancy_s[task] = np.nan
+            sizes.append(1)
+            wires.append(())
+    priorities = [priority for graph in job.graphs for priority in graph.priority.tolist()]
+    tasks = Tasks(duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires)
+    return tasks, algorithms
 
 
-def _locate(job: _Job, task: int) -> tuple[int, int]:
-    number = int(np.searchsorted(job.offsets, task, side="right")) - 1
-    return number, task - job.offsets[number]
-
-
-def _name(job: _Job, number: int, node: int) -> str:
-    return f"rank {job.folding.representative[number]}, node {node} ({job.graphs[number].names[node]!r})"
-
-
-def _tasks(job: _Job, meetings: Sequence[_Meeting]) -> tuple[Tasks, list[str]]:
-    size = job.offsets[-1]
+def _durations(job: Job) -> list[float]:
+    """Times of all kernels, and zero or nothing yet for all else."""
     duration = np.concatenate([graph.duration_s for graph in job.graphs]) if job.graphs else np.zeros(0)
     kind = np.concatenate([graph.kind for graph in job.graphs])
     untimed = np.flatnonzero(np.isnan(duration) & (kind == NodeKind.COMPUTE))
     if untimed.size:
-        number, node = _locate(job, int(untimed[0]))
+        number, node = locate(job, int(untimed[0]))
         raise GraphError(
-            f"{_name(job, number, node)} is a kernel with no time; name the device that it runs on (--device)"
+            f"{name_of(job, number, node)} is a kernel with no time; name the device that it runs on (--device)"
         )
-    duration_s, occupancy_s = duration.tolist(), duration.tolist()
-    meeting_of = [NONE] * size
-    algorithms = [""] * size
-    wires: list[tuple[int, ...]] = []
-    num_dimensions = len(job.topology.dimensions)
-    for index, meeting in enumerate(meetings):
-        cost = _cost(job, meeting)
-        number, node = _locate(job, meeting.tasks[0])
-        serialization_s = cost.serialization_s / int(job.graphs[number].pieces[node])
-        pipelined = job.graphs[number].pieces[node] > 1
-        for task in meeting.tasks:
-            meeting_of[task] = index
-            algorithms[task] = cost.algorithm
-            duration_s[task] = cost.latency_s + serialization_s
-            occupancy_s[task] = serialization_s if pipelined else duration_s[task]
-        members = meeting.family.members_of_class[meeting.group_class]
-        along = meeting.family.dimensions_of_class[meeting.group_class]
-        wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
-    users: list[list[int]] = [[] for _ in range(size)]
+    return list(map(float, duration))
+
+
+def _dependencies(job: Job) -> tuple[list[list[int]], list[int]]:
+    """Return the users of each task, and how many it depends on."""
+    users: list[list[int]] = [[] for _ in range(job.offsets[-1])]
     counts: list[int] = []
     for offset, graph in zip(job.offsets, job.graphs, strict=False):
         counts += np.diff(graph.dependency_offsets).tolist()
         owners = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)).tolist()
         for user, dependency in zip(owners, graph.dependencies.tolist(), strict=True):
             users[offset + dependency].append(offset + user)
-    streams = _streams(job)
-    _add_messages(job, duration_s, occupancy_s, users, counts)
-    tasks = Tasks(
-        duration_s,
-        occupancy_s,
-        streams,
-        [priority for graph in job.graphs for priority in graph.priority.tolist()],
-        users,
-        counts,
-        meeting_of,
-        [len(meeting.family.members_of_class[meeting.group_class]) for meeting in meetings],
-        wires,
+    return users, counts
+
+
+def _offer(job: Job, meeting: Meeting, links: LinkNetwork, index: int) -> None:
+    """Tell the network what a meeting sends: all groups that it stands for."""
+    name, size_bytes, pieces = asked(job, meeting)
+    links.offer(
+        index,
+        name,
+        size_bytes / pieces,
+        groups=groups_of(job, meeting),
+        cost=cost_of(job, meeting),
+        slice_of_more=pieces > 1,
     )
-    return tasks, algorithms
 
 
-def _streams(job: _Job) -> list[int]:
+def _streams(job: Job) -> list[int]:
     """One number for each stream of each class. Messages have streams of their own: they do not hold up a rank."""
     width = 2 + max((int(graph.stream.max()) for graph in job.graphs if len(graph)), default=0)
     streams: list[int] = []
@@ -220,27 +205,14 @@ def _streams(job: _Job) -> list[int]:
     return streams
 
 
-def _cost(job: _Job, meeting: _Meeting) -> CollectiveCost:
-    number, node = _locate(job, meeting.tasks[0])
-    graph = job.graphs[number]
-    kind, size, pieces = int(graph.collective[node]), int(graph.bytes[node]), int(graph.pieces[node])
-    key = (id(meeting.family), meeting.group_class, kind, size, pieces)
-    cost = job.costs.get(key)
-    if cost is None:
-        # A slice is part of one transfer: the algorithm is chosen for the whole.
-        placement = meeting.family.placement_of_class[meeting.group_class]
-        name, size_bytes = COLLECTIVES[kind], float(size * pieces)
-        if name == "barrier":  # the shortest message that everyone has to send to everyone
-            name, size_bytes = "all_reduce", 1.0
-        cost = collective_cost(name, size_bytes, placement, job.algorithms.get(name, "auto"))
-        job.costs[key] = cost
-    return cost
-
-
 def _add_messages(
-    job: _Job, duration_s: list[float], occupancy_s: list[float], users: list[list[int]], counts: list[int]
-) -> None:
-    """Charge sends, and let each receive wait for the send of the same tag that it matches, in order."""
+    job: Job, duration_s: list[float], occupancy_s: list[float], users: list[list[int]], counts: list[int]
+) -> dict[int, tuple[int, int, float]]:
+    """Charge sends, and let each receive wait for the send of the same tag that it matches, in order.
+
+    Return each send's source, destination and bytes.
+    """
+    messages: dict[int, tuple[int, int, float]] = {}
     sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for number, graph in enumerate(job.graphs):
@@ -248,12 +220,13 @@ def _add_messages(
         for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
             peer, tag, task = int(graph.peer[node]), int(graph.tag[node]), job.offsets[number] + node
             if not 0 <= peer < job.program.num_ranks:
-                raise GraphError(f"{_name(job, number, node)} names rank {peer}, which the job does not have")
+                raise GraphError(f"{name_of(job, number, node)} names rank {peer}, which the job does not have")
             if graph.kind[node] == NodeKind.RECV:
                 receives[peer, rank, tag].append(task)
                 duration_s[task] = occupancy_s[task] = 0.0
                 continue
             sends[rank, peer, tag].append(task)
+            messages[task] = (rank, peer, float(graph.bytes[node]))
             cost = send_cost(float(graph.bytes[node]), job.topology, source=rank, destination=peer)
             duration_s[task] = cost.latency_s + cost.serialization_s
             occupancy_s[task] = cost.serialization_s
@@ -262,34 +235,35 @@ def _add_messages(
         if len(sent) != len(received):
             lonely = max(sent, received, key=len)[min(len(sent), len(received))]
             raise SimulationError(
-                f"{_name(job, *_locate(job, lonely))}: rank {key[0]} sends {len(sent)} messages to rank {key[1]} with "
+                f"{name_of(job, *locate(job, lonely))}: rank {key[0]} sends {len(sent)} messages to rank {key[1]} with "
                 f"tag {key[2]}, which receives {len(received)}; every send needs its receive"
             )
         for send, receive in zip(sent, received, strict=True):
             users[send].append(receive)
             counts[receive] += 1
+    return messages
 
 
-def _why_stuck(job: _Job, tasks: Tasks, times: Times, meetings: Sequence[_Meeting]) -> str:
+def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]) -> str:
     """Say who waits for whom, from the collectives at which some members have come and others have not."""
     reasons: list[str] = []
     for index, meeting in enumerate(meetings):
         come = [task for task in meeting.tasks if times.posted[task]]
         if not come:
             continue
-        classes = {_locate(job, task)[0] for task in come}
+        classes = {locate(job, task)[0] for task in come}
         absent = [c for c in meeting.family.members_of_class[meeting.group_class] if c not in classes]
         ranks = [int(job.folding.representative[number]) for number in absent]
-        number, node = _locate(job, come[0])
+        number, node = locate(job, come[0])
         never = len(meeting.tasks) < tasks.meeting_size[index]
         verb = "never calls it" if never else "has not reached it"
         reasons.append(
-            f"{_name(job, number, node)} waits in {_say(job.graphs[number], node)} for rank "
+            f"{name_of(job, number, node)} waits in {say(job.graphs[number], node)} for rank "
             f"{', '.join(map(str, ranks))}, which {verb}"
         )
     if not reasons:
         task = int(np.flatnonzero(np.isnan(times.start_s))[0])
-        reasons.append(f"{_name(job, *_locate(job, task))} waits for a message that depends on it")
+        reasons.append(f"{name_of(job, *locate(job, task))} waits for a message that depends on it")
     more = f" (and {len(reasons) - 3} more like it)" if len(reasons) > 3 else ""
     return (
         f"the program cannot finish: {'; '.join(reasons[:3])}{more}; "
@@ -297,9 +271,11 @@ def _why_stuck(job: _Job, tasks: Tasks, times: Times, meetings: Sequence[_Meetin
     )
 
 
-def _result(job: _Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
-    duration: Floats = np.array(tasks.duration_s)
-    occupancy: Floats = np.array(tasks.occupancy_s)
+def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
+    duration, occupancy = np.array(tasks.duration_s), np.array(tasks.occupancy_s)
+    shared = np.isnan(duration)
+    duration[shared] = (times.end_s - times.start_s)[shared]
+    occupancy[shared] = (times.released_s - times.start_s)[shared]
     ranks: list[list[int]] = [[] for _ in job.graphs]
     for rank, number in enumerate(job.folding.class_of_rank.tolist()):
         ranks[number].append(rank)

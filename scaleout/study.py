@@ -69,10 +69,20 @@ class Comparison:
             "device": self.device,
             "ranks": self.ranks,
             "results": [
-                {"schedule": outcome.schedule, **asdict(outcome.breakdown), "speedup": outcome.speedup}
+                {
+                    "schedule": outcome.schedule,
+                    **asdict(outcome.breakdown),
+                    "speedup": outcome.speedup,
+                    **_links(outcome.result),
+                }
                 for outcome in self.outcomes
             ],
         }
+
+
+def _links(result: Result) -> dict[str, Any]:
+    """Return the busiest links, where the network model knows links."""
+    return {"busiest_links": [asdict(use) for use in result.busiest_links]} if result.network == "link" else {}
 
 
 def compare(

@@ -19,7 +19,7 @@ LAYERS = tuple(
     device interpolation kernel_guesses kernel_models kernel_table kernels
     graph program timing topology placement parallelism workload
     chakra astra pytorch collectives generators schedule operators network
-    engine fold result simulation analysis study validate measure timeline plot report describe cli
+    engine fold job result simulation analysis study validate measure timeline plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 

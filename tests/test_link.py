@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from test_collectives import links_of as oracle_links
 from test_collectives import meshes
 
+from scaleout import engine
 from scaleout.cli import main
 from scaleout.collectives import ALGORITHMS, schedule, transfers
 from scaleout.errors import ConfigError
@@ -379,6 +380,49 @@ def brute_force_bytes(links, groups, steps, size_bytes):
     return carried
 
 
+# ---- The clock and the network
+
+
+class Alarm:
+    """A network whose meetings let go after 2 s and are done after 3 s."""
+
+    def __init__(self):
+        self.events = []
+
+    @property
+    def next_s(self):
+        return min(self.events)[0] if self.events else np.inf
+
+    def begin(self, meeting, now_s):
+        self.events += [(now_s + 2, "released", meeting), (now_s + 3, "done", meeting)]
+
+    def advance(self, now_s):
+        due = [event for event in self.events if event[0] == now_s]
+        self.events = [event for event in self.events if event[0] > now_s]
+        return tuple([meeting for _, what, meeting in due if what == wanted] for wanted in ("released", "done"))
+
+
+def test_the_clock_asks_the_network_how_long_a_meeting_takes():
+    """Tasks 0 and 1 meet at 1 s; 2 waits for the stream of 0, and 3, on a stream of its own, for 0 to be done."""
+    nan = np.nan
+    tasks = engine.Tasks(
+        duration_s=[nan, nan, 5.0, 1.0, 1.0],
+        occupancy_s=[nan, nan, 5.0, 1.0, 1.0],
+        stream=[0, 1, 0, 2, 1],
+        priority=[0, 0, 0, 0, 1],
+        users=[[3], [], [], [], []],
+        num_dependencies=[0, 0, 0, 1, 0],
+        meeting=[0, 0, -1, -1, -1],
+        meeting_size=[2],
+        meeting_wires=[()],
+    )
+    times = engine.run(tasks, Alarm())
+    assert times.start_s.tolist() == [1, 1, 3, 4, 0]
+    assert times.released_s.tolist() == [3, 3, 8, 5, 1]
+    assert times.end_s.tolist() == [4, 4, 8, 5, 1]
+    assert times.cause.tolist() == [4, 4, 0, 0, -1]
+
+
 # ---- The command line
 
 
@@ -417,3 +461,15 @@ def test_no_bytes_have_no_bandwidth(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])
         main()
         assert json.loads(capsys.readouterr().out)["results"][0]["bus_bandwidth_bytes_per_s"] == 0
+
+
+def test_a_run_names_the_busiest_links_of_each_schedule(monkeypatch, capsys):
+    arguments = ["run", "dlrm-128", "--schedule", "baseline", "--network", "link"]
+    monkeypatch.setattr(sys, "argv", ["scaleout", *arguments, "--json"])
+    main()
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert row["busiest_links"][0]["link"] == "ring 1: 0 -> 8"
+    assert 0 < row["busiest_links"][0]["utilisation"] < 1
+    monkeypatch.setattr(sys, "argv", ["scaleout", *arguments])
+    main()
+    assert "busiest links of baseline" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import contests, jobs, pipelines
 
@@ -13,7 +13,8 @@ from scaleout.operations import TimeSource, kernel
 from scaleout.parallelism import Mesh
 from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
-from scaleout.simulation import simulate
+from scaleout.schedule import SCHEDULES, apply_schedule
+from scaleout.simulation import NETWORKS, simulate
 from scaleout.topology import Dimension, Topology
 
 ALPHA, BANDWIDTH = 1e-6, 25e9
@@ -192,6 +193,142 @@ def test_an_empty_program_takes_no_time():
     assert simulate(program(lambda graph: None), SWITCH).makespan_s == 0
 
 
+# ---- Under the link model
+
+
+RING = Topology("ring", (Dimension("ring", 4, BANDWIDTH, ALPHA),))
+PORTS = Topology("ports", (Dimension("switch", 4, BANDWIDTH, ALPHA),))
+WIRE = N / BANDWIDTH
+
+
+def on_links(what, topology=SWITCH, **options):
+    return simulate(what, topology, network="link", **options)
+
+
+def two_at_once(first, second):
+    def write(graph):
+        reduce(graph, kind=first, stream=1)
+        reduce(graph, kind=second, stream=2)
+
+    return program(write, ranks=4)
+
+
+def test_one_collective_takes_as_long_as_under_alpha_beta():
+    for topology, ranks in ((SWITCH, 2), (RING, 4), (PORTS, 4)):
+        for kind in ("all_reduce", "all_to_all", "broadcast", "barrier"):
+            given_program = program(lambda graph, kind=kind: reduce(graph, kind=kind), ranks=ranks)
+            expected = simulate(given_program, topology).makespan_s
+            assert on_links(given_program, topology).makespan_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_two_all_reduces_on_a_ring_get_half_of_it_each():
+    """Both start at once; all of the 6 steps of both take twice as long on the wire, and the latency once."""
+    result = on_links(two_at_once("all_reduce", "all_reduce"), RING, algorithms={"all_reduce": "ring"})
+    (line,) = result.timelines
+    assert line.start_s.tolist() == [0, 0]
+    assert line.end_s.tolist() == pytest.approx([6 * (ALPHA + 2 * WIRE / 4)] * 2, rel=1e-12)
+    assert line.duration_s.tolist() == line.occupancy_s.tolist() == line.end_s.tolist()
+    (use,) = result.busiest_links
+    assert (use.link, use.alike, use.size_bytes) == ("ring 0: 0 -> 1", 4, pytest.approx(2 * 6 / 4 * N))
+    assert use.utilisation == pytest.approx(3 * WIRE / result.makespan_s, rel=1e-12)
+
+
+def test_an_all_to_all_and_an_all_reduce_in_flight_together():
+    """On a switch both send 3 shards out of each port, and share until both have; then the second step is alone."""
+    result = on_links(two_at_once("all_to_all", "all_reduce"), PORTS, algorithms={"all_reduce": "direct"})
+    step = 3 / 4 * WIRE
+    expected = [ALPHA + 2 * step, 2 * ALPHA + 3 * step]
+    assert result.timelines[0].end_s.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_that_starts_later_slows_the_first_down_from_then_on():
+    """The second starts when half of the first has left; the other half takes as long as a whole."""
+
+    def write(graph):
+        reduce(graph, kind="all_to_all", stream=1)
+        reduce(graph, kind="all_to_all", stream=2, after=[work(graph, 3 / 8 * WIRE)])
+
+    (line,) = on_links(program(write, ranks=4), PORTS, algorithms={"all_to_all": "direct"}).timelines
+    assert line.end_s[0] == pytest.approx(ALPHA + 9 / 8 * WIRE, rel=1e-12)
+    assert line.end_s[2] == pytest.approx(ALPHA + 3 / 2 * WIRE, rel=1e-12)
+
+
+def test_groups_on_different_dimensions_do_not_disturb_each_other():
+    both = on_links(grid_program(["tensor", "data"]), GRID)
+    assert both.makespan_s == pytest.approx(REDUCE, rel=1e-12)
+    assert len(both.timelines) == 1
+
+
+def test_slices_follow_each_other_and_pay_the_latency_once():
+    """Four slices of a quarter each, on one stream: like alpha-beta."""
+
+    def write(graph):
+        for _ in range(4):
+            reduce(graph, kind="all_to_all", size_bytes=N // 4, pieces=4)
+
+    sliced = program(write, ranks=4)
+    result = on_links(sliced, PORTS, algorithms={"all_to_all": "direct"})
+    assert result.makespan_s == pytest.approx(3 / 4 * WIRE + ALPHA, rel=1e-12)
+    assert result.timelines[0].start_s.tolist() == pytest.approx([k * 3 / 16 * WIRE for k in range(4)], rel=1e-12)
+    expected = simulate(sliced, PORTS, algorithms={"all_to_all": "direct"})
+    assert result.timelines[0].end_s == pytest.approx(expected.timelines[0].end_s, rel=1e-12)
+
+
+def test_two_messages_into_one_port_share_it():
+    def sender(graph):
+        message(graph, NodeKind.SEND, 2)
+
+    def receiver(graph):
+        message(graph, NodeKind.RECV, 0)
+        message(graph, NodeKind.RECV, 1)
+
+    roles = [0, 0, 1, 2]
+    result = on_links(program(sender, receiver, lambda graph: None, ranks=4, roles=roles), PORTS)
+    assert result.makespan_s == pytest.approx(ALPHA + 2 * WIRE, rel=1e-12)
+    assert of_rank(result, 0).occupancy_s.tolist() == pytest.approx([2 * WIRE], rel=1e-12)
+
+
+def test_ranks_on_a_line_are_not_alike_though_their_groups_are():
+    """Pairs of neighbours on a ring of 4, and pairs two apart: alike under alpha-beta, not on the links."""
+    mesh = Mesh(tensor=2, data=2)
+
+    def write(graph):
+        reduce(graph, 0, stream=1)
+        reduce(graph, 1, stream=2)
+
+    both = program(write, ranks=4, groups=(mesh.groups("tensor"), mesh.groups("data")))
+    assert len(simulate(both, RING).timelines) == 1
+    assert [line.ranks for line in on_links(both, RING).timelines] == [(0, 2), (1, 3)]
+
+
+def test_who_never_comes_is_named_under_the_link_model_too():
+    calls = program(reduce, lambda graph: work(graph, 1e-6))
+    assert "for rank 1, which never calls it" in refused(SimulationError, calls, network="link")
+
+
+@given(
+    st.one_of(contests(), jobs(max_roles=3, streams=3, priorities=3), pipelines()), st.sampled_from(sorted(SCHEDULES))
+)
+@settings(max_examples=200)
+def test_folded_and_unfolded_are_equal_bit_for_bit_on_links(job, schedule):
+    """Ranks that are alike by a symmetry of the links are one, and their messages one flow; nothing else changes."""
+    given_program, topology = job
+
+    def times(unfold):
+        try:
+            result = on_links(apply_schedule(given_program, schedule), topology, unfold=unfold)
+        except SimulationError:
+            return None
+        bits = {
+            rank: (line.start_s.tobytes(), line.end_s.tobytes(), line.occupancy_s.tobytes(), line.algorithm)
+            for line in result.timelines
+            for rank in line.ranks
+        }
+        return result.makespan_s, bits, sum(use.utilisation > 0 for use in result.busiest_links) > 0
+
+    assert times(False) == times(True)
+
+
 # ---- What is refused
 
 
@@ -329,10 +466,10 @@ def test_messages_that_wait_for_each_other():
 # ---- Laws
 
 
-@given(st.one_of(jobs(), pipelines(), contests()))
-def test_the_same_input_gives_the_same_bits_and_laws_hold(job):
+@given(st.one_of(jobs(), pipelines(), contests()), st.sampled_from(NETWORKS))
+def test_the_same_input_gives_the_same_bits_and_laws_hold(job, network):
     given_program, topology = job
-    first, second = simulate(given_program, topology), simulate(given_program, topology)
+    first, second = (simulate(given_program, topology, network=network) for _ in range(2))
     for line, again in zip(first.timelines, second.timelines, strict=True):
         for column in ("start_s", "end_s", "duration_s", "occupancy_s", "cause"):
             assert getattr(line, column).tobytes() == getattr(again, column).tobytes()
@@ -347,10 +484,10 @@ def test_the_same_input_gives_the_same_bits_and_laws_hold(job):
             assert first.locate(int(first.offsets[number]) + node) == (number, node)
 
 
-@given(jobs(max_roles=3))
-def test_all_members_of_a_collective_run_at_the_same_time(job):
+@given(jobs(max_roles=3), st.sampled_from(NETWORKS))
+def test_all_members_of_a_collective_run_at_the_same_time(job, network):
     given_program, topology = job
-    result = simulate(given_program, topology, unfold=True)
+    result = simulate(given_program, topology, network=network, unfold=True)
     met = {}
     for line in result.timelines:
         (rank,) = line.ranks

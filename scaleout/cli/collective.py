@@ -143,7 +143,7 @@ def _link(
 
 
 PRICES = {"alpha_beta": _alpha_beta, "link": _link}
-"""Network model to what it says of a collective."""
+"""Network model, as in `simulation.NETWORKS`, to what it says of a collective."""
 
 
 def _rows(

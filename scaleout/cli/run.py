@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     metavar="KIND=NAME",
     help="Algorithm of a kind of collective; repeatable.",
 )
-@click.option("--network", default="alpha_beta", show_default=True, help="Network model.")
+@click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @click.option(
     "--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload."
 )

@@ -1,6 +1,7 @@
 """Comparisons and collectives as tables on the terminal."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -59,6 +60,9 @@ def print_comparison(comparison: Comparison) -> None:
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
     for outcome in comparison.outcomes:
         _print_critical_path(outcome)
+        if outcome.result.busiest_links:
+            links = [asdict(use) for use in outcome.result.busiest_links]
+            print_links(f"busiest links of {outcome.schedule}", links)
     _print_sources(comparison)
 
 

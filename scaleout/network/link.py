@@ -128,6 +128,8 @@ def busiest_links(traffic: Traffic, found: Symmetry, time_s: float) -> tuple[Lin
     """Name the links of the highest utilisation over a time; of links that are alike, one."""
     links, carried = traffic.links, traffic.link_bytes
     used = np.flatnonzero(carried)
+    if not len(used):
+        return ()
     utilisation = carried[used] / links.bytes_per_s(used) / time_s
     chosen = np.argsort(-utilisation, kind="stable")[:BUSIEST]
     return tuple(

@@ -1,0 +1,89 @@
+"""Collectives and messages of a program as the clock meets them, over links that all of them share.
+
+Adapts `traffic` to the `Network` that `engine` asks: a meeting is a number there, and here what it sends. A slice of
+a larger transfer lets go of its streams when its bytes have left, and pays the latency of the whole after that, so
+that slices follow each other back to back; so does a message. Everything else holds its streams until it is done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaleout.network.alpha_beta import CollectiveCost, send_cost
+from scaleout.network.demand import Demand, Group, demand_of, demand_of_message
+from scaleout.network.links import links_of
+from scaleout.network.symmetry import Symmetry
+from scaleout.network.traffic import Traffic
+from scaleout.topology import Topology
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What a meeting sends, see `Traffic.begin`; back to back if its streams are free as soon as it has left."""
+
+    demand: Demand
+    size_bytes: float
+    before_s: float
+    after_s: float
+    back_to_back: bool
+
+
+class LinkNetwork:
+    """The links of a topology, for a program whose ranks are alike by a symmetry."""
+
+    def __init__(self, topology: Topology, symmetry: Symmetry) -> None:
+        self.symmetry = symmetry
+        self.traffic = Traffic(links_of(topology))
+        self._offers: dict[int, _Offer] = {}
+        self._demands: dict[tuple[str, str, tuple[Group, ...]], Demand] = {}
+
+    def offer(
+        self,
+        meeting: int,
+        kind: str,
+        size_bytes: float,
+        *,
+        groups: Sequence[Group],
+        cost: CollectiveCost,
+        slice_of_more: bool,
+    ) -> None:
+        """Say what a meeting is: a collective of some groups, with the algorithm and latency of its whole transfer."""
+        key = (kind, cost.algorithm, tuple(groups))
+        if key not in self._demands:
+            self._demands[key] = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
+        demand = self._demands[key]
+        startup_s = self.traffic.links.topology.startup_s
+        if slice_of_more:
+            self._offers[meeting] = _Offer(demand, size_bytes, 0.0, cost.latency_s, True)
+        else:
+            after_s = cost.latency_s - startup_s if demand.steady else 0.0
+            self._offers[meeting] = _Offer(demand, size_bytes, startup_s, after_s, False)
+
+    def offer_message(self, meeting: int, size_bytes: float, *, source: int, destination: int) -> None:
+        """Say what a meeting is: one message between two ranks."""
+        links = self.traffic.links
+        latency_s = send_cost(size_bytes, links.topology, source=source, destination=destination).latency_s
+        demand = demand_of_message(links, source, destination)
+        self._offers[meeting] = _Offer(demand, size_bytes, 0.0, latency_s, True)
+
+    @property
+    def next_s(self) -> float:
+        """Time at which something changes; infinite if nothing is in flight."""
+        return self.traffic.next_s
+
+    def begin(self, meeting: int, now_s: float) -> None:
+        """Let a meeting begin."""
+        offer = self._offers[meeting]
+        self.traffic.begin(
+            meeting,
+            offer.demand,
+            offer.size_bytes,
+            now_s=now_s,
+            before_s=offer.before_s,
+            after_s=offer.after_s,
+            latencies=not offer.back_to_back,
+        )
+
+    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
+        """Advance to `next_s`; return the meetings that let go of their streams, and those that are done."""
+        sent, done = self.traffic.advance(now_s)
+        return sorted(meeting for meeting in sent if self._offers[meeting].back_to_back), sorted(done)
