@@ -35,8 +35,9 @@ class Extent:
     size : int
         Members ``m`` along it.
     stride : int
-        Ring positions ``s`` from one member to the next, so also the groups that share a link. Always 1 on a
-        switch and in a fully connected dimension, where the position does not matter.
+        Positions ``s`` from one member to the next on a ring, mesh or fat tree; on a ring or mesh also the groups
+        that share a link. Always 1 on a switch and in a fully connected dimension, where the position does not
+        matter.
     """
 
     dimension: Dimension
@@ -47,6 +48,15 @@ class Extent:
     def wraps(self) -> bool:
         """Whether the members lie all the way round a ring; otherwise they lie on a line within it."""
         return self.dimension.kind == "ring" and self.size * self.stride == self.dimension.size
+
+    @property
+    def is_line(self) -> bool:
+        """Whether the members lie on a line: on a mesh, or on a ring without going round."""
+        return self.dimension.kind == "mesh" or (self.dimension.kind == "ring" and not self.wraps)
+
+    def below(self, span: int) -> int:
+        """Members in a subtree of a fat tree with so many ranks, if it has any."""
+        return min(self.size, max(1, span // self.stride))
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,12 @@ def _copies(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> 
     found = _extent(dimension, values)
     assert found is not None
     m, s = len(values), found[0].stride
+    if dimension.kind in ("mesh", "fat_tree"):
+        # Windows of m s places, of which one holds the group; on a tree they begin at whole multiples.
+        origin = first - first % (m * s) if dimension.kind == "fat_tree" else min(first, dimension.size - m * s)
+        windows = range(origin % (m * s), dimension.size - m * s + 1, m * s)
+        starts = sorted((window + offset for window in windows for offset in range(s)), key=lambda at: at != first)
+        return [start + s * np.arange(m) for start in starts]
     if dimension.kind != "ring":
         others = np.setdiff1d(np.arange(dimension.size), values)
         return [values, *(others[start : start + m] for start in range(0, len(others) - m + 1, m))]
@@ -187,9 +203,14 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
 
 
 def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
-    """Members along one dimension and their coordinates in grid order, or None if a ring has them irregularly."""
-    if dimension.kind != "ring" or len(values) == 1:
+    """Members along one dimension and their coordinates in grid order, or None if they lie irregularly."""
+    if dimension.kind in ("switch", "fully_connected") or len(values) == 1:
         return Extent(dimension, len(values)), values
+    if dimension.kind != "ring":
+        stride = int(values[1] - values[0])
+        if (np.diff(values) != stride).any() or not _fits(dimension, int(values[0]), len(values), stride):
+            return None
+        return Extent(dimension, len(values), stride), values
     gaps = np.diff(values, append=values[0] + dimension.size)
     stride = int(gaps.min())
     odd = np.flatnonzero(gaps != stride)
@@ -199,6 +220,17 @@ def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent
     if len(odd) > 1 or 2 * (len(values) - 1) * stride >= dimension.size:
         return None
     return Extent(dimension, len(values), stride), np.roll(values, -(int(odd[0]) + 1))
+
+
+def _fits(dimension: Dimension, first: int, m: int, s: int) -> bool:
+    """Whether a group has its siblings beside it: on a tree, so that it fills subtrees or lies within one."""
+    if dimension.kind == "mesh":
+        return m * s <= dimension.size
+    spans = [span for span, _ in dimension.levels]
+    whole = dimension.size % (m * s) == 0 and first % (m * s) < s
+    return whole and all(
+        (span % (m * s) == 0 or m * s % span == 0) and (span % s == 0 or s % span == 0) for span in spans
+    )
 
 
 def _in_grid_order(topology: Topology, orders: list[npt.NDArray[np.int64]]) -> tuple[int, ...]:

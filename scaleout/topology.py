@@ -8,10 +8,18 @@ that differ in one coordinate only form a *line*, and every line of a dimension 
 ring
     One full-duplex link between neighbours, the last and the first included. Messages go the shorter way round;
     at half way they split evenly. Two ranks share one link, not two; one rank has none.
+mesh
+    A ring without the link from the last to the first: a line.
 switch
     One full-duplex port a rank into a switch that never blocks. The latency is from rank to rank.
 fully_connected
     One full-duplex link between each two ranks.
+fat_tree
+    Levels of switches; `radices` says how many ranks a leaf switch has, how many leaves the switches of the next level
+    join, and so on (two levels are a leaf-spine network). What the switches above a subtree carry is one bundle, up
+    and down, over which messages spread evenly: the bandwidth of all ports in the subtree, over the product of
+    `oversubscription` up to it. A message turns at the lowest level that joins both ends: ``2 l - 1`` switches for
+    level ``l``, each of the latency.
 
 A message crosses the dimensions one after another, dimension 0 first, and is forwarded at once (cut-through): the
 latencies of its hops add, and the slowest dimension bounds its bandwidth. A torus is a product of rings.
@@ -34,6 +42,8 @@ KINDS = {
     "ring": "a link to each of two neighbours",
     "switch": "a port into a switch that never blocks",
     "fully_connected": "a link to every other rank",
+    "mesh": "a link to each of two neighbours, on a line without ends joined",
+    "fat_tree": "a port into the leaves of a tree of switches",
 }
 """Kind of dimension to what a rank has in it."""
 
@@ -52,12 +62,18 @@ class Dimension:
         What one link (ring, fully connected) or port (switch) carries each way.
     latency_s : float
         One hop: to the neighbour (ring), through the switch, or over the link.
+    radices : tuple of int
+        Fat trees only: what a switch of each level joins, leaves first; their product is the size.
+    oversubscription : tuple of float
+        Fat trees only: bandwidth into over bandwidth out of the switches of each level but the last.
     """
 
     kind: str
     size: int
     bytes_per_s: float
     latency_s: float
+    radices: tuple[int, ...] = ()
+    oversubscription: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -68,6 +84,14 @@ class Dimension:
             raise ConfigError(f"a link carries {self.bytes_per_s} B/s; give a bandwidth above zero")
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
             raise ConfigError(f"a hop takes {self.latency_s} s; give a latency of zero or more")
+        _check_levels(self)
+
+    @property
+    def levels(self) -> list[tuple[int, float]]:
+        """Of each level of a fat tree's links: ranks below one bundle, and its bandwidth in ports; ports first."""
+        sizes = [math.prod(self.radices[:level]) for level in range(len(self.radices))]
+        ratios = [math.prod(self.oversubscription[:level]) for level in range(len(self.radices))]
+        return [(size, size / ratio) for size, ratio in zip(sizes, ratios, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -123,6 +147,24 @@ class Topology:
         return np.stack(np.unravel_index(array, self.shape, order="F"), axis=-1).astype(np.int64)
 
 
+def _check_levels(dimension: Dimension) -> None:
+    radices, ratios = dimension.radices, dimension.oversubscription
+    if dimension.kind != "fat_tree":
+        if radices or ratios:
+            raise ConfigError(f"a {dimension.kind} has no levels; leave out 'radices' and 'oversubscription'")
+        return
+    if min(radices, default=0) < min(2, dimension.size) or math.prod(radices) != dimension.size:
+        raise ConfigError(
+            f"a fat tree of {dimension.size} ranks has radices {list(radices)}; give one a level, 2 or more, leaves "
+            f"first, whose product is {dimension.size}"
+        )
+    if len(ratios) != len(radices) - 1 or not all(math.isfinite(ratio) and ratio >= 1 for ratio in ratios):
+        raise ConfigError(
+            f"a fat tree of {len(radices)} levels has oversubscription {list(ratios)}; give a number of 1 or more for "
+            f"each level but the last"
+        )
+
+
 class _DimensionFile(config.Config):
     kind: str
     size: int
@@ -131,6 +173,9 @@ class _DimensionFile(config.Config):
     bandwidth_source: str
     latency: Seconds
     latency_source: str
+    radices: tuple[int, ...] = ()
+    oversubscription: tuple[float, ...] = ()
+    levels_source: str = ""
 
 
 class _TopologyFile(config.Config):
@@ -186,22 +231,24 @@ def _dimension(number: int, entry: _DimensionFile) -> Dimension:
         assert entry.bandwidth_per_rank is not None
         bytes_per_s = entry.bandwidth_per_rank / _links_of_a_rank(entry.kind, entry.size)
     try:
-        return Dimension(entry.kind, entry.size, bytes_per_s, entry.latency)
+        return Dimension(entry.kind, entry.size, bytes_per_s, entry.latency, entry.radices, entry.oversubscription)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
 def _links_of_a_rank(kind: str, size: int) -> int:
     """Links over which a rank sends: what its total bandwidth is divided by."""
-    if kind == "switch" or size < 2:
+    if kind in ("switch", "fat_tree") or size < 2:
         return 1
-    return min(2, size - 1) if kind == "ring" else size - 1
+    return min(2, size - 1) if kind in ("ring", "mesh") else size - 1
 
 
 def _join_sources(values: _TopologyFile) -> str:
     lines = [values.source]
     for number, entry in enumerate(values.dimensions):
         lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
+        if entry.levels_source:
+            lines[-1] += f"; levels: {entry.levels_source}"
     if values.startup_source:
         lines.append(f"startup: {values.startup_source}")
     return "\n".join(lines)

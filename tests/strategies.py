@@ -35,17 +35,20 @@ sizes = st.one_of(st.sampled_from([0, 1, 25_000, 50_000]), st.integers(0, 1_000_
 
 
 @st.composite
+def _dimensions(draw, size):
+    kind = draw(st.sampled_from(["ring", "switch", "fully_connected", "mesh", "fat_tree"]))
+    speed, latency = draw(st.sampled_from([25e9, 100e9])), draw(st.sampled_from([0.0, 0.25e-6, 0.7e-6]))
+    if kind != "fat_tree":
+        return Dimension(kind, size, speed, latency)
+    leaf = draw(st.sampled_from([d for d in range(2, size) if size % d == 0] or [size]))
+    levels = ((leaf, size // leaf), (draw(st.sampled_from([1.0, 2.0])),)) if leaf < size else ((size,), ())
+    return Dimension(kind, size, speed, latency, *levels)
+
+
+@st.composite
 def topologies(draw, shapes=tuple(SHAPES)):
-    """Products of rings, switches and full meshes, with links of few speeds."""
-    dimensions = tuple(
-        Dimension(
-            draw(st.sampled_from(["ring", "switch", "fully_connected"])),
-            size,
-            draw(st.sampled_from([25e9, 100e9])),
-            draw(st.sampled_from([0.0, 0.25e-6, 0.7e-6])),
-        )
-        for size in draw(st.sampled_from(shapes))
-    )
+    """Products of dimensions of all kinds, with links of few speeds."""
+    dimensions = tuple(draw(_dimensions(size)) for size in draw(st.sampled_from(shapes)))
     return Topology("random", dimensions, draw(st.sampled_from([0.0, 1e-6])))
 
 

@@ -34,6 +34,16 @@ def divisors(number):
 
 
 @st.composite
+def tree_levels(draw, size):
+    """Radices of a fat tree of up to three levels, and how much each level but the last is oversubscribed."""
+    first = draw(st.sampled_from(divisors(size)))
+    second = draw(st.sampled_from(divisors(size // first)))
+    split = draw(st.sampled_from([(size,), (first, size // first), (first, second, size // first // second)]))
+    radices = tuple(radix for radix in split if radix > 1) or (1,)
+    return radices, tuple(draw(st.sampled_from([1.0, 2.0, 4.0])) for _ in radices[1:])
+
+
+@st.composite
 def meshes(draw, max_ranks=48):
     """A topology, and all groups of an axis that lies in it as a grid: lists of ranks that partition the ranks."""
     dimensions, sets = [], []
@@ -41,9 +51,10 @@ def meshes(draw, max_ranks=48):
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.integers(1, min(12, max_ranks // ranks)))
         ranks *= size
-        kind = draw(st.sampled_from(["ring", "ring", "switch", "fully_connected"]))
+        kind = draw(st.sampled_from(["ring", "ring", "switch", "fully_connected", "mesh", "fat_tree"]))
         speed, latency = draw(st.sampled_from([1.0, 2.0, 3.0])), draw(st.sampled_from([1.0, 4.0]))
-        dimensions.append(Dimension(kind, size, speed, latency))
+        levels = draw(tree_levels(size)) if kind == "fat_tree" else ()
+        dimensions.append(Dimension(kind, size, speed, latency, *levels))
         m = draw(st.sampled_from(divisors(size)))
         s = draw(st.sampled_from(divisors(size // m)))
         starts = [block + offset for block in range(0, size, m * s) for offset in range(s)]
@@ -64,6 +75,11 @@ def links_of(dimension, source, destination):
         return [(("out", source), 1.0), (("in", destination), 1.0)], 1
     if dimension.kind == "fully_connected":
         return [((source, destination), 1.0)], 1
+    if dimension.kind == "mesh":
+        way = 1 if destination > source else -1
+        return [((way, place), 1.0) for place in range(source, destination, way)], abs(destination - source)
+    if dimension.kind == "fat_tree":
+        return climb(dimension, source, destination)
     ways = {1: (destination - source) % n, -1: (source - destination) % n}
     hops = min(ways.values())
     chosen = [way for way, distance in ways.items() if distance == hops]
@@ -71,6 +87,19 @@ def links_of(dimension, source, destination):
         chosen = [1 if destination > source else -1]  # there is only one link
     share = 1.0 / len(chosen)
     return [((way, (source + way * i) % n), share) for way in chosen for i in range(hops)], hops
+
+
+def climb(dimension, source, destination):
+    """Bundles of a fat tree, named by what is below them; a byte on one of c ports' bandwidth counts as 1 / c."""
+    links, levels, below, ports = [], 0, 1, 1.0
+    for radix, ratio in zip(dimension.radices, (*dimension.oversubscription, 1.0), strict=True):
+        if source // below == destination // below:
+            break
+        levels += 1
+        links += [(("up", below, source // below), 1 / ports), (("down", below, destination // below), 1 / ports)]
+        below *= radix
+        ports = ports * radix / ratio
+    return links, 2 * levels - 1
 
 
 def route(topology, messages):
@@ -121,18 +150,28 @@ def check_loads(algorithm, topology, groups):
 @settings(max_examples=40, deadline=None)
 def test_closed_forms_equal_brute_force(algorithm, mesh):
     topology, groups = mesh
-    assert place(topology, groups[0]).regular
-    check_loads(algorithm, topology, groups)
+    if place(topology, groups[0]).regular:
+        check_loads(algorithm, topology, groups)
+    else:  # on a tree, groups that neither fill subtrees nor lie within one
+        assert any(dimension.kind == "fat_tree" for dimension in topology.dimensions)
+        check_loads(algorithm, topology, groups[:1])
 
 
 @each_algorithm
-@pytest.mark.parametrize("kind", ["ring", "switch", "fully_connected"])
+@pytest.mark.parametrize("kind", ["ring", "switch", "fully_connected", "mesh", "fat_tree"])
 def test_closed_forms_equal_brute_force_along_every_small_dimension(algorithm, kind):
     """Rings all round, and lines within them, whether or not their groups fill the ring."""
     for n, m in itertools.product(range(2, 13), range(2, 13)):
         for s in range(1, n // m + 1):
-            topology = Topology("one", (Dimension(kind, n, 2.0, 3.0),))
+            tree = next(d for d in divisors(n)[::-1] if d * d <= n)
+            levels = ((tree, n // tree), (2.0,)) if tree > 1 else ((n,), ())
+            levels = levels if kind == "fat_tree" else ()
+            topology = Topology("one", (Dimension(kind, n, 2.0, 3.0, *levels),))
             groups = [[offset + i * s for i in range(m)] for offset in range(s)]
+            if kind == "fat_tree":  # what is beside the groups shares their bundles
+                groups = [
+                    [block + rank for rank in group] for block in range(0, n - m * s + 1, m * s) for group in groups
+                ]
             if place(topology, groups[0]).regular:
                 check_loads(algorithm, topology, groups)
 

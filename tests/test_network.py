@@ -5,6 +5,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_collectives import tree_levels
 
 from scaleout.collectives import ALGORITHMS, KINDS
 from scaleout.errors import ConfigError
@@ -140,7 +141,7 @@ def test_messages_cross_the_dimensions_one_after_another():
     assert cost.time_s == pytest.approx(10e-6 + 2e-6 + 2.7e-6 + N / 50e9, rel=1e-12)
 
 
-kinds_of_dimension = st.sampled_from(["ring", "switch", "fully_connected"])
+kinds_of_dimension = st.sampled_from(["ring", "switch", "fully_connected", "mesh", "fat_tree"])
 
 
 @st.composite
@@ -150,7 +151,9 @@ def placements(draw):
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
         speed, latency = draw(st.floats(1e8, 1e12)), draw(st.floats(0, 1e-4))
-        dimensions.append(Dimension(draw(kinds_of_dimension), size, speed, latency))
+        kind = draw(kinds_of_dimension)
+        levels = draw(tree_levels(size)) if kind == "fat_tree" else ()
+        dimensions.append(Dimension(kind, size, speed, latency, *levels))
         m = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
         s = draw(st.sampled_from([d for d in range(1, size // m + 1) if size // m % d == 0]))
         sets.append([i * s for i in range(m)])

@@ -26,6 +26,8 @@ EXPECTED_RANKS = {
     "ring-1024": 1024,
     "switch-1024": 1024,
     "dgx-h200-128": 1024,
+    "fat-tree-131072": 131072,
+    "torus-64x64x32": 131072,
 }
 
 
@@ -64,6 +66,63 @@ def test_coordinates_name_each_rank_once(sizes):
     coordinates = topology.coordinates(np.arange(topology.num_ranks))
     weights = np.cumprod([1, *sizes[:-1]])
     assert (coordinates @ weights == np.arange(topology.num_ranks)).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "radices", "ratios", "message"),
+    [
+        ("ring", (2, 4), (), "a ring has no levels; leave out 'radices' and 'oversubscription'"),
+        ("fat_tree", (), (), "a fat tree of 8 ranks has radices []; give one a level, 2 or more, leaves first"),
+        (
+            "fat_tree",
+            (2, 3),
+            (1.0,),
+            "has radices [2, 3]; give one a level, 2 or more, leaves first, whose product is 8",
+        ),
+        ("fat_tree", (8, 1), (1.0,), "has radices [8, 1]"),
+        ("fat_tree", (2, 4), (), "a fat tree of 2 levels has oversubscription []; give a number of 1 or more for each"),
+        ("fat_tree", (2, 4), (0.5,), "has oversubscription [0.5]"),
+    ],
+)
+def test_levels_that_make_no_tree_are_refused(kind, radices, ratios, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Dimension(kind, 8, 1.0, 0.0, radices, ratios)
+
+
+def test_the_bundles_of_a_fat_tree():
+    """Leaves of 4 at 2 : 1, pods of 2 leaves at 3 : 1: 4 ports share 2 ports' worth up, 8 share 8 / 6."""
+    tree = Dimension("fat_tree", 24, 1.0, 0.0, (4, 2, 3), (2.0, 3.0))
+    assert tree.levels == [(1, 1.0), (4, 2.0), (8, 8 / 6)]
+    (large,) = load_topology("fat-tree-131072").dimensions[1:]
+    assert large.levels == [(1, 1), (32, 32), (1024, 1024)]
+
+
+def tree(*radices):
+    return Topology("tree", (Dimension("fat_tree", 16, 1.0, 0.0, radices, (1.0,) * (len(radices) - 1)),))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "regular"),
+    [
+        (range(4), True),  # a leaf
+        (range(4, 12), False),  # not at a multiple of 8
+        (range(8, 16), True),  # two leaves
+        ([1, 5, 9, 13], True),  # one in each leaf
+        ([0, 2, 4, 6], True),  # two in each of two leaves
+        ([0, 3], False),  # pairs three apart cross leaves or not
+        ([0, 1, 2], False),  # threes do not fill leaves of four
+    ],
+)
+def test_groups_on_a_tree_fill_subtrees_or_lie_within_one(ranks, regular):
+    assert place(tree(4, 4), ranks).regular == regular
+    assert len(siblings(tree(4, 4), ranks)) == (16 // len(ranks) if regular else 1)
+
+
+def test_groups_on_a_mesh_are_lines():
+    mesh = Topology("mesh", (Dimension("mesh", 8, 1.0, 0.0),))
+    assert [(extent.size, extent.stride) for extent in place(mesh, range(8)).extents] == [(8, 1)]
+    assert not place(mesh, [0, 7]).regular
+    assert siblings(mesh, [5, 7]) == ((5, 7), (0, 2), (1, 3), (4, 6))
 
 
 def write(folder, text):

@@ -20,7 +20,9 @@ from scaleout.placement import Placement
 
 _BEST = {
     "ring": bidirectional_ring.ALGORITHM,
+    "mesh": bidirectional_ring.ALGORITHM,
     "switch": direct.ALGORITHM,
+    "fat_tree": direct.ALGORITHM,
     "fully_connected": direct.ALGORITHM,
 }
 _DIRECT = dict.fromkeys(_BEST, direct.ALGORITHM)

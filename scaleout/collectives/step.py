@@ -178,7 +178,7 @@ def transfers(step: Step, placement: Placement) -> Messages:
 def ring_order(extent: Extent) -> Places:
     """Order in which a ring visits the members of an extent."""
     places = np.arange(extent.size)
-    if extent.dimension.kind != "ring" or extent.wraps:
+    if not extent.is_line:
         return places
     return np.concatenate((places[::2], places[1::2][::-1]))
 

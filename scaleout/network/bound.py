@@ -71,9 +71,9 @@ def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
 def _egress(extent: Extent, *, regular: bool) -> float:
     """Bytes/s that a rank sends at most along one extent, to other members."""
     dimension = extent.dimension
-    if dimension.kind == "switch":
+    if dimension.kind in ("switch", "fat_tree"):
         links = 1
-    elif dimension.kind == "ring":
+    elif dimension.kind in ("ring", "mesh"):
         links = min(2, dimension.size - 1)
     else:
         links = extent.size - 1 if regular else dimension.size - 1
@@ -82,7 +82,7 @@ def _egress(extent: Extent, *, regular: bool) -> float:
 
 def _cut(extent: Extent, j: int) -> float:
     """Links of one line, each way, in a cut with j members on one side: a group's part of them."""
-    if extent.dimension.kind == "switch":
+    if extent.dimension.kind in ("switch", "fat_tree"):
         return min(j, extent.size - j)
     if extent.dimension.kind == "fully_connected":
         return j * (extent.size - j)

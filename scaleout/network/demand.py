@@ -9,20 +9,25 @@ steps use: what it sends over each link in all, for each byte over its busiest o
 Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.convention`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scaleout.collectives import Schedule, Step, schedule, transfers
-from scaleout.collectives.step import Everyone
-from scaleout.network.links import Floats, Ints, Links
+from scaleout.collectives.step import Edges, Everyone, Ring
+from scaleout.errors import ConfigError
+from scaleout.network.links import Floats, Ints, Links, Routes
 from scaleout.network.symmetry import Pairs, Symmetry
 from scaleout.placement import Placement, arrange
 from scaleout.topology import Topology
 
 _GRAIN = 2.0**40
 """Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
+
+MOST_MESSAGES = 5 * 10**7
+"""Different messages of one group that are spelled out at the most: gigabytes of memory."""
 
 Group = tuple[int, ...]
 
@@ -125,7 +130,7 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     for index, step in enumerate(plans[0][2].steps):
         key = (step.pattern, step.dimensions)
         if key not in known:
-            pairs = _standing(symmetry, [_spelled(plan, index) for plan in plans])
+            pairs = _standing_of(symmetry, plans, index)
             known[key] = _flows(links, symmetry, pairs, members), _share(step, plans[0][0])
         flows, share = known[key]
         found += [flows] * step.repeat
@@ -138,7 +143,24 @@ _Plan = tuple[Placement, Ints, Schedule]
 
 def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
-    return placement, np.array(ranks, np.int64), schedule(kind, placement, algorithm=algorithm)
+    found = schedule(kind, placement, algorithm=algorithm)
+    distinct = {(step.pattern, step.dimensions) for step in found.steps}
+    if sum(_size(pattern, placement) for pattern, _ in distinct) > MOST_MESSAGES:
+        raise ConfigError(
+            f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
+            f"{placement.num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} "
+            f"(--algorithm), a smaller group, or the network model alpha_beta"
+        )
+    return placement, np.array(ranks, np.int64), found
+
+
+def _size(pattern: object, placement: Placement) -> int:
+    """Messages of a pattern that have to be spelled out, at the most."""
+    if isinstance(pattern, Ring) and placement.regular:
+        return placement.num_ranks * math.prod(placement.shape[:-1])
+    if isinstance(pattern, Edges):
+        return len(pattern.sources)
+    return placement.num_ranks
 
 
 def _spelled(plan: _Plan, index: int) -> Pairs:
@@ -156,6 +178,8 @@ def demand_of_message(links: Links, source: int, destination: int) -> Demand:
 
 def _share(step: Step, placement: Placement) -> float:
     """Part of the step's fraction that each of its messages is: all of them the same."""
+    if isinstance(step.pattern, Everyone):
+        return 1.0
     weights = transfers(replace(step, fraction=1.0), placement).weights
     assert (weights == weights[0]).all()
     return float(weights[0])
@@ -164,6 +188,19 @@ def _share(step: Step, placement: Placement) -> float:
 def _joined(pairs: Sequence[Pairs]) -> Pairs:
     sources, destinations = zip(*pairs, strict=True)
     return np.concatenate(sources), np.concatenate(destinations)
+
+
+def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
+    """Messages of one step that stand for all; where everyone sends to everyone, without spelling all out."""
+    step = plans[0][2].steps[index]
+    if not isinstance(step.pattern, Everyone) or step.dimensions is not None:
+        return _standing(symmetry, [_spelled(plan, index) for plan in plans])
+    pairs = []
+    for _, ranks, _ in plans:
+        senders = ranks[symmetry.first(ranks) == ranks]
+        sources, destinations = np.repeat(senders, len(ranks)), np.tile(ranks, len(senders))
+        pairs.append((sources[sources != destinations], destinations[sources != destinations]))
+    return _joined(pairs)
 
 
 def _standing(symmetry: Symmetry, pairs: Sequence[Pairs]) -> Pairs:
@@ -181,15 +218,16 @@ def _flows(links: Links, symmetry: Symmetry, pairs: Pairs, members: Ints) -> Flo
         np.searchsorted(members, symmetry.first(destinations)),
         routes.latency_s,
         np.repeat(np.arange(len(sources)), np.diff(routes.offsets)),
-        _standing_links(links, symmetry, routes.links),
-        routes.shares,
+        *_standing_links(links, symmetry, routes),
         symmetry.order,
     )
 
 
-def _standing_links(links: Links, symmetry: Symmetry, found: Ints) -> Ints:
-    ports, ranks = np.divmod(found, links.topology.num_ranks)
-    return np.asarray(ports * links.topology.num_ranks + symmetry.first(ranks), np.int64)
+def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
+    """Links that stand for those of routes, and what the messages that are alike put on one of them together."""
+    ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
+    fixing = np.array([symmetry.fixing(*links.spread(port)) for port in links.ports], np.float64)
+    return np.asarray(ports * links.topology.num_ranks + symmetry.first(ranks), np.int64), routes.shares * fixing[ports]
 
 
 def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
@@ -202,8 +240,9 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
             routes = links.routes(*_standing(symmetry, [_spelled(plan, index)]))
             each = np.round(step.repeat * step.fraction * _share(step, plan[0]) / busiest * _GRAIN) / _GRAIN
             flows.append(np.full(len(routes.links), orbit))
-            found.append(_standing_links(links, symmetry, routes.links))
-            weights.append(each * routes.shares)
+            crossed, shares = _standing_links(links, symmetry, routes)
+            found.append(crossed)
+            weights.append(each * shares)
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
     total = np.bincount(inverse.reshape(-1), np.concatenate(weights)).astype(np.float64)
     members = np.zeros(len(orbits), np.int64)

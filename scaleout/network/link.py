@@ -96,7 +96,8 @@ def collective_cost(
     Raises
     ------
     ConfigError
-        If kind or algorithm are unknown, the algorithm cannot do it on this group, or the size is negative.
+        If kind or algorithm are unknown, the algorithm cannot do it on this group or sends more messages than can be
+        routed, or the size is negative.
 
     >>> from scaleout.topology import load_topology
     >>> cost = collective_cost("all_to_all", 128e6, load_topology("torus-8x16"), range(128), "direct")
@@ -133,7 +134,12 @@ def busiest_links(traffic: Traffic, found: Symmetry, time_s: float) -> tuple[Lin
     utilisation = carried[used] / links.bytes_per_s(used) / time_s
     chosen = np.argsort(-utilisation, kind="stable")[:BUSIEST]
     return tuple(
-        LinkUse(links.name(int(used[index])), found.order, float(carried[used[index]]), float(utilisation[index]))
+        LinkUse(
+            links.name(int(used[index])),
+            found.order // found.fixing(*links.spread(links.ports[used[index] // links.topology.num_ranks])),
+            float(carried[used[index]]),
+            float(utilisation[index]),
+        )
         for index in chosen
     )
 

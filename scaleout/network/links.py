@@ -6,14 +6,15 @@ of time, groups or collectives.
 
 A route crosses the dimensions one after another, dimension 0 first, as `topology` says: the shorter way round a ring
 (at half way half of the message each way, over both at one rate), out of the port of the sender and into that of the
-receiver on a switch, which never blocks inside, and over the link of the pair where all are connected.
+receiver on a switch, which never blocks inside, over the link of the pair where all are connected, and up and down
+the bundles of a fat tree, over which messages spread evenly. A bundle is a port of the first rank below it.
 
 Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all their routes; n ranks along a dimension.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from scaleout.topology import Dimension, Topology
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,20 @@ class Port:
     dimension : int
         Its number; the number of dimensions for the rank's injection, which is in none.
     role : str
-        ``"next"``, ``"previous"`` (rings), ``"up"``, ``"down"`` (switches), ``"pair"`` or ``"injection"``.
+        ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches and trees), ``"pair"`` or
+        ``"injection"``.
     bytes_per_s : float
     offset : int
         How much further along the dimension the other end lies, for links between two ranks.
+    span : int
+        Ranks along the dimension that share it: more than one for the bundles of a fat tree.
     """
 
     dimension: int
     role: str
     bytes_per_s: float
     offset: int = 0
+    span: int = 1
 
 
 class Routes(NamedTuple):
@@ -95,9 +101,17 @@ class Links:
         if port.role == "injection":
             return f"injection of rank {rank}"
         kind = self.topology.dimensions[port.dimension].kind
+        if port.span > 1:
+            return f"{kind} {port.dimension}: bundle over {port.span} places from rank {rank}, {port.role}"
         if port.role in ("up", "down"):
             return f"{kind} {port.dimension}: port of rank {rank}, {port.role}"
         return f"{kind} {port.dimension}: {rank} -> {self._neighbour(port, rank)}"
+
+    def spread(self, port: Port) -> tuple[int, int]:
+        """Return how far apart the ranks below a port are, and how many there are along its dimension."""
+        if port.role == "injection":
+            return 1, 1
+        return _weights(self.topology)[port.dimension], port.span
 
     def _neighbour(self, port: Port, rank: int) -> int:
         size = self.topology.shape[port.dimension]
@@ -159,9 +173,9 @@ def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) 
         If the injection limit is not above zero.
     """
     ports = [
-        Port(number, role, dimension.bytes_per_s, offset)
+        replace(port, dimension=number)
         for number, dimension in enumerate(topology.dimensions)
-        for role, offset in _PORTS[dimension.kind](dimension)
+        for port in _PORTS[dimension.kind](dimension)
     ]
     if injection_bytes_per_s is not None:
         if not injection_bytes_per_s > 0:
@@ -195,34 +209,61 @@ def _weights(topology: Topology) -> list[int]:
     return [math.prod(topology.shape[:number]) for number in range(len(topology.shape))]
 
 
-def _ring_ports(dimension: Dimension) -> list[tuple[str, int]]:
-    return [("next", 1), ("previous", -1)][: max(0, dimension.size - 1)]
+def _ring_ports(dimension: Dimension) -> list[Port]:
+    ports = [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
+    return ports[: max(0, dimension.size - 1)]
 
 
-def _switch_ports(dimension: Dimension) -> list[tuple[str, int]]:
-    return [("up", 0), ("down", 0)] if dimension.size > 1 else []
+def _mesh_ports(dimension: Dimension) -> list[Port]:
+    """Two ports each; the last rank's next and the first one's previous are never used."""
+    return [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
 
 
-def _pair_ports(dimension: Dimension) -> list[tuple[str, int]]:
-    return [("pair", offset) for offset in range(1, dimension.size)]
+def _switch_ports(dimension: Dimension) -> list[Port]:
+    return [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")] if dimension.size > 1 else []
 
 
-_PORTS: dict[str, Callable[[Dimension], list[tuple[str, int]]]] = {
+def _pair_ports(dimension: Dimension) -> list[Port]:
+    return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
+
+
+def _tree_ports(dimension: Dimension) -> list[Port]:
+    return [
+        Port(0, role, dimension.bytes_per_s * ports, span=span)
+        for span, ports in dimension.levels
+        for role in ("up", "down")
+    ]
+
+
+_PORTS: dict[str, Callable[[Dimension], list[Port]]] = {
     "ring": _ring_ports,
+    "mesh": _mesh_ports,
     "switch": _switch_ports,
     "fully_connected": _pair_ports,
+    "fat_tree": _tree_ports,
 }
-"""Kind of dimension to the ports of a rank: role, and how far along the dimension the other end lies."""
+"""Kind of dimension to the ports of a rank in it."""
 
 
 def _around(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
     """Links of a ring; two ranks have one link, so one way only."""
     n, (source, destination) = dimension.size, ends
     ahead = (destination - source) % n
-    hops = np.minimum(ahead, n - ahead)
     halved = (2 * ahead == n) & (n > 2)
+    return _along(n, source, np.minimum(ahead, n - ahead), (2 * ahead <= n, (2 * ahead > n) | halved), halved)
+
+
+def _on_line(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+    """Links of a mesh."""
+    source, destination = ends
+    up = destination > source
+    return _along(dimension.size, source, np.abs(destination - source), (up, ~up), np.zeros(len(up), bool))
+
+
+def _along(n: int, source: Ints, hops: Ints, ways: tuple[Flags, Flags], halved: Flags) -> tuple[_Local, Ints]:
+    """Links from place to place, to the next or to the previous; messages that go both ways are halved."""
     parts = []
-    for port, (step, chosen) in enumerate(((1, 2 * ahead <= n), (-1, (2 * ahead > n) | halved))):
+    for port, (step, chosen) in enumerate(zip((1, -1), ways, strict=True)):
         taken = np.flatnonzero(chosen)
         message = np.repeat(taken, hops[taken])
         gone = np.arange(len(message)) - np.repeat(np.cumsum(hops[taken]) - hops[taken], hops[taken])
@@ -239,6 +280,20 @@ def _through(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
     return _Local(np.tile(np.arange(count), 2), ports, np.concatenate(ends), np.ones(2 * count)), np.ones(count, int)
 
 
+def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+    """Bundles up to the lowest level that joins both ends, and down from it."""
+    source, destination = ends
+    parts = []
+    hops = np.full(len(source), -1)
+    for level, (span, _) in enumerate(dimension.levels):
+        message = np.flatnonzero(source // span != destination // span)
+        hops[message] += 2
+        for way, end in enumerate(ends):
+            place = end[message] // span * span
+            parts.append(_Local(message, np.full(len(message), 2 * level + way), place, np.ones(len(message))))
+    return _Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
+
+
 def _straight(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
     """The link of each pair."""
     source, destination = ends
@@ -249,7 +304,9 @@ def _straight(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
 
 _WAYS: dict[str, Callable[[Dimension, _Ends], tuple[_Local, Ints]]] = {
     "ring": _around,
+    "mesh": _on_line,
     "switch": _through,
     "fully_connected": _straight,
+    "fat_tree": _over_tree,
 }
 """Kind of dimension to the links of messages along it, and to their hops."""

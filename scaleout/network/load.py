@@ -10,7 +10,7 @@ Symbols: p members; m members along a dimension; n ranks along it; s stride; k d
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ def _ring(pattern: Ring, extents: tuple[Extent, ...]) -> list[tuple[float, int]]
             messages, hops = (0.5 if pattern.both_ways and m > 2 else 1.0), 1
         elif kind == "switch":
             messages, hops = 1.0, 1
+        elif kind == "fat_tree":
+            messages, hops = _climbed(extent, [1 / below for below in _below(extent)])
         elif not extent.wraps:  # a line: its ring goes up and down, over two members at a time
             messages, hops = float(s), s * min(2, m - 1)
         elif extent.dimension.size == 2:  # one link, with nothing to choose
@@ -108,6 +110,8 @@ def _everyone(pattern: Everyone, extents: tuple[Extent, ...]) -> list[tuple[floa
             messages, hops = 1.0, 1
         elif kind == "switch":
             messages, hops = m - 1.0, 1
+        elif kind == "fat_tree":
+            messages, hops = _climbed(extent, [m - below for below in _below(extent)])
         elif not extent.wraps:
             messages, hops = float(s * (m * m // 4)), s * (m - 1)
         elif extent.dimension.size == 2:
@@ -127,7 +131,9 @@ def _moved(extent: Extent, k: int) -> tuple[float, int]:
     m, s = extent.size, extent.stride
     if k == 0:
         return 0.0, 0
-    if extent.dimension.kind != "ring":
+    if extent.dimension.kind == "fat_tree":
+        return _climbed(extent, [min(k, m - k, below) / below for below in _below(extent)])
+    if extent.dimension.kind in ("switch", "fully_connected"):
         return 1.0, 1
     near = s * min(k, m - k)
     if not extent.wraps:  # m - k members go up by k, and k members down by m - k
@@ -145,14 +151,37 @@ def _exchange(pattern: Exchange, extents: tuple[Extent, ...]) -> list[tuple[floa
         mine = 0 <= bit < bits
         if not mine:
             loads.append((0.0, 0))
-        elif extent.dimension.kind != "ring":
+        elif extent.dimension.kind == "fat_tree":
+            loads.append(_climbed(extent, [float(below <= 1 << bit) for below in _below(extent)]))
+        elif extent.dimension.kind in ("switch", "fully_connected"):
             loads.append((1.0, 1))
         else:
             hops = extent.stride << bit
-            split = 2 * hops == extent.dimension.size and extent.dimension.size > 2
+            split = not extent.is_line and 2 * hops == extent.dimension.size and extent.dimension.size > 2
             loads.append((hops / 2 if split else float(hops), hops))
         bit -= bits
     return loads
+
+
+def _below(extent: Extent) -> list[int]:
+    """Members of one group in a subtree of each level of a fat tree, where it has any: ports first."""
+    return [extent.below(span) for span, _ in extent.dimension.levels]
+
+
+def _climbed(extent: Extent, leaving: Sequence[float]) -> tuple[float, int]:
+    """Load and hops on a fat tree, whose places the groups of the axis fill.
+
+    `leaving` is how many messages each rank in a subtree sends out of it, for each level; the bundle above carries
+    those of all. Its bandwidth is counted in ports. A message that leaves level l crosses ``2 l + 1`` switches.
+    """
+    crossed = [
+        (messages * span / ports, 2 * level + 1)
+        for level, (messages, below, (span, ports)) in enumerate(
+            zip(leaving, _below(extent), extent.dimension.levels, strict=True)
+        )
+        if messages and below < extent.size
+    ]
+    return max(load for load, _ in crossed), crossed[-1][1]
 
 
 _CLOSED_FORMS: dict[type, Callable[[Any, tuple[Extent, ...]], list[tuple[float, int]]]] = {
@@ -227,9 +256,27 @@ def _over_ring(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> t
     return np.concatenate(carried) * extent.stride, hops * extent.stride
 
 
+def _over_tree(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Bytes on each bundle of each level, up and down, for each port's worth of bandwidth."""
+    m, (source, destination) = extent.size, ends
+    hops = np.full(len(source), -1)
+    carried = []
+    for span, ports in extent.dimension.levels:
+        below = extent.below(span)
+        subtrees, groups = m // below, span // below
+        apart = source // below != destination // below
+        hops += 2 * apart
+        for end in ends:
+            bundle = (lines[0] * subtrees + end // below)[apart]
+            carried.append(np.bincount(bundle, weights[apart], minlength=lines[1] * subtrees) * groups / ports)
+    return np.concatenate(carried), hops
+
+
 _LINES: dict[str, Callable[[Extent, _Lines, _Ends, Floats], tuple[Floats, Any]]] = {
     "ring": _over_ring,
     "switch": _over_switch,
     "fully_connected": _over_pairs,
+    "mesh": _over_ring,
+    "fat_tree": _over_tree,
 }
 """Kind of dimension to what its links carry, and to the hops of each message."""

@@ -2,7 +2,8 @@
 
 Maps a topology and the groups of a job to a `Symmetry`: turns of *digits*. A rank is a number with mixed radices,
 and turning a digit adds one to it, modulo its radix, on all ranks at once. On a ring a turn of the whole ring by
-some places is a symmetry of the links; on a switch any digit of the place may turn. A turn counts if it also takes
+some places is a symmetry of the links; on a switch any digit of the place may turn,
+on a fat tree any digit within a level, on a mesh none. A turn counts if it also takes
 every group of every family to a group of the family, and every rank to one of the same role. All ranks, links and
 messages that turns take to each other are alike at any time, if they were at the start; the one whose turned
 digits (its sender's, for a message) are zero stands for all.
@@ -43,6 +44,10 @@ class Symmetry:
     def order(self) -> int:
         """How many ranks, links or messages one of them stands for."""
         return math.prod(digit.radix for digit in self.digits)
+
+    def fixing(self, weight: int, span: int) -> int:
+        """How many of the moves leave each bundle over `span` places, `weight` ranks apart, where it is."""
+        return math.prod(digit.radix for digit in self.digits if weight <= digit.weight < weight * span)
 
     def first(self, ranks: Ints) -> Ints:
         """Return the rank that stands for each rank."""
@@ -101,17 +106,28 @@ def symmetry(
                 digits.append(found)
                 s *= found.radix
             else:
-                s *= min(d for d in range(2, dimension.size // s + 1) if dimension.size // s % d == 0)
+                left = _room(dimension, s)
+                s *= min(d for d in range(2, left + 1) if left % d == 0)
         weight *= dimension.size
     return Symmetry(tuple(digits))
 
 
 def _radices(dimension: Dimension, s: int) -> list[int]:
     """Radices of the digits that may start at a place value, the largest first."""
-    left = dimension.size // s
-    if dimension.kind != "switch":
+    left = _room(dimension, s)
+    if dimension.kind == "mesh":
+        return []
+    if dimension.kind in ("ring", "fully_connected"):
         return [left]
     return [m for m in range(left, 1, -1) if left % m == 0]
+
+
+def _room(dimension: Dimension, s: int) -> int:
+    """Largest radix that a digit of place value `s` may have: up to the end of the dimension, or of its tree level."""
+    if dimension.kind != "fat_tree":
+        return dimension.size // s
+    ends = [*(span for span, _ in dimension.levels), dimension.size]
+    return next(end for end in ends if end > s) // s
 
 
 def _turned(digit: Digit, ranks: Ints) -> Ints:
