@@ -219,6 +219,13 @@ def test_a_message_that_starts_takes_its_share():
     assert second == pytest.approx(ALPHA + 2 * LINK, rel=1e-12)
 
 
+def test_messages_whose_rates_change_more_than_once():
+    """Out of one port at 0, 1/2 and 1: the first has 1/4 left at 1, at a third; the second 1/2 at 7/4, at a half."""
+    messages = [(0, rank, N, start * LINK) for rank, start in ((1, 0.0), (2, 0.5), (3, 1.0))]
+    expected = [ALPHA + end * LINK for end in (1.75, 2.75, 3.0)]
+    assert run(SWITCH4, messages) == pytest.approx(expected, rel=1e-12)
+
+
 def test_three_messages_on_two_links():
     """1 -> 2 -> 3 against 1 -> 2 and 2 -> 3 on a long ring, with a link that two more share: max-min, in time.
 
