@@ -32,8 +32,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         If the file cannot be read, is not YAML, or is not a mapping.
     """
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -41,6 +40,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values; see the shipped files for the form")
     return value
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A safe loader that refuses a key that stands twice in a mapping, where YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key if isinstance(key, str) else id(key_node))
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
@@ -81,6 +94,8 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
         return f"unknown key {path!r}; {nearest(str(fault['loc'][-1]), known)}"
     if fault["type"] == "missing":
         return f"key {path!r} is missing; add it"
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{path}: must be a mapping of keys to values, not {fault['input']!r}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{path}: {message}" if path else message

@@ -1,7 +1,12 @@
-"""Files to facts: what a workload, topology, device or trace means, as plain values for tables and JSON."""
+"""Files to facts: what a workload, topology, device or trace means, as plain values for tables and JSON.
+
+Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`, `_bytes_per_s`, `_flops_per_s`; an
+`_error` is a fraction.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from scaleout import chakra
@@ -13,7 +18,6 @@ from scaleout.kernels import leave_one_out
 from scaleout.network.bound import wire_bound
 from scaleout.placement import place
 from scaleout.topology import load_topology
-from scaleout.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from scaleout.workload import load_workload
 
 _MEBIBYTES_64 = 64 * 2.0**20
@@ -23,23 +27,24 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
     """Describe a workload: its keys, and what its step comes to."""
     job = load_workload(name_or_file, changes)
     program = generate(job)
-    kinds: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
     payload: Counter[str] = Counter()
-    graph = program.graphs[0]
-    for node in range(len(graph)):
-        kinds[graph.operation(node)] += 1
-        if graph.kind[node] != NodeKind.COMPUTE:
-            payload[graph.operation(node)] += int(graph.bytes[node])
+    for count, graph in zip(program.ranks_of_role.tolist(), program.graphs, strict=True):
+        for node in range(len(graph)):
+            name = graph.operation(node)
+            operations[name] += count
+            if graph.kind[node] in (NodeKind.COLLECTIVE, NodeKind.SEND):
+                payload[name] += count * int(graph.bytes[node])
     return {
         "workload": job.name,
         "description": job.description,
         "source": job.source,
         "ranks": job.num_ranks,
-        "flops": program.total_flops,
-        "flops_per_rank": graph.total_flops,
-        "payload_bytes_per_rank": dict(payload),
-        "nodes_per_rank": len(graph),
-        "operations": dict(kinds.most_common()),
+        "parameters": job.num_parameters,
+        "matrix_flops": program.total_flops,
+        "matrix_flops_per_rank": program.total_flops // job.num_ranks,
+        "payload_per_rank_bytes": {name: size // job.num_ranks for name, size in payload.items()},
+        "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},
         "keys": job.model_dump(mode="json", exclude={"name", "description", "source"}),
     }
 
@@ -52,17 +57,9 @@ def topology(name_or_file: str) -> dict[str, Any]:
     return {
         "topology": found.name,
         "ranks": found.num_ranks,
-        "dimensions": [
-            {
-                "kind": dimension.kind,
-                "size": dimension.size,
-                "bandwidth": format_bytes_per_s(dimension.bytes_per_s),
-                "latency": format_seconds(dimension.latency_s),
-            }
-            for dimension in found.dimensions
-        ],
-        "startup": format_seconds(found.startup_s),
-        "wire_bound_of_64MiB": {kind: format_seconds(wire_bound(kind, _MEBIBYTES_64, everyone)) for kind in kinds},
+        "dimensions": [asdict(dimension) for dimension in found.dimensions],
+        "startup_s": found.startup_s,
+        "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
     }
 
@@ -73,25 +70,26 @@ def device(name_or_file: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "device": found.name,
         "title": found.title,
-        "peak": {dtype: format_flops_per_s(rate) for dtype, rate in found.peak_flops_per_s.items()},
-        "memory": f"{format_bytes(found.memory_bytes)} at {format_bytes_per_s(found.memory_bytes_per_s)}",
-        "l2": format_bytes(found.l2_bytes),
+        "peak_flops_per_s": dict(found.peak_flops_per_s),
+        "memory_bytes": found.memory_bytes,
+        "memory_bytes_per_s": found.memory_bytes_per_s,
+        "l2_bytes": found.l2_bytes,
         "sms": found.num_sms,
-        "links": f"{format_bytes_per_s(found.link_bytes_per_s)} each way",
+        "links_each_way_bytes_per_s": found.link_bytes_per_s,
+        "host_launch_s": dict(found.host_launch_s),
         "sources": dict(found.sources),
     }
     if not found.kernel_files:
-        facts["kernel_times"] = (
-            f"roofline, with the efficiency that the nearest kernel reached on {found.efficiency_from}"
-        )
+        lender = found.efficiency_from
+        facts["kernel_times"] = f"roofline, with the efficiency that the nearest kernel reached on {lender}"
         return facts
     facts["leave_one_out_error"] = [
         {
             "operation": row.op,
             "dtype": row.dtype,
             "shapes": row.num_shapes,
-            "median": f"{row.median:.1%}",
-            "p90": f"{row.p90:.1%}",
+            "median_error": float(row.median),
+            "p90_error": float(row.p90),
         }
         for row in leave_one_out(found)
     ]
@@ -102,13 +100,14 @@ def trace(path: str) -> dict[str, Any]:
     """Describe a Chakra trace file: its metadata, its nodes by type, and its totals."""
     metadata, nodes = chakra.read(path)
     types = Counter(chakra.NodeType(node.type).name for node in nodes)
+    exact = sum(chakra.get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
     return {
         "trace": path,
         "version": metadata.version,
-        "metadata": chakra.to_dict(metadata).get("attr", []),
+        "metadata": {name: str(value) for name, value in chakra.to_dict(metadata).items()},
         "nodes": len(nodes),
         "types": dict(types.most_common()),
         "dependencies": sum(len(node.data_deps) + len(node.ctrl_deps) for node in nodes),
-        "duration": format_seconds(sum(node.duration_micros for node in nodes) / 1e6),
+        "kernel_time_s": exact,
         "communication_bytes": sum(chakra.get(node, "comm_size", int, default=0) for node in nodes),
     }

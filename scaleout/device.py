@@ -43,9 +43,8 @@ class DeviceFile(Config):
     sms: Sourced[Count]
     link_bandwidth: Sourced[BytesPerSecond]
     kernels: tuple[Text, ...] = ()
-    efficiency_from: Text = "h200"
+    efficiency_from: Text | None = None
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
-    contention: dict[str, Sourced[float]] = Field(default_factory=dict)
 
     @field_validator("peak_flops")
     @classmethod
@@ -88,11 +87,9 @@ class Device:
     kernel_files : tuple of Path
         Measured kernel times, earliest first; empty for a device known from its data sheet only.
     efficiency_from : str
-        The device whose measured kernels lend their efficiency where this one has none.
+        The device whose measured kernels lend their efficiency where this one has none; itself if it has some.
     host_launch_s : mapping
         A call, such as ``"mm"``, to the host time to issue it.
-    contention : mapping
-        Calibrated constants of sharing the device between kernels and collectives, by name.
     sources : mapping
         Dotted key in the device file to the source of its number.
     """
@@ -107,9 +104,8 @@ class Device:
     num_sms: int
     link_bytes_per_s: float
     kernel_files: tuple[Path, ...] = ()
-    efficiency_from: str = "h200"
+    efficiency_from: str = ""
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
-    contention: Mapping[str, float] = field(default_factory=dict, hash=False)
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str) -> float:
@@ -147,6 +143,11 @@ def load_device(name_or_path: str | Path) -> Device:
     for file in files:
         if not file.is_file():
             raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
+    if not files and given.efficiency_from is None:
+        raise ConfigError(
+            f"{path}: no kernel was measured on the device; name another one that lends its kernels' efficiency, such "
+            f"as efficiency_from: h200"
+        )
     return Device(
         name=path.stem,
         title=given.name,
@@ -158,9 +159,8 @@ def load_device(name_or_path: str | Path) -> Device:
         num_sms=given.sms.value,
         link_bytes_per_s=given.link_bandwidth.value,
         kernel_files=files,
-        efficiency_from=given.efficiency_from,
+        efficiency_from=given.efficiency_from or path.stem,
         host_launch_s=_values(given.host_launch),
-        contention=_values(given.contention),
         sources=_sources(given),
     )
 

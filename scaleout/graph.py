@@ -219,18 +219,26 @@ class GraphBuilder:
         self._dependencies.append(tuple(sorted(set(after))))
         return len(self._rows) - 1
 
+    def _column(self, name: str, neutral: float) -> Ints | Floats:
+        values = [row.get(name, neutral) for row in self._rows]
+        if name == "duration_s":
+            return np.array(values, np.float64)
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            node = max(range(len(values)), key=lambda index: abs(values[index]))
+            raise GraphError(
+                f"node {node} ({self._rows[node]['name']!r}) has {name} = {values[node]:.3g}, more than a node can "
+                f"count (2**63); choose smaller sizes"
+            ) from None
+
     def kernel_index(self, kernel: Kernel) -> int:
         """Return the index under which a kernel stands in the finished graph."""
         return self._kernels.setdefault(kernel, len(self._kernels))
 
     def build(self) -> ExecutionGraph:
         """Freeze what was added."""
-        columns: dict[str, Any] = {
-            column: np.array(
-                [row.get(column, neutral) for row in self._rows], np.float64 if column == "duration_s" else np.int64
-            )
-            for column, neutral in NEUTRAL.items()
-        }
+        columns: dict[str, Any] = {column: self._column(column, neutral) for column, neutral in NEUTRAL.items()}
         offsets, flat = compress(self._dependencies)
         return ExecutionGraph(
             names=tuple(row["name"] for row in self._rows),

@@ -27,6 +27,11 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in folder(kind).glob("*.yaml"))
 
 
+def is_path(name_or_file: str) -> bool:
+    """Tell whether a text is meant as a file rather than as a shipped name."""
+    return name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file
+
+
 def find(kind: str, name_or_file: str) -> Path:
     """Return the file that a name or path stands for.
 
@@ -35,7 +40,7 @@ def find(kind: str, name_or_file: str) -> Path:
     ConfigError
         If there is no such shipped name or file; the message gives the nearest name.
     """
-    if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
+    if is_path(name_or_file):
         path = Path(name_or_file)
         if not path.is_file():
             raise ConfigError(

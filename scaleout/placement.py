@@ -130,6 +130,19 @@ def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) ->
     return _arrange(topology, tuple(sorted(members)))
 
 
+def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
+    """Return the placement of a group that no siblings accompany, such as the two ends of one message.
+
+    Raises
+    ------
+    ConfigError
+        As `place`.
+    """
+    members = tuple(sorted(ranks))
+    together = arrange(topology, members)[0]
+    return together if len(members) == 1 else _irregular(topology, topology.coordinates(members))
+
+
 def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
     """Find the groups of an axis from one of them: as many as the topology has room for, the given one first.
 
@@ -195,11 +208,16 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
             pairs = [pair for pair in found if pair is not None]
             extents = tuple(extent for extent, _ in pairs if extent.size > 1)
             return Placement(extents, topology.startup_s), _in_grid_order(topology, [order for _, order in pairs])
-    used = [number for number, values in enumerate(along) if len(values) > 1]
+    return _irregular(topology, coordinates), ranks
+
+
+def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placement:
+    """Keep the members of a group by their places in the topology, less the dimensions in which none differ."""
+    used = np.flatnonzero(np.ptp(coordinates, axis=0)).tolist()
     grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
     columns = tuple(coordinates[:, number] for number in used)
     places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
-    return Placement(grid, topology.startup_s, tuple(places.tolist())), ranks
+    return Placement(grid, topology.startup_s, tuple(places.tolist()))
 
 
 def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:

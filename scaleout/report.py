@@ -4,7 +4,6 @@ Files are written beside the directory first and moved into it when all are whol
 """
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def write(comparison: Comparison, directory: Path) -> list[Path]:
             (unfinished / "timeline.json").write_text(json.dumps(trace_events(comparison)))
             _write_nodes(comparison, unfinished / "nodes.parquet")
             draw_comparison(comparison, unfinished / "breakdown.png")
-            return [Path(shutil.move(unfinished / file, directory / file)) for file in FILES]
+            return [(unfinished / file).replace(directory / file) for file in FILES]
     except OSError as error:
         raise ConfigError(
             f"output directory {str(directory)!r} cannot be written ({error.strerror}); give another one"

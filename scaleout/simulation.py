@@ -239,9 +239,19 @@ def _add_messages(
                 f"tag {key[2]}, which receives {len(received)}; every send needs its receive"
             )
         for send, receive in zip(sent, received, strict=True):
+            _check_sizes(job, locate(job, send), locate(job, receive))
             users[send].append(receive)
             counts[receive] += 1
     return messages
+
+
+def _check_sizes(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> None:
+    sent, received = (int(job.graphs[number].bytes[node]) for number, node in (send, receive))
+    if sent != received:
+        raise SimulationError(
+            f"{name_of(job, *send)} sends {sent} B and {name_of(job, *receive)} receives {received} B of the same "
+            f"message; give both ends the same size"
+        )
 
 
 def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]) -> str:
@@ -261,14 +271,23 @@ def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]
             f"{name_of(job, number, node)} waits in {say(job.graphs[number], node)} for rank "
             f"{', '.join(map(str, ranks))}, which {verb}"
         )
+    advice = "all members of a group must call the same collectives in the same order"
     if not reasons:
-        task = int(np.flatnonzero(np.isnan(times.start_s))[0])
-        reasons.append(f"{name_of(job, *locate(job, task))} waits for a message that depends on it")
+        reasons = _waiting_for_messages(job, times)
+        advice = "ranks wait for each other's messages in a circle; let one of them send before it receives"
     more = f" (and {len(reasons) - 3} more like it)" if len(reasons) > 3 else ""
-    return (
-        f"the program cannot finish: {'; '.join(reasons[:3])}{more}; "
-        f"all members of a group must call the same collectives in the same order"
-    )
+    return f"the program cannot finish: {'; '.join(reasons[:3])}{more}; {advice}"
+
+
+def _waiting_for_messages(job: Job, times: Times) -> list[str]:
+    """Name the receives that lack nothing but their message."""
+    reasons = []
+    for number, (offset, graph) in enumerate(zip(job.offsets, job.graphs, strict=False)):
+        started = ~np.isnan(times.start_s[offset : offset + len(graph)])
+        for node in np.flatnonzero((graph.kind == NodeKind.RECV) & ~started).tolist():
+            if started[graph.dependencies_of(node)].all():
+                reasons.append(f"{name_of(job, number, node)} waits for a message from rank {graph.peer[node]}")
+    return reasons
 
 
 def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:

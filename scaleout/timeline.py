@@ -85,7 +85,8 @@ def _facts(result: Result, line: Timeline, node: int) -> dict[str, Any]:
     if graph.kind[node] == NodeKind.COLLECTIVE:
         facts["group"] = result.program.groups[int(graph.group[node])].name
         facts["algorithm"] = line.algorithm[node]
-        facts["latency_us"] = float(line.duration_s[node] - line.occupancy_s[node]) * 1e6
+        if graph.pieces[node] > 1:
+            facts["latency_us"] = float(line.duration_s[node] - line.occupancy_s[node]) * 1e6
     else:
         facts["peer"] = int(graph.peer[node])
     return facts

@@ -48,6 +48,10 @@ KINDS = {
 """Kind of dimension to what a rank has in it."""
 
 
+MAX_RANKS = 2**20
+"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
+
+
 @dataclass(frozen=True)
 class Dimension:
     """One dimension of a network.
@@ -119,6 +123,8 @@ class Topology:
     def __post_init__(self) -> None:
         if not self.dimensions:
             raise ConfigError(f"topology {self.name!r} has no dimensions; give at least one")
+        if self.num_ranks > MAX_RANKS:
+            raise ConfigError(f"topology {self.name!r} has {self.num_ranks} ranks; give it at most {MAX_RANKS}")
 
     @property
     def num_ranks(self) -> int:
@@ -216,8 +222,8 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
     """
     if num_ranks != topology.num_ranks:
         raise ConfigError(
-            f"the workload has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "
-            f"take a topology of {num_ranks} ranks, or change the parallel degrees to {topology.num_ranks} ranks"
+            f"the job has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "
+            f"take a topology of {num_ranks} ranks, or run the job on {topology.num_ranks} ranks"
         )
 
 

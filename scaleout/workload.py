@@ -6,18 +6,20 @@ divide is refused with a message that says which key, and no value is ever round
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scaleout.config import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
-from scaleout.library import find
+from scaleout.library import find, is_path
 from scaleout.operations import ITEM_BYTES
 from scaleout.parallelism import Mesh
 from scaleout.units import Bytes
 
 Dtype = Literal["fp32", "bf16", "fp16"]
+Count = Annotated[int, Field(gt=0, strict=True)]
 
 
 class Parallel(Config):
@@ -30,11 +32,11 @@ class Parallel(Config):
     device: str
     schedules: tuple[str, ...] = ()
     dtype: Dtype = "bf16"
-    data_parallel: PositiveInt = 1
-    tensor_parallel: PositiveInt = 1
-    pipeline_parallel: PositiveInt = 1
-    context_parallel: PositiveInt = 1
-    expert_parallel: PositiveInt = 1
+    data_parallel: Count = 1
+    tensor_parallel: Count = 1
+    pipeline_parallel: Count = 1
+    context_parallel: Count = 1
+    expert_parallel: Count = 1
     gradient_bucket: Bytes = Field(
         default=25 * 2.0**20,
         description="gradients are all-reduced in buckets of at least this size, as PyTorch DDP's 25 MiB",
@@ -77,15 +79,15 @@ class Dlrm(Parallel):
 
     kind: Literal["dlrm"]
     dtype: Dtype = "fp32"
-    global_batch: PositiveInt = Field(description="samples in a step, over all ranks")
-    tables_per_rank: PositiveInt = Field(description="embedding tables that a rank holds, whole")
-    rows_per_table: PositiveInt
-    embedding_dim: PositiveInt
-    pooling: PositiveInt = Field(description="rows that a sample looks up in a table, summed")
-    dense_features: PositiveInt
-    mlp_width: PositiveInt
-    bottom_layers: PositiveInt
-    top_layers: PositiveInt
+    global_batch: Count = Field(description="samples in a step, over all ranks")
+    tables_per_rank: Count = Field(description="embedding tables that a rank holds, whole")
+    rows_per_table: Count
+    embedding_dim: Count
+    pooling: Count = Field(description="rows that a sample looks up in a table, summed")
+    dense_features: Count
+    mlp_width: Count
+    bottom_layers: Count
+    top_layers: Count
     interaction: Literal["dot", "cat", "sum"] = Field(
         description="dot: all pairwise products; cat: vectors side by side; sum: vectors added up"
     )
@@ -110,6 +112,12 @@ class Dlrm(Parallel):
         return self.tables_per_rank * self.data_parallel + 1
 
     @property
+    def num_parameters(self) -> int:
+        """Parameters of the job: all tables, and the weights of both MLPs (biases left out)."""
+        tables = self.tables_per_rank * self.data_parallel * self.rows_per_table * self.embedding_dim
+        return tables + sum(inputs * outputs for mlp in self.layer_widths() for inputs, outputs in mlp)
+
+    @property
     def interaction_width(self) -> int:
         """Features that the interaction gives to the top MLP."""
         return {
@@ -129,20 +137,20 @@ class Transformer(Parallel):
     """Dense decoder; tensor parallelism as Megatron-LM, arXiv:1909.08053, sequence parallelism as arXiv:2205.05198."""
 
     kind: Literal["transformer"]
-    hidden: PositiveInt
-    layers: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt | None = Field(
-        default=None, description="heads of keys and values; as many as heads if unset"
-    )
-    ffn: PositiveInt = Field(description="width of the feed-forward network")
+    hidden: Count
+    layers: Count
+    heads: Count
+    kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
+    ffn: Count = Field(description="width of the feed-forward network")
     activation: Literal["gelu", "swiglu"] = "gelu"
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     rotary: bool = False
-    vocabulary: int = Field(default=0, ge=0, description="tokens known; 0 leaves out embedding, head and loss")
+    vocabulary: int = Field(
+        default=0, ge=0, strict=True, description="tokens known; 0 leaves out embedding, head and loss"
+    )
     tied_embedding: bool = False
-    sequence: PositiveInt = Field(description="tokens of a sequence; in decode, tokens already in the cache")
-    batch_per_replica: PositiveInt = Field(description="sequences that a data-parallel replica handles in a step")
+    sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
+    batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
     mode: Literal["training", "prefill", "decode"] = "training"
     sequence_parallel: bool = False
     optimizer: Literal["adamw", "none"] = "adamw"
@@ -170,7 +178,8 @@ class Transformer(Parallel):
                 )
         if self.sequence_parallel and self.tokens % self.tensor_parallel:
             raise ValueError(
-                f"sequence_parallel: {self.tokens} tokens do not divide over tensor_parallel {self.tensor_parallel}"
+                f"sequence_parallel: {self.tokens} tokens do not divide over tensor_parallel "
+                f"{self.tensor_parallel}; choose sizes that do, or set sequence_parallel to false"
             )
         if type(self) is Transformer and self.expert_parallel != 1:
             raise ValueError(f"expert_parallel {self.expert_parallel} needs experts; a dense transformer has none")
@@ -197,6 +206,22 @@ class Transformer(Parallel):
         return (2 * self.layers + 1) * self.hidden * (2 if self.norm == "layer_norm" else 1)
 
     @property
+    def feed_forward_parameters(self) -> int:
+        """Parameters of a layer's feed-forward network."""
+        return (self.gates + 1) * self.hidden * self.ffn
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the model, biases and learnt positions left out."""
+        attention = self.hidden * self.head_dim * 2 * (self.heads + self.key_value_heads)
+        vocabularies = 1 if self.tied_embedding else 2
+        return (
+            self.layers * (attention + self.feed_forward_parameters)
+            + self.norm_parameters
+            + vocabularies * self.vocabulary * self.hidden
+        )
+
+    @property
     def tokens(self) -> int:
         """Tokens that a replica handles in a step."""
         return self.batch_per_replica * (1 if self.mode == "decode" else self.sequence)
@@ -209,8 +234,8 @@ class Moe(Transformer):
     """
 
     kind: Literal["moe"]  # type: ignore[assignment]
-    experts: PositiveInt
-    top_k: PositiveInt
+    experts: Count
+    top_k: Count
 
     @model_validator(mode="after")
     def _experts_spread(self) -> "Moe":
@@ -233,6 +258,11 @@ class Moe(Transformer):
                 f"evenly over {self.experts} experts; choose batch_per_replica and sequence so that they do"
             )
         return self
+
+    @property
+    def feed_forward_parameters(self) -> int:
+        """Parameters of a layer's experts and of its router."""
+        return self.experts * super().feed_forward_parameters + self.hidden * self.experts
 
     @property
     def local_experts(self) -> int:
@@ -270,10 +300,18 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
         If there is no such workload, a key is unknown, or sizes do not divide.
     """
     path = find("workload", name_or_file)
-    values = {"name": path.stem} | read_yaml(path) | dict(changes or {})
+    values = {"name": path.stem} | read_yaml(path)
+    values |= {key: _beside(path, values[key]) for key in ("topology", "device") if key in values}
+    values |= dict(changes or {})
     kind = values.get("kind")
     if kind is None:
         raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
     return validate(KINDS[kind], values, where=f"workload {name_or_file}")
+
+
+def _beside(path: Path, name: Any) -> Any:
+    """Read a relative path in a workload file as relative to that file; a name stays a name."""
+    is_relative = isinstance(name, str) and is_path(name) and not Path(name).is_absolute()
+    return str(path.parent / name) if is_relative else name

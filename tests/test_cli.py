@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from scaleout.cli import main
+from scaleout.library import find
 
 RESULT_KEYS = {
     "schedule",
@@ -223,9 +224,19 @@ def refused(answer, *words):
         (["collective", "all_reduces", "--bytes", "1MiB", "--topology", "ring-128"], ["all_reduce"]),
         (["collective", "all_reduce", "--bytes", "1Mi", "--topology", "ring-128"], ["unknown unit 'Mi'"]),
         (["collective", "all_reduce", "--bytes", "4KiB:1KiB", "--topology", "ring-128"], ["range"]),
-        (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "0-200"], ["rank 128"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "0-200"],
+            ["0-200", "ranks 0 to 127"],
+        ),
         (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "rnig"], ["ring"]),
         (["trace", "dlrm-129", "--output", "unused"], ["unknown workload"]),
+        (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "²"], ["no rank"]),
+        (["run", "dlrm-128", "--set", "global_batch=128000000000000"], ["more than a node can count"]),
+        (["run", "dlrm-128", "--set", "data_parallel=true"], ["data_parallel", "integer"]),
+        (["run", "dlrm-128", "--set", "global_batch=128", "--set", "global_batch=256"], ["given twice"]),
+        (["run", "dlrm-128", "--algorithm", "all_to_all=null"], ["no algorithm of all_to_all"]),
+        (["run", "dlrm-128", "--algorithm", "reduce=nope"], ["no algorithm of reduce"]),
+        (["run", "llama-3-70b", "--set", "mode=decode"], ["sequence_parallel to false"]),
         (["show", "torus-8x17"], ["unknown name", "torus-8x16"]),
     ],
 )
@@ -270,3 +281,54 @@ def test_help_needs_no_heavy_import():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_nothing_to_send_takes_no_time(summary):
+    found = summary("collective", "all_reduce", "--bytes", "0", "--topology", "ring-128")
+    assert {row["time_s"] for row in found["results"]} == {0}
+    alone = summary("collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "5")
+    assert {row["time_s"] for row in alone["results"]} == {0}
+
+
+def test_a_message_alone_has_the_links_for_itself(summary):
+    """40 hops of 700 ns, and 64 MiB at 25 GB/s."""
+    command = ("collective", "send", "--bytes", "64MiB", "--topology", "ring-128", "--group", "0,40")
+    assert summary(*command)["results"][0]["time_s"] == pytest.approx(40 * 700e-9 + 2**26 / 25e9)
+
+
+def test_paths_in_a_workload_are_relative_to_it(summary, tmp_path, monkeypatch):
+    """So a workload and its own topology can be moved, and run from anywhere."""
+    text = find("workload", "dlrm-128").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("topology: torus-8x16", "topology: ./net.yaml"))
+    (tmp_path / "net.yaml").write_text(find("topology", "torus-8x16").read_text())
+    monkeypatch.chdir("/")
+    assert summary("run", tmp_path / "mine.yaml")["topology"] == "net"
+
+
+def test_a_key_that_stands_twice_in_a_file_is_refused(scaleout, tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("kind: dlrm\nkind: moe\n")
+    refused(scaleout("run", path), "'kind' stands twice")
+
+
+@pytest.mark.parametrize("arguments", [["run", "dlrm-128"], ["run", "dlrm-128", "--json"], ["show", "h200"]])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments):
+    command = " ".join([sys.executable, "-m", "scaleout.cli", *arguments])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | head -1 >/dev/null"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_said():
+    command = f"{sys.executable} -m scaleout.cli list > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write the output")
+
+
+def test_show_gives_numbers_in_si_units_and_parameters(summary):
+    assert summary("show", "torus-8x16")["dimensions"][0]["bytes_per_s"] == 25e9
+    assert summary("show", "llama-3-8b")["parameters"] == pytest.approx(8.03e9, rel=1e-3)
+    assert summary("show", "mixtral-8x7b")["parameters"] == pytest.approx(46.7e9, rel=1e-3)
+    assert summary("show", "h200")["leave_one_out_error"][0]["median_error"] < 1

@@ -272,3 +272,15 @@ def test_steps_run_on_every_kind_of_network(device, topology, step):
     line = simulate(apply_schedule(timed, "baseline"), network).timelines[0]
     assert times["baseline"] == pytest.approx(line.duration_s.sum(), rel=1e-12)
     assert times["baseline"] > kernels_s
+
+
+def test_a_tied_table_is_reduced_once_both_its_gradients_are_there():
+    """The head's and the embedding's gradient of one table are added, and only then reduced and stepped."""
+    graph = generate(load_workload("gpt-3", {"tensor_parallel": 16, "data_parallel": 2})).graphs[0]
+    operations = [graph.operation(node) for node in range(len(graph))]
+    looked_up, total = operations.index("embedding_bwd"), graph.names.index("tied_gradients")
+    head = graph.names.index("head_weight_gradient")
+    assert set(graph.dependencies_of(total).tolist()) == {looked_up, head}
+    reductions = [node for node, name in enumerate(graph.names) if name == "gradients_all_reduce"]
+    assert [node for node in reductions if total in graph.dependencies_of(node)] == reductions[-1:]
+    assert not any(head in graph.dependencies_of(node) for node in reductions)

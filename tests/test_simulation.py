@@ -160,7 +160,7 @@ def test_messages_of_a_tag_arrive_in_the_order_they_were_sent():
     def receiver(graph):
         first = message(graph, NodeKind.RECV, 0, tag=7)
         second = message(graph, NodeKind.RECV, 0, tag=7)
-        third = message(graph, NodeKind.RECV, 0, tag=8)
+        third = message(graph, NodeKind.RECV, 0, tag=8, size_bytes=0)
         for arrived in (first, second, third):
             work(graph, 0.0, [arrived])
 
@@ -343,7 +343,7 @@ def test_an_unknown_network_and_an_unknown_kind_of_collective():
 
 def test_ranks_that_differ():
     said = refused(ConfigError, program(reduce, ranks=4))
-    assert "the workload has 4 ranks and topology 'switch' has 2" in said
+    assert "the job has 4 ranks and topology 'switch' has 2" in said
 
 
 def test_a_kernel_without_a_time():
@@ -460,7 +460,20 @@ def test_messages_that_wait_for_each_other():
         return write
 
     said = refused(SimulationError, program(of(1), of(0)))
-    assert "rank 0, node 0 ('recv') waits for a message that depends on it" in said
+    assert "rank 0, node 0 ('recv') waits for a message from rank 1" in said
+    assert "rank 1, node 0 ('recv') waits for a message from rank 0" in said
+    assert "send before it receives" in said
+
+
+def test_both_ends_of_a_message_have_one_size():
+    said = refused(
+        SimulationError,
+        program(
+            lambda graph: message(graph, NodeKind.SEND, 1, size_bytes=1000),
+            lambda graph: message(graph, NodeKind.RECV, 0, size_bytes=5),
+        ),
+    )
+    assert "sends 1000 B and rank 1, node 0 ('recv') receives 5 B" in said
 
 
 # ---- Laws

@@ -32,7 +32,7 @@ def test_speedups_are_over_the_first_schedule():
 
 
 def test_ranks_must_agree():
-    with pytest.raises(ConfigError, match="the workload has 128 ranks and topology 'ring-1024' has 1024"):
+    with pytest.raises(ConfigError, match="the job has 128 ranks and topology 'ring-1024' has 1024"):
         scaleout.compare("dlrm-128", topology="ring-1024")
 
 

@@ -181,7 +181,7 @@ def test_a_topology_without_dimensions_is_refused():
 
 @pytest.mark.parametrize("num_ranks", [63, 65, 128])
 def test_ranks_that_differ_are_refused_with_both_numbers(num_ranks):
-    with pytest.raises(ConfigError, match=f"the workload has {num_ranks} ranks and topology 'ring-64' has 64; take"):
+    with pytest.raises(ConfigError, match=f"the job has {num_ranks} ranks and topology 'ring-64' has 64; take"):
         check_ranks(Topology("ring-64", (ring(64),)), num_ranks)
     check_ranks(Topology("ring-64", (ring(64),)), 64)
 

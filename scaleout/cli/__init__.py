@@ -4,6 +4,7 @@ Errors that are about the input end in one message on standard error and exit co
 when it runs, so that `scaleout --help` answers at once.
 """
 
+import os
 import sys
 
 import click
@@ -35,6 +36,7 @@ def main() -> None:
 
     try:
         scaleout.main(standalone_mode=False)
+        sys.stdout.flush()
     except ScaleoutError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
@@ -45,5 +47,8 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         sys.exit(0)
+    except OSError as error:
+        click.echo(f"error: cannot write the output ({error.strerror})", err=True)
+        sys.exit(2)

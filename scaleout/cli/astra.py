@@ -91,7 +91,7 @@ def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
 
 def _print(outcome: "Outcome", title: str) -> None:
     """Print a line a rank as ASTRA-sim does, then the first and the last rank to finish."""
-    from scaleout.cli.tables import print_table
+    from scaleout.cli.console import print_table
 
     lines = [
         f"sys[{rank}] finished, {end} cycles, exposed communication {exposed} cycles."

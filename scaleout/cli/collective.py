@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from scaleout.cli.options import json_option
 
 if TYPE_CHECKING:
+    from scaleout.placement import Placement
     from scaleout.topology import Topology
 
 
@@ -35,8 +37,9 @@ def collective(
     """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
 
     A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
-    All groups like the one of --group are active at the same time. With --network link the messages of all of them
-    share the links of the topology one by one, and the busiest links are named.
+    All groups like the one of --group are active at the same time; an irregular group, or a message, is alone. With
+    --network link the messages of all of them share the links of the topology one by one, and the busiest links are
+    named.
     """
     from scaleout.config import nearest
     from scaleout.errors import ConfigError
@@ -48,7 +51,7 @@ def collective(
         raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     kind = kind.replace("-", "_")
     cluster = load_topology(topology)
-    members = parse_ranks(group) if group else list(range(cluster.num_ranks))
+    members = parse_ranks(group, cluster.num_ranks) if group else list(range(cluster.num_ranks))
     prices = functools.partial(PRICES[network], kind, cluster=cluster, members=members, injection=injection)
     by_size = [
         _rows(kind, network, size, prices(size, names=_names(kind, cluster, members, algorithm)), len(members))
@@ -85,7 +88,10 @@ def parse_sizes(text: str) -> list[int]:
     return sizes
 
 
-def parse_ranks(text: str) -> list[int]:
+_RANKS = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+def parse_ranks(text: str, num_ranks: int) -> list[int]:
     """Turn ``0-7`` or ``0,8,16`` into ranks.
 
     Raises
@@ -97,10 +103,15 @@ def parse_ranks(text: str) -> list[int]:
 
     ranks: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        match = _RANKS.fullmatch(part)
+        if match is None:
             raise ConfigError(f"--group {text!r}: {part!r} is no rank or range of ranks; write 0-7 or 0,8,16")
-        ranks += range(int(first), int(last if dash else first) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < num_ranks:
+            raise ConfigError(
+                f"--group {text!r}: {part!r} is not within ranks 0 to {num_ranks - 1} of the topology; give such ranks"
+            )
+        ranks += range(first, last + 1)
     return ranks
 
 
@@ -115,15 +126,21 @@ def _names(kind: str, cluster: "Topology", members: list[int], algorithm: str) -
     return [found.name for found in candidates(kind, place(cluster, members))]
 
 
+def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
+    """A group with its siblings; the two ends of a message alone."""
+    from scaleout.placement import place, place_alone
+
+    return place_alone(cluster, members) if kind == "send" else place(cluster, members)
+
+
 def _alpha_beta(
     kind: str, size_bytes: int, *, names: list[str], cluster: "Topology", members: list[int], injection: str | None
 ) -> dict[str, dict[str, Any]]:
     """Algorithm to what the alpha-beta model says of it."""
     from scaleout.network.alpha_beta import collective_cost
-    from scaleout.placement import place
 
     del injection
-    placement = place(cluster, members)
+    placement = _place(kind, cluster, members)
     return {name: {"time_s": collective_cost(kind, size_bytes, placement, name).time_s} for name in names}
 
 
@@ -169,7 +186,7 @@ def _rows(
 
 def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
     """Print all algorithms of one size, or the fastest of each of several."""
-    from scaleout.cli.tables import print_links, print_table
+    from scaleout.cli.console import print_links, print_table
 
     chosen = by_size[0] if len(by_size) == 1 else [rows[0] for rows in by_size]
     print_table(

@@ -35,10 +35,13 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
     values: dict[str, Any] = {}
     for text in settings:
         key, separator, value = text.partition("=")
+        key = key.strip()
         if not separator or not key:
             raise ConfigError(f"{option} {text!r}: write it as key=value")
         try:
-            values[key.strip()] = yaml.safe_load(value)
+            if key in values:
+                raise ConfigError(f"{option} {text!r}: {key} is given twice; give it once")
+            values[key] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(f"{option} {text!r}: {value!r} is not a plain value; quote it") from None
     return values

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
 @click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
 @click.option(
-    "--schedule", "schedules", multiple=True, metavar="S", help="Schedule, or several joined by +; repeatable."
+    "--schedule",
+    "schedules",
+    multiple=True,
+    metavar="S",
+    help="baseline, overlap or fused, or several joined by +; repeatable. Speed-ups are over the first.",
 )
 @set_option
 @click.option(
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     "algorithms",
     multiple=True,
     metavar="KIND=NAME",
-    help="Algorithm of a kind of collective; repeatable.",
+    help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @click.option(
@@ -55,7 +59,7 @@ def run(
     from scaleout.errors import ConfigError
     from scaleout.study import compare
 
-    chosen = {kind.replace("-", "_"): name for kind, name in parse_settings(algorithms, option="--algorithm").items()}
+    chosen = _algorithms(algorithms)
     if (workload is None) == (trace_path is None):
         raise ConfigError("give either a workload or --trace DIR, not both; `scaleout list workloads` names workloads")
     if workload is not None:
@@ -81,6 +85,23 @@ def run(
     print_comparison(comparison)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
+
+
+def _algorithms(texts: tuple[str, ...]) -> dict[str, str]:
+    """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
+    from scaleout.collectives import ALGORITHMS, check_kind
+    from scaleout.config import nearest
+    from scaleout.errors import ConfigError
+
+    chosen: dict[str, str] = {}
+    for key, name in parse_settings(texts, option="--algorithm").items():
+        kind = key.replace("-", "_")
+        check_kind(kind)
+        able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
+        if name not in able:
+            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
+        chosen[kind] = name
+    return chosen
 
 
 def _compare_trace(

@@ -19,7 +19,7 @@ def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
-    from scaleout.cli.tables import print_facts
+    from scaleout.cli.console import print_facts
 
     print_facts(facts)
 
@@ -42,7 +42,7 @@ def _kind(name_or_file: str) -> str:
     from scaleout.config import nearest, read_yaml
     from scaleout.errors import ConfigError
 
-    if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
+    if library.is_path(name_or_file):
         keys = read_yaml(Path(name_or_file)).keys()
         for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):
             if key in keys:

@@ -45,8 +45,10 @@ def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> 
 
 def _route(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
-    sizes = {"tokens": workload.tokens, "inputs": workload.hidden, "outputs": workload.experts}
-    x = linear(tape, x, bucket=experts.router, name=f"{label}_router", **sizes)
+    x = linear(
+        tape, x, tokens=workload.tokens, inputs=workload.hidden, outputs=workload.experts,
+        bucket=experts.router, name=f"{label}_router",
+    )  # fmt: skip
     return pointwise(
         tape,
         x,

@@ -99,15 +99,32 @@ class Tape:
         return dy
 
 
-def linear(tape: Tape, x: int | None, *, tokens: int, inputs: int, outputs: int, bucket: Bucket, name: str) -> int:
-    """``y = x W``: one GEMM forward, two backward. An `x` of None is data, which needs no gradient."""
+def linear(
+    tape: Tape,
+    x: int | None,
+    *,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    bucket: Bucket,
+    name: str,
+    shared: list[int] | None = None,
+) -> int:
+    """``y = x W``: one GEMM forward, two backward.
+
+    An `x` of None is data, which needs no gradient. If another layer uses the weight too, its gradient is put into
+    `shared`, for that layer to add to its own.
+    """
 
     def backward(dy: int) -> int:
         dx = dy
         if x is not None:
             dx = tape.kernel("gemm", dy, name=f"{name}_input_gradient", M=tokens, N=inputs, K=outputs)
         dw = tape.kernel("gemm", dy, name=f"{name}_weight_gradient", M=outputs, N=inputs, K=tokens)
-        tape.learn(dw, inputs * outputs, bucket)
+        if shared is None:
+            tape.learn(dw, inputs * outputs, bucket)
+        else:
+            shared.append(dw)
         return dx
 
     tape.push(backward)

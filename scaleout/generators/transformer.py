@@ -69,10 +69,11 @@ def generate(workload: Transformer) -> Program:
         dense=Bucket(_DATA, mesh.data),
         experts=Bucket(_EXPERT_DATA, mesh.degree("expert_data")),
     )
-    x = _embedding(tape, rank)
+    tied: list[int] | None = [] if workload.tied_embedding else None
+    x = _embedding(tape, rank, tied)
     for index in range(workload.layers):
         x = _layer(tape, x, rank, label=f"layer_{index}")
-    x = phased(tape, x, partial(_head, tape, rank=rank), phase="head")
+    x = phased(tape, x, partial(_head, tape, rank=rank, tied=tied), phase="head")
     if gradients is not None:
         tape.backward(x)
         _finish(graph, rank, gradients)
@@ -87,13 +88,10 @@ def _layer(tape: Tape, x: int, rank: _Rank, *, label: str) -> int:
     return x
 
 
-def _tensor_parallel(
-    tape: Tape, x: int, rank: _Rank, block: partial[int], *, norm_first: bool = True, label: str
-) -> int:
-    """Run a block whose weights are cut over the tensor axis, on the whole of its input."""
+def _tensor_parallel(tape: Tape, x: int, rank: _Rank, block: partial[int], *, label: str) -> int:
+    """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
     workload = rank.workload
-    if norm_first:
-        x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
+    x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
     if workload.tensor_parallel == 1:
         return block(x)
     size_bytes = workload.tokens * workload.hidden * workload.item_bytes
@@ -163,22 +161,21 @@ def _dense_feed_forward(tape: Tape, x: int, rank: _Rank, label: str) -> int:
     return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_2")
 
 
-def _embedding(tape: Tape, rank: _Rank) -> int:
-    """Look tokens up; a rank that lacks a token's row gives zeros, and the tensor axis adds up."""
+def _embedding(tape: Tape, rank: _Rank, tied: list[int] | None) -> int:
+    """Look tokens up; a rank that lacks a token's row gives zeros, and the tensor axis adds up.
+
+    The gradient of a `tied` table is the sum of its own and of the head's, and final only then.
+    """
     workload = rank.workload
+    rows = workload.vocabulary // workload.tensor_parallel
     tape.graph.phase = "embedding_forward"
 
     def backward(dy: int) -> int:
         tape.graph.phase = "embedding_backward"
-        dw = tape.kernel(
-            "embedding_bwd",
-            dy,
-            tokens=workload.tokens,
-            hidden=workload.hidden,
-            vocab=workload.vocabulary // workload.tensor_parallel,
-        )
-        if not workload.tied_embedding:  # a tied table is learnt, and counted, with the head
-            tape.learn(dw, workload.vocabulary // workload.tensor_parallel * workload.hidden, rank.dense)
+        dw = tape.kernel("embedding_bwd", dy, tokens=workload.tokens, hidden=workload.hidden, vocab=rows)
+        if tied:
+            dw = tape.kernel("add", dw, tied.pop(), name="tied_gradients", elements=rows * workload.hidden)
+        tape.learn(dw, rows * workload.hidden, rank.dense)
         return dw
 
     if workload.vocabulary == 0:
@@ -192,7 +189,7 @@ def _embedding(tape: Tape, rank: _Rank) -> int:
     return exchange(tape, x, out, size_bytes, group=_TENSOR, name="embedding")
 
 
-def _head(tape: Tape, x: int, rank: _Rank) -> int:
+def _head(tape: Tape, x: int, rank: _Rank, tied: list[int] | None) -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
     x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
@@ -205,7 +202,9 @@ def _head(tape: Tape, x: int, rank: _Rank) -> int:
     # Prefill needs the logits of each sequence's last token only.
     tokens = workload.batch_per_replica if workload.mode == "prefill" else workload.tokens
     part = workload.vocabulary // workload.tensor_parallel
-    x = linear(tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head")
+    x = linear(
+        tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head", shared=tied
+    )
     if workload.mode == "training":
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
     if workload.tensor_parallel > 1:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scaleout import collectives
 from scaleout.errors import ConfigError
 from scaleout.network.load import Load, load_of
-from scaleout.placement import Placement, place
+from scaleout.placement import Placement, place_alone
 from scaleout.topology import Topology
 
 MAX_CHUNKS = 1024
@@ -93,10 +93,7 @@ def collective_cost(kind: str, size_bytes: float, placement: Placement, algorith
 
 
 def send_cost(size_bytes: float, topology: Topology, *, source: int, destination: int) -> CollectiveCost:
-    """Cost of one message, with all ranks that lie like the source sending alike at the same time.
-
-    On a ring the ``s`` ranks between source and destination, and all that lie as they do, send over the same
-    distance too, as the ranks of a pipeline stage do: a link carries ``s`` messages.
+    """Cost of one message, alone on the network: ``hops alpha + n beta`` of the slowest dimension on its way.
 
     Parameters
     ----------
@@ -112,8 +109,7 @@ def send_cost(size_bytes: float, topology: Topology, *, source: int, destination
     ConfigError
         If a rank is not in the topology or the size is negative.
     """
-    placement = place(topology, sorted({source, destination}))
-    return collective_cost("send", size_bytes, placement)
+    return collective_cost("send", size_bytes, place_alone(topology, sorted({source, destination})))
 
 
 @dataclass(frozen=True)

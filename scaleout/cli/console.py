@@ -1,0 +1,82 @@
+"""Tables and facts on the terminal, whatever they are about."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from scaleout.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+
+_FORMATS = {
+    "_bytes_per_s": format_bytes_per_s,
+    "_flops_per_s": format_flops_per_s,
+    "_bytes": format_bytes,
+    "_s": format_seconds,
+    "_error": "{:.1%}".format,
+}
+"""End of a fact's name to how its number is written."""
+
+
+class _Console(Console):
+    """A console that ends quietly when its reader, such as `head`, has seen enough."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return the console that all tables are printed on: in a pipe as wide as any table."""
+    plain = _Console()
+    return plain if plain.is_terminal else _Console(width=240)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for index, column in enumerate(columns):
+        text = index < left
+        table.add_column(escape(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console().print(table)
+    console().print()
+
+
+def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
+    """Print what the busiest links carry."""
+    print_table(
+        title,
+        ("link", "alike", "bytes", "utilisation"),
+        [
+            [use["link"], str(use["alike"]), format_bytes(use["size_bytes"]), f"{use['utilisation']:.1%}"]
+            for use in links
+        ],
+    )
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print a description: plain facts line by line, mappings and lists of rows as tables."""
+    for key, value in facts.items():
+        title = key.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = [[_written(name, cell) for name, cell in row.items()] for row in value]
+            print_table(title, tuple(value[0]), rows, left=2)
+        elif isinstance(value, dict):
+            if value:
+                print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
+        else:
+            console().print(f"[bold]{escape(title)}[/bold]: {escape(_written(key, value))}", highlight=False)
+
+
+def _written(name: str, value: Any) -> str:
+    """Write a fact: numbers with the unit that the end of the name says."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        for end, form in _FORMATS.items():
+            if name.endswith(end):
+                return form(value)
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return str(value)
