@@ -19,7 +19,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import load_topology
-from scaleout.workload import KINDS
+from scaleout.workload import KINDS, load_workload
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
 
