@@ -1,11 +1,32 @@
-"""What all tests share: one hypothesis profile, the same examples every time."""
+"""What all tests share: one hypothesis profile, the same examples every time, and the command line in this process."""
 
 import os
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from scaleout.cli import main
 
 settings.register_profile(
     "ci", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def scaleout(monkeypatch, capsys):
+    """Run a command line in this process; return its exit code, output and error output."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["scaleout", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -5,12 +5,10 @@ local memory 1000 GB/s.
 """
 
 import json
-import sys
 
 import pytest
 
 from scaleout.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
-from scaleout.cli import main
 
 ALGORITHMS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
@@ -38,7 +36,7 @@ def comp(number, micros=1, **more):
 
 
 @pytest.fixture
-def astra(tmp_path, monkeypatch, capsys):
+def astra(tmp_path, scaleout):
     """Write the inputs, run the command line in this process; return its exit code, output and error output."""
 
     def run(ranks, *flags, algorithm="ring", groups=None, network=None, system=None, drop=(), counts=None, kind="Ring"):
@@ -53,20 +51,13 @@ def astra(tmp_path, monkeypatch, capsys):
         values |= {f"{each}-implementation": names for each in ALGORITHMS} | (system or {})
         text = json.dumps({key: value for key, value in values.items() if key not in drop})
         (tmp_path / "system.json").write_text(text)
-        arguments = ["scaleout", "astra", f"--workload-configuration={tmp_path / 'w'}"]
+        arguments = ["astra", f"--workload-configuration={tmp_path / 'w'}"]
         arguments += ["--system-configuration", str(tmp_path / "system.json")]
         arguments += [f"--network-configuration={tmp_path / 'network.yml'}"]
         if groups:
             (tmp_path / "groups.json").write_text(json.dumps(groups))
             arguments += ["--comm-group-configuration", str(tmp_path / "groups.json")]
-        monkeypatch.setattr(sys, "argv", [*arguments, *flags])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        return scaleout(*arguments, *flags)
 
     return run
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from scaleout.cli import main
 from scaleout.library import find
 
 RESULT_KEYS = {
@@ -19,23 +18,6 @@ RESULT_KEYS = {
     "speedup",
     "kernel_time_sources",
 }
-
-
-@pytest.fixture
-def scaleout(monkeypatch, capsys):
-    """Run a command line in this process; return its exit code, output and error output."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["scaleout", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
