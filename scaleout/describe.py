@@ -6,7 +6,6 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from scaleout import chakra
@@ -57,7 +56,17 @@ def topology(name_or_file: str) -> dict[str, Any]:
     return {
         "topology": found.name,
         "ranks": found.num_ranks,
-        "dimensions": [asdict(dimension) for dimension in found.dimensions],
+        "dimensions": [
+            {
+                "kind": dimension.kind,
+                "size": dimension.size,
+                "bandwidth_bytes_per_s": dimension.bytes_per_s,
+                "latency_s": dimension.latency_s,
+                **({"radices": dimension.radices} if dimension.radices else {}),
+                **({"oversubscription": dimension.oversubscription} if dimension.oversubscription else {}),
+            }
+            for dimension in found.dimensions
+        ],
         "startup_s": found.startup_s,
         "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
@@ -71,11 +80,11 @@ def device(name_or_file: str) -> dict[str, Any]:
         "device": found.name,
         "title": found.title,
         "peak_flops_per_s": dict(found.peak_flops_per_s),
-        "memory_bytes": found.memory_bytes,
-        "memory_bytes_per_s": found.memory_bytes_per_s,
+        "memory_size_bytes": found.memory_bytes,
+        "memory_bandwidth_bytes_per_s": found.memory_bytes_per_s,
         "l2_bytes": found.l2_bytes,
         "sms": found.num_sms,
-        "links_each_way_bytes_per_s": found.link_bytes_per_s,
+        "link_bandwidth_each_way_bytes_per_s": found.link_bytes_per_s,
         "host_launch_s": dict(found.host_launch_s),
         "sources": dict(found.sources),
     }

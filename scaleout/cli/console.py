@@ -61,15 +61,22 @@ def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print a description: plain facts line by line, mappings and lists of rows as tables."""
     for key, value in facts.items():
-        title = key.replace("_", " ")
+        title = _title(key)
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = [[_written(name, cell) for name, cell in row.items()] for row in value]
-            print_table(title, tuple(value[0]), rows, left=2)
+            columns = list(dict.fromkeys(name for row in value for name in row))
+            rows = [[_written(name, row.get(name, "")) for name in columns] for row in value]
+            print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=2)
         elif isinstance(value, dict):
             if value:
                 print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
         else:
             console().print(f"[bold]{escape(title)}[/bold]: {escape(_written(key, value))}", highlight=False)
+
+
+def _title(name: str) -> str:
+    """Write a fact's name without the unit at its end, which stands beside the number."""
+    end = next((end for end in _FORMATS if name.endswith(end)), "")
+    return name.removesuffix(end).replace("_", " ")
 
 
 def _written(name: str, value: Any) -> str:
