@@ -92,6 +92,11 @@ def test_trace_and_run_trace_give_the_same_makespan_to_the_last_bit(scaleout, su
     assert traced["ranks"] == 128
 
 
+def test_a_trace_is_written_into_a_new_folder_of_new_folders(scaleout, tmp_path):
+    assert scaleout("trace", "dlrm-128", "--output", tmp_path / "a" / "b" / "c")[0] == 0
+    assert (tmp_path / "a" / "b" / "c" / "dlrm-128.127.et").is_file()
+
+
 def test_a_trace_can_be_timed_again_on_another_device(scaleout, summary, tmp_path):
     scaleout("trace", "dlrm-128", "--output", tmp_path)
     direct = summary("run", "dlrm-128", "--device", "h200", "--schedule", "fused")

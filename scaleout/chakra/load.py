@@ -2,7 +2,8 @@
 
 Files of equal bytes are parsed once, and so are equal nodes of different files. Ranks share a graph if their traces
 differ at most in ids and in which group of a family they name. So a set that `save.save_program` wrote is one role
-again, and a foreign one has as many roles as it takes. Traces do not say which device or network they are for.
+again, and a foreign one has as many roles as it takes. What our own traces say of their device and network is passed on
+as facts, unread.
 """
 
 import contextlib

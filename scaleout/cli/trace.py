@@ -26,5 +26,6 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     on = load_device(device or job.device)
     program = time_kernels(generate(job), on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
+    output.parent.mkdir(parents=True, exist_ok=True)
     files = chakra.save_program(program, output, name=job.name, facts=facts)
     click.echo(f"{len(files)} files in {output}, for {program.num_ranks} ranks")
