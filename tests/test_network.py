@@ -58,6 +58,10 @@ HAND = [
     ("switch-128", "broadcast", "scatter_all_gather", 128 * ALPHA + 2 * 127 / 128 * LINK),
     # Per link of the 16-rings: 16^2 / 8 pairs, 8 messages of n / 128 each, so 2 n; farthest 4 + 8 hops.
     ("torus-8x16", "all_to_all", "direct", 12 * ALPHA + 2 * LINK),
+    # 31 hops along each dimension and back; all a rank must send, over 4 links.
+    ("torus-32x32", "all_reduce", "multiported_bucket", 4 * 31 * ALPHA + 2 * 1023 / 1024 * LINK / 4),
+    # Halves of a part each way: 7 hops and 15. Parts of 15 and 14 in 29, as 7 / 8 to 15 / 16.
+    ("torus-8x16", "reduce_scatter", "multiported_bucket", 22 * ALPHA + (14 + 15 / 8) / 29 * 15 / 16 * LINK / 2),
     # A ring over both dimensions: 7 of 8 messages stay in the row, yet all cross one of its links; the wrap is 2 hops.
     ("torus-8x16", "all_gather", "ring", 127 * (2 * ALPHA + LINK / 128)),
     # 18 links of 26.6 GB/s are not used up: 340 GB/s measured. One step, 3 of 4 shards, 10 us to start.
@@ -235,6 +239,23 @@ def test_the_direct_all_to_all_is_at_its_bisection_bound(name):
     group = whole(name)
     cost = collective_cost("all_to_all", N, group, "direct")
     assert cost.serialization_s == pytest.approx(wire_bound("all_to_all", N, group), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["torus-8x16", "torus-4x4x8", "torus-32x32"])
+def test_the_dimension_wise_all_to_all_comes_near_its_bisection_bound(name):
+    """Dimensions work at the same time on different chunks; the longest is at its bisection, but for the first one."""
+    group = whole(name)
+    large = collective_cost("all_to_all", 1e12, group, "dimension_wise")
+    assert large.serialization_s == pytest.approx(wire_bound("all_to_all", 1e12, group), rel=1e-12)
+    assert large.latency_s < 0.01 * large.serialization_s
+
+
+@pytest.mark.parametrize(("name", "most"), [("torus-32x32", 1.0), ("torus-8x16", 1.035), ("torus-4x4x8", 1.084)])
+def test_the_all_reduce_of_a_torus_is_near_its_bound(name, most):
+    group = whole(name)
+    cost = collective_cost("all_reduce", N, group)
+    assert cost.algorithm == "multiported_bucket"
+    assert 1 - 1e-12 <= cost.serialization_s / wire_bound("all_reduce", N, group) <= most + 1e-9
 
 
 def test_the_answer_of_a_congestion_unaware_model_is_below_the_wire():

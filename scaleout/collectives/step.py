@@ -8,8 +8,10 @@ steps hold for every size, a network model can charge a step in closed form wher
 A member is named by its place in the grid of its placement, innermost dimension fastest (see `placement.arrange`).
 A step over some of the dimensions is done by all lines (planes, ...) of the grid along them at the same time.
 
-Steps follow one another in order: a member starts a step when it has all messages of its earlier steps. In a
-pipelined schedule the buffer is cut into chunks that follow one another through the steps, one step apart.
+Steps follow one another in order: a member starts a step when it has all messages of its earlier steps. Steps of
+different *lanes* do not wait for each other: lanes carry parts of the buffer that run at once, and what they put on a
+link adds up. In a pipelined schedule the buffer is cut into chunks that follow one another through the steps, one
+step apart.
 
 Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.convention`.
 """
@@ -131,12 +133,15 @@ class Step:
         How many times the step is done, one after another.
     dimensions : tuple of int, optional
         Extents of the placement that the pattern runs over; by default all.
+    lane : int
+        Steps of one lane follow one another; all lanes run at the same time.
     """
 
     pattern: Pattern
     fraction: float
     repeat: int = 1
     dimensions: tuple[int, ...] | None = None
+    lane: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,12 @@ class Schedule:
 
     steps: tuple[Step, ...]
     pipelined: bool = False
+
+    @property
+    def lanes(self) -> tuple[tuple[Step, ...], ...]:
+        """The steps of each lane: one chain after another, all of which run at the same time."""
+        numbers = sorted({step.lane for step in self.steps})
+        return tuple(tuple(step for step in self.steps if step.lane == number) for number in numbers)
 
 
 def transfers(step: Step, placement: Placement) -> Messages:

@@ -4,7 +4,8 @@ A step of an algorithm takes the latency of its farthest message and the time th
 bytes, with all groups of the axis active (see `load`); the steps of a schedule add up. All but the pipelined ones
 thus cost ``A + B n``. A pipelined schedule cuts the buffer into ``c`` chunks: the first passes all steps, and each
 further one is done as much later as the links that are used most often need for it:
-``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009).
+``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009). Lanes of a schedule
+run at once: ``A`` and ``B`` are those of the longest, and no link takes less than what all lanes put on it.
 
 What is left out: the additions of a reduction, the cost of issuing a message beyond its latency, and contention
 with anything but the other groups of the same axis.
@@ -142,14 +143,14 @@ def _candidates(kind: str, placement: Placement) -> tuple[str, ...]:
 @lru_cache(maxsize=16384)
 def _profile(kind: str, placement: Placement, algorithm: str) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
-    latency_s = seconds_per_byte = 0.0
-    repeated = []
-    for step in schedule.steps:
-        load = load_of(step, placement)
-        latency_s += step.repeat * load.latency_s
-        seconds_per_byte += step.repeat * load.busiest_s_per_byte
-        repeated.append((step.repeat, load))
-    link_latency_s, link_s_per_byte = _most_used(repeated) if schedule.pipelined else (latency_s, seconds_per_byte)
+    lanes = [[(step.repeat, load_of(step, placement)) for step in lane] for lane in schedule.lanes]
+    latency_s = max((sum(repeat * load.latency_s for repeat, load in lane) for lane in lanes), default=0.0)
+    seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in lane) for lane in lanes), default=0.0)
+    link_latency_s, link_s_per_byte = _most_used([each for lane in lanes for each in lane])
+    if len(lanes) > 1:  # lanes share the links that they meet on
+        seconds_per_byte = max(seconds_per_byte, link_s_per_byte)
+    if not schedule.pipelined:
+        link_latency_s, link_s_per_byte = latency_s, seconds_per_byte
     return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined)
 
 

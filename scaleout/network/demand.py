@@ -12,6 +12,7 @@ Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, a
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -72,12 +73,26 @@ class Demand:
         Bytes of a message of each step, as a fraction of the collective's.
     steady : bool
         Whether the one step stands for a pipelined schedule; its latency is then not in it.
+    chains : tuple of int
+        The lane of each step; empty if there is one lane only.
     """
 
     num_members: int
     steps: tuple[Flows, ...]
     fractions: tuple[float, ...]
     steady: bool = False
+    chains: tuple[int, ...] = ()
+
+    @cached_property
+    def lanes(self) -> tuple["Demand", ...]:
+        """One demand for each lane, all of which begin at the same time."""
+        if not self.chains:
+            return (self,)
+        chosen = [[at for at, chain in enumerate(self.chains) if chain == lane] for lane in sorted(set(self.chains))]
+        return tuple(
+            Demand(self.num_members, tuple(self.steps[at] for at in lane), tuple(self.fractions[at] for at in lane))
+            for lane in chosen
+        )
 
     @property
     def latency_s(self) -> float:
@@ -127,6 +142,7 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     known: dict[tuple[object, object], tuple[Flows, float]] = {}
     found: list[Flows] = []
     fractions: list[float] = []
+    chains: list[int] = []
     for index, step in enumerate(plans[0][2].steps):
         key = (step.pattern, step.dimensions)
         if key not in known:
@@ -135,7 +151,8 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
         flows, share = known[key]
         found += [flows] * step.repeat
         fractions += [share * step.fraction] * step.repeat
-    return Demand(len(members), tuple(found), tuple(fractions))
+        chains += [step.lane] * step.repeat
+    return Demand(len(members), tuple(found), tuple(fractions), chains=tuple(chains) if len(set(chains)) > 1 else ())
 
 
 _Plan = tuple[Placement, Ints, Schedule]

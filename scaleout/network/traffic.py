@@ -85,6 +85,7 @@ class Traffic:
         self.links = links
         self.link_bytes: Floats = np.zeros(len(links))
         self._batches: list[_Batch] = []
+        self._lanes: dict[int, list[int]] = {}
         self._events: list[tuple[float, int, int, _Collective, int, Ints]] = []
         self._count = 0
         self._rates: dict[tuple[tuple[int, bytes], ...], tuple[list[Floats], list[Flows]]] = {}
@@ -116,9 +117,11 @@ class Traffic:
         latencies : bool
             Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
         """
-        at = np.full(demand.num_members, -1)
-        collective = _Collective(name, demand, size_bytes, after_s, latencies, at)
-        self._push(now_s + before_s, _START, collective, 0, at)
+        self._lanes[name] = [len(demand.lanes), len(demand.lanes)]
+        for lane in demand.lanes:
+            at = np.full(lane.num_members, -1)
+            collective = _Collective(name, lane, size_bytes, after_s, latencies, at)
+            self._push(now_s + before_s, _START, collective, 0, at)
 
     @property
     def next_s(self) -> float:
@@ -136,18 +139,24 @@ class Traffic:
             while self._events and self._events[0][0] <= until_s:
                 _, _, kind, collective, step, receivers = heapq.heappop(self._events)
                 if kind == _DONE:
-                    done.append(collective.name)
+                    done += self._last_lane(collective.name, 1)
                 elif kind == _START or collective.settle(step, receivers):
                     moving[id(collective)] = collective
             moved, moving = moving, {}
             for collective in moved.values():
                 changed |= self._move(collective, now_s)
                 if collective.over:
-                    sent.append(collective.name)
+                    sent += self._last_lane(collective.name, 0)
                     self._push(now_s + collective.after_s, _DONE, collective, 0, collective.at)
         if changed:
             self._share(now_s)
         return sent, done
+
+    def _last_lane(self, name: int, which: int) -> list[int]:
+        """Count one lane of a collective as sent (0) or done (1); name the collective if it was the last."""
+        left = self._lanes[name]
+        left[which] -= 1
+        return [] if left[which] else [name]
 
     def _push(self, time_s: float, kind: int, collective: _Collective, step: int, receivers: Ints) -> None:
         self._count += 1
