@@ -1,0 +1,76 @@
+"""Pipeline schedules: stages and microbatches to the order of steps on every rank.
+
+One schedule a file, all of them in `PIPELINES`. Knows nothing of kernels, graphs, devices or networks; how long an
+order takes is said by `clock`, given the seconds of each step.
+
+Symbols: p ranks (stages of the pipeline); m microbatches; v model chunks of a rank.
+"""
+
+import functools
+
+from scaleout import config
+from scaleout.errors import ConfigError
+from scaleout.pipelines import gpipe, interleaved, one_forward_one_backward
+from scaleout.pipelines.layout import Layout
+from scaleout.pipelines.pipeline import Action, Order, Pipeline, Slot, Step
+
+PIPELINES: dict[str, Pipeline] = {
+    pipeline.name: pipeline
+    for pipeline in (
+        gpipe.PIPELINE,
+        one_forward_one_backward.PIPELINE,
+        interleaved.PIPELINE,
+    )
+}
+"""Name to pipeline schedule."""
+
+__all__ = ["PIPELINES", "Action", "Layout", "Order", "Pipeline", "Slot", "Step", "chunks_of", "orders"]
+
+
+def chunks_of(name: str, chunks: int = 1) -> int:
+    """Return how many model chunks a rank holds: the degree of interleaving if it is free, else the schedule's own.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule is unknown, or interleaving is asked of one that has none.
+    """
+    if name not in PIPELINES:
+        raise ConfigError(f"unknown pipeline schedule {name!r}; {config.nearest(name, PIPELINES)}")
+    own = PIPELINES[name].num_chunks
+    if own is None:
+        return chunks
+    if chunks not in (1, own):
+        free = ", ".join(pipeline.name for pipeline in PIPELINES.values() if pipeline.num_chunks is None)
+        raise ConfigError(f"pipeline schedule {name!r} holds {own} model chunks a rank, not {chunks}; choose {free}")
+    return own
+
+
+@functools.lru_cache(maxsize=64)
+def orders(name: str, *, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
+    """Return the slots of every rank, in the order in which it runs them.
+
+    Parameters
+    ----------
+    name : str
+        One of `PIPELINES`.
+    stages : int
+        Ranks of the pipeline, p.
+    microbatches : int
+        Microbatches of a step of training, m, both directions together.
+    chunks : int
+        Model chunks of a rank, v, where the schedule leaves them free; otherwise 1 or the schedule's own number.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule is unknown or cannot be with these sizes; the message says why.
+    """
+    v = chunks_of(name, chunks)
+    for what, number in (("stages", stages), ("microbatches", microbatches), ("chunks", v)):
+        if number < 1:
+            raise ConfigError(f"a pipeline of {number} {what} does nothing; give 1 or more")
+    reason = PIPELINES[name].check(stages, microbatches, v)
+    if reason is not None:
+        raise ConfigError(f"pipeline schedule {name!r} cannot be: {reason}")
+    return tuple(PIPELINES[name].order(rank, stages, microbatches, v) for rank in range(stages))

@@ -1,0 +1,331 @@
+"""One contract for all pipeline schedules, a naive oracle for their clock, and the bubbles and memory of the papers."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.errors import ConfigError, SimulationError
+from scaleout.pipelines import PIPELINES, Action, Step, chunks_of, orders
+from scaleout.pipelines.blocks import blocks, connect
+from scaleout.pipelines.clock import run
+
+FORWARD, BACKWARD, INPUT, WEIGHT = Action
+
+each_pipeline = pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=lambda pipeline: pipeline.name)
+
+SIZES = {
+    name: [
+        (p, m, v)
+        for p, m, v in itertools.product(range(1, 9), range(1, 25), range(1, 4) if pipeline.num_chunks is None else [1])
+        if pipeline.check(p, m, chunks_of(name, v)) is None
+    ]
+    for name, pipeline in PIPELINES.items()
+}
+"""Small p, m and v with which each schedule can be."""
+
+quarters = st.integers(1, 12).map(lambda number: number / 4)
+
+
+@st.composite
+def schedules(draw, pipeline):
+    """The blocks of a schedule of any sizes."""
+    p, m, v = draw(st.sampled_from(SIZES[pipeline.name]))
+    return blocks(pipeline.name, stages=p, microbatches=m, chunks=v), m
+
+
+def table(draw, *shape):
+    """Any seconds; exact in binary, so that sums are too."""
+    number = int(np.prod(shape))
+    return np.array(draw(st.lists(quarters, min_size=number, max_size=number))).reshape(shape)
+
+
+def makers(pipeline, p, v, rank, step):
+    """What a step needs by the meaning of stages alone: (rank, step) each; a gradient may be of either action."""
+    action, stage = step.action, pipeline.stage_of(rank, step.chunk, p, v)
+    gradients = (BACKWARD, INPUT)
+    if action == WEIGHT:
+        return [(rank, Step(INPUT, step.chunk, step.microbatch))]
+    wanted = stage - 1 if action == FORWARD else stage + 1
+    found = [
+        (other, Step(made, chunk, step.microbatch))
+        for other, chunk in itertools.product(range(p), range(v))
+        if pipeline.path_of(chunk) == pipeline.path_of(step.chunk) and pipeline.stage_of(other, chunk, p, v) == wanted
+        for made in ((FORWARD,) if action == FORWARD else gradients)
+    ]
+    return found if action == FORWARD else [*found, (rank, Step(FORWARD, step.chunk, step.microbatch))]
+
+
+def naive_clock(found, slot_s, send_s, *, blocking):
+    """Start of every slot: go round and round until nobody can start, with dictionaries only."""
+    pipeline, p, v = found.pipeline, found.num_ranks, found.num_chunks
+    everyone = {(rank, step) for rank in range(p) for slot in found.orders[rank] for step in slot}
+    ended, start, free, upcoming = {}, [[] for _ in range(p)], [0.0] * p, [0] * p
+    stages = {(pipeline.path_of(c), pipeline.stage_of(r, c, p, v)): (r, c) for r in range(p) for c in range(v)}
+
+    def link(rank, other, step, by):
+        """Seconds between the neighbours of which the one with the lower stage gives the link its number."""
+        if rank == other:
+            return 0.0
+        stage = pipeline.stage_of(rank, step.chunk, p, v) + min(by, 0)
+        return send_s[stages[pipeline.path_of(step.chunk), stage]]
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, order in enumerate(found.orders):
+            while upcoming[rank] < len(order):
+                slot = order[upcoming[rank]]
+                needs = [
+                    (step, need) for step in slot for need in makers(pipeline, p, v, rank, step) if need in everyone
+                ]
+                if any(need not in ended for _, need in needs):
+                    break
+                arrivals = [
+                    ended[need] + link(rank, need[0], step, -1 if step.action == FORWARD else 1) for step, need in needs
+                ]
+                at = max([free[rank], *arrivals])
+                seconds = slot_s(rank, slot)
+                start[rank].append(at)
+                ended |= {(rank, step): at + seconds for step in slot}
+                sent = [0.0]
+                for step in slot:
+                    by = {FORWARD: 1, WEIGHT: 0}.get(step.action, -1)
+                    stage = pipeline.stage_of(rank, step.chunk, p, v) + by
+                    other = stages.get((pipeline.path_of(step.chunk), stage))
+                    if by and other:
+                        sent.append(link(rank, other[0], step, by))
+                free[rank] = at + seconds + (max(sent) if blocking else 0.0)
+                upcoming[rank] += 1
+                moved = True
+    assert upcoming == [len(order) for order in found.orders]
+    return start
+
+
+@each_pipeline
+@given(data=st.data())
+def test_each_action_is_done_once(pipeline, data):
+    """Every virtual stage takes every microbatch of its path forward once and makes each gradient once."""
+    found, m = data.draw(schedules(pipeline))
+    p, v = found.num_ranks, found.num_chunks
+    done = Counter()
+    for rank, order in enumerate(found.orders):
+        for step in itertools.chain(*order):
+            for part in {BACKWARD: (INPUT, WEIGHT)}.get(step.action, (step.action,)):
+                path, stage = pipeline.path_of(step.chunk), pipeline.stage_of(rank, step.chunk, p, v)
+                done[part, path, stage, step.microbatch] += 1
+    paths = [{key[3] for key in done if key[1] == path} for path in range(pipeline.copies)]
+    assert sorted(itertools.chain(*paths)) == list(range(m))
+    assert set(done) == {
+        (part, path, stage, microbatch)
+        for part in (FORWARD, INPUT, WEIGHT)
+        for path in range(pipeline.copies)
+        for stage in range(pipeline.num_stages(p, v))
+        for microbatch in paths[path]
+    }
+    assert set(done.values()) == {1}
+
+
+@each_pipeline
+@pytest.mark.parametrize("p", [1, 2, 5])
+def test_stages_lie_on_ranks_and_meet_their_neighbours(pipeline, p):
+    v = chunks_of(pipeline.name, 1 if pipeline.num_chunks else 3)
+    places = list(itertools.product(range(p), range(v)))
+    stages = Counter((pipeline.path_of(chunk), pipeline.stage_of(rank, chunk, p, v)) for rank, chunk in places)
+    assert stages == Counter(itertools.product(range(pipeline.copies), range(p * v // pipeline.copies)))
+    for rank, chunk in places:
+        stage = pipeline.stage_of(rank, chunk, p, v)
+        for other, by in ((pipeline.before(rank, chunk, p, v), -1), (pipeline.after(rank, chunk, p, v), 1)):
+            if other is None:
+                assert stage == (0 if by < 0 else pipeline.num_stages(p, v) - 1)
+            else:
+                assert pipeline.stage_of(*other, p, v) == stage + by
+                assert pipeline.path_of(other[1]) == pipeline.path_of(chunk)
+
+
+@each_pipeline
+@settings(max_examples=40)
+@given(data=st.data())
+def test_the_clock_is_the_naive_one(pipeline, data):
+    """Any seconds for each action, chunk, link and pair: the same starts to the last bit, and so no deadlock."""
+    found, _ = data.draw(schedules(pipeline))
+    p, v = found.num_ranks, found.num_chunks
+    action_s, send_s, pair_s = (table(data.draw, *shape) for shape in ((4, p, v), (p, v), (p, 4)))
+    blocking = data.draw(st.booleans())
+
+    def together(rank, first, second):
+        return pair_s[rank, (first.action + 2 * first.chunk + second.action) % 4]
+
+    def slot_s(rank, slot):
+        if len(slot) == 2:
+            return together(rank, *slot)
+        return action_s[slot[0].action, rank, slot[0].chunk]
+
+    timeline = run(found, action_s, send_s=send_s, together_s=together, blocking=blocking)
+    expected = naive_clock(found, slot_s, send_s, blocking=blocking)
+    assert [starts.tolist() for starts in timeline.start_s] == expected
+    busy = [sum(slot_s(rank, slot) for slot in order) for rank, order in enumerate(found.orders)]
+    assert timeline.busy_s.tolist() == busy
+    assert timeline.makespan_s == max(end_s[-1] for end_s in timeline.end_s)
+    assert (timeline.bubble_s == timeline.makespan_s - timeline.busy_s).all()
+    assert (timeline.idle_s <= timeline.bubble_s).all()
+
+
+@each_pipeline
+@given(data=st.data())
+def test_the_makespan_is_no_less_than_the_busiest_rank_and_the_way_of_one_microbatch(pipeline, data):
+    found, _ = data.draw(schedules(pipeline))
+    p, v = found.num_ranks, found.num_chunks
+    action_s, send_s = table(data.draw, 4, p, v), table(data.draw, p, v)
+    timeline = run(found, action_s, send_s=send_s)
+    way_s = Counter()
+    for rank, chunk in itertools.product(range(p), range(v)):
+        after = pipeline.after(rank, chunk, p, v)
+        sent = 2 * send_s[rank, chunk] if after is not None and after[0] != rank else 0.0
+        way_s[pipeline.path_of(chunk)] += action_s[FORWARD, rank, chunk] + sent
+        way_s[pipeline.path_of(chunk)] += min(action_s[BACKWARD, rank, chunk], action_s[INPUT, rank, chunk])
+    assert timeline.makespan_s >= timeline.busy_s.max()
+    assert timeline.makespan_s >= max(way_s.values())
+
+
+@each_pipeline
+@given(data=st.data())
+def test_in_flight_counts_forwards_less_backwards(pipeline, data):
+    """Slot by slot with sets; of a backward in parts, either part may be what ends it."""
+    found, _ = data.draw(schedules(pipeline))
+    until = data.draw(st.sampled_from([INPUT, WEIGHT]))
+    for order, counts in zip(found.orders, found.in_flight(until), strict=True):
+        alive = set()
+        for slot, count in zip(order, counts, strict=True):
+            alive |= {(step.chunk, step.microbatch) for step in slot if step.action == FORWARD}
+            assert count.tolist() == [sum(c == chunk for c, _ in alive) for chunk in range(found.num_chunks)]
+            alive -= {(step.chunk, step.microbatch) for step in slot if step.action in (BACKWARD, until)}
+        assert not alive
+
+
+def bubble_s(name, p, m, v=1, *, forward, backward, weight=0.0, together=None):
+    """Bubble of each rank with stages that are alike; B is the whole backward, W the weights' part of it."""
+    action_s = np.array([forward, backward, backward - weight, weight])[:, None, None]
+    found = blocks(name, stages=p, microbatches=m, chunks=v)
+    return run(found, action_s, together_s=together and (lambda *_: together)).bubble_s
+
+
+def peaks(name, p, m, v=1):
+    """Most chunks of microbatches in flight on each rank."""
+    return [counts.sum(axis=1).max() for counts in blocks(name, stages=p, microbatches=m, chunks=v).in_flight()]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@given(p=st.integers(1, 8), m=st.integers(1, 24), forward=quarters, backward=quarters)
+def test_bubble_of_gpipe_and_1f1b(name, p, m, forward, backward):
+    """(p - 1) (F + B) on every rank, (p - 1) / (m + p - 1) of the makespan: arXiv:1811.06965, arXiv:2104.04473."""
+    bubble = bubble_s(name, p, m, forward=forward, backward=backward)
+    assert bubble.tolist() == [(p - 1) * (forward + backward)] * p
+    share = bubble[0] / (bubble[0] + m * (forward + backward))
+    assert share == pytest.approx((p - 1) / (m + p - 1))
+
+
+@given(p=st.integers(1, 6), groups=st.integers(1, 4), v=st.integers(2, 4), forward=quarters, backward=quarters)
+def test_bubble_and_memory_of_interleaved_1f1b(p, groups, v, forward, backward):
+    """(p - 1) (F + B) / v; v p + p - 1 chunks in flight on rank 0: arXiv:2104.04473 and arXiv:2205.05198."""
+    m = groups * p
+    bubble = bubble_s("interleaved_1f1b", p, m, v, forward=forward, backward=backward)  # seconds of one chunk
+    assert bubble.tolist() == [(p - 1) * (forward + backward)] * p
+    makespan = bubble[0] + m * v * (forward + backward)
+    assert bubble[0] / makespan == pytest.approx((p - 1) / (v * m + p - 1))
+    assert peaks("interleaved_1f1b", p, m, v)[0] == min(v * p + p - 1, m * v)
+
+
+def test_memory_of_gpipe_and_1f1b():
+    assert peaks("gpipe", 4, 9) == [9] * 4
+    assert peaks("1f1b", 4, 9) == [4, 3, 2, 1]
+    assert peaks("1f1b", 4, 2) == [2, 2, 2, 1]
+
+
+def test_1f1b_by_hand():
+    """Two stages, three microbatches; F = 1, B = 2 on rank 0, F = 2, B = 3 on rank 1, sends of 1."""
+    action_s = np.zeros((4, 2, 1))
+    action_s[:2, :, 0] = [[1, 2], [2, 3]]
+    found = blocks("1f1b", stages=2, microbatches=3)
+    timeline = run(found, action_s, send_s=1.0)
+    assert [s.tolist() for s in timeline.start_s] == [[0, 1, 8, 10, 13, 18], [2, 4, 7, 9, 12, 14]]
+    assert timeline.makespan_s == 20
+    assert timeline.busy_s.tolist() == [9, 15]
+    held = run(found, action_s, send_s=1.0, blocking=True)
+    assert [s.tolist() for s in held.start_s] == [[0, 2, 8, 10, 14, 20], [2, 4, 8, 10, 14, 16]]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "message"),
+    [
+        ("1f1bb", {}, "unknown pipeline schedule '1f1bb'; did you mean '1f1b'"),
+        ("1f1b", {"stages": 0}, "a pipeline of 0 stages does nothing; give 1 or more"),
+        ("gpipe", {"microbatches": 0}, "a pipeline of 0 microbatches does nothing"),
+        ("1f1b", {"chunks": 2}, "'1f1b' holds 1 model chunks a rank, not 2; choose interleaved_1f1b"),
+        ("interleaved_1f1b", {"chunks": 1}, "one chunk, which is 1f1b; interleave 2 chunks or more"),
+        ("interleaved_1f1b", {"chunks": 0}, "a pipeline of 0 chunks does nothing"),
+        ("interleaved_1f1b", {"chunks": 2, "microbatches": 10}, "10 microbatches do not divide into groups of 4"),
+    ],
+)
+def test_sizes_that_cannot_be(name, sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        orders(name, **{"stages": 4, "microbatches": 8} | sizes)
+
+
+def step(action, microbatch=0, chunk=0):
+    return (Step(action, chunk, microbatch),)
+
+
+@pytest.mark.parametrize(
+    ("given_orders", "error", "message"),
+    [
+        (
+            [[step(FORWARD, 0), step(BACKWARD, 0), step(FORWARD, 1), step(BACKWARD, 1)],
+             [step(FORWARD, 1), step(FORWARD, 0), step(BACKWARD, 0), step(BACKWARD, 1)]],
+            SimulationError,
+            "1f1b cannot finish: rank 0 waits for rank 1 before the backward of microbatch 0 on chunk 0; "
+            "rank 1 waits for rank 0 before the forward of microbatch 1 on chunk 0; change the orders",
+        ),
+        (
+            [[step(BACKWARD), step(FORWARD)]],
+            SimulationError,
+            "rank 0 waits for ever: the backward of microbatch 0 on chunk 0 needs a step that the rank itself runs",
+        ),
+        (
+            [[step(FORWARD) + step(BACKWARD)]],
+            SimulationError,
+            "needs a step that the rank itself runs later, or beside it; change the order",
+        ),
+        (
+            [[step(BACKWARD)], [step(FORWARD), step(BACKWARD)]],
+            SimulationError,
+            "rank 0 waits for ever: the backward of microbatch 0 on chunk 0 needs a step that nobody runs",
+        ),
+        ([[step(FORWARD), step(FORWARD)]], ConfigError, "rank 0 .* runs the forward of microbatch 0 on chunk 0 twice"),
+        (
+            [[step(FORWARD), step(BACKWARD), step(INPUT)]],
+            ConfigError,
+            "runs the backward of microbatch 0 on chunk 0 twice",
+        ),
+        ([[step(FORWARD), step(BACKWARD)], []], ConfigError, "rank 1 of the pipeline has no slots"),
+    ],
+)  # fmt: skip
+def test_orders_that_cannot_be(given_orders, error, message):
+    with pytest.raises(error, match=message):
+        connect(PIPELINES["1f1b"], [tuple(order) for order in given_orders], num_chunks=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"action_s": np.ones((4, 3, 1))}, r"action_s has the shape \(4, 3, 1\); give one that spreads to \(4, 2, 1\)"),
+        ({"action_s": 1.0, "send_s": -1.0}, "send_s holds seconds that are negative or not finite"),
+        ({"action_s": np.nan}, "action_s holds seconds that are negative or not finite"),
+    ],
+)
+def test_seconds_that_cannot_be(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        run(blocks("1f1b", stages=2, microbatches=2), **arguments)
