@@ -14,6 +14,7 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.fold import FoldedFamily, Folding
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.network.alpha_beta import CollectiveCost, collective_cost
+from scaleout.network.demand import Group
 from scaleout.program import Program
 from scaleout.topology import Topology
 
@@ -43,6 +44,7 @@ class Job:
     graphs: list[ExecutionGraph]
     offsets: list[int]
     costs: dict[tuple[int, int, str, float], CollectiveCost] = field(default_factory=dict)
+    groups: dict[tuple[int, int], tuple[Group, ...]] = field(default_factory=dict)
 
 
 def job_of(program: Program, topology: Topology, algorithms: Mapping[str, str], folding: Folding) -> Job:
@@ -108,10 +110,14 @@ def name_of(job: Job, number: int, node: int) -> str:
     return f"rank {job.folding.representative[number]}, node {node} ({job.graphs[number].names[node]!r})"
 
 
-def groups_of(job: Job, meeting: Meeting) -> tuple[tuple[int, ...], ...]:
-    """Return all groups that a meeting stands for."""
-    chosen = np.flatnonzero(meeting.family.class_of_group == meeting.group_class).tolist()
-    return tuple(job.program.groups[meeting.order[1]].members[number] for number in chosen)
+def groups_of(job: Job, meeting: Meeting) -> tuple[Group, ...]:
+    """Return all groups that a meeting stands for; the same object for the same ones."""
+    key = (meeting.order[1], meeting.group_class)
+    if key not in job.groups:
+        members = job.program.groups[meeting.order[1]].members
+        chosen = np.flatnonzero(meeting.family.class_of_group == meeting.group_class).tolist()
+        job.groups[key] = tuple(members[number] for number in chosen)
+    return job.groups[key]
 
 
 def asked(job: Job, meeting: Meeting) -> tuple[str, float, int]:

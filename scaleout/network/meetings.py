@@ -34,7 +34,7 @@ class LinkNetwork:
         self.symmetry = symmetry
         self.traffic = Traffic(links_of(topology))
         self._offers: dict[int, _Offer] = {}
-        self._demands: dict[tuple[str, str, tuple[Group, ...]], Demand] = {}
+        self._demands: dict[tuple[str, str, int], tuple[Demand, Sequence[Group]]] = {}
 
     def offer(
         self,
@@ -46,11 +46,15 @@ class LinkNetwork:
         cost: CollectiveCost,
         slice_of_more: bool,
     ) -> None:
-        """Say what a meeting is: a collective of some groups, with the algorithm and latency of its whole transfer."""
-        key = (kind, cost.algorithm, tuple(groups))
+        """Say what a meeting is: a collective of some groups, with the algorithm and latency of its whole transfer.
+
+        Groups are told apart by identity, as there may be many: the same object is routed once.
+        """
+        key = (kind, cost.algorithm, id(groups))
         if key not in self._demands:
-            self._demands[key] = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
-        demand = self._demands[key]
+            demand = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
+            self._demands[key] = demand, groups  # kept, lest the id returns
+        demand = self._demands[key][0]
         startup_s = self.traffic.links.topology.startup_s
         if slice_of_more:
             self._offers[meeting] = _Offer(demand, size_bytes, 0.0, cost.latency_s, True)

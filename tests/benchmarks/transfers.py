@@ -1,0 +1,146 @@
+"""How many transfers a second the link model carries, by process time on one core. Reports; asserts nothing.
+
+    python tests/benchmarks/transfers.py [WORD]
+
+A transfer is one message of one step between two ranks. `unfolded` gives every message a flow of its own, as for a
+job without symmetry; `folded` lets one flow stand for all that are alike. `lay out` is the time to spell out messages
+and their routes, `run` the time of the event loop; the rate is over both together. With a word, only the cases whose
+name has it. Cases whose collectives begin apart have members that are not in step.
+"""
+
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.network.demand import Demand, demand_of, messages_of
+from scaleout.network.links import links_of
+from scaleout.network.symmetry import Symmetry, symmetry
+from scaleout.network.traffic import Traffic
+from scaleout.placement import siblings
+from scaleout.topology import Topology, load_topology
+
+SIZE_BYTES = 64e6
+LIMIT_S = 60
+"""Wall time after which a case is given up."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Collectives that begin together: kind, algorithm, and the first group of an axis, or several groups."""
+
+    name: str
+    topology: str
+    kind: str
+    algorithm: str
+    groups: tuple[tuple[int, ...], ...] = ()
+    apart_s: float = 0.0
+
+
+def irregular(num_ranks: int, count: int, size: int) -> tuple[tuple[int, ...], ...]:
+    """Disjoint groups of ranks drawn at random."""
+    drawn = np.random.default_rng(7).permutation(num_ranks)
+    return tuple(tuple(sorted(drawn[k * size : (k + 1) * size].tolist())) for k in range(count))
+
+
+CASES = (
+    Case("ring all-reduce, ring of 1024", "ring-1024", "all_reduce", "ring"),
+    Case("ring all-reduce, torus 32x32", "torus-32x32", "all_reduce", "ring"),
+    Case("pairwise all-to-all, switch of 1024", "switch-1024", "all_to_all", "pairwise"),
+    Case("pairwise all-to-all, torus 32x32", "torus-32x32", "all_to_all", "pairwise"),
+    Case("direct all-to-all, switch of 1024", "switch-1024", "all_to_all", "direct"),
+    Case("direct all-to-all, torus 32x32", "torus-32x32", "all_to_all", "direct"),
+    Case("recursive doubling, switch of 1024", "switch-1024", "all_reduce", "recursive_doubling"),
+    Case("double binary tree, switch of 1024", "switch-1024", "all_reduce", "double_binary_tree"),
+    Case("hierarchical, dgx-h200-128", "dgx-h200-128", "all_reduce", "hierarchical"),
+    Case("rings of 8 along a ring of 1024", "ring-1024", "all_reduce", "ring", (tuple(range(8)),)),
+    Case("64 irregular rings of 16, torus 32x32", "torus-32x32", "all_reduce", "ring", irregular(1024, 64, 16), 1e-6),
+    Case(
+        "8 irregular all-to-alls of 64, torus 32x32",
+        "torus-32x32",
+        "all_to_all",
+        "direct",
+        irregular(1024, 8, 64),
+        1e-6,
+    ),
+    Case(
+        "8 irregular pairwise of 128, torus 32x32",
+        "torus-32x32",
+        "all_to_all",
+        "pairwise",
+        irregular(1024, 8, 128),
+        1e-6,
+    ),
+)
+
+
+def lay_out(case: Case, topology: Topology, *, folded: bool) -> list[Demand]:
+    """Spell out what each collective of a case sends."""
+    links = links_of(topology)
+    if len(case.groups) > 1:
+        return [demand_of(links, Symmetry(), [group], case.kind, case.algorithm) for group in case.groups]
+    groups = siblings(topology, case.groups[0] if case.groups else range(topology.num_ranks))
+    found = symmetry_of(case, topology, groups) if folded else Symmetry()
+    return [demand_of(links, found, groups, case.kind, case.algorithm)]
+
+
+def symmetry_of(case: Case, topology: Topology, groups: Sequence[tuple[int, ...]]) -> Symmetry:
+    family = np.full(topology.num_ranks, -1, np.int64)
+    for number, group in enumerate(groups):
+        family[list(group)] = number
+    return symmetry(topology, [family], messages=messages_of(topology, groups, case.kind, case.algorithm))
+
+
+def carry(topology: Topology, demands: Sequence[Demand], apart_s: float) -> float:
+    """Let all collectives begin, some time apart, and return when the last is done."""
+    traffic = Traffic(links_of(topology))
+    for number, demand in enumerate(demands):
+        traffic.begin(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * apart_s)
+    now_s, left = 0.0, len(demands)
+    while left:
+        now_s = traffic.next_s
+        left -= len(traffic.advance(now_s)[1])
+    return now_s
+
+
+def report(case: Case, *, folded: bool) -> str:
+    """Run a case once."""
+    topology = load_topology(case.topology)
+    begin = time.process_time()
+    demands = lay_out(case, topology, folded=folded)
+    laid_out = time.process_time()
+    simulated_s = carry(topology, demands, case.apart_s)
+    end = time.process_time()
+    count = sum(demand.num_transfers for demand in demands)
+    rate = count / (end - begin) / 1e6
+    return f"{count:10} {laid_out - begin:8.2f} {end - laid_out:8.2f} {rate:9.2f} {simulated_s * 1e3:14.6f}"
+
+
+def give_up(*_: object) -> None:
+    raise TimeoutError
+
+
+def main() -> None:
+    print(f"{'':56} {'transfers':>10} {'out [s]':>8} {'run [s]':>8} {'M/s':>9} {'simulated [ms]':>14}")
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    signal.signal(signal.SIGALRM, give_up)
+    for case in CASES:
+        for folded in (False, True)[: 1 if len(case.groups) > 1 else 2]:
+            label = f"{case.name}, {'folded' if folded else 'unfolded'}"
+            if word in label:
+                signal.alarm(LIMIT_S)
+                try:
+                    row = report(case, folded=folded)
+                except TimeoutError:
+                    row = f"more than {LIMIT_S} s"
+                signal.alarm(0)
+                print(f"{label:56} {row}", flush=True)
+    print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
