@@ -112,7 +112,7 @@ class World:
             self.go(self.readers.pop(key), self.now)
 
     def red(self, size):
-        return 3 * int(size / self.mem)
+        return 3 * int(size / (self.mem * 1e9) * 1e9)
 
 
 def ring(world, kind, ranks, me, *, size, name):
@@ -131,7 +131,7 @@ def halving_doubling(world, kind, ranks, me, *, size, name):
     n = len(ranks)
     levels = n.bit_length() - 1
     down = [(size >> (k + 1), 1 << k) for k in range(levels)]
-    up = [(size >> (k + 1), 1 << k) for k in reversed(range(levels))]
+    up = [((size >> (levels + 1) << 1) << (levels - 1 - k), 1 << k) for k in reversed(range(levels))]
     if kind == "all-gather":
         down, up = [], [(size << k, 1 << (levels - 1 - k)) for k in range(levels)]
     if kind == "reduce-scatter":

@@ -106,6 +106,64 @@ def test_a_double_binary_tree_by_hand(astra):
     assert found["per_rank_ns"] == [leaf, middle, leaf, root]
 
 
+def test_a_tree_does_an_all_reduce_whatever_is_asked(astra):
+    ends = [
+        times(astra([[coll(0, kind, 2899)]] * 4, "--json", algorithm="doubleBinaryTree"))["per_rank_ns"]
+        for kind in ("ALL_REDUCE", "ALL_GATHER", "ALL_TO_ALL")
+    ]
+    assert ends[0] == ends[1] == ends[2]
+
+
+def test_halves_are_whole_bytes_and_an_odd_last_one_loses_a_byte(astra):
+    """Of 11598 bytes among four: 5799 and 2899 down, then twice half of 2899: 2898, and 5796, back."""
+    found = times(
+        astra([[coll(0, "ALL_REDUCE", 11598)]] * 4, "--json", algorithm="halvingDoubling", kind="FullyConnected")
+    )
+    assert found["time_ns"] == 10 + (500 + 200 + 10) + 6 + (SEND + 10) + (SEND + 10) + (500 + 199 + 10)
+
+
+def test_a_group_takes_the_one_algorithm_that_is_named_and_else_a_ring(astra):
+    """Four of eight on a ring: direct over at most three hops, or three steps with a way back over three hops."""
+    job = [[coll(0, "ALL_GATHER", 2899, pg_name="1")]] * 4 + [[comp(0, 0)]] * 4
+    groups = {"1": [0, 1, 2, 3]}
+    assert max(times(astra(job, "--json", groups=groups, algorithm="direct"))["per_rank_ns"][:4]) == 10 + 1599 + 10
+    ring = times(astra(job, "--json", groups=groups))["per_rank_ns"][:4]
+    two = times(astra(job, "--json", groups=groups, counts=[4, 2], algorithm=["direct", "direct"]))["per_rank_ns"][:4]
+    assert max(ring) == 10 + (1599 + 10) + 2 * (SEND + 10)
+    assert two == [10 + 3 * (SEND + 10)] * 4  # the wrap of the dimension of four is one hop
+
+
+def test_a_direct_all_reduce_of_a_group_reduces_twice(astra):
+    """The second wave of a group is reduced as the first is; that of all ranks is not."""
+    job = [[coll(0, "ALL_REDUCE", 4 * 2899, pg_name="1")]] * 4 + [[comp(0, 0)]] * 4
+    found = times(astra(job, "--json", groups={"1": [0, 1, 2, 3]}, algorithm="direct", kind="Switch"))
+    wave = 1000 + 99 + 10 + 6
+    assert found["time_ns"] == 10 + 2 * wave
+
+
+def test_lines_of_some_dimensions_do_not_wait_for_each_other(astra):
+    """In dimension 0 of 2 x 2 ranks 0 and 1 are done before 2 and 3 have come; these end together."""
+    job = [[coll(0, "ALL_GATHER", 2899, involved_dim=[True, False])]] * 2
+    late = [[comp(0, 9), coll(1, "ALL_GATHER", 2899, deps=[0], involved_dim=[True, False])]]
+    found = times(astra([*job, *late * 2], "--json", counts=[2, 2]))
+    assert found["per_rank_ns"] == [10 + SEND + 10] * 2 + [9000 + 10 + SEND + 10] * 2
+    later = [[comp(0, 4), coll(1, "ALL_GATHER", 2899, deps=[0], involved_dim=[True, False])]]
+    found = times(astra([*job, *late, *later], "--json", counts=[2, 2]))
+    assert found["per_rank_ns"][:2] == [10 + SEND + 10] * 2
+    assert found["per_rank_ns"][2:] == [9000 + 20, 9000 + 10 + SEND + 10]
+
+
+def test_queues_beyond_the_first_half_go_round_backwards_and_in_turn(astra):
+    """Two queues: the second all-gather of ranks 0, 1, 3 goes backwards, and so its longest hop is another's."""
+    job = [[coll(0, "ALL_GATHER", 2899, pg_name="1"), coll(1, "ALL_GATHER", 2899, deps=[0], pg_name="1")]]
+    others = [[comp(0, 0)]]
+    ranks = [*job * 2, *others, *job, *others * 4]
+    found = times(astra(ranks, "--json", "--num-queues-per-dim=2", groups={"1": [0, 1, 3]}))["per_rank_ns"]
+    same = times(astra(ranks, "--json", groups={"1": [0, 1, 3]}))["per_rank_ns"]
+    assert found[1] != same[1]
+    assert max(found) == max(same) or found != same
+
+
 def test_chunks_pass_a_queue_one_after_the_other_or_together(astra):
     job = [[coll(0, "ALL_REDUCE", 4 * 11596)]] * 4
     alone = 3682
@@ -210,7 +268,21 @@ AR = [coll(0, "ALL_REDUCE", 11596)]
         ({"ranks": [AR] * 6, "algorithm": "halvingDoubling"}, ["power of two", "6"]),
         ({"ranks": [AR] * 6, "algorithm": "doubleBinaryTree"}, ["power of two", "6"]),
         ({"ranks": [[coll(0, "ALL_TO_ALL", 99)]] * 4, "algorithm": "halvingDoubling"}, ["cannot do all-to-all"]),
-        ({"ranks": [[coll(0, "ALL_GATHER", 99)]] * 4, "algorithm": "doubleBinaryTree"}, ["cannot do all-gather"]),
+        ({"ranks": [[coll(0, "ALL_REDUCE", 6)]] * 4, "algorithm": "halvingDoubling"}, ["messages of 0 bytes"]),
+        (
+            {"ranks": [[coll(0, "ALL_REDUCE", 99, involved_dim=[False, True])]] * 4, "counts": [2, 2]}
+            | {"algorithm": ["oneRing"]},
+            ["involved_dim [False, True]", "involve one"],
+        ),
+        ({"ranks": [AR] * 2, "flags": ["--backend", "aware"]}, ["Ring of 2 ranks", "use FullyConnected"]),
+        (
+            {
+                "ranks": [[coll(0, "ALL_REDUCE", 99, pg_name="1")]] * 3 + [[comp(0)]],
+                "groups": {"1": [0, 1, 2]},
+                "algorithm": "halvingDoubling",
+            },
+            ["in a communicator group", "power of two", "3"],
+        ),
         ({"ranks": [[coll(0, "ALL_GATHER", 0)]] * 4}, ["all-gather of 0 bytes"]),
         ({"ranks": [[coll(0, "BARRIER", 0)]] * 4}, ["BARRIER", "does not support"]),
         ({"ranks": [[node(0, "METADATA")]] * 4}, ["METADATA_NODE"]),

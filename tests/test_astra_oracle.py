@@ -7,11 +7,13 @@ from hypothesis import assume, given
 
 from scaleout.astra import fabric
 from scaleout.astra.algorithms import build, named
+from scaleout.astra.algorithms.exchange import Manner
 from scaleout.astra.inputs import NetworkFile, SystemFile
 from scaleout.astra.job import Job
 from scaleout.astra.network import build_network
 from scaleout.astra.run import simulate
 from scaleout.astra.trace import Graph, Task, Work
+from scaleout.errors import ConfigError
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
@@ -97,17 +99,26 @@ def oracle(file, system, kind, size, *, starts, chosen, aware=False):
     )
 
 
+def times_of(job):
+    """Simulate, but for jobs that halve a buffer until nothing is left, on which ASTRA-sim aborts."""
+    try:
+        return list(simulate(job).per_rank_ns)
+    except ConfigError as error:
+        assume("messages of 0 bytes" not in str(error))
+        raise
+
+
 @pytest.mark.parametrize("dimensions", [1, 2])
 @given(data=st.data())
 def test_unaware_collectives_take_what_passing_every_message_takes(dimensions, data):
     file, system, job, kind, size, starts, chosen = job_of(data.draw, dimensions)
-    assert list(simulate(job).per_rank_ns) == oracle(file, system, kind, size, starts=starts, chosen=chosen)
+    assert times_of(job) == oracle(file, system, kind, size, starts=starts, chosen=chosen)
 
 
 @given(data=st.data())
 def test_aware_collectives_take_what_passing_every_message_takes(data):
     file, system, job, kind, size, starts, chosen = job_of(data.draw, 1, aware=True)
-    assert list(simulate(job).per_rank_ns) == oracle(file, system, kind, size, starts=starts, chosen=chosen, aware=True)
+    assert times_of(job) == oracle(file, system, kind, size, starts=starts, chosen=chosen, aware=True)
 
 
 @given(data=st.data(), size=st.integers(1, 1 << 22))
@@ -117,14 +128,16 @@ def test_one_rank_stands_for_all_exactly(data, size):
     kind = job.graphs[0].tasks[1].kind
     assume(kind != "all-gather" or size >= job.system.splits)
     together = job_from(job.network, job.system, kind, size, [1] * len(starts), aware=True)
-    folded = simulate(together)
+    folded = times_of(together)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fabric, "looks_alike", lambda job, plan: False)
-        assert simulate(together).per_rank_ns == folded.per_rank_ns
+        assert times_of(together) == folded
 
 
 @given(n=st.integers(3, 9), size=st.integers(100, 10**6), window=st.integers(1, 7), kind=st.sampled_from(KINDS))
 def test_a_window_as_wide_as_the_group_is_direct(n, size, window, kind):
-    wide = build(named(f"direct{n - 1 + window}", where=""), kind, n, size_bytes=size, tree=0, direction=1)
-    plain = build(named("direct", where=""), kind, n, size_bytes=size, tree=0, direction=1)
+    wide, plain = (
+        build(named("direct", where=""), kind, n, size_bytes=size, manner=Manner(each))
+        for each in (n - 1 + window, None)
+    )
     assert vars(wide) == vars(plain)

@@ -10,6 +10,6 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; non
 """
 
 from scaleout.astra.job import BACKENDS, Job, Options, load
-from scaleout.astra.run import Outcome, run, simulate
+from scaleout.astra.run import History, Outcome, run, simulate
 
-__all__ = ["BACKENDS", "Job", "Options", "Outcome", "load", "run", "simulate"]
+__all__ = ["BACKENDS", "History", "Job", "Options", "Outcome", "load", "run", "simulate"]

@@ -93,8 +93,8 @@ class Job:
 
     def reduction_ns(self, size_bytes: int) -> int:
         """Time to read two operands and write one: ``3 floor(m / local-mem-bw)``."""
-        bytes_per_ns = self.system.local_mem_bw_gb_per_s
-        return 3 * int(size_bytes / bytes_per_ns) if bytes_per_ns else 0
+        bytes_per_s = self.system.local_mem_bw_gb_per_s * 1e9
+        return 3 * int(size_bytes / bytes_per_s * 1e9) if bytes_per_s else 0  # rounded as ASTRA-sim does
 
     @cached_property
     def algorithms(self) -> Mapping[str, tuple[Named, ...]]:
@@ -124,6 +124,10 @@ def load(options: Options) -> Job:
         raise ConfigError(
             f"{options.network}: has {len(network.dimensions)} dimensions, but the aware back end takes only one; "
             f"use --backend unaware"
+        )
+    if aware and network.dimensions[0].kind == "Ring" and network.dimensions[0].size == 2:
+        raise ConfigError(
+            f"{options.network}: a Ring of 2 ranks, on which the aware back end of ASTRA-sim aborts; use FullyConnected"
         )
     if options.num_queues < 1:
         raise ConfigError(f"--num-queues-per-dim is {options.num_queues}, but a dimension needs at least 1 queue")

@@ -109,11 +109,13 @@ class Mail:
         def leave() -> None:
             self._carry(rank, task.peer, task.size_bytes, arrive)
 
-        if self._rendezvous and not self._asked[key]:
-            self._leave[key].append(leave)
-        else:
-            self._asked[key] -= self._rendezvous
+        if not self._rendezvous:
             leave()
+        elif self._asked[key]:
+            self._asked[key] -= 1
+            self._clock.at(self._clock.now_ns, leave)
+        else:
+            self._leave[key].append(leave)
 
     def receive(self, rank: int, task: Task, done: Callable[[], None]) -> None:
         """Wait for a message; `done` is called when it has come."""

@@ -63,7 +63,8 @@ class _Inbox:
 class _Outbox:
     """Messages that wait until their receiver asks for them, by where they go."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.asked: Counter[int] = Counter()
         self.waiting: dict[int, list[Callable[[], None]]] = defaultdict(list)
 
@@ -76,7 +77,7 @@ class _Outbox:
     def send(self, mark: int, action: Callable[[], None]) -> None:
         if self.asked[mark]:
             self.asked[mark] -= 1
-            action()
+            self.clock.at(self.clock.now_ns, action)
         else:
             self.waiting[mark].append(action)
 
@@ -93,7 +94,7 @@ class ExchangeMember:
         self.steps, self.around, self.position, self.peers, self.done = steps, around, position, peers, done
         self.permits = self.sent = self.received = 0
         self.inbox = _Inbox(self._receive)
-        self.outbox = _Outbox()
+        self.outbox = _Outbox(around.clock)
 
     def begin(self) -> None:
         """Start now."""
@@ -157,7 +158,7 @@ class TreeMember:
         self.inbox: dict[int, _Inbox] = {child: _Inbox(self._from_child) for child in self.children}
         if self.parent != NOBODY:
             self.inbox[self.parent] = _Inbox(self._from_parent)
-        self.outbox = _Outbox()
+        self.outbox = _Outbox(around.clock)
 
     def begin(self) -> None:
         """Start now."""

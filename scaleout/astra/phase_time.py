@@ -49,9 +49,8 @@ def _direct(steps: Exchange, place: Place) -> int:
         return permits[-1]
     # Permits that are ready before the last message has come are spent with the first that is ready after.
     opened = next(permit for permit in permits if permit >= came[-1])
-    return place.endpoint_ns + max(
-        max(permit, opened) + send_ns for permit, send_ns in zip(permits, sends, strict=True)
-    )
+    after_ns = place.endpoint_ns + place.reduction_ns(steps.reduced[-1])
+    return after_ns + max(max(permit, opened) + send_ns for permit, send_ns in zip(permits, sends, strict=True))
 
 
 def _windowed(steps: Exchange, place: Place) -> int:

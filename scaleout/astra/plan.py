@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from scaleout.astra.algorithms import TREE, Named, Steps, build, check
+from scaleout.astra.algorithms.exchange import Manner
 from scaleout.astra.job import Job
 from scaleout.errors import ConfigError
 
@@ -18,6 +19,10 @@ FLAT, GROUP = -1, -2
 """In place of a dimension: all ranks as one dimension; the members of a communicator group in the order of its list."""
 GROUP_ENDPOINT_NS = 10
 """Endpoint delay within a communicator group, whatever system.json says."""
+
+
+Turns = tuple[tuple[tuple[int, str], int], ...]
+"""Level and share of its queues, or ``"tree"``, to which of them comes next, where it is not the first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,30 +54,45 @@ class Plan:
     streams : tuple of tuple of Phase
     capacity : int
         Streams that run in a queue at a time.
-    tree_dimensions : frozenset of int
-        Where every stream takes a tree, in turns that go on with the next collective.
+    turns : tuple
+        Which queues and trees come next, for the next collective.
     """
 
     streams: tuple[tuple[Phase, ...], ...]
     capacity: int
-    tree_dimensions: frozenset[int]
+    turns: Turns
 
 
 @dataclass
 class Queues:
-    """Hands out the queues of each level in turn; an all-reduce takes the first half on its way up."""
+    """Hands out the queues and trees of each level in turn; an all-reduce takes the first half on its way up.
+
+    Attributes
+    ----------
+    count : int
+        Queues of a level.
+    turns : Counter
+        What comes next; goes on from collective to collective.
+    """
 
     count: int
     turns: Counter[tuple[int, str]]
 
-    def take(self, level: int, share: str) -> int:
-        """Return the next queue of a level."""
-        turn = self.turns[level, share]
-        self.turns[level, share] += 1
+    def take(self, level: int, share: str) -> tuple[int, int]:
+        """Return the next queue of a level, and the direction in which it goes round: 1 or -1."""
         half = self.count // 2
-        if self.count == 1 or share == "all":
-            return turn % self.count
-        return turn % half if share == "first" else half + turn % (self.count - half)
+        first, many = {"all": (0, self.count), "first": (0, max(half, 1)), "last": (half, self.count - half)}[share]
+        turn = self.turns[level, share]
+        self.turns[level, share] = (turn + 1) % many
+        queue = first + turn
+        backward = share == "last" or (share == "all" and self.count > 1 and queue >= half)
+        return queue, -1 if backward else 1
+
+    def take_tree(self, level: int) -> int:
+        """Return the next of the two trees of a level."""
+        turn = self.turns[level, "tree"]
+        self.turns[level, "tree"] = 1 - turn
+        return turn
 
 
 def split(size_bytes: int, splits: int, *, kind: str, num_ranks: int) -> tuple[int, int]:
@@ -109,8 +129,10 @@ def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int,
     if not names:
         raise ConfigError(f"the trace has an {kind}, but system.json no {kind}-implementation; add it")
     if names[0].flat:
-        if not all(involved[: len(job.network.dimensions)]):
-            raise ConfigError(f"{kind}-implementation spans all dimensions, but involved_dim is {list(involved)}")
+        if involved and not involved[0]:
+            raise ConfigError(
+                f"an {kind} with involved_dim {list(involved)} has no dimension left to run in; involve one"
+            )
         return (FLAT,)
     found = tuple(dimension for dimension in range(len(names)) if dimension >= len(involved) or involved[dimension])
     if not found:
@@ -134,7 +156,9 @@ class _Leg:
         return max(self.dimension, 0)
 
     def size_after(self, size_bytes: int) -> int:
-        """Bytes that a stream has after the phase."""
+        """Bytes that a stream has after the phase; a tree leaves them as they are."""
+        if self.choice.algorithm == TREE:
+            return size_bytes
         if self.kind == "reduce-scatter":
             return size_bytes // self.num_ranks
         return size_bytes * self.num_ranks if self.kind == "all-gather" else size_bytes
@@ -152,7 +176,12 @@ def _order(kind: str, dimensions: tuple[int, ...], *, baseline: bool) -> list[tu
 
 
 def plan_collective(
-    job: Job, kind: str, size_bytes: int, *, involved: tuple[bool, ...] = (), trees: tuple[int, ...] = ()
+    job: Job,
+    kind: str,
+    size_bytes: int,
+    *,
+    involved: tuple[bool, ...] = (),
+    turns: Turns = (),
 ) -> Plan:
     """Plan a collective of all ranks.
 
@@ -163,8 +192,8 @@ def plan_collective(
     size_bytes : int
     involved : tuple of bool
         Dimensions that take part; those beyond its length do.
-    trees : tuple of int
-        Which of the two trees the first stream takes in each dimension; tree 0 beyond its length.
+    turns : tuple
+        Which queues and trees come next.
 
     Raises
     ------
@@ -178,11 +207,13 @@ def plan_collective(
         num_ranks = job.network.num_ranks if dimension == FLAT else job.network.dimensions[dimension].size
         check(choice, leg, num_ranks, where=f"{kind}-implementation, dimension {max(dimension, 0)}")
         legs.append(_Leg(leg, dimension, share, choice, num_ranks))
-    return _plan(job, kind, size_bytes, legs=legs, trees=trees)
+    return _plan(job, kind, size_bytes, legs=legs, turns=turns)
 
 
-def plan_group(job: Job, kind: str, size_bytes: int, num_members: int) -> Plan:
-    """Plan a collective of a communicator group: a ring over its members.
+def plan_group(job: Job, kind: str, size_bytes: int, num_members: int, turns: Turns = ()) -> Plan:
+    """Plan a collective of a communicator group, its members as one dimension in the order of its list.
+
+    The algorithm is the one that system.json names if it names one alone, and a ring if it names one a dimension.
 
     Raises
     ------
@@ -194,29 +225,44 @@ def plan_group(job: Job, kind: str, size_bytes: int, num_members: int) -> Plan:
     names = job.algorithms[kind]
     if not names:
         raise ConfigError(f"the trace has an {kind}, but system.json no {kind}-implementation; add it")
-    if any(name.algorithm == TREE for name in names):
+    choice = names[0] if len(names) == 1 else Named("ring")
+    if choice.algorithm == TREE:
         raise ConfigError(f"{kind}-implementation: {TREE} crashes in communicator groups; use ring")
-    share = "first" if kind == "all-reduce" else "all"
-    return _plan(job, kind, size_bytes, legs=[_Leg(kind, GROUP, share, Named("ring"), num_members)], trees=())
+    check(choice, kind, num_members, where=f"{kind}-implementation, in a communicator group")
+    share = "first" if kind == "all-reduce" and job.system.collective_optimization != "baseline" else "all"
+    return _plan(job, kind, size_bytes, legs=[_Leg(kind, GROUP, share, choice, num_members)], turns=turns)
 
 
-def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], trees: tuple[int, ...]) -> Plan:
+def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], turns: Turns) -> Plan:
     chunk, num_streams = split(size_bytes, job.system.splits, kind=kind, num_ranks=job.network.num_ranks)
-    queues = Queues(job.num_queues, Counter())
+    queues = Queues(job.num_queues, Counter(dict(turns)))
     made: dict[tuple[int, int, int, int], Steps] = {}  # streams that do the same share their steps
     streams = []
-    for stream in range(num_streams):
+    for _ in range(num_streams):
         data = chunk
         phases = []
         for place, leg in enumerate(legs):
-            queue = queues.take(leg.level, leg.share)
-            first = trees[leg.level] if leg.level < len(trees) else 0
-            turn, direction = (first + stream) % 2, -1 if queue % 2 else 1
-            key = (place, data, turn, direction)
+            queue, direction = queues.take(leg.level, leg.share)
+            tree = queues.take_tree(leg.level) if leg.choice.algorithm == TREE else 0
+            key = (place, data, tree, direction)
             if key not in made:
-                made[key] = build(leg.choice, leg.kind, leg.num_ranks, size_bytes=data, tree=turn, direction=direction)
+                made[key] = _steps(leg, data, tree=tree, direction=direction)
             phases.append(Phase(leg.kind, leg.dimension, (leg.level, queue), made[key]))
             data = leg.size_after(data)
         streams.append(tuple(phases))
-    tree_dimensions = frozenset(leg.dimension for leg in legs if leg.choice.algorithm == TREE)
-    return Plan(tuple(streams), -(-job.system.active_chunks // job.num_queues), tree_dimensions)
+    return Plan(
+        tuple(streams),
+        -(-job.system.active_chunks // job.num_queues),
+        tuple(sorted((+queues.turns).items())),
+    )
+
+
+def _steps(leg: _Leg, size_bytes: int, *, tree: int, direction: int) -> Steps:
+    manner = Manner(leg.choice.window, direction, in_group=leg.dimension == GROUP)
+    steps = build(leg.choice, leg.kind, leg.num_ranks, size_bytes=size_bytes, tree=tree, manner=manner)
+    if min(steps.sizes) == 0:
+        raise ConfigError(
+            f"{leg.choice.algorithm} cuts an {leg.kind} of {size_bytes} bytes among {leg.num_ranks} ranks into "
+            f"messages of 0 bytes, on which ASTRA-sim aborts; make it larger, or preferred-dataset-splits smaller"
+        )
+    return steps

@@ -25,6 +25,9 @@ SLOTS: Mapping[Work, int | None] = {
 }
 """What a task occupies while it runs."""
 
+NEVER = -1
+"""In place of a time."""
+
 
 class Unit:
     """Ranks that are at the same place of the same graph.
@@ -35,12 +38,14 @@ class Unit:
     graph : Graph
     left : int
         Tasks that have not ended.
+    start_ns, end_ns : list of int, length N
+        When each task started and ended; `NEVER` until then.
     finish_ns, compute_ns, communication_ns : int
         When the last task ended; sums of the durations of computation, and of communication that holds its slot.
     met : Counter
         Collectives of each group that the ranks came to.
-    trees : Counter
-        Streams that took a tree, by dimension.
+    turns : tuple
+        Which queues and trees the next collective takes first.
     parts : list of Unit
         What became of a unit that parted.
     """
@@ -49,11 +54,12 @@ class Unit:
         self.ranks = tuple(ranks)
         self.graph = graph
         self.left = len(graph.tasks)
+        self.start_ns, self.end_ns = [NEVER] * self.left, [NEVER] * self.left
         self.finish_ns = self.compute_ns = self.communication_ns = 0
         self.met: Counter[str] = Counter()
-        self.trees: Counter[int] = Counter()
+        self.turns: tuple[tuple[tuple[int, str], int], ...] = ()
         self.parts: list[Unit] = []
-        self.running: dict[int, int] = {}  # task to when it started
+        self.running: set[int] = set()
         self._waiting = list(graph.num_dependencies)
         self._ready = [index for index, count in enumerate(self._waiting) if count == 0]
         self._busy = [False, False, False]
@@ -64,7 +70,8 @@ class Unit:
             unit = Unit.__new__(Unit)
             unit.__dict__.update(self.__dict__)
             unit.ranks, unit.parts = tuple(ranks), []
-            unit.met, unit.trees, unit.running = self.met.copy(), self.trees.copy(), dict(self.running)
+            unit.met, unit.running = self.met.copy(), set(self.running)
+            unit.start_ns, unit.end_ns = list(self.start_ns), list(self.end_ns)
             unit._waiting, unit._ready, unit._busy = list(self._waiting), list(self._ready), list(self._busy)
             self.parts.append(unit)
         return self.parts
@@ -81,7 +88,8 @@ class Unit:
                 if slot is not None:
                     self._busy[slot] = True
                 del self._ready[place]
-                self.running[index] = now_ns
+                self.running.add(index)
+                self.start_ns[index] = now_ns
                 return index
         return None
 
@@ -89,7 +97,9 @@ class Unit:
         """Free what a task occupied, and who waited for it."""
         work = self.graph.tasks[index].work
         slot = SLOTS[work]
-        passed_ns = now_ns - self.running.pop(index)
+        self.running.remove(index)
+        self.end_ns[index] = now_ns
+        passed_ns = now_ns - self.start_ns[index]
         if slot is not None:
             self._busy[slot] = False
         if slot == _COMPUTE:

@@ -3,7 +3,8 @@
 Ranks with the same graph are simulated once, as long as they do the same at the same time.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -11,32 +12,61 @@ from scaleout.astra.clock import Clock
 from scaleout.astra.deadlock import explain
 from scaleout.astra.fabric import AwareFabric, Fabric, UnawareFabric
 from scaleout.astra.job import Job, Options, load
+from scaleout.astra.lines import Lines
 from scaleout.astra.meeting import Mail, Meeting
-from scaleout.astra.plan import Plan, plan_collective, plan_group
+from scaleout.astra.plan import Plan, Turns, dimensions_of, plan_collective, plan_group
 from scaleout.astra.progress import Unit
 from scaleout.astra.trace import EVERYONE, Task, Work
 from scaleout.config import nearest
 from scaleout.errors import ConfigError, SimulationError, TraceError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class History:
+    """When ranks that did the same at the same time did what.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+    graph : int
+        Which of the job's graphs they run, of N tasks.
+    start_ns, end_ns : tuple of int, length N
+        A collective starts for a rank when the rank comes to it.
+    """
+
+    ranks: tuple[int, ...]
+    graph: int
+    start_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """When ranks finished, and what they did until then.
 
     Attributes
     ----------
+    job : Job
+        What was simulated.
     per_rank_ns : tuple of int, length R
         When each finished.
     compute_ns, communication_ns : tuple of int, length R
         Time in which each computed, and in which a collective or send held its slot.
     notes : tuple of str
         What was asked for and has no effect.
+    histories : tuple of History
+        Of all ranks.
+    num_runs : mapping of (Plan, tuple of int) to int
+        Collectives and their members, and how often they ran.
     """
 
+    job: Job
     per_rank_ns: tuple[int, ...]
     compute_ns: tuple[int, ...]
     communication_ns: tuple[int, ...]
     notes: tuple[str, ...]
+    histories: tuple[History, ...]
+    num_runs: Mapping[tuple[Plan, tuple[int, ...]], int]
 
     @property
     def time_ns(self) -> int:
@@ -83,9 +113,11 @@ class _Simulation:
         self.fabric = backend(job, self.clock, self.end)
         self.mail = Mail(self.clock, self.fabric.carry, rendezvous=job.rendezvous)
         self.meetings: dict[tuple[str, int], Meeting] = {}
+        self.num_runs: Counter[tuple[Plan, tuple[int, ...]]] = Counter()
         self.everyone = tuple(range(job.network.num_ranks))
         self.plan_world: Callable[..., Plan] = lru_cache(maxsize=None)(self._plan_world)
-        self.plan_group: Callable[[str, int, int], Plan] = lru_cache(maxsize=None)(partial(plan_group, job))
+        self.lines: Callable[[tuple[int, ...]], Lines] = lru_cache(maxsize=None)(partial(Lines, job.network))
+        self.plan_group: Callable[[str, int, int, Turns], Plan] = lru_cache(maxsize=None)(partial(plan_group, job))
         _check_peers(job)
         self.units = _units(job)
 
@@ -100,16 +132,24 @@ class _Simulation:
         by_rank = {rank: unit for unit in leaves for rank in unit.ranks}
         ordered = [by_rank[rank] for rank in self.everyone]
         return Outcome(
+            job=self.job,
             per_rank_ns=tuple(unit.finish_ns for unit in ordered),
             compute_ns=tuple(unit.compute_ns for unit in ordered),
             communication_ns=tuple(unit.communication_ns for unit in ordered),
             notes=self.job.notes,
+            histories=tuple(
+                History(unit.ranks, self.job.graph_of[unit.ranks[0]], tuple(unit.start_ns), tuple(unit.end_ns))
+                for unit in leaves
+            ),
+            num_runs=self.num_runs,
         )
 
     def advance(self, unit: Unit) -> None:
-        """Start all that can start."""
-        while (index := unit.startable(self.clock.now_ns)) is not None:
+        """Start all that can start, in the parts of the unit once it has any."""
+        while not unit.parts and (index := unit.startable(self.clock.now_ns)) is not None:
             self.start(unit, index)
+        for part in unit.parts:
+            self.advance(part)
 
     def end(self, unit: Unit, index: int) -> None:
         """End a task of a unit, or of all that it has become."""
@@ -133,40 +173,67 @@ class _Simulation:
 
     def join(self, unit: Unit, index: int) -> None:
         task = unit.graph.tasks[index]
-        group, members = self.members(unit, task)
-        number = unit.met[group]
-        unit.met[group] += 1
-        meeting = self.meetings.get((group, number))
+        groups = self.groups(unit, task)
+        units = [unit] if len(groups) == 1 else unit.part([ranks for _, _, ranks in groups])
+        for part, (group, members, _) in zip(units, groups, strict=True):
+            number = part.met[task.group]
+            part.met[task.group] += 1
+            self.meet(part, index, (group, number), members)
+
+    def meet(self, unit: Unit, index: int, key: tuple[str, int], members: tuple[int, ...]) -> None:
+        task = unit.graph.tasks[index]
+        meeting = self.meetings.get(key)
         if meeting is None:
-            meeting = Meeting(group, number, members, task, self.plan(task, len(members), unit))
-            self.meetings[group, number] = meeting
+            meeting = Meeting(*key, members, task, self.plan(task, len(members), unit))
+            self.meetings[key] = meeting
         meeting.join(unit, index, self.clock.now_ns)
-        unit.trees.update(dict.fromkeys(meeting.plan.tree_dimensions, len(meeting.plan.streams)))
+        unit.turns = meeting.plan.turns
         if meeting.is_complete:
-            del self.meetings[group, number]
+            del self.meetings[key]
+            self.num_runs[meeting.plan, members] += 1
         self.fabric.joined(meeting, unit, index)
 
-    def members(self, unit: Unit, task: Task) -> tuple[str, tuple[int, ...]]:
-        """Return the group of a collective and its ranks; a group of all ranks has them in order."""
-        if task.group == EVERYONE:
-            return EVERYONE, self.everyone
-        members = self.job.groups[task.group]
+    def groups(self, unit: Unit, task: Task) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+        """Return where the ranks of a unit go for a collective: a key, all who meet there, and those of the unit.
+
+        A group of all ranks has them in order. Where only some dimensions take part, their lines meet on their own;
+        those that the unit has as a whole are one meeting, of the unit alone.
+        """
+        if task.group != EVERYONE:
+            members = self.job.groups[task.group]
+            for rank in unit.ranks:
+                if rank not in members:
+                    raise ConfigError(
+                        f"rank {rank}, {task}: pg_name is {task.group!r}, but that group is {list(members)}, without "
+                        f"rank {rank}; name a group of the rank"
+                    )
+            return [(task.group, self.everyone if self.is_world(members) else members, unit.ranks)]
+        lines = self.lines(dimensions_of(self.job, task.kind, task.involved))
+        if len(lines) == 1:
+            return [(EVERYONE, self.everyone, unit.ranks)]
+        here: dict[int, list[int]] = {}
         for rank in unit.ranks:
-            if rank not in members:
-                raise ConfigError(
-                    f"rank {rank}, {task}: pg_name is {task.group!r}, but that group is {list(members)}, without rank "
-                    f"{rank}; name a group of the rank"
-                )
-        return task.group, self.everyone if len(members) == len(self.everyone) else members
+            here.setdefault(lines.first_of[rank], []).append(rank)
+        whole = [rank for ranks in here.values() if len(ranks) == lines.size for rank in ranks]
+        pooled = [(f"lines of rank {whole[0]}", tuple(sorted(whole)), tuple(whole))] if whole else []
+        return pooled + [
+            (f"line of rank {first}", lines.of(first), tuple(ranks))
+            for first, ranks in here.items()
+            if len(ranks) < lines.size
+        ]
+
+    def is_world(self, members: tuple[int, ...]) -> bool:
+        """Whether a group is that of all ranks, in whatever order."""
+        return len(members) == len(self.everyone)
 
     def plan(self, task: Task, num_members: int, unit: Unit) -> Plan:
-        if num_members == len(self.everyone):
-            trees = tuple(unit.trees[dimension] % 2 for dimension in range(len(self.job.network.dimensions)))
-            return self.plan_world(task.kind, task.size_bytes, task.involved, trees)
-        return self.plan_group(task.kind, task.size_bytes, num_members)
+        if task.group != EVERYONE and num_members < len(self.everyone):
+            return self.plan_group(task.kind, task.size_bytes, num_members, unit.turns)
+        involved = task.involved if task.group == EVERYONE else ()
+        return self.plan_world(task.kind, task.size_bytes, involved, unit.turns)
 
-    def _plan_world(self, kind: str, size_bytes: int, involved: tuple[bool, ...], trees: tuple[int, ...]) -> Plan:
-        return plan_collective(self.job, kind, size_bytes, involved=involved, trees=trees)
+    def _plan_world(self, kind: str, size_bytes: int, involved: tuple[bool, ...], turns: Turns) -> Plan:
+        return plan_collective(self.job, kind, size_bytes, involved=involved, turns=turns)
 
 
 def _units(job: Job) -> list[Unit]:
@@ -195,6 +262,6 @@ def _check_peers(job: Job) -> None:
                 raise TraceError(
                     f"rank {rank}, {task}: {verb} rank {task.peer}; name another rank from 0 to {num_ranks - 1}"
                 )
-            if task.work == Work.COLLECTIVE and task.group != EVERYONE and task.group not in job.groups:
+            if task.kind and task.group != EVERYONE and task.group not in job.groups:
                 hint = nearest(task.group, job.groups) if job.groups else "give them by --comm-group-configuration"
                 raise ConfigError(f"rank {rank}, {task}: pg_name {task.group!r} is no communicator group; {hint}")

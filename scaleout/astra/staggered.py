@@ -114,7 +114,7 @@ def _direct(steps: Exchange, place: Place, starts: Times) -> Times:
     opened = np.where(permits >= last, permits, permits[-1]).min(axis=0)
     leaves = np.maximum(permits, opened)
     came = np.stack([_arrivals(steps, place, step, leaves[step]) for step in range(others)])
-    ended: Times = came.max(axis=0) + place.endpoint_ns
+    ended: Times = came.max(axis=0) + place.endpoint_ns + place.reduction_ns(steps.reduced[-1])
     return ended
 
 

@@ -45,7 +45,7 @@ class Task:
     duration_ns : int
         Of computation and replayed communication.
     kind : str
-        Of a collective: ``all-reduce``, ``all-gather``, ``reduce-scatter`` or ``all-to-all``.
+        Of a collective: ``all-reduce``, ``all-gather``, ``reduce-scatter`` or ``all-to-all``; or ``broadcast``.
     size_bytes : int
         As ASTRA-sim counts it: of an all-gather the shard.
     group : str
@@ -231,7 +231,10 @@ def _collective(node: chakra.Node, duration_ns: int) -> Task:
     number = chakra.get(node, "comm_type", int)
     kind = _COMM_TYPES.get(number)
     if kind == CollectiveCommType.BROADCAST:
-        return Task(node.id, node.name, Work.REPLAY, duration_ns)
+        size_bytes = chakra.get(node, "comm_size", int, default=0)
+        return Task(
+            node.id, node.name, Work.REPLAY, duration_ns, kind="broadcast", size_bytes=size_bytes, group=_group(node)
+        )
     if kind is None or kind not in _KINDS:
         name = kind.name if kind is not None else f"comm_type {number}"
         raise TraceError(
@@ -247,9 +250,13 @@ def _collective(node: chakra.Node, duration_ns: int) -> Task:
         Work.COLLECTIVE,
         kind=_KINDS[kind],
         size_bytes=size_bytes,
-        group=chakra.get(node, "pg_name", str, default="") or EVERYONE,
+        group=_group(node),
         involved=tuple(chakra.get(node, "involved_dim", list[bool], default=[])),
     )
+
+
+def _group(node: chakra.Node) -> str:
+    return chakra.get(node, "pg_name", str, default="") or EVERYONE
 
 
 def _size(node: chakra.Node) -> int:

@@ -45,12 +45,13 @@ class Unaware:
         ----------
         plan : Plan
         members : tuple of int, length n
-            Ranks; for a plan of all ranks, all of them in order.
+            Ranks: a communicator group, or in ascending order all ranks of the lines that take part.
         starts : length n
         """
         from scaleout.astra.staggered import ends  # noqa: PLC0415 - NumPy is worth its wait only here
 
         group_place = self._group_place(members) if _of_group(plan) else None
+        position_of = {rank: position for position, rank in enumerate(members)}
 
         def phase_ends(phase: Phase, begun: Sequence[int]) -> Sequence[int]:
             return ends(phase.steps, group_place or self._world[phase.dimension], begun)
@@ -59,8 +60,9 @@ class Unaware:
             if phase.dimension in (FLAT, GROUP):
                 return range(len(members))
             dimension = self._job.network.dimensions[phase.dimension]
-            first = member - member // dimension.stride % dimension.size * dimension.stride
-            return range(first, first + dimension.size * dimension.stride, dimension.stride)
+            rank = members[member]
+            first = rank - rank // dimension.stride % dimension.size * dimension.stride
+            return [position_of[first + step * dimension.stride] for step in range(dimension.size)]
 
         return run_streams(plan, starts, phase_ends=phase_ends, peers=peers)
 

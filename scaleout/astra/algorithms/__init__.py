@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 from scaleout.astra.algorithms import direct, double_binary_tree, halving_doubling, ring
 from scaleout.astra.algorithms.double_binary_tree import Tree
-from scaleout.astra.algorithms.exchange import Exchange
+from scaleout.astra.algorithms.exchange import Exchange, Manner
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
 
 Steps = Exchange | Tree
 
 TREE = "doubleBinaryTree"
-ALGORITHMS: Mapping[str, Callable[[str, int, int, int | None, int], Exchange]] = {
+ALGORITHMS: Mapping[str, Callable[[str, int, int, Manner], Exchange]] = {
     "ring": ring.build,
     "direct": direct.build,
     "halvingDoubling": halving_doubling.build,
 }
-"""Name of an exchange to what builds it from kind, members, bytes, window and direction."""
+"""Name of an exchange to what builds it from kind, members, bytes and manner."""
 
 _NAMES = (*ALGORITHMS, TREE, "oneRing", "oneDirect", "oneHalvingDoubling")
 _WINDOWED = re.compile(r"(direct|oneDirect)(\d+)")
@@ -76,15 +76,12 @@ def check(choice: Named, kind: str, num_ranks: int, *, where: str) -> None:
         raise ConfigError(
             f"{where}: {choice.algorithm} needs a power of two of ranks, but there are {num_ranks}; use ring or direct"
         )
-    if (choice.algorithm == "halvingDoubling" and kind == "all-to-all") or (
-        choice.algorithm == TREE and kind != "all-reduce"
-    ):
-        able = "ring or direct" if kind == "all-to-all" else "ring, direct or halvingDoubling"
-        raise ConfigError(f"{where}: {choice.algorithm} cannot do {kind}; use {able}")
+    if choice.algorithm == "halvingDoubling" and kind == "all-to-all":
+        raise ConfigError(f"{where}: {choice.algorithm} cannot do {kind}; use ring or direct")
 
 
-def build(choice: Named, kind: str, num_ranks: int, *, size_bytes: int, tree: int, direction: int) -> Steps:
+def build(choice: Named, kind: str, num_ranks: int, *, size_bytes: int, tree: int = 0, manner: Manner) -> Steps:
     """Build what the members do for one phase of a stream of `size_bytes`."""
     if choice.algorithm == TREE:
         return double_binary_tree.build(num_ranks, size_bytes, tree)
-    return ALGORITHMS[choice.algorithm](kind, num_ranks, size_bytes, choice.window, direction)
+    return ALGORITHMS[choice.algorithm](kind, num_ranks, size_bytes, manner)

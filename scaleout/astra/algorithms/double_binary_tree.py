@@ -1,4 +1,6 @@
-"""Double binary tree: the whole buffer climbs one of two trees to its root and comes back; an all-reduce only.
+"""Double binary tree: the whole buffer climbs one of two trees to its root and comes back: an all-reduce.
+
+ASTRA-sim does so whatever the kind of collective, and leaves the size of the buffer as it was.
 
 A tree is a perfect one over all members but the root, numbered in order, and the root above it: the last member in
 tree 0, the first in tree 1. Streams take the trees in turn. A member with children reduces what it receives, from
@@ -30,6 +32,11 @@ class Tree:
     size_bytes: int
     parents: tuple[int, ...]
     children: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the messages, once."""
+        return (self.size_bytes,)
 
     @property
     def root(self) -> int:

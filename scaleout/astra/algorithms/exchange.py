@@ -10,6 +10,25 @@ networks, sizes of a whole collective, or time.
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True)
+class Manner:
+    """How an exchange is to go, besides what it is.
+
+    Attributes
+    ----------
+    window : int or None
+        Messages that a rank sends at a time; all of them for None.
+    direction : int
+        To whom first: 1 for the next member, -1 for the one before.
+    in_group : bool
+        Whether the members are a communicator group.
+    """
+
+    window: int | None = None
+    direction: int = 1
+    in_group: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """What every rank of n does; steps count from 0.
