@@ -239,6 +239,73 @@ def test_bubble_and_memory_of_interleaved_1f1b(p, groups, v, forward, backward):
     assert peaks("interleaved_1f1b", p, m, v)[0] == min(v * p + p - 1, m * v)
 
 
+def dualpipe_bubble(pp, _f, b, w, fb):
+    return (pp // 2 - 1) * (fb + b - 3 * w)
+
+
+PUBLISHED = {
+    "1f1b": (lambda pp, f, b, _w, _fb: (pp - 1) * (f + b), lambda pp: pp, 1, 1),
+    "zb_h1": (lambda pp, f, b, w, _fb: (pp - 1) * (f + b - 2 * w), lambda pp: pp, 1, 1),
+    "dualpipe": (dualpipe_bubble, lambda pp: pp + 1, 2, 1),
+    "dualpipe_v": (dualpipe_bubble, lambda pp: pp + 1, 2, 2),
+}
+"""For PP stages: bubble, most activations, parameters of a rank, stages over ranks: deepseek-ai/DualPipe, README.
+
+F, B, W are a forward, a whole backward and its weights' part, FB an overlapped pair; ZB1P is zb_h1.
+"""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@given(data=st.data())
+def test_published_bubbles(name, data):
+    """Where W <= F <= I; otherwise something else decides."""
+    bubble_of, activations_of, parameters, shrink = PUBLISHED[name]
+    p, m, _ = data.draw(st.sampled_from([size for size in SIZES[name] if size[1] >= size[0]]))
+    weight, forward, from_input = sorted(data.draw(quarters) for _ in range(3))
+    backward = from_input + weight
+    pair = data.draw(st.sampled_from([backward, forward / 2 + backward, forward + backward]))
+    bubble = bubble_s(name, p, m, forward=forward, backward=backward, weight=weight, together=pair)
+    pp = shrink * p
+    assert bubble.max() == bubble_of(pp, forward, backward, weight, pair)
+    assert max(peaks(name, p, m)) == activations_of(pp)
+    held = chunks_of(name)  # stages of a rank
+    assert held / PIPELINES[name].num_stages(p, held) == parameters / pp
+
+
+@given(p=st.integers(1, 8), more=st.integers(0, 9), forward=quarters, backward=quarters, weight=quarters)
+def test_bubble_of_zb_h1_whatever_is_longest(p, more, forward, backward, weight):
+    """(p - 1) (F + I - min(F, I, W)) on every rank, by hand: arXiv:2401.10241 gives it for the shortest W."""
+    bubble = bubble_s("zb_h1", p, p + more, forward=forward, backward=backward + weight, weight=weight)
+    expected = (p - 1) * (forward + backward - min(forward, backward, weight))
+    assert bubble.tolist() == [expected] * p
+    assert peaks("zb_h1", p, p + more) == [p] * p
+
+
+@given(p=st.integers(1, 8), more=st.integers(0, 9), seconds=quarters)
+def test_zb_v_has_no_bubble_at_the_memory_of_1f1b(p, more, seconds):
+    """Where F = I = W no rank waits once it has begun; 2 p chunks are in flight: arXiv:2401.10241 (ZB-V)."""
+    m = 2 * p - 1 + more
+    action_s = np.array([seconds, 0, seconds, seconds])[:, None, None]
+    timeline = run(blocks("zb_v", stages=p, microbatches=m), action_s)
+    assert timeline.idle_s.tolist() == [0.0] * p
+    assert [starts[0] for starts in timeline.start_s] == [rank * seconds for rank in range(p)]
+    assert timeline.makespan_s == (6 * m + p - 1) * seconds
+    assert peaks("zb_v", p, m) == [2 * max(peaks("1f1b", p, m))] * p
+
+
+@given(data=st.data())
+def test_dualpipe_v_is_half_of_dualpipe(data):
+    """The lower half of its ranks at the same times, and the upper half its mirror image, if links are alike."""
+    p, m, _ = data.draw(st.sampled_from(SIZES["dualpipe_v"]))
+    times = table(data.draw, 4, p, 2)
+    half = run(blocks("dualpipe_v", stages=p, microbatches=m), times)
+    mirrored = np.concatenate([times, times[:, ::-1, ::-1]], axis=1)
+    both = run(blocks("dualpipe", stages=2 * p, microbatches=2 * m), mirrored)
+    for rank in range(p):
+        assert both.start_s[rank].tolist() == half.start_s[rank].tolist()
+        assert both.start_s[2 * p - 1 - rank].tolist() == half.start_s[rank].tolist()
+
+
 def test_memory_of_gpipe_and_1f1b():
     assert peaks("gpipe", 4, 9) == [9] * 4
     assert peaks("1f1b", 4, 9) == [4, 3, 2, 1]
@@ -267,6 +334,11 @@ def test_1f1b_by_hand():
         ("1f1b", {"chunks": 2}, "'1f1b' holds 1 model chunks a rank, not 2; choose interleaved_1f1b"),
         ("interleaved_1f1b", {"chunks": 1}, "one chunk, which is 1f1b; interleave 2 chunks or more"),
         ("interleaved_1f1b", {"chunks": 0}, "a pipeline of 0 chunks does nothing"),
+        ("dualpipe", {"stages": 3}, "3 stages have no middle where the two directions meet; give an even number"),
+        ("dualpipe", {"microbatches": 9}, "9 microbatches do not halve into two directions; give an even number"),
+        ("dualpipe", {"microbatches": 6}, "6 microbatches are too few for 4 stages; give 8 or more"),
+        ("dualpipe_v", {"microbatches": 7}, "7 microbatches are too few for 4 ranks; give 8 or more"),
+        ("zb_v", {"chunks": 3}, "'zb_v' holds 2 model chunks a rank, not 3; choose interleaved_1f1b"),
         ("interleaved_1f1b", {"chunks": 2, "microbatches": 10}, "10 microbatches do not divide into groups of 4"),
     ],
 )

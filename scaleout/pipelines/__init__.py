@@ -10,7 +10,7 @@ import functools
 
 from scaleout import config
 from scaleout.errors import ConfigError
-from scaleout.pipelines import gpipe, interleaved, one_forward_one_backward
+from scaleout.pipelines import dualpipe, dualpipe_v, gpipe, interleaved, one_forward_one_backward, zb_h1, zb_v
 from scaleout.pipelines.layout import Layout
 from scaleout.pipelines.pipeline import Action, Order, Pipeline, Slot, Step
 
@@ -20,6 +20,10 @@ PIPELINES: dict[str, Pipeline] = {
         gpipe.PIPELINE,
         one_forward_one_backward.PIPELINE,
         interleaved.PIPELINE,
+        zb_h1.PIPELINE,
+        zb_v.PIPELINE,
+        dualpipe.PIPELINE,
+        dualpipe_v.PIPELINE,
     )
 }
 """Name to pipeline schedule."""
