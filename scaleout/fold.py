@@ -3,8 +3,9 @@
 Ranks of a role start as one class. Two ranks of a class part when their groups differ: in where they lie in the
 topology, or in the classes of their members. Repeated until nothing parts, this is colour refinement, and the
 classes that are left are bisimilar: each rank of a class meets the same classes at the same collectives over
-equally placed groups, so by induction over time all its ranks run alike. Ranks with point-to-point messages, whose
-partners are absolute numbers, stay alone.
+equally placed groups, so by induction over time all its ranks run alike. Ranks whose messages name their other end by
+its place in a group part where these ends are in different classes or lie at different distances; ranks whose messages
+name ranks stay alone.
 
 Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
 """
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.graph import Ints, NodeKind
+from scaleout.graph import NONE, Ints, NodeKind
+from scaleout.peers import distances, hops_of, names_ranks, peers_of
 from scaleout.placement import Placement, place
 from scaleout.program import GroupFamily, Program
 from scaleout.topology import Topology
@@ -76,14 +78,22 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
     placed = {index: _placements(program.groups[index], topology) for index in used}
-    alone = np.array([bool((graph.kind > NodeKind.COLLECTIVE).any()) for graph in program.graphs])
+    alone = np.array([names_ranks(graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | alone[program.role_of_rank]
+    peers = [] if apart.all() else _peers(program)
     classes = _number(
-        np.stack([program.role_of_rank, np.where(apart, ranks, -1 if orbits is None else orbits)], axis=1)
+        np.stack(
+            [
+                program.role_of_rank,
+                np.where(apart, ranks, -1 if orbits is None else orbits),
+                *(column for ends in peers for column in _distances(topology, ends)),
+            ],
+            axis=1,
+        )
     )
     while True:
-        columns = [classes]
+        columns = [classes, *(np.where(ends == NONE, NONE, classes[ends]) for ends in peers)]
         for index in used:
             alike = _alike(program.groups[index], placed[index][0], classes)
             columns.append(np.where(groups[index] == NO_GROUP, NO_GROUP, alike[groups[index]]))
@@ -96,6 +106,26 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
         index: _folded(program.groups[index], topology, groups[index], placed[index], classes) for index in used
     }
     return Folding(classes, representative, families)
+
+
+def _peers(program: Program) -> list[Ints]:
+    """Other ends of the messages of each hop, for the ranks whose role has such messages."""
+    roles: dict[tuple[int, int], list[int]] = {}
+    for role, graph in enumerate(program.graphs):
+        for hop in hops_of(graph):
+            roles.setdefault(hop, []).append(role)
+    return [
+        peers_of(program, hop, np.flatnonzero(np.isin(program.role_of_rank, using)).tolist())
+        for hop, using in sorted(roles.items())
+    ]
+
+
+def _distances(topology: Topology, peers: Ints) -> list[Ints]:
+    """How far each rank's peer is away, a column a dimension; `NONE` for ranks without one."""
+    having = np.flatnonzero(peers != NONE)
+    columns = np.full((len(topology.dimensions), len(peers)), NONE, np.int64)
+    columns[:, having] = distances(topology, having, peers[having]).T
+    return list(columns)
 
 
 def _number(rows: Ints) -> Ints:

@@ -54,12 +54,14 @@ class ExecutionGraph:
     flops, bytes : (N,) work of a compute node (bytes of memory traffic); payload of a communication node
     collective : (N,) index into `COLLECTIVES`, or `NONE`
     group : (N,) index into the program's groups, or `NONE`
-    peer, tag : (N,) of sends and receives: the other rank's number and the message's tag
+    peer, tag : (N,) of sends and receives: the other rank's number and the message's tag; if the node names a group,
+        the other rank stands that many places after this one in it, the first following the last
     pieces : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other
         on the wire without paying its latency again
     stream : (N,) a stream runs one node at a time; 0 is the compute stream
     priority : (N,) of several ready nodes of a stream the highest goes first, then the lowest index
     phase : (N,) index into `phases`
+    microbatch, stage : (N,) of nodes of a pipeline: the micro-batch, and the part of the model; else `NONE`
     dependency_offsets, dependencies : (N + 1,) and (E,), compressed sparse rows of indices of earlier nodes
     kernels, phases : the distinct kernels and phase names that the columns index
     """
@@ -79,6 +81,8 @@ class ExecutionGraph:
     stream: Ints
     priority: Ints
     phase: Ints
+    microbatch: Ints
+    stage: Ints
     dependency_offsets: Ints
     dependencies: Ints
     kernels: tuple[Kernel, ...] = ()
@@ -137,6 +141,8 @@ _NODE_COLUMNS = (
     "stream",
     "priority",
     "phase",
+    "microbatch",
+    "stage",
 )
 
 
@@ -213,10 +219,13 @@ class GraphBuilder:
         return self.add(nodes, name=name, duration_s=0.0, time_source=TimeSource.GIVEN)
 
     def add(self, after: Iterable[int], **columns: Any) -> int:
-        """Add a node from raw columns, and return its index; columns not given hold their neutral value."""
+        """Add a node from raw columns, and return its index; columns not given hold their neutral value.
+
+        Of the nodes `after`, `NONE` stands for whatever the finished graph is put behind, and is left out.
+        """
         columns["phase"] = self._phases.setdefault(columns.pop("phase", self.phase), len(self._phases))
         self._rows.append(columns)
-        self._dependencies.append(tuple(sorted(set(after))))
+        self._dependencies.append(tuple(sorted({node for node in after if node != NONE})))
         return len(self._rows) - 1
 
     def _column(self, name: str, neutral: float) -> Ints | Floats:
@@ -265,6 +274,8 @@ NEUTRAL: dict[str, float] = {
     "stream": 0,
     "priority": 0,
     "phase": 0,
+    "microbatch": NONE,
+    "stage": NONE,
 }
 """Value of each node column where a node has no such thing."""
 

@@ -183,6 +183,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "rms_norm_bwd": _rows(3),
     "cross_entropy_fwd": _rows(1, columns="vocab"),
     "cross_entropy_bwd": _rows(2, columns="vocab"),
+    "softmax_fwd": _rows(2, columns="keys", like="layer_norm_fwd"),
+    "softmax_bwd": _rows(3, columns="keys", like="layer_norm_bwd"),
     "rope_fwd_unfused": _rows(2),
     "rope_bwd": _rows(2, like="rope_fwd_unfused"),
     "embedding_fwd": _rows(2, Family.GATHER),
@@ -226,6 +228,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "relu_fwd": _elementwise(2),
     "relu_bwd": _elementwise(3),
     "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element
+    "dropout_bwd": _elementwise(2, fixed=1, like="dropout_fwd"),
     "cast_to_fp32": _elementwise(1, fixed=4),
     "accumulate_fp32": _elementwise(3),
     "sum_all": _elementwise(1),

@@ -25,6 +25,7 @@ from scaleout.network.demand import messages_of
 from scaleout.network.link import busiest_links
 from scaleout.network.meetings import LinkNetwork
 from scaleout.network.symmetry import Symmetry, symmetry
+from scaleout.peers import check_peer, peer_of
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.topology import Topology, check_ranks
@@ -205,6 +206,10 @@ def _streams(job: Job) -> list[int]:
     return streams
 
 
+_Ends = tuple[int, int, int, int]
+"""What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag."""
+
+
 def _add_messages(
     job: Job, duration_s: list[float], occupancy_s: list[float], users: list[list[int]], counts: list[int]
 ) -> dict[int, tuple[int, int, float]]:
@@ -213,19 +218,20 @@ def _add_messages(
     Return each send's source, destination and bytes.
     """
     messages: dict[int, tuple[int, int, float]] = {}
-    sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    sends: dict[_Ends, list[int]] = defaultdict(list)
+    receives: dict[_Ends, list[int]] = defaultdict(list)
+    class_of_rank = job.folding.class_of_rank.tolist()
     for number, graph in enumerate(job.graphs):
         rank = int(job.folding.representative[number])
         for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
-            peer, tag, task = int(graph.peer[node]), int(graph.tag[node]), job.offsets[number] + node
-            if not 0 <= peer < job.program.num_ranks:
-                raise GraphError(f"{name_of(job, number, node)} names rank {peer}, which the job does not have")
+            peer = peer_of(job.program, rank, graph, node)
+            check_peer(job.program, peer, name_of(job, number, node))
+            tag, task, group = int(graph.tag[node]), job.offsets[number] + node, int(graph.group[node])
             if graph.kind[node] == NodeKind.RECV:
-                receives[peer, rank, tag].append(task)
+                receives[class_of_rank[peer], number, group, tag].append(task)
                 duration_s[task] = occupancy_s[task] = 0.0
                 continue
-            sends[rank, peer, tag].append(task)
+            sends[number, class_of_rank[peer], group, tag].append(task)
             messages[task] = (rank, peer, float(graph.bytes[node]))
             cost = send_cost(float(graph.bytes[node]), job.topology, source=rank, destination=peer)
             duration_s[task] = cost.latency_s + cost.serialization_s
@@ -234,9 +240,10 @@ def _add_messages(
         sent, received = sends.get(key, []), receives.get(key, [])
         if len(sent) != len(received):
             lonely = max(sent, received, key=len)[min(len(sent), len(received))]
+            source, destination = (int(job.folding.representative[number]) for number in key[:2])
             raise SimulationError(
-                f"{name_of(job, *locate(job, lonely))}: rank {key[0]} sends {len(sent)} messages to rank {key[1]} with "
-                f"tag {key[2]}, which receives {len(received)}; every send needs its receive"
+                f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank {destination} with "
+                f"tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
         for send, receive in zip(sent, received, strict=True):
             _check_sizes(job, locate(job, send), locate(job, receive))
@@ -286,7 +293,8 @@ def _waiting_for_messages(job: Job, times: Times) -> list[str]:
         started = ~np.isnan(times.start_s[offset : offset + len(graph)])
         for node in np.flatnonzero((graph.kind == NodeKind.RECV) & ~started).tolist():
             if started[graph.dependencies_of(node)].all():
-                reasons.append(f"{name_of(job, number, node)} waits for a message from rank {graph.peer[node]}")
+                peer = peer_of(job.program, int(job.folding.representative[number]), graph, node)
+                reasons.append(f"{name_of(job, number, node)} waits for a message from rank {peer}")
     return reasons
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from scaleout.analysis import critical_path
-from scaleout.graph import NodeKind
+from scaleout.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.operations import TimeSource
+from scaleout.peers import peer_of
 from scaleout.result import Result, Timeline
 from scaleout.study import Comparison
 
@@ -67,6 +68,7 @@ def _slices(result: Result, line: Timeline, process: int, critical: set[tuple[in
             "dur": float(line.occupancy_s[node]) * 1e6,
             "args": {
                 "phase": graph.phases[graph.phase[node]],
+                **_place(graph, node),
                 "critical": (line.ranks[0], node) in critical,
                 **_facts(result, line, node),
             },
@@ -74,6 +76,12 @@ def _slices(result: Result, line: Timeline, process: int, critical: set[tuple[in
         if graph.kind[node] in _COLOURS:
             event["cname"] = _COLOURS[NodeKind(int(graph.kind[node]))]
         yield event
+
+
+def _place(graph: ExecutionGraph, node: int) -> dict[str, int]:
+    """Return the micro-batch and stage of a node, if it has them."""
+    columns = {"microbatch": graph.microbatch, "stage": graph.stage}
+    return {name: int(column[node]) for name, column in columns.items() if column[node] != NONE}
 
 
 def _facts(result: Result, line: Timeline, node: int) -> dict[str, Any]:
@@ -88,5 +96,5 @@ def _facts(result: Result, line: Timeline, node: int) -> dict[str, Any]:
         if graph.pieces[node] > 1:
             facts["latency_us"] = float(line.duration_s[node] - line.occupancy_s[node]) * 1e6
     else:
-        facts["peer"] = int(graph.peer[node])
+        facts["peer"] = peer_of(result.program, line.ranks[0], graph, node)
     return facts

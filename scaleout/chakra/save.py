@@ -28,6 +28,7 @@ from scaleout.chakra.vocabulary import COMM_TYPES, StatedFamily, traced
 from scaleout.chakra.writer import write
 from scaleout.errors import GraphError, TraceError
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.peers import peer_of
 from scaleout.program import Program
 
 VERSION = "0.0.4"
@@ -156,6 +157,7 @@ def _write_files(program: Program, folder: Path, *, name: str, facts: Mapping[st
     names = []
     for rank, role in enumerate(program.role_of_rank.tolist()):
         groups = tuple(program.groups[family].group_of_rank.get(rank, NONE) for family in used[role])
+        groups += (rank,) if roles[role].peers else ()  # ranks of a group have other peers
         names.append(rank_file(name, rank))
         path = folder / names[-1]
         if (role, groups) in written:
@@ -195,9 +197,12 @@ class _Role:
     nodes: list[Node] = field(default_factory=list)
     sizes: dict[int, AttributeProto] = field(default_factory=dict)  # node to its comm_size
     names: dict[int, AttributeProto] = field(default_factory=dict)  # node to its pg_name
+    peers: dict[int, AttributeProto] = field(default_factory=dict)  # node to the rank at its other end
 
     def address(self, program: Program, rank: int, families: Sequence[StatedFamily]) -> None:
-        """Write a rank's groups into the messages."""
+        """Write a rank's groups and peers into the messages."""
+        for node, attr in self.peers.items():
+            attr.CopyFrom(traced(attr.name, peer_of(program, rank, self.graph, node)))
         for node, attr in self.sizes.items():
             family = int(self.graph.group[node])
             members = program.groups[family].of(rank)
@@ -241,6 +246,8 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
                 role.names[node] = message.attr.add(name="pg_name")
         else:
             message.attr.extend(_message(graph, node))
+            if graph.group[node] != NONE:
+                role.peers[node] = next(attr for attr in message.attr if attr.name in ("comm_dst", "comm_src"))
         phase = graph.phases[graph.phase[node]]
         if phase:
             message.attr.append(traced(vocabulary.PHASE, phase))

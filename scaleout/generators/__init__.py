@@ -1,6 +1,6 @@
 """Workload to program: the execution graphs that every rank of a job runs in one step, not yet timed."""
 
-from scaleout.generators import dlrm, transformer
+from scaleout.generators import dlrm, step
 from scaleout.program import Program
 from scaleout.workload import Dlrm, Workload
 
@@ -13,4 +13,4 @@ def generate(workload: Workload) -> Program:
     Program
         Its kernels know their FLOPs and bytes, not their times: see `scaleout.timing.time_kernels`.
     """
-    return dlrm.generate(workload) if isinstance(workload, Dlrm) else transformer.generate(workload)
+    return dlrm.generate(workload) if isinstance(workload, Dlrm) else step.generate(workload)

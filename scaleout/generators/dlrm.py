@@ -9,7 +9,8 @@ Source: Naumov et al., arXiv:1906.00091; Mudigere et al., ISCA 2022 (backward an
 
 import numpy as np
 
-from scaleout.generators.tape import URGENT, Bucket, Gradients, Tape, linear, pointwise
+from scaleout.generators.layers import linear, pointwise
+from scaleout.generators.tape import URGENT, Bucket, Gradients, Page, Sharing, Tape
 from scaleout.graph import GraphBuilder
 from scaleout.operations import kernel
 from scaleout.program import Program
@@ -28,9 +29,9 @@ def generate(workload: Dlrm) -> Program:
     """Write the graph that every rank runs, in one role."""
     graph = GraphBuilder()
     item_bytes = workload.item_bytes
-    gradients = Gradients(graph, workload.gradient_bucket, item_bytes) if workload.mode == "training" else None
-    bottom, top = (Tape(graph, workload.dtype, gradients) for _ in range(2))
-    bucket = Bucket(_WORLD, workload.data_parallel)
+    gradients = Gradients(workload.gradient_bucket, item_bytes) if workload.mode == "training" else None
+    bottom, top = (Tape(Page(graph), workload.dtype, gradients) for _ in range(2))
+    bucket = Bucket("dense", Sharing(_WORLD, workload.data_parallel))
 
     graph.phase = "embedding_forward"
     pooled = _embedding(graph, workload)
@@ -54,10 +55,10 @@ def generate(workload: Dlrm) -> Program:
         _embedding_backward(graph, workload, vectors)
         graph.phase = "bottom_mlp_backward"
         bottom.backward(gradient)
-        gradients.flush(bucket)
+        gradients.flush(graph, bucket)
         if workload.optimizer == "sgd":
             graph.phase = "optimizer"
-            step = kernel("sgd", dtype="fp32", parameters=gradients.num_parameters)
+            step = kernel("sgd", dtype="fp32", parameters=sum(tape.parameters["dense"] for tape in (bottom, top)))
             graph.compute(step, after=gradients.final)
     groups = (workload.mesh.groups("world"),)
     return Program(workload.name, (graph.build(),), np.zeros(workload.num_ranks, np.int64), groups)

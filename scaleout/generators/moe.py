@@ -1,33 +1,39 @@
 """The mixture-of-experts feed-forward block: route, dispatch, compute by expert, combine.
 
 Each token goes to `top_k` experts of which a rank holds some; routing is balanced, so every expert gets equally
-many rows. An expert's matrices may be cut over the tensor axis as a dense block's are.
+many rows. An expert's matrices may be cut over the tensor axis as a dense block's are. Shared experts, which every
+token meets, are one wider expert of the rank's own tokens.
 
-Source: GShard, arXiv:2006.16668; one GEMM an expert, as in Mixtral's reference implementation.
+Source: GShard, arXiv:2006.16668; one GEMM an expert, as in Mixtral's reference implementation; DeepSeekMoE,
+arXiv:2401.06066 (shared experts).
 """
 
 from dataclasses import dataclass
 from functools import partial
 
-from scaleout.generators.tape import SHUFFLE, Bucket, Tape, activation, exchange, linear, pointwise
+from scaleout.generators.layers import SHUFFLE, activation, exchange, linear, pointwise
+from scaleout.generators.tape import Bucket, Tape
 from scaleout.workload import Moe
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Where experts communicate and learn: the expert axis's group, and the buckets of router and experts."""
+    """Where experts communicate and learn: the expert axis's family, and the buckets of router and experts."""
 
     group: int
     router: Bucket
     weights: Bucket
+    kept_tokens: int
 
 
 def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> int:
     """Write the block for one rank and return the node that makes its (partial) output."""
-    tokens, hidden = workload.tokens, workload.hidden
+    tokens, hidden = workload.local_tokens, workload.hidden
     rows = tokens * workload.top_k
     size_bytes = rows * hidden * workload.item_bytes
 
+    if workload.shared_experts:
+        x = _shared(tape, x, workload, experts, label=label)
     x = _route(tape, x, workload, experts, label=label)
     x = pointwise(tape, x, "moe_repeat_topk", "moe_sum_topk", tokens=tokens, hidden=hidden, topk=workload.top_k)
     permute = partial(
@@ -40,40 +46,52 @@ def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> 
     if workload.expert_parallel > 1:
         x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_combine")
     x = permute(x, name=f"{label}_unpermute")
+    tape.keep(rows * hidden)
     return pointwise(tape, x, "moe_sum_topk", "moe_repeat_topk", tokens=tokens, hidden=hidden, topk=workload.top_k)
 
 
 def _route(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
+    tokens = workload.local_tokens
     x = linear(
-        tape, x, tokens=workload.tokens, inputs=workload.hidden, outputs=workload.experts,
-        bucket=experts.router, name=f"{label}_router",
+        tape, x, tokens=tokens, inputs=workload.hidden, outputs=workload.experts,
+        bucket=experts.router, name=f"{label}_router", kept_tokens=experts.kept_tokens,
     )  # fmt: skip
+    tape.keep(tokens * workload.experts)
     return pointwise(
-        tape,
-        x,
-        "moe_top_k",
-        "moe_top_k_bwd",
-        tokens=workload.tokens,
-        experts=workload.experts,
-        topk=workload.top_k,
+        tape, x, "moe_top_k", "moe_top_k_bwd", tokens=tokens, experts=workload.experts, topk=workload.top_k
     )
 
 
 def _experts(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Run a rank's experts, each on its share of the rows."""
-    tapes = [Tape(tape.graph, tape.dtype, tape.gradients) for _ in range(workload.local_experts)]
+    tapes = [tape.branch() for _ in range(workload.local_experts)]
     tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
-    return tape.graph.join(
+    y = tape.graph.join(
         [
             _expert(of_expert, x, workload, experts.weights, label=f"{label}_expert_{index}")
             for index, of_expert in enumerate(tapes)
         ]
     )
+    tape.keep(sum(of_expert.kept_bytes for of_expert in tapes), 1)
+    return y
 
 
 def _expert(tape: Tape, x: int, workload: Moe, weights: Bucket, *, label: str) -> int:
-    rows, width = workload.tokens_per_expert, workload.ffn // workload.tensor_parallel
+    width = workload.expert_width // workload.tensor_parallel
+    return _two_products(tape, x, workload, weights, rows=workload.tokens_per_expert, width=width, label=label)
+
+
+def _shared(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+    """Run the experts that every token meets; their output is added where the others' is."""
+    width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
+    rows = workload.local_tokens
+    return _two_products(tape, x, workload, experts.router, rows=rows, width=width, label=f"{label}_shared")
+
+
+def _two_products(
+    tape: Tape, x: int, workload: Moe, weights: Bucket, *, rows: int, width: int, label: str
+) -> int:
     of = partial(linear, tape, tokens=rows, bucket=weights)
     x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1")
     x = activation(tape, x, workload.activation, elements=rows * width)

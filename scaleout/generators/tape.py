@@ -1,77 +1,196 @@
-"""Layers that write their forward kernels at once and their backward kernels when the tape is played back.
+"""A tape: what backward must do, remembered by the layers as they write their forward kernels.
 
-A generator calls a layer with the node that makes its input and gets the node that makes its output; the layer
-pushes onto the tape what backward must do. `Tape.backward` then plays the tape from the end, as autograd does.
-Gradients that are ready go into buckets, each all-reduced as soon as it is full, as PyTorch's DDP does.
+A layer writes its forward kernels into the tape's graph at once and pushes what backward must do; `Tape.backward` plays
+that from the end, as autograd does, into whatever graph the tape then has. So one forward gives the graphs of backward
+as often as they are needed: with or without the gradients' reduction, in one part or in two. The tape also counts the
+bytes that layers keep for backward.
 
-Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients.
-Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); Megatron-LM, arXiv:1909.08053 (f and g operators).
+Gradients that are ready go into buckets, each reduced over its group as soon as it is full, as PyTorch's DDP does.
+
+Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients. `NONE` stands for the
+input of the whole graph.
+Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); ZeRO, arXiv:1910.02054 (reduce-scatter instead).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scaleout.graph import GraphBuilder
+from scaleout.graph import NONE, GraphBuilder
 from scaleout.operations import ITEM_BYTES, kernel
 
-Layer = Callable[[int], int]
+Action = Callable[[int], int]
 BULK, URGENT = 0, 1
 """Priority of gradient reductions, and of collectives that the next kernel waits for."""
 
 
-@dataclass
-class Bucket:
-    """Gradients of one process group that wait to be reduced together."""
+@dataclass(frozen=True)
+class Sharing:
+    """Who shares some parameters: the group that reduces their gradients, and how.
+
+    Attributes
+    ----------
+    group, degree : int
+        Index of the group's family in the program, and its ranks.
+    sharded : bool
+        Whether each rank of the group keeps a shard of the reduced gradients, instead of all.
+    copies, num_copies : int
+        Family and ranks of the groups that hold the same shard.
+    """
 
     group: int
     degree: int
+    sharded: bool = False
+    copies: int = 0
+    num_copies: int = 1
+
+
+@dataclass
+class Bucket:
+    """Gradients of one group that wait to be reduced together."""
+
+    name: str
+    sharing: Sharing
     nodes: list[int] = field(default_factory=list)
     size_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction that is put off: its collectives, one after the other, and the nodes that make the gradients.
+
+    Attributes
+    ----------
+    collectives : tuple of (str, int, int)
+        Kind, bytes and family of groups of each.
+    after : tuple of int
+    """
+
+    collectives: tuple[tuple[str, int, int], ...]
+    after: tuple[int, ...]
+
+    def write(self, graph: GraphBuilder) -> int:
+        """Write the collectives, and return the last one."""
+        after = self.after
+        for kind, size_bytes, group in self.collectives:
+            name = f"gradients_{kind}"
+            after = (graph.collective(kind, size_bytes, group=group, after=after, name=name, priority=BULK),)
+        return after[0]
+
+
 @dataclass
 class Gradients:
-    """What backward learns: parameters counted, and the nodes after which their gradients are final."""
+    """What backward learns: the nodes after which its gradients are final.
 
-    graph: GraphBuilder
+    Attributes
+    ----------
+    bucket_bytes : float
+        Size from which on a bucket is reduced.
+    item_bytes : int
+        Bytes of one element of a gradient.
+    reduces : bool
+        Whether these gradients are reduced; otherwise they are added up until those of a later micro-batch are.
+    accumulates : str
+        Data type of the gradients that are there already, to which a kernel of its own adds these; empty if none.
+    put_off : list or None
+        Reductions are put off into this list, if there is one: in a pipeline other ranks wait for what comes next.
+    final : list of int
+        The nodes.
+    """
+
     bucket_bytes: float
     item_bytes: int
-    num_parameters: int = 0
+    reduces: bool = True
+    accumulates: str = ""
+    put_off: list[Reduction] | None = None
     final: list[int] = field(default_factory=list)
 
-    def learn(self, gradient: int, num_parameters: int, bucket: Bucket) -> None:
+    def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
-        self.num_parameters += num_parameters
+        if self.accumulates:
+            add = kernel("add", dtype=self.accumulates, elements=num_parameters)
+            gradient = graph.compute(add, after=(gradient,), name="accumulate_gradient")
+        if not self.reduces:
+            return
         bucket.nodes.append(gradient)
         bucket.size_bytes += num_parameters * self.item_bytes
         if bucket.size_bytes >= self.bucket_bytes:
-            self.flush(bucket)
+            self.flush(graph, bucket)
 
-    def flush(self, bucket: Bucket) -> None:
+    def flush(self, graph: GraphBuilder, bucket: Bucket) -> None:
         """Reduce what a bucket holds over its group, if anybody shares it."""
-        if bucket.nodes and bucket.degree > 1:
-            bucket.nodes = [
-                self.graph.collective(
-                    "all_reduce",
-                    bucket.size_bytes,
-                    group=bucket.group,
-                    after=bucket.nodes,
-                    name="gradients_all_reduce",
-                    priority=BULK,
-                )
-            ]
-        self.final += bucket.nodes
+        if not bucket.nodes:
+            return
+        sharing, size_bytes = bucket.sharing, bucket.size_bytes
+        steps = []
+        if sharing.degree > 1:
+            steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
+        if sharing.num_copies > 1:
+            steps.append(("all_reduce", -(-size_bytes // sharing.degree), sharing.copies))
+        reduction = Reduction(tuple(steps), tuple(bucket.nodes))
+        if not steps:
+            self.final += bucket.nodes
+        elif self.put_off is None:
+            self.final.append(reduction.write(graph))
+        else:
+            self.put_off.append(reduction)
         bucket.nodes, bucket.size_bytes = [], 0
 
 
 @dataclass
-class Tape:
-    """A graph being written and what its backward pass must do; without `gradients` it runs forward only."""
+class Page:
+    """Where tapes write now.
+
+    Attributes
+    ----------
+    graph : GraphBuilder
+    weights : list or None
+        Gradients of weights are put off into this list, if there is one, instead of being made at once.
+    waits : tuple of int
+        Nodes that the next kernel waits for besides its inputs.
+    """
 
     graph: GraphBuilder
+    weights: list[Callable[[], None]] | None = None
+    waits: tuple[int, ...] = ()
+
+
+@dataclass
+class Tape:
+    """A graph being written and what its backward pass must do.
+
+    Attributes
+    ----------
+    page : Page
+        Shared with the tapes of branches.
+    dtype : str
+        Of activations and weights.
+    gradients : Gradients or None
+        None if there is no backward.
+    actions : list
+        What backward does, in forward order.
+    kept_bytes : float
+        What the layers keep for backward.
+    again_bytes : float
+        The most that a part which backward computes again keeps meanwhile.
+    parameters : dict
+        Name of a bucket to the parameters that its layers hold.
+    phase_suffix : str
+        Ends the names of the phases that layers write.
+    """
+
+    page: Page
     dtype: str
     gradients: Gradients | None
-    actions: list[Layer] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    kept_bytes: float = 0.0
+    again_bytes: float = 0.0
+    parameters: dict[str, int] = field(default_factory=dict)
+    phase_suffix: str = "_forward"
+
+    @property
+    def graph(self) -> GraphBuilder:
+        """Where nodes go."""
+        return self.page.graph
 
     @property
     def item_bytes(self) -> int:
@@ -80,139 +199,47 @@ class Tape:
 
     def kernel(self, op: str, *after: int, name: str = "", **shape: int) -> int:
         """Add one kernel of the tape's data type, and return its index."""
-        return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=after, name=name)
+        waits, self.page.waits = self.page.waits, ()
+        return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=(*after, *waits), name=name)
 
-    def push(self, action: Layer) -> None:
+    def push(self, action: Action) -> None:
         """Remember what backward does here."""
         if self.gradients is not None:
             self.actions.append(action)
 
-    def learn(self, gradient: int, num_parameters: int, bucket: Bucket) -> None:
-        """Hand a weight's gradient to the gradients."""
-        assert self.gradients is not None, "only backward learns"
-        self.gradients.learn(gradient, num_parameters, bucket)
+    def keep(self, elements: float, item_bytes: float | None = None) -> None:
+        """Count elements that are kept for backward, of the tape's data type unless another size is given."""
+        if self.gradients is not None:
+            self.kept_bytes += elements * (self.item_bytes if item_bytes is None else item_bytes)
+
+    def hold(self, num_parameters: int, bucket: Bucket) -> None:
+        """Count parameters of a layer."""
+        self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
+
+    def branch(self) -> "Tape":
+        """Return a tape of its own that writes to the same page, of layers beside those of this one."""
+        return Tape(
+            self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix
+        )
+
+    def again(self) -> "Tape":
+        """Return a tape for layers that are computed again."""
+        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute")
+
+    def learn(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
+        """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""
+
+        def made(node: int) -> None:
+            assert self.gradients is not None, "only backward learns"
+            self.gradients.learn(self.graph, make(node), num_parameters, bucket)
+
+        if self.page.weights is None:
+            made(source)
+        else:
+            self.page.weights.append(lambda: made(NONE))
 
     def backward(self, dy: int) -> int:
         """Play the tape from the end; return the node that makes the gradient of the first input."""
-        while self.actions:
-            dy = self.actions.pop()(dy)
+        for action in reversed(self.actions):
+            dy = action(dy)
         return dy
-
-
-def linear(
-    tape: Tape,
-    x: int | None,
-    *,
-    tokens: int,
-    inputs: int,
-    outputs: int,
-    bucket: Bucket,
-    name: str,
-    shared: list[int] | None = None,
-) -> int:
-    """``y = x W``: one GEMM forward, two backward.
-
-    An `x` of None is data, which needs no gradient. If another layer uses the weight too, its gradient is put into
-    `shared`, for that layer to add to its own.
-    """
-
-    def backward(dy: int) -> int:
-        dx = dy
-        if x is not None:
-            dx = tape.kernel("gemm", dy, name=f"{name}_input_gradient", M=tokens, N=inputs, K=outputs)
-        dw = tape.kernel("gemm", dy, name=f"{name}_weight_gradient", M=outputs, N=inputs, K=tokens)
-        if shared is None:
-            tape.learn(dw, inputs * outputs, bucket)
-        else:
-            shared.append(dw)
-        return dx
-
-    tape.push(backward)
-    after = () if x is None else (x,)
-    return tape.kernel("gemm", *after, name=name, M=tokens, N=outputs, K=inputs)
-
-
-def pointwise(tape: Tape, x: int, forward: str, backward: str, *, name: str = "", **shape: int) -> int:
-    """A kernel without parameters, and the kernel that is its backward, of the same shape."""
-    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape))
-    return tape.kernel(forward, x, name=name or forward, **shape)
-
-
-def norm(tape: Tape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket) -> int:
-    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale)."""
-
-    def backward(dy: int) -> int:
-        dx = tape.kernel(f"{kind}_bwd", dy, tokens=tokens, hidden=hidden)
-        tape.learn(dx, hidden * (2 if kind == "layer_norm" else 1), bucket)
-        return dx
-
-    tape.push(backward)
-    return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)
-
-
-def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
-    """``y = x + branch(x)``; backward, the two gradients meet where the branch began."""
-    skipped: list[int] = []
-
-    def join(dx: int) -> int:
-        return tape.kernel("add", dx, skipped.pop(), name="residual_gradient", elements=elements)
-
-    def fork(dy: int) -> int:
-        skipped.append(dy)
-        return dy
-
-    tape.push(join)
-    y = branch(x)
-    tape.push(fork)
-    return tape.kernel("add", y, x, name="residual", elements=elements)
-
-
-def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
-    """GELU, or SwiGLU: SiLU of one half of the input times the other; `elements` counts the output."""
-    forward, backward = _ACTIVATIONS[kind]
-    return pointwise(tape, x, forward, backward, elements=elements)
-
-
-_ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd"), "swiglu": ("swiglu_fwd_unfused", "swiglu_bwd")}
-
-
-def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
-    """Apply a layer as a phase of its own, forward and backward."""
-
-    def enter(dy: int) -> int:
-        tape.graph.phase = f"{phase}_backward"
-        return dy
-
-    tape.graph.phase = f"{phase}_forward"
-    y = layer(x)
-    tape.push(enter)
-    return y
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A collective forward, and the collective that is its backward; either may be nothing."""
-
-    forward: str | None
-    backward: str | None
-
-
-COPY_IN = Exchange(None, "all_reduce")  # Megatron's f: every rank has the input, its gradient is a sum
-SUM_OUT = Exchange("all_reduce", None)  # Megatron's g
-GATHER_IN = Exchange("all_gather", "reduce_scatter")
-SCATTER_OUT = Exchange("reduce_scatter", "all_gather")
-SHUFFLE = Exchange("all_to_all", "all_to_all")
-
-
-def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str) -> int:
-    """Communicate a buffer over a group, forward and backward."""
-
-    def communicate(kind: str | None, node: int, suffix: str) -> int:
-        if kind is None:
-            return node
-        return tape.graph.collective(
-            kind, size_bytes, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT
-        )
-
-    tape.push(lambda dy: communicate(kinds.backward, dy, "_gradient"))
-    return communicate(kinds.forward, x, "")

@@ -1,167 +1,236 @@
-"""Transformer decoders, dense or mixture-of-experts: one training step, prefill or decode step of a replica.
+"""Transformer decoders, dense or mixture-of-experts: the layers of one stage, forward and backward, for one rank.
 
 Tensor parallelism cuts heads and feed-forward columns over ranks: each half of a layer ends with an all-reduce,
-or, with sequence parallelism, begins with an all-gather and ends with a reduce-scatter. Data parallelism reduces
-gradients in buckets. In decode every sequence makes one token against a cache of `sequence` tokens.
+or, with sequence parallelism, begins with an all-gather and ends with a reduce-scatter. In decode every sequence makes
+one token against a cache of `sequence` tokens. Where parameters are sharded (ZeRO-3, FSDP), each layer's are gathered
+before it, forward and backward, while the layers before it compute.
 
-Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (sequence parallelism).
+Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (sequence parallelism, recompute);
+FSDP, arXiv:2304.11277.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
-from scaleout.generators.moe import Experts, mixture
-from scaleout.generators.tape import (
+from scaleout.generators.attention import Heads, attend
+from scaleout.generators.axes import Axes
+from scaleout.generators.layers import (
     COPY_IN,
     GATHER_IN,
+    GATHER_IN_AGAIN,
     SCATTER_OUT,
     SUM_OUT,
-    URGENT,
-    Bucket,
-    Gradients,
-    Tape,
+    Exchange,
+    Layer,
     activation,
+    checkpoint,
+    dropout,
     exchange,
     linear,
     norm,
     phased,
-    pointwise,
     residual,
 )
-from scaleout.graph import GraphBuilder
-from scaleout.operations import ITEM_BYTES, kernel
-from scaleout.program import Program
+from scaleout.generators.moe import Experts, mixture
+from scaleout.generators.tape import URGENT, Bucket, Page, Tape
+from scaleout.graph import NONE, GraphBuilder
+from scaleout.operations import ITEM_BYTES
 from scaleout.workload import Moe, Transformer
 
-GROUP_AXES = ("tensor", "data", "expert", "expert_data")
-"""Axes whose groups the program has, in the order of the graphs' `group` column."""
-_TENSOR, _DATA, _EXPERT, _EXPERT_DATA = range(4)
 
+@dataclass
+class Rank:
+    """What one rank of one stage holds, and where its gradients go.
 
-@dataclass(frozen=True)
-class _Rank:
-    """What one rank holds: the workload, its tokens outside tensor-parallel blocks, and where gradients go."""
+    Attributes
+    ----------
+    workload : Transformer
+    axes : Axes
+    tokens : int
+        Tokens of a micro-batch outside tensor-parallel blocks.
+    dense, experts : Bucket
+        Where gradients wait.
+    tied : list or None
+        Where a head leaves the gradient of the table that it shares with the embedding of the same rank.
+    """
 
     workload: Transformer
-    tokens: int
-    dense: Bucket
-    experts: Bucket
+    axes: Axes
+    tied: list[int] | None = None
+    dense: Bucket = field(init=False)
+    experts: Bucket = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dense = Bucket("dense", self.axes.dense())
+        self.experts = Bucket("experts", self.axes.experts() if isinstance(self.workload, Moe) else self.axes.dense())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch outside tensor-parallel blocks."""
+        workload = self.workload
+        return workload.local_tokens // (workload.tensor_parallel if workload.sequence_parallel else 1)
 
     @property
     def elements(self) -> int:
         """Activations outside tensor-parallel blocks."""
         return self.tokens * self.workload.hidden
 
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the activations that tensor-parallel blocks read and make."""
+        return self.workload.local_tokens * self.workload.hidden * self.workload.item_bytes
 
-def generate(workload: Transformer) -> Program:
-    """Write the graph that every rank runs, in one role."""
-    graph = GraphBuilder()
-    mesh = workload.mesh
-    gradients = None
-    if workload.mode == "training":
-        gradients = Gradients(graph, workload.gradient_bucket, workload.item_bytes)
-    tape = Tape(graph, workload.dtype, gradients)
-    rank = _Rank(
-        workload,
-        tokens=workload.tokens // (workload.tensor_parallel if workload.sequence_parallel else 1),
-        dense=Bucket(_DATA, mesh.data),
-        experts=Bucket(_EXPERT_DATA, mesh.degree("expert_data")),
-    )
-    tied: list[int] | None = [] if workload.tied_embedding else None
-    x = _embedding(tape, rank, tied)
-    for index in range(workload.layers):
-        x = _layer(tape, x, rank, label=f"layer_{index}")
-    x = phased(tape, x, partial(_head, tape, rank=rank, tied=tied), phase="head")
-    if gradients is not None:
-        tape.backward(x)
-        _finish(graph, rank, gradients)
-    families = tuple(mesh.groups(axis) for axis in GROUP_AXES)
-    return Program(workload.name, (graph.build(),), np.zeros(workload.num_ranks, np.int64), families)
+    @property
+    def tensor(self) -> int:
+        """Family of the tensor axis."""
+        return self.axes.number("tensor")
+
+    @property
+    def buckets(self) -> tuple[Bucket, Bucket]:
+        """Where gradients wait."""
+        return self.dense, self.experts
 
 
-def _layer(tape: Tape, x: int, rank: _Rank, *, label: str) -> int:
+def forward(tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool) -> int:
+    """Write the forward pass of some layers, with the embedding before the first and the head after the last.
+
+    Returns
+    -------
+    int
+        The node that makes the output.
+    """
+    x = NONE
+    units = Units(rank)
+    if first:
+        x = units.apply(tape, x, partial(_embedding, rank=rank), phase="embedding")
+    for number in layers:
+        whole = partial(_layer, rank=rank, number=number)
+        if rank.workload.recompute == "full":
+            x = units.apply(tape, x, partial(checkpoint, layer=whole, kept_elements=rank.elements))
+        else:
+            x = units.apply(tape, x, whole)
+    return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
+
+
+@dataclass
+class Units:
+    """Layers whose parameters are gathered together where they are sharded: each is gathered ahead of its turn."""
+
+    rank: Rank
+    begun: list[int] = field(default_factory=list)
+    begun_backward: list[int] = field(default_factory=list)
+
+    def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "") -> int:
+        """Apply a layer, with its parameters gathered before it, and again before its backward."""
+        workload = self.rank.workload
+        if workload.zero < 3:
+            return layer(tape, x)
+        held = Tape(Page(GraphBuilder()), tape.dtype, None)
+        layer(held, NONE)
+        if phase:
+            tape.graph.phase = f"{phase}_forward"
+
+        def leave(dy: int) -> int:
+            if workload.reshard_after_forward:
+                self._gather(tape, dy, held.parameters, self.begun_backward)
+            return dy
+
+        def enter(dx: int) -> int:
+            assert tape.gradients is not None
+            for bucket in self.rank.buckets:
+                tape.gradients.flush(tape.graph, bucket)
+            return dx
+
+        self._gather(tape, x, held.parameters, self.begun)
+        tape.push(enter)
+        y = layer(tape, x)
+        tape.push(leave)
+        return y
+
+    def _gather(self, tape: Tape, node: int, parameters: dict[str, int], begun: list[int]) -> None:
+        """Gather the parameters of the unit that begins at a node, once those before it began."""
+        begun.append(node)
+        ahead = self.rank.workload.prefetch
+        after = begun[-1 - ahead] if ahead < len(begun) else NONE
+        gathers = []
+        for bucket in self.rank.buckets:
+            size_bytes = parameters.get(bucket.name, 0) * tape.item_bytes
+            if size_bytes and bucket.sharing.degree > 1:
+                gathers.append(
+                    tape.graph.collective(
+                        "all_gather", size_bytes, group=bucket.sharing.group, after=(after,),
+                        name="parameters_all_gather", priority=URGENT,
+                    )
+                )  # fmt: skip
+        tape.page.waits += tuple(gathers)
+
+
+def _layer(tape: Tape, x: int, rank: Rank, number: int) -> int:
+    label = f"layer_{number}"
     for phase, branch in (("attention", _attention), ("feed_forward", _feed_forward)):
-        block = partial(branch, tape, rank=rank, label=f"{label}_{phase}")
-        x = phased(tape, x, partial(residual, tape, branch=block, elements=rank.elements), phase=phase)
+        block = partial(branch, rank=rank, number=number, label=f"{label}_{phase}")
+        half = partial(residual, branch=partial(_dropped, layer=block, rank=rank), elements=rank.elements)
+        x = phased(tape, x, half, phase=phase)
     return x
 
 
-def _tensor_parallel(tape: Tape, x: int, rank: _Rank, block: partial[int], *, label: str) -> int:
+def _dropped(tape: Tape, x: int, layer: Layer, rank: Rank) -> int:
+    """Apply a layer, and dropout to its output where the model has it."""
+    x = layer(tape, x)
+    return dropout(tape, x, elements=rank.elements) if rank.workload.dropout and tape.gradients else x
+
+
+def _tensor_parallel(tape: Tape, x: int, rank: Rank, block: Layer, *, label: str) -> int:
     """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
     workload = rank.workload
     x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
     if workload.tensor_parallel == 1:
-        return block(x)
-    size_bytes = workload.tokens * workload.hidden * workload.item_bytes
-    into, out = (GATHER_IN, SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
-    x = exchange(tape, x, into, size_bytes, group=_TENSOR, name=label)
-    return exchange(tape, block(x), out, size_bytes, group=_TENSOR, name=label)
+        return block(tape, x)
+    into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
+    x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name=label)
+    return exchange(tape, block(tape, x), out, rank.whole_bytes, group=rank.tensor, name=label)
 
 
-def _attention(tape: Tape, x: int, rank: _Rank, label: str) -> int:
-    return _tensor_parallel(tape, x, rank, partial(_attend, tape, rank=rank, label=label), label=label)
+def _kept_tokens(rank: Rank) -> int:
+    """Tokens of a tensor-parallel block's input that are kept for backward."""
+    return rank.workload.local_tokens if rank.workload.keep_gathered else rank.tokens
 
 
-def _attend(tape: Tape, x: int, rank: _Rank, label: str) -> int:
-    """Query, key and value projections, attention, and the output projection, for a rank's heads."""
+def _gather_in(workload: Transformer) -> Exchange:
+    return GATHER_IN if workload.keep_gathered else GATHER_IN_AGAIN
+
+
+def _attention(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
+    del number
     workload = rank.workload
-    heads = workload.heads // workload.tensor_parallel
-    kv_heads = workload.key_value_heads // workload.tensor_parallel
-    width, kv_width = heads * workload.head_dim, kv_heads * workload.head_dim
-    of = partial(linear, tape, tokens=workload.tokens, bucket=rank.dense)
-    x = of(x, inputs=workload.hidden, outputs=width + 2 * kv_width, name=f"{label}_qkv")
-    if workload.rotary:
-        x = pointwise(tape, x, "rope_fwd_unfused", "rope_bwd", tokens=workload.tokens, hidden=width + kv_width)
-    x = _scores(tape, x, workload, heads=heads, kv_heads=kv_heads)
-    return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_output")
+    context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
+    heads = Heads(workload, rank.dense, kept_tokens=_kept_tokens(rank), context=context)
+    return _tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
 
 
-def _scores(tape: Tape, x: int, workload: Transformer, *, heads: int, kv_heads: int) -> int:
-    batch, head_dim, sequence = workload.batch_per_replica, workload.head_dim, workload.sequence
-    if workload.mode == "decode":
-        return tape.kernel(
-            "attention_decode", x, batch=batch, heads=heads, kv_heads=kv_heads, kv_seq=sequence, head_dim=head_dim
-        )
-    if kv_heads == heads:
-        return pointwise(
-            tape,
-            x,
-            "attention_fwd",
-            "attention_bwd",
-            batch=batch,
-            heads=heads,
-            seq=sequence,
-            head_dim=head_dim,
-            causal=1,
-        )
-    return pointwise(
-        tape, x, "attention_gqa_fwd", "attention_gqa_bwd",
-        batch=batch, heads=heads, kv_heads=kv_heads, seq=sequence, head_dim=head_dim, causal=1,
-    )  # fmt: skip
-
-
-def _feed_forward(tape: Tape, x: int, rank: _Rank, label: str) -> int:
+def _feed_forward(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
     workload = rank.workload
-    if isinstance(workload, Moe):
-        experts = Experts(group=_EXPERT, router=rank.dense, weights=rank.experts)
-        block = partial(mixture, tape, workload=workload, experts=experts, label=label)
+    if isinstance(workload, Moe) and number >= workload.dense_layers:
+        group = rank.axes.number("expert") if workload.expert_parallel > 1 else NONE
+        experts = Experts(group=group, router=rank.dense, weights=rank.experts, kept_tokens=_kept_tokens(rank))
+        block = partial(mixture, workload=workload, experts=experts, label=label)
     else:
-        block = partial(_dense_feed_forward, tape, rank=rank, label=label)
+        block = partial(feed_forward, rank=rank, label=label)
     return _tensor_parallel(tape, x, rank, block, label=label)
 
 
-def _dense_feed_forward(tape: Tape, x: int, rank: _Rank, label: str) -> int:
+def feed_forward(tape: Tape, x: int, rank: Rank, label: str) -> int:
+    """Two products with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
-    of = partial(linear, tape, tokens=workload.tokens, bucket=rank.dense)
-    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1")
-    x = activation(tape, x, workload.activation, elements=workload.tokens * width)
+    of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense)
+    outputs = workload.gates * width
+    x = of(x, inputs=workload.hidden, outputs=outputs, name=f"{label}_1", kept_tokens=_kept_tokens(rank))
+    x = activation(tape, x, workload.activation, elements=workload.local_tokens * width)
     return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_2")
 
 
-def _embedding(tape: Tape, rank: _Rank, tied: list[int] | None) -> int:
+def _embedding(tape: Tape, x: int, rank: Rank) -> int:
     """Look tokens up; a rank that lacks a token's row gives zeros, and the tensor axis adds up.
 
     The gradient of a `tied` table is the sum of its own and of the head's, and final only then.
@@ -172,79 +241,60 @@ def _embedding(tape: Tape, rank: _Rank, tied: list[int] | None) -> int:
 
     def backward(dy: int) -> int:
         tape.graph.phase = "embedding_backward"
-        dw = tape.kernel("embedding_bwd", dy, tokens=workload.tokens, hidden=workload.hidden, vocab=rows)
-        if tied:
-            dw = tape.kernel("add", dw, tied.pop(), name="tied_gradients", elements=rows * workload.hidden)
-        tape.learn(dw, rows * workload.hidden, rank.dense)
+        dw = tape.kernel("embedding_bwd", dy, tokens=workload.local_tokens, hidden=workload.hidden, vocab=rows)
+        if rank.tied:
+            dw = tape.kernel("add", dw, rank.tied.pop(), name="tied_gradients", elements=rows * workload.hidden)
+        tape.learn(lambda node: node, dw, rows * workload.hidden, rank.dense)
         return dw
 
     if workload.vocabulary == 0:
-        return tape.kernel("clone", name="input", elements=rank.elements)
+        return tape.kernel("clone", x, name="input", elements=rank.elements)
     tape.push(backward)
-    x = tape.kernel("embedding_fwd", tokens=workload.tokens, hidden=workload.hidden)
-    if workload.tensor_parallel == 1:
-        return x
-    size_bytes = workload.tokens * workload.hidden * workload.item_bytes
-    out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
-    return exchange(tape, x, out, size_bytes, group=_TENSOR, name="embedding")
+    tape.hold(rows * workload.hidden, rank.dense)
+    x = tape.kernel("embedding_fwd", x, tokens=workload.local_tokens, hidden=workload.hidden)
+    if workload.tensor_parallel > 1:
+        out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
+        x = exchange(tape, x, out, rank.whole_bytes, group=rank.tensor, name="embedding")
+    return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
 
 
-def _head(tape: Tape, x: int, rank: _Rank, tied: list[int] | None) -> int:
+def _head(tape: Tape, x: int, rank: Rank) -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
     x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
     if workload.vocabulary == 0:
         return x
-    size_bytes = workload.tokens * workload.hidden * workload.item_bytes
     if workload.tensor_parallel > 1:
-        into = GATHER_IN if workload.sequence_parallel else COPY_IN
-        x = exchange(tape, x, into, size_bytes, group=_TENSOR, name="head")
+        into = _gather_in(workload) if workload.sequence_parallel else COPY_IN
+        x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name="head")
     # Prefill needs the logits of each sequence's last token only.
-    tokens = workload.batch_per_replica if workload.mode == "prefill" else workload.tokens
+    tokens = workload.batch_per_replica if workload.mode == "prefill" else workload.local_tokens
     part = workload.vocabulary // workload.tensor_parallel
     x = linear(
-        tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head", shared=tied
-    )
+        tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",
+        shared=rank.tied, kept_tokens=_kept_tokens(rank),
+    )  # fmt: skip
     if workload.mode == "training":
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
     if workload.tensor_parallel > 1:
         size_bytes = tokens * workload.vocabulary * workload.item_bytes
-        x = tape.graph.collective("all_gather", size_bytes, group=_TENSOR, after=(x,), name="logits_all_gather")
+        x = tape.graph.collective("all_gather", size_bytes, group=rank.tensor, after=(x,), name="logits_all_gather")
     return x
 
 
-def _loss(tape: Tape, x: int, rank: _Rank, *, tokens: int, vocabulary: int) -> int:
+def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree = rank.workload.tensor_parallel
     tape.push(lambda dy: tape.kernel("cross_entropy_bwd", dy, tokens=tokens, vocab=vocabulary))
+    tape.keep(tokens * vocabulary, ITEM_BYTES["fp32"])
     x = tape.kernel("cross_entropy_fwd", x, tokens=tokens, vocab=vocabulary)
     for number in ("maximum", "sum", "target") if degree > 1 else ():
         x = tape.graph.collective(
             "all_reduce",
             tokens * ITEM_BYTES["fp32"],
-            group=_TENSOR,
+            group=rank.tensor,
             after=(x,),
             name=f"loss_{number}_all_reduce",
             priority=URGENT,
         )
     return x
-
-
-def _finish(graph: GraphBuilder, rank: _Rank, gradients: Gradients) -> None:
-    """Reduce the gradients that are left, then step the optimizer once they are final."""
-    workload = rank.workload
-    graph.phase = "gradients"
-    for bucket in (rank.dense, rank.experts):
-        gradients.flush(bucket)
-    if workload.sequence_parallel and workload.tensor_parallel > 1:
-        # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
-        size_bytes = workload.norm_parameters * workload.item_bytes
-        gradients.final.append(
-            graph.collective(
-                "all_reduce", size_bytes, group=_TENSOR, after=gradients.final, name="norm_gradients_all_reduce"
-            )
-        )
-    if workload.optimizer == "adamw":
-        graph.phase = "optimizer"
-        step = kernel("adamw_fused", dtype="fp32", parameters=gradients.num_parameters)
-        graph.compute(step, after=gradients.final)

@@ -1,0 +1,190 @@
+"""Layers: forward kernels now, backward kernels when the tape is played, and the bytes kept in between.
+
+A generator calls a layer with the node that makes its input and gets the node that makes its output.
+
+Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients.
+Source: Megatron-LM, arXiv:1909.08053 (f and g operators); Korthikanti et al., arXiv:2205.05198 (what is kept);
+Chen et al., arXiv:1604.06174 (checkpoints).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scaleout.generators.tape import URGENT, Action, Bucket, Tape
+
+Layer = Callable[[Tape, int], int]
+"""From the node that makes an input to the node that makes the output."""
+
+
+def linear(
+    tape: Tape,
+    x: int | None,
+    *,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    bucket: Bucket,
+    name: str,
+    shared: list[int] | None = None,
+    kept_tokens: int | None = None,
+) -> int:
+    """``y = x W``: one GEMM forward, two backward.
+
+    An `x` of None is data, which needs no gradient. If another layer uses the weight too, its gradient is put into
+    `shared`, for that layer to add to its own. Of the input, `kept_tokens` are kept for backward, or all.
+    """
+
+    def backward(dy: int) -> int:
+        def weight_gradient(node: int) -> int:
+            return tape.kernel("gemm", node, name=f"{name}_weight_gradient", M=outputs, N=inputs, K=tokens)
+
+        dx = dy
+        if x is not None:
+            dx = tape.kernel("gemm", dy, name=f"{name}_input_gradient", M=tokens, N=inputs, K=outputs)
+        if shared is None:
+            tape.learn(weight_gradient, dy, inputs * outputs, bucket)
+        else:
+            shared.append(weight_gradient(dy))
+        return dx
+
+    tape.push(backward)
+    if shared is None:
+        tape.hold(inputs * outputs, bucket)
+    tape.keep((tokens if kept_tokens is None else kept_tokens) * inputs)
+    after = () if x is None else (x,)
+    return tape.kernel("gemm", *after, name=name, M=tokens, N=outputs, K=inputs)
+
+
+def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
+    """Multiply two activations, (m, k) by (k, n): one GEMM forward, two backward."""
+
+    def backward(dy: int) -> int:
+        dx = tape.kernel("gemm", dy, name=f"{name}_left_gradient", M=m, N=k, K=n)
+        return tape.kernel("gemm", dx, name=f"{name}_right_gradient", M=k, N=n, K=m)
+
+    tape.push(backward)
+    return tape.kernel("gemm", x, name=name, M=m, N=n, K=k)
+
+
+def pointwise(tape: Tape, x: int, forward: str, backward: str, *, name: str = "", **shape: int) -> int:
+    """A kernel without parameters, and the kernel that is its backward, of the same shape."""
+    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape))
+    return tape.kernel(forward, x, name=name or forward, **shape)
+
+
+def norm(tape: Tape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket) -> int:
+    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale)."""
+
+    def backward(dy: int) -> int:
+        dx = tape.kernel(f"{kind}_bwd", dy, tokens=tokens, hidden=hidden)
+        tape.learn(lambda node: node, dx, num_parameters, bucket)
+        return dx
+
+    num_parameters = hidden * (2 if kind == "layer_norm" else 1)
+    tape.hold(num_parameters, bucket)
+    tape.push(backward)
+    tape.keep(tokens * hidden)
+    return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)
+
+
+def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
+    """``y = x + branch(x)``; backward, the two gradients meet where the branch began."""
+    skipped: list[int] = []
+
+    def join(dx: int) -> int:
+        return tape.kernel("add", dx, skipped.pop(), name="residual_gradient", elements=elements)
+
+    def fork(dy: int) -> int:
+        skipped.append(dy)
+        return dy
+
+    tape.push(join)
+    y = branch(tape, x)
+    tape.push(fork)
+    return tape.kernel("add", y, x, name="residual", elements=elements)
+
+
+def dropout(tape: Tape, x: int, *, elements: int) -> int:
+    """Drop elements at random; a mask of one byte an element is kept."""
+    tape.keep(elements, 1)
+    return pointwise(tape, x, "dropout_fwd", "dropout_bwd", name="dropout", elements=elements)
+
+
+def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
+    """GELU, or SwiGLU: SiLU of one half of the input times the other; `elements` counts the output."""
+    forward, backward, inputs = _ACTIVATIONS[kind]
+    tape.keep(inputs * elements)
+    return pointwise(tape, x, forward, backward, elements=elements)
+
+
+_ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1), "swiglu": ("swiglu_fwd_unfused", "swiglu_bwd", 2)}
+"""Kind to forward and backward kernels, and inputs for each output."""
+
+
+def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
+    """Apply a layer as a phase of its own, forward and backward."""
+
+    def enter(dy: int) -> int:
+        tape.graph.phase = f"{phase}_backward"
+        return dy
+
+    tape.graph.phase = f"{phase}{tape.phase_suffix}"
+    y = layer(tape, x)
+    tape.push(enter)
+    return y
+
+
+def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int) -> int:
+    """Apply a layer of which only the input is kept: backward computes it again first."""
+    if tape.gradients is None:
+        return layer(tape, x)
+    forward = tape.branch()
+    y = layer(forward, x)
+    tape.again_bytes = max(tape.again_bytes, forward.kept_bytes + forward.again_bytes)
+
+    def backward(dy: int) -> int:
+        again = tape.again()
+        return again.backward(layer(again, dy))
+
+    tape.push(backward)
+    tape.keep(kept_elements)
+    return y
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective forward, and the collectives that are its backward, in order; either may be nothing."""
+
+    forward: str | None
+    backward: Sequence[str] = ()
+
+
+COPY_IN = Exchange(None, ("all_reduce",))  # Megatron's f: every rank has the input, its gradient is a sum
+SUM_OUT = Exchange("all_reduce")  # Megatron's g
+GATHER_IN = Exchange("all_gather", ("reduce_scatter",))
+GATHER_IN_AGAIN = Exchange("all_gather", ("all_gather", "reduce_scatter"))  # the input is kept in parts
+SCATTER_OUT = Exchange("reduce_scatter", ("all_gather",))
+SHUFFLE = Exchange("all_to_all", ("all_to_all",))
+
+
+def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str) -> int:
+    """Communicate a buffer over a group, forward and backward."""
+
+    def communicate(kind: str, node: int, suffix: str) -> int:
+        return tape.graph.collective(
+            kind, size_bytes, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT
+        )
+
+    def backward(dy: int) -> int:
+        for kind in kinds.backward:
+            dy = communicate(kind, dy, "_gradient")
+        return dy
+
+    tape.push(backward)
+    return communicate(kinds.forward, x, "") if kinds.forward else x
+
+
+__all__ = [
+    "COPY_IN", "GATHER_IN", "GATHER_IN_AGAIN", "SCATTER_OUT", "SHUFFLE", "SUM_OUT", "Action", "Exchange", "Layer",
+    "activation", "checkpoint", "dropout", "exchange", "linear", "norm", "phased", "pointwise", "product", "residual",
+]  # fmt: skip

@@ -1,0 +1,148 @@
+"""Stages: the parts of a model that a rank runs as a whole, and the graphs of each of their actions.
+
+A stage is written once. Its forward graph, and its backward graph in one part or in two, are then put end to end by
+`step`, once for each micro-batch.
+"""
+
+from dataclasses import dataclass, field
+
+from scaleout.generators.axes import Axes
+from scaleout.generators.tape import Gradients, Page, Reduction, Tape
+from scaleout.generators.transformer import Rank, forward
+from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.pipelines import Action
+from scaleout.workload import Transformer
+
+
+@dataclass(frozen=True)
+class Part:
+    """One action of a stage on one micro-batch.
+
+    Attributes
+    ----------
+    graph : ExecutionGraph
+        Its nodes without dependencies wait for the input.
+    output : int
+        The node that makes what other stages wait for, or `NONE` if nothing does.
+    final : tuple of int
+        Nodes after which gradients are final, if this action reduces them.
+    reductions : tuple of Reduction
+        Reductions of its gradients that are put off to the end of the step.
+    """
+
+    graph: ExecutionGraph
+    output: int
+    final: tuple[int, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        """The output, and the last kernel: what must be done when the action is."""
+        kernels = (self.graph.kind == NodeKind.COMPUTE).nonzero()[0]
+        last = int(kernels[-1]) if len(kernels) else NONE
+        return tuple(sorted({self.output, last} - {NONE}))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """When a micro-batch comes: whether gradients are there already, and whether none will follow."""
+
+    accumulates: bool
+    reduces: bool
+
+
+@dataclass
+class Stage:
+    """A stage of a model on one rank.
+
+    Attributes
+    ----------
+    workload : Transformer
+    number : int
+        Among all stages, first to last.
+    layers : range
+    rank : Rank
+    tape : Tape
+        Of its forward pass: `kept_bytes` for each micro-batch, `again_bytes`, and `parameters` by bucket.
+    forward : Part
+    """
+
+    workload: Transformer
+    axes: Axes
+    number: int
+    rank: Rank = field(init=False)
+    tape: Tape = field(init=False)
+    forward: Part = field(init=False)
+    _backward: dict[tuple[bool, Turn], tuple[Part, Part | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        workload = self.workload
+        self.rank = Rank(workload, self.axes, tied=[] if workload.tied_embedding and self.first and self.last else None)
+        gradients = None
+        if workload.mode == "training":
+            gradients = Gradients(workload.gradient_bucket, workload.gradient_bytes)
+        self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients)
+        output = forward(self.tape, self.rank, self.layers, first=self.first, last=self.last)
+        self.forward = Part(self.tape.graph.build(), output)
+
+    @property
+    def layers(self) -> range:
+        """Numbers of its layers."""
+        counts = self.workload.layers_of_stage
+        begin = sum(counts[: self.number])
+        return range(begin, begin + counts[self.number])
+
+    @property
+    def first(self) -> bool:
+        """Whether it holds the embedding."""
+        return self.number == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it holds the head."""
+        return self.number == self.workload.num_stages - 1
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that a rank sends to the next stage for a micro-batch."""
+        return self.rank.elements * self.workload.item_bytes
+
+    def part(self, action: Action, turn: Turn) -> Part:
+        """Return the graph of an action."""
+        if action == Action.FORWARD:
+            return self.forward
+        key = (action != Action.BACKWARD, turn)
+        if key not in self._backward:
+            self._backward[key] = self._play(*key)
+        of_inputs, of_weights = self._backward[key]
+        if action != Action.WEIGHT_GRADIENT:
+            return of_inputs
+        assert of_weights is not None
+        return of_weights
+
+    def _play(self, split: bool, turn: Turn) -> tuple[Part, Part | None]:
+        """Play the tape into graphs of its own: both gradients in one, or first those of inputs, then of weights."""
+        gradients, page = self.tape.gradients, self.tape.page
+        assert gradients is not None
+        gradients.reduces, gradients.final = turn.reduces, []
+        gradients.put_off = [] if self.workload.pipeline_parallel > 1 and self.workload.zero < 2 else None
+        accumulates = turn.accumulates and not self.workload.fused_accumulation
+        gradients.accumulates = (self.workload.gradient_dtype or self.workload.dtype) if accumulates else ""
+        page.graph, page.weights = GraphBuilder(), [] if split else None
+        output = self.tape.backward(NONE)
+        if not split:
+            return self._learnt(gradients, output), None
+        of_inputs = Part(page.graph.build(), output)
+        page.graph, put_off, page.weights = GraphBuilder("weight_gradients"), page.weights or [], None
+        for make in put_off:
+            make()
+        return of_inputs, self._learnt(gradients, NONE)
+
+    def _learnt(self, gradients: Gradients, output: int) -> Part:
+        """Reduce what is left, and freeze the graph."""
+        graph = self.tape.graph
+        graph.phase = "gradients"
+        for bucket in self.rank.buckets:
+            gradients.flush(graph, bucket)
+        final = tuple(sorted(set(gradients.final) - {NONE}))
+        return Part(graph.build(), output, final, tuple(gradients.put_off or ()))

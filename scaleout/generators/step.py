@@ -1,0 +1,227 @@
+"""A step of a transformer: the actions of all micro-batches in the order of a pipeline schedule, then the optimizer.
+
+Every rank runs its slots one after another. What a stage on another rank waits for is sent on; both ends say how many
+places further along the pipeline the other stands, so ranks of one stage run one graph. After the last micro-batch
+gradients are reduced, and the optimizer steps once all of them are final.
+
+Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from scaleout import pipelines
+from scaleout.generators.axes import Axes
+from scaleout.generators.stage import Stage, Turn
+from scaleout.generators.tape import Reduction
+from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.operations import ITEM_BYTES, kernel
+from scaleout.pipelines import PIPELINES, Action, Slot, Step
+from scaleout.program import Program
+from scaleout.splice import Splice
+from scaleout.workload import Transformer
+
+_WEIGHTS = (Action.BACKWARD, Action.WEIGHT_GRADIENT)
+"""Actions that make gradients of weights."""
+
+
+def generate(workload: Transformer) -> Program:
+    """Write the graphs of all ranks, in one role for each place in the pipeline."""
+    axes = Axes(workload)
+    stages = stages_of(workload, axes)
+    orders = pipelines.orders(
+        workload.pipeline_schedule,
+        stages=workload.pipeline_parallel,
+        microbatches=workload.num_microbatches,
+        chunks=workload.chunks,
+    )
+    graphs = tuple(_Rank(workload, axes, stages[place], place).write(order) for place, order in enumerate(orders))
+    return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), tuple(axes.families))
+
+
+def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:
+    """Return the stages that each place of the pipeline holds, by chunk."""
+    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
+    return [
+        [Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)
+    ]
+
+
+@dataclass
+class _Rank:
+    """The graph of one place in the pipeline as it is written."""
+
+    workload: Transformer
+    axes: Axes
+    stages: list[Stage]
+    place: int
+    splice: Splice = field(default_factory=Splice)
+    final: list[int] = field(default_factory=list)
+    reductions: list[tuple[Reduction, tuple[int, ...], dict[str, int]]] = field(default_factory=list)
+
+    def write(self, order: tuple[Slot, ...]) -> ExecutionGraph:
+        """Write all slots, one after the other, and the end of the step."""
+        if self.workload.mode != "training":
+            return self.stages[0].forward.graph
+        turns = self._turns(order)
+        before: list[int] = []
+        for slot in order:
+            done: list[int] = []
+            for step in slot:
+                done += self._act(step, turns.get((step.chunk, step.microbatch), Turn(False, False)), before)
+            before = done
+        self._finish(before)
+        return self.splice.build()
+
+    def _turns(self, order: tuple[Slot, ...]) -> dict[tuple[int, int], Turn]:
+        """Say of each micro-batch of each chunk whether its gradients are added to others, and whether it is last."""
+        turns: dict[tuple[int, int], Turn] = {}
+        for chunk in range(self.workload.chunks):
+            mine = [s.microbatch for slot in order for s in slot if s.action in _WEIGHTS and s.chunk == chunk]
+            for place, microbatch in enumerate(mine):
+                last = place == len(mine) - 1 or self.workload.zero >= 2
+                turns[chunk, microbatch] = Turn(accumulates=place > 0, reduces=last)
+        return turns
+
+    def _act(self, step: Step, turn: Turn, before: list[int]) -> list[int]:
+        """Write one action, with what it receives and sends; return what the next one waits for."""
+        stage = self.stages[step.chunk]
+        where = {"microbatch": step.microbatch, "stage": stage.number}
+        after: Sequence[int] = before
+        forward = step.action == Action.FORWARD
+        source, target = (self._neighbour(step, by) for by in ((-1, 1) if forward else (1, -1)))
+        if source is not None and step.action != Action.WEIGHT_GRADIENT:
+            tag = self._tag(step, stage.number - (1 if forward else -1))
+            after = [*before, self._message(NodeKind.RECV, source, tag, forward=forward, **where)]
+        part = stage.part(step.action, turn)
+        offset = self.splice.add(part.graph, after=after, **where)
+        self.final += [offset + node for node in part.final]
+        for reduction in part.reductions:
+            makers = set(reduction.after) - {NONE} or set(part.exits)
+            made = tuple(offset + node for node in makers)
+            self.reductions.append((replace(reduction, after=()), made, where))
+        exits = [offset + node for node in part.exits] or list(after)
+        if target is None or step.action == Action.WEIGHT_GRADIENT:
+            return exits
+        tag = self._tag(step, stage.number)
+        send = self._message(NodeKind.SEND, target, tag, after=exits, forward=forward, **where)
+        return exits if self.workload.overlap_sends else [*exits, send]
+
+    def _neighbour(self, step: Step, by: int) -> int | None:
+        """Return how many places along the pipeline the stage before or after lies, or None on the same rank."""
+        pipeline, p, v = PIPELINES[self.workload.pipeline_schedule], self.workload.pipeline_parallel, len(self.stages)
+        found = (pipeline.after if by > 0 else pipeline.before)(self.place, step.chunk, p, v)
+        return None if found is None or found[0] == self.place else (found[0] - self.place) % p
+
+    def _tag(self, step: Step, maker: int) -> int:
+        """Tell messages apart: by the stage that makes them, their direction and micro-batch."""
+        direction = int(step.action != Action.FORWARD)
+        return (maker * 2 + direction) * self.workload.num_microbatches + step.microbatch
+
+    def _message(
+        self, kind: NodeKind, peer: int, tag: int, *, forward: bool, microbatch: int, stage: int, after: Sequence[int] = ()
+    ) -> int:
+        what = "activations" if forward else "gradients"
+        columns = {"kind": kind, "group": self.axes.number("pipeline"), "bytes": self.stages[0].output_bytes}
+        graph = GraphBuilder(f"pipeline_{'forward' if forward else 'backward'}")
+        graph.add((), name=f"{what}_{kind.name.lower()}", **columns)
+        return self.splice.add(graph.build(), after=after, peer=peer, tag=tag, microbatch=microbatch, stage=stage)
+
+    def _finish(self, before: list[int]) -> None:
+        """Reduce what was put off and what several stages share; step the optimizer once all gradients are final."""
+        for reduction, after, where in self.reductions:
+            graph = GraphBuilder("gradients")
+            reduction.write(graph)
+            self.final.append(self.splice.add(graph.build(), after=after, **where) + len(graph) - 1)
+        finish = _Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients"))
+        end = finish.write()
+        if len(end):
+            self.splice.add(end, after={*self.final, *before})
+
+
+@dataclass
+class _Finish:
+    """The end of a step on one rank, after all its gradients have been reduced over its replicas."""
+
+    workload: Transformer
+    axes: Axes
+    stages: list[Stage]
+    graph: GraphBuilder
+
+    def write(self) -> ExecutionGraph:
+        """Write it; every node waits for those before it."""
+        self._share()
+        workload, mesh = self.workload, self.workload.mesh
+        if workload.clip_gradients:
+            self._chain_kernel("sum_all", elements=self._owned())
+            if mesh.num_ranks > 1:
+                self._all_reduce(ITEM_BYTES["fp32"], self.axes.number("world"), "gradient_norm_all_reduce")
+            self._chain_kernel("mul_scalar", elements=self._owned())
+        if workload.optimizer == "adamw":
+            self.graph.phase = "optimizer"
+            self._chain_kernel("adamw_fused", parameters=self._owned(), dtype="fp32")
+        if workload.zero in (1, 2):
+            self._gather()
+        return self.graph.build()
+
+    def _share(self) -> None:
+        """Sum gradients of parameters that other ranks of the tensor or pipeline axis hold as well."""
+        workload = self.workload
+        if workload.sequence_parallel and workload.tensor_parallel > 1:
+            # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
+            norms = sum(2 * len(stage.layers) + stage.last for stage in self.stages)
+            size_bytes = norms * workload.norm_width * workload.gradient_bytes
+            self._all_reduce(size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
+        p, v = workload.pipeline_parallel, workload.chunks
+        pipeline = PIPELINES[workload.pipeline_schedule]
+        if pipeline.copies > 1 and p > 1:
+            pairs = [(place, p - 1 - place) for place in range(p // 2)]
+            size_bytes = self._held() * workload.gradient_bytes
+            self._all_reduce(size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
+        ends = {pipeline.layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}
+        holds_end = any(stage.first or stage.last for stage in self.stages)
+        if workload.tied_embedding and workload.vocabulary and workload.num_stages > 1 and holds_end:
+            elements = workload.vocabulary // workload.tensor_parallel * workload.hidden
+            if len(ends) == 1:
+                self._chain_kernel("add", elements=elements)
+            else:
+                group = self.axes.at("pipeline_ends", [sorted(ends)])
+                self._all_reduce(elements * workload.gradient_bytes, group, "tied_gradients_all_reduce")
+
+    def _held(self) -> int:
+        """Count the parameters that the rank's layers hold."""
+        return sum(sum(stage.tape.parameters.values()) for stage in self.stages)
+
+    def _owned(self) -> int:
+        """Count the parameters that the rank steps: all it holds, or its shards of them."""
+        total = 0
+        for stage in self.stages:
+            for bucket in stage.rank.buckets:
+                shard = bucket.sharing.degree if bucket.sharing.sharded else 1
+                total += -(-stage.tape.parameters.get(bucket.name, 0) // shard)
+        return max(total, 1)
+
+    def _gather(self) -> None:
+        """Gather the parameters that each rank of a group has stepped a shard of."""
+        parameters: dict[int, int] = {}
+        for stage in self.stages:
+            for bucket in stage.rank.buckets:
+                if bucket.sharing.sharded and bucket.sharing.degree > 1:
+                    group = bucket.sharing.group
+                    parameters[group] = parameters.get(group, 0) + stage.tape.parameters.get(bucket.name, 0)
+        for group, count in parameters.items():
+            if count:
+                self.graph.collective(
+                    "all_gather", count * self.workload.item_bytes, group=group, after=self._last(),
+                    name="parameters_all_gather",
+                )  # fmt: skip
+
+    def _chain_kernel(self, op: str, *, dtype: str = "", **shape: int) -> None:
+        dtype = dtype or self.workload.gradient_dtype or self.workload.dtype
+        self.graph.compute(kernel(op, dtype=dtype, **shape), after=self._last())
+
+    def _all_reduce(self, size_bytes: int, group: int, name: str) -> None:
+        self.graph.collective("all_reduce", size_bytes, group=group, after=self._last(), name=name)
+
+    def _last(self) -> tuple[int, ...]:
+        return (len(self.graph) - 1,) if len(self.graph) else ()

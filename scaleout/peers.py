@@ -1,0 +1,100 @@
+"""Who sends to whom: places in process groups to ranks, and how far apart two ranks lie.
+
+A message of an SPMD program names its other end by a *hop*: a family of groups, and how many places further on in the
+rank's group the other end stands, the first place following the last. So ranks that do the same say the same, and can
+be folded. Messages of traces name ranks; their hop is None.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from scaleout.errors import GraphError
+from scaleout.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program import Program
+from scaleout.topology import Dimension, Topology
+
+Hop = tuple[int, int]
+"""A family of groups, by its index in the program, and places further on in the group."""
+
+
+def hops_of(graph: ExecutionGraph) -> list[Hop]:
+    """Return the distinct hops of a graph's messages that name no rank."""
+    relative = (graph.kind > NodeKind.COLLECTIVE) & (graph.group != NONE)
+    return sorted(set(zip(graph.group[relative].tolist(), graph.peer[relative].tolist(), strict=True)))
+
+
+def names_ranks(graph: ExecutionGraph) -> bool:
+    """Whether a graph has messages to or from ranks that it names."""
+    return bool(((graph.kind > NodeKind.COLLECTIVE) & (graph.group == NONE)).any())
+
+
+def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> int:
+    """Return the rank at the other end of a message.
+
+    Raises
+    ------
+    GraphError
+        If the rank is in no group of the message's family.
+    """
+    group, peer = int(graph.group[node]), int(graph.peer[node])
+    if group == NONE:
+        return peer
+    members = program.groups[group].of(rank)
+    return members[(members.index(rank) + peer) % len(members)]
+
+
+def peers_of(program: Program, hop: Hop, ranks: Iterable[int]) -> Ints:
+    """Return the rank at the other end of a hop from each rank, shape (R,); `NONE` for ranks in no group.
+
+    Only for `ranks`; all others get `NONE` as well.
+    """
+    family, places = hop
+    found = np.full(program.num_ranks, NONE, np.int64)
+    wanted = np.zeros(program.num_ranks, bool)
+    wanted[list(ranks)] = True
+    for members in program.groups[family].members:
+        row = np.array(members, np.int64)
+        found[row] = np.roll(row, -places)
+    found[~wanted] = NONE
+    return found
+
+
+def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
+    """Return numbers that decide what a message costs alone, shape (R, D): equal rows cost the same.
+
+    Parameters
+    ----------
+    ranks, peers : (R,)
+    """
+    ends = zip(topology.coordinates(ranks).T, topology.coordinates(peers).T, strict=True)
+    columns = [
+        _distance(dimension, source, destination)
+        for dimension, (source, destination) in zip(topology.dimensions, ends, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _distance(dimension: Dimension, source: Ints, destination: Ints) -> Ints:
+    if dimension.kind in ("switch", "fully_connected"):
+        return np.asarray(source != destination, np.int64)
+    if dimension.kind == "ring":
+        return (destination - source) % dimension.size
+    if dimension.kind == "mesh":
+        return destination - source
+    if dimension.kind == "fat_tree":
+        apart = [source // span != destination // span for span, _ in dimension.levels]
+        return np.sum(apart, axis=0).astype(np.int64)
+    return source * dimension.size + destination
+
+
+def check_peer(program: Program, peer: int, where: str) -> None:
+    """Refuse a message whose other end the job does not have.
+
+    Raises
+    ------
+    GraphError
+        If so; `where` begins the message.
+    """
+    if not 0 <= peer < program.num_ranks:
+        raise GraphError(f"{where} names rank {peer}, which the job does not have")

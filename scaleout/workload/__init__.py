@@ -1,0 +1,57 @@
+"""Workload files: a model, its parallelism and the options of a run, validated.
+
+A workload is one of three kinds, told apart by the key `kind`. All sizes must divide exactly: what does not
+divide is refused with a message that says which key, and no value is ever rounded.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scaleout.config import nearest, read_yaml, validate
+from scaleout.errors import ConfigError
+from scaleout.library import find, is_path
+from scaleout.workload.dlrm import Dlrm
+from scaleout.workload.moe import Moe
+from scaleout.workload.transformer import Transformer
+
+Workload = Dlrm | Moe | Transformer
+KINDS: dict[str, type[Dlrm] | type[Transformer] | type[Moe]] = {
+    "dlrm": Dlrm,
+    "transformer": Transformer,
+    "moe": Moe,
+}
+"""Kinds of workload and what validates them."""
+
+
+def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> Workload:
+    """Read a workload by name or file, with some of its keys changed.
+
+    Parameters
+    ----------
+    name_or_file : str
+        A name that `scaleout list workloads` prints, or a path.
+    changes : mapping, optional
+        Keys of the file and the values to put in their place.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such workload, a key is unknown, or sizes do not divide.
+    """
+    path = find("workload", name_or_file)
+    values = {"name": path.stem} | read_yaml(path)
+    values |= {key: _beside(path, values[key]) for key in ("topology", "device") if key in values}
+    values |= dict(changes or {})
+    kind = values.get("kind")
+    if kind is None:
+        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
+    return validate(KINDS[kind], values, where=f"workload {name_or_file}")
+
+
+def _beside(path: Path, name: Any) -> Any:
+    """Read a relative path in a workload file as relative to that file; a name stays a name."""
+    is_relative = isinstance(name, str) and is_path(name) and not Path(name).is_absolute()
+    return str(path.parent / name) if is_relative else name

@@ -1,0 +1,146 @@
+"""How a step of a transformer runs: micro-batches, pipeline, recompute, sharding of states, gradients, optimizer.
+
+Source: Megatron-LM, arXiv:2104.04473 (pipelines) and arXiv:2205.05198 (recompute); ZeRO, arXiv:1910.02054; FSDP,
+arXiv:2304.11277; ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783 (all-gather context parallelism).
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from scaleout.config import nearest
+from scaleout.operations import ITEM_BYTES
+from scaleout.pipelines import PIPELINES
+from scaleout.workload.parallel import Count, Dtype, Parallel
+
+
+class Training(Parallel):
+    """Options of a step; all but `batch_per_replica` have the value that leaves them out."""
+
+    layers: Count
+    batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
+    mode: Literal["training", "prefill", "decode"] = "training"
+
+    microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")
+    pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
+    model_chunks: Count | None = Field(
+        default=None, description="parts of the model that a rank holds; 2 if unset and the schedule interleaves"
+    )
+    stage_layers: tuple[int, ...] = Field(
+        default=(), description="layers of each stage, first to last; equal ones if unset"
+    )
+    overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
+
+    recompute: Literal["none", "selective", "full"] = Field(
+        default="none", description="what backward computes again: nothing, the attention core, or whole layers"
+    )
+    zero: Literal[0, 1, 2, 3] = Field(
+        default=0, description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP)"
+    )
+    shard_ranks: Count | None = Field(
+        default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
+    )
+    reshard_after_forward: bool = Field(default=True, description="zero 3: gather parameters again for backward")
+    prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
+    context_exchange: Literal["ring", "all_gather"] = "ring"
+
+    optimizer: Literal["adamw", "none"] = "adamw"
+    master_weights: bool = Field(default=True, description="keep fp32 parameters where the model's are of 16 bits")
+    gradient_dtype: Dtype | None = Field(default=None, description="of accumulated gradients; the model's if unset")
+    fused_accumulation: bool = Field(
+        default=False, description="gradients are added to those of earlier micro-batches by the GEMM that makes them"
+    )
+    clip_gradients: bool = Field(default=False, description="scale by the norm over all ranks before the optimizer")
+
+    @model_validator(mode="after")
+    def _step_divides(self) -> "Training":
+        if self.batch_per_replica % self.microbatch_size:
+            raise ValueError(
+                f"microbatch {self.microbatch_size} does not divide batch_per_replica {self.batch_per_replica}; "
+                f"choose a divisor of {self.batch_per_replica}"
+            )
+        if self.mode != "training" and self.num_stages * self.num_microbatches > 1:
+            raise ValueError(
+                f"pipeline_parallel {self.pipeline_parallel} and {self.num_microbatches} micro-batches are for "
+                f"training; use one of each for {self.mode}"
+            )
+        if self.shard_ranks is not None and self.zero == 0:
+            raise ValueError(f"shard_ranks {self.shard_ranks} shards nothing with zero 0; set zero to 1, 2 or 3")
+        replicas = self.data_parallel * self.context_parallel
+        if replicas % self.sharding:
+            raise ValueError(
+                f"shard_ranks {self.sharding} does not divide the {replicas} ranks that share parameters "
+                f"(data_parallel x context_parallel); choose a divisor of {replicas}"
+            )
+        if self.sharding != replicas and self.zero and self.expert_parallel > 1:
+            raise ValueError("shard_ranks with expert_parallel is not defined: experts shard over all their replicas")
+        self._check_pipeline()
+        self._check_stages()
+        return self
+
+    def _check_pipeline(self) -> None:
+        name = self.pipeline_schedule
+        if name not in PIPELINES:
+            raise ValueError(f"unknown pipeline_schedule {name!r}; {nearest(name, PIPELINES)}")
+        own = PIPELINES[name].num_chunks
+        if own is not None and self.model_chunks not in (None, own):
+            raise ValueError(
+                f"pipeline_schedule {name!r} cuts the model of a rank into {own} chunks, not model_chunks "
+                f"{self.model_chunks}; leave model_chunks out, or choose interleaved_1f1b"
+            )
+        reason = PIPELINES[name].check(self.pipeline_parallel, self.num_microbatches, self.chunks)
+        if reason is not None:
+            raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
+
+    def _check_stages(self) -> None:
+        if self.stage_layers and (
+            len(self.stage_layers) != self.num_stages or sum(self.stage_layers) != self.layers or min(self.stage_layers) < 0
+        ):
+            raise ValueError(
+                f"stage_layers has {len(self.stage_layers)} stages and {sum(self.stage_layers)} layers; "
+                f"give {self.num_stages} stages that add up to layers {self.layers}"
+            )
+        if self.num_stages > self.layers and not self.stage_layers:
+            raise ValueError(f"{self.num_stages} stages are more than layers {self.layers}; use fewer stages or chunks")
+        if self.layers % self.num_stages and not self.stage_layers:
+            raise ValueError(
+                f"layers {self.layers} do not divide over {self.num_stages} stages; "
+                f"choose a divisor of {self.layers}, or give stage_layers"
+            )
+
+    @property
+    def microbatch_size(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.microbatch or self.batch_per_replica
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches that a replica handles in a step."""
+        return self.batch_per_replica // self.microbatch_size
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model that a rank holds."""
+        return PIPELINES[self.pipeline_schedule].num_chunks or self.model_chunks or 2
+
+    @property
+    def num_stages(self) -> int:
+        """Parts that the model is cut into, over all ranks of a pipeline."""
+        return PIPELINES[self.pipeline_schedule].num_stages(self.pipeline_parallel, self.chunks)
+
+    @property
+    def layers_of_stage(self) -> tuple[int, ...]:
+        """Layers of each stage, first to last."""
+        return self.stage_layers or (self.layers // self.num_stages,) * self.num_stages
+
+    @property
+    def sharding(self) -> int:
+        """Ranks over which states are sharded; 1 if they are not."""
+        if self.zero == 0:
+            return 1
+        return self.shard_ranks or self.data_parallel * self.context_parallel
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one element of a gradient."""
+        return ITEM_BYTES[self.gradient_dtype or self.dtype]
