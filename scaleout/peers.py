@@ -79,7 +79,7 @@ def _distance(dimension: Dimension, source: Ints, destination: Ints) -> Ints:
     if dimension.kind in ("switch", "fully_connected"):
         return np.asarray(source != destination, np.int64)
     if dimension.kind == "ring":
-        return (destination - source) % dimension.size
+        return np.asarray((destination - source) % dimension.size, np.int64)
     if dimension.kind == "mesh":
         return destination - source
     if dimension.kind == "fat_tree":

@@ -242,8 +242,8 @@ def _add_messages(
             lonely = max(sent, received, key=len)[min(len(sent), len(received))]
             source, destination = (int(job.folding.representative[number]) for number in key[:2])
             raise SimulationError(
-                f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank {destination} with "
-                f"tag {key[3]}, which receives {len(received)}; every send needs its receive"
+                f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank "
+                f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
         for send, receive in zip(sent, received, strict=True):
             _check_sizes(job, locate(job, send), locate(job, receive))

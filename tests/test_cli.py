@@ -201,7 +201,7 @@ def refused(answer, *words):
         (["run", "dlrm-128", "--set", "gradient_bucket=25 MX"], ["unknown unit 'MX'", "MiB"]),
         (["run", "llama-3-8b", "--set", "tensor_parallel=5"], ["heads 32", "tensor_parallel 5"]),
         (["run", "mixtral-8x7b", "--set", "expert_parallel=3"], ["expert"]),
-        (["run", "llama-3-8b", "--set", "pipeline_parallel=2"], ["pipeline_parallel", "not supported yet"]),
+        (["run", "llama-3-8b", "--set", "pipeline_parallel=3"], ["layers 32", "3 stages"]),
         (["run", "dlrm-128", "--topology", "ring-1024"], ["128 ranks", "1024"]),
         (["run", "dlrm-128", "--algorithm", "all_to_all=rings"], ["rings", "ring"]),
         (["run", "dlrm-128", "--network", "links"], ["unknown network model 'links'"]),

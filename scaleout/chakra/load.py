@@ -320,5 +320,7 @@ def _graph(file: _File, family_of_place: Sequence[int], sizes: Sequence[int]) ->
             peer=row.peer,
             tag=row.tag,
             priority=row.priority,
+            microbatch=row.microbatch,
+            stage=row.stage,
         )
     return builder.build()

@@ -45,6 +45,8 @@ class Row(NamedTuple):
     own_side: int = NONE
     tag: int = 0
     priority: int = 0
+    microbatch: int = NONE
+    stage: int = NONE
 
 
 def read_row(node: Node, *, dtype: str) -> tuple[Row, str]:
@@ -69,6 +71,15 @@ def read_row(node: Node, *, dtype: str) -> tuple[Row, str]:
     GraphError
         If a kernel has no time and no FLOPs.
     """
+    row, pg_name = _read(node, dtype=dtype)
+    place = {name: get(node, key, int, default=NONE) for name, key in _PLACE.items()}
+    return (replace(row, **place) if any(value != NONE for value in place.values()) else row), pg_name
+
+
+_PLACE = {"microbatch": vocabulary.MICROBATCH, "stage": vocabulary.STAGE}
+
+
+def _read(node: Node, *, dtype: str) -> tuple[Row, str]:
     if node.type == NodeType.COMM_COLL_NODE:
         return _collective(node), get(node, "pg_name", str, default="")
     if node.type == NodeType.COMM_SEND_NODE:

@@ -251,8 +251,14 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
         phase = graph.phases[graph.phase[node]]
         if phase:
             message.attr.append(traced(vocabulary.PHASE, phase))
+        message.attr.extend(_place(graph, node))
         role.nodes.append(message)
     return role
+
+
+def _place(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
+    columns = {vocabulary.MICROBATCH: graph.microbatch, vocabulary.STAGE: graph.stage}
+    return [traced(name, int(column[node])) for name, column in columns.items() if column[node] != NONE]
 
 
 def _whole_micros(duration_s: float) -> int:

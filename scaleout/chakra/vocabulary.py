@@ -20,6 +20,8 @@ TIME_SOURCE = "scaleout_time_source"
 KERNEL = "scaleout_kernel"
 PHASE = "scaleout_phase"
 PRIORITY = "scaleout_priority"
+MICROBATCH = "scaleout_microbatch"
+STAGE = "scaleout_stage"
 GROUP = "scaleout_group"
 GROUPS = "scaleout_groups"
 
@@ -30,6 +32,8 @@ OWN_KINDS: Mapping[str, str] = MappingProxyType(
         KERNEL: "string_val",  # operation, dtype and sizes: "gemm bf16 M=1024 N=4096 K=512"
         PHASE: "string_val",  # absent for the phase ""
         PRIORITY: "int64_val",  # of a kernel, if not 0; communication has comm_priority
+        MICROBATCH: "int64_val",  # of a node in a pipeline, as is the stage
+        STAGE: "int64_val",
         GROUP: "int64_val",  # which of `GROUPS` a collective spans
         GROUPS: "string_list",  # in the metadata: the program's families of groups, see `StatedFamily`
     }

@@ -107,13 +107,14 @@ def _scores(tape: Tape, x: int, heads: Heads) -> int:
 def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1) -> int:
     """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept."""
     workload = heads.workload
-    shape = {"batch": times * workload.microbatch_size, "heads": heads.heads}
-    if heads.kv_heads != heads.heads:
-        shape["kv_heads"] = heads.kv_heads
-    shape |= {"seq": workload.local_sequence, "head_dim": workload.score_dim, "causal": 1}
-    op = "attention" if heads.kv_heads == heads.heads else "attention_gqa"
     tape.keep(workload.local_tokens * heads.heads, 4)
-    return pointwise(tape, x, f"{op}_fwd", f"{op}_bwd", **shape)
+    of = partial(
+        pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads, seq=workload.local_sequence,
+        head_dim=workload.score_dim, causal=1,
+    )  # fmt: skip
+    if heads.kv_heads == heads.heads:
+        return of("attention_fwd", "attention_bwd")
+    return of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads)
 
 
 def _unfused(tape: Tape, x: int, heads: Heads) -> int:

@@ -89,9 +89,7 @@ def _shared(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) 
     return _two_products(tape, x, workload, experts.router, rows=rows, width=width, label=f"{label}_shared")
 
 
-def _two_products(
-    tape: Tape, x: int, workload: Moe, weights: Bucket, *, rows: int, width: int, label: str
-) -> int:
+def _two_products(tape: Tape, x: int, workload: Moe, weights: Bucket, *, rows: int, width: int, label: str) -> int:
     of = partial(linear, tape, tokens=rows, bucket=weights)
     x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1")
     x = activation(tape, x, workload.activation, elements=rows * width)

@@ -42,9 +42,7 @@ def generate(workload: Transformer) -> Program:
 def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:
     """Return the stages that each place of the pipeline holds, by chunk."""
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
-    return [
-        [Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)
-    ]
+    return [[Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)]
 
 
 @dataclass
@@ -92,7 +90,7 @@ class _Rank:
         source, target = (self._neighbour(step, by) for by in ((-1, 1) if forward else (1, -1)))
         if source is not None and step.action != Action.WEIGHT_GRADIENT:
             tag = self._tag(step, stage.number - (1 if forward else -1))
-            after = [*before, self._message(NodeKind.RECV, source, tag, forward=forward, **where)]
+            after = [*before, self._message(NodeKind.RECV, source, tag, forward=forward, where=where)]
         part = stage.part(step.action, turn)
         offset = self.splice.add(part.graph, after=after, **where)
         self.final += [offset + node for node in part.final]
@@ -104,7 +102,7 @@ class _Rank:
         if target is None or step.action == Action.WEIGHT_GRADIENT:
             return exits
         tag = self._tag(step, stage.number)
-        send = self._message(NodeKind.SEND, target, tag, after=exits, forward=forward, **where)
+        send = self._message(NodeKind.SEND, target, tag, after=exits, forward=forward, where=where)
         return exits if self.workload.overlap_sends else [*exits, send]
 
     def _neighbour(self, step: Step, by: int) -> int | None:
@@ -119,13 +117,20 @@ class _Rank:
         return (maker * 2 + direction) * self.workload.num_microbatches + step.microbatch
 
     def _message(
-        self, kind: NodeKind, peer: int, tag: int, *, forward: bool, microbatch: int, stage: int, after: Sequence[int] = ()
+        self,
+        kind: NodeKind,
+        peer: int,
+        tag: int,
+        *,
+        forward: bool,
+        where: dict[str, int],
+        after: Sequence[int] = (),
     ) -> int:
         what = "activations" if forward else "gradients"
         columns = {"kind": kind, "group": self.axes.number("pipeline"), "bytes": self.stages[0].output_bytes}
         graph = GraphBuilder(f"pipeline_{'forward' if forward else 'backward'}")
         graph.add((), name=f"{what}_{kind.name.lower()}", **columns)
-        return self.splice.add(graph.build(), after=after, peer=peer, tag=tag, microbatch=microbatch, stage=stage)
+        return self.splice.add(graph.build(), after=after, peer=peer, tag=tag, **where)
 
     def _finish(self, before: list[int]) -> None:
         """Reduce what was put off and what several stages share; step the optimizer once all gradients are final."""

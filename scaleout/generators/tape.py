@@ -218,9 +218,7 @@ class Tape:
 
     def branch(self) -> "Tape":
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
-        return Tape(
-            self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix
-        )
+        return Tape(self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix)
 
     def again(self) -> "Tape":
         """Return a tape for layers that are computed again."""

@@ -100,6 +100,14 @@ def _cross_entropy(*, backward: bool) -> Maker:
     return make
 
 
+def _softmax(*, backward: bool) -> Maker:
+    def make(s: Sizes, dtype: torch.dtype) -> Call:
+        x = random(s["tokens"], s["keys"], dtype=dtype, grad=backward)
+        return backward_of(lambda x: torch.softmax(x, dim=-1), x) if backward else lambda: torch.softmax(x, dim=-1)
+
+    return make
+
+
 def _chosen(scores: torch.Tensor, k: int) -> torch.Tensor:
     weights = torch.softmax(scores.float(), dim=-1).topk(k, dim=-1).values
     return weights / weights.sum(dim=-1, keepdim=True)
@@ -174,6 +182,9 @@ MAKERS: Mapping[str, Maker] = {
     "relu_fwd": _pointwise(functional.relu),
     "relu_bwd": _pointwise(functional.relu, backward=True),
     "dropout_fwd": _pointwise(lambda x: torch.native_dropout(x, 0.1, True)),
+    "dropout_bwd": _pointwise(lambda x: functional.dropout(x, 0.1), backward=True),
+    "softmax_fwd": _softmax(backward=False),
+    "softmax_bwd": _softmax(backward=True),
     "cast_to_fp32": _pointwise(lambda x: x.to(torch.float32)),
     "accumulate_fp32": _accumulate,
     "sum_all": _pointwise(torch.sum),

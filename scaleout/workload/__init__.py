@@ -15,6 +15,8 @@ from scaleout.workload.dlrm import Dlrm
 from scaleout.workload.moe import Moe
 from scaleout.workload.transformer import Transformer
 
+__all__ = ["KINDS", "Dlrm", "Moe", "Transformer", "Workload", "load_workload"]
+
 Workload = Dlrm | Moe | Transformer
 KINDS: dict[str, type[Dlrm] | type[Transformer] | type[Moe]] = {
     "dlrm": Dlrm,

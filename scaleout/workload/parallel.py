@@ -59,9 +59,7 @@ class Parallel(Config):
     @property
     def num_ranks(self) -> int:
         """Number of ranks that the job needs."""
-        return (
-            self.tensor_parallel * self.context_parallel * self.data_parallel * self.pipeline_parallel
-        )
+        return self.tensor_parallel * self.context_parallel * self.data_parallel * self.pipeline_parallel
 
     @property
     def item_bytes(self) -> int:

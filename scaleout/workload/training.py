@@ -94,7 +94,9 @@ class Training(Parallel):
 
     def _check_stages(self) -> None:
         if self.stage_layers and (
-            len(self.stage_layers) != self.num_stages or sum(self.stage_layers) != self.layers or min(self.stage_layers) < 0
+            len(self.stage_layers) != self.num_stages
+            or sum(self.stage_layers) != self.layers
+            or min(self.stage_layers) < 0
         ):
             raise ValueError(
                 f"stage_layers has {len(self.stage_layers)} stages and {sum(self.stage_layers)} layers; "

@@ -157,7 +157,10 @@ class Transformer(Training):
     def _parameters(self, feed_forward: int, *, vocabularies: int) -> int:
         norms = (2 * self.layers + 1) * self.norm_width
         return (
-            self.layers * self.attention_parameters + feed_forward + norms + vocabularies * self.vocabulary * self.hidden
+            self.layers * self.attention_parameters
+            + feed_forward
+            + norms
+            + vocabularies * self.vocabulary * self.hidden
         )
 
     @property
