@@ -84,7 +84,7 @@ def _distance(dimension: Dimension, source: Ints, destination: Ints) -> Ints:
         return destination - source
     if dimension.kind == "fat_tree":
         apart = [source // span != destination // span for span, _ in dimension.levels]
-        return np.sum(apart, axis=0).astype(np.int64)
+        return np.asarray(np.sum(apart, axis=0), np.int64)
     return source * dimension.size + destination
 
 

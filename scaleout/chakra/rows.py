@@ -72,11 +72,8 @@ def read_row(node: Node, *, dtype: str) -> tuple[Row, str]:
         If a kernel has no time and no FLOPs.
     """
     row, pg_name = _read(node, dtype=dtype)
-    place = {name: get(node, key, int, default=NONE) for name, key in _PLACE.items()}
-    return (replace(row, **place) if any(value != NONE for value in place.values()) else row), pg_name
-
-
-_PLACE = {"microbatch": vocabulary.MICROBATCH, "stage": vocabulary.STAGE}
+    microbatch = get(node, vocabulary.MICROBATCH, int, default=NONE)
+    return row._replace(microbatch=microbatch, stage=get(node, vocabulary.STAGE, int, default=NONE)), pg_name
 
 
 def _read(node: Node, *, dtype: str) -> tuple[Row, str]:
