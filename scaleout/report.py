@@ -1,10 +1,12 @@
-"""Comparisons to files: a summary, a table of all nodes, a timeline and a figure in one directory.
+"""Comparisons and collectives to files: a summary, tables of nodes and links, a timeline and figures in one directory.
 
 Files are written beside the directory first and moved into it when all are whole.
 """
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from scaleout.analysis import critical_path
 from scaleout.errors import ConfigError
 from scaleout.graph import NodeKind
+from scaleout.network.link_traffic import LinkTraffic
 from scaleout.operations import TimeSource
 from scaleout.study import Comparison, Outcome
 from scaleout.timeline import trace_events
@@ -23,10 +26,16 @@ FILES = {
     "timeline.json": "open in https://ui.perfetto.dev or chrome://tracing",
     "breakdown.png": "where the time goes",
 }
-"""Files that `write` makes, and what they are."""
+"""Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
+
+LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "heat map of all links"}
+"""Files about links; where there are several schedules there is a heat map of each."""
+
+Written = list[tuple[Path, str]]
+"""Files, and what they are."""
 
 
-def write(comparison: Comparison, directory: Path) -> list[Path]:
+def write(comparison: Comparison, directory: Path) -> Written:
     """Write all files of a comparison into a directory, which is made if need be.
 
     Raises
@@ -34,21 +43,76 @@ def write(comparison: Comparison, directory: Path) -> list[Path]:
     ConfigError
         If the directory cannot be written.
     """
-    from scaleout.plot import draw_comparison  # noqa: PLC0415 - matplotlib takes half a second
+    from scaleout.heat_map import draw_links  # noqa: PLC0415 - matplotlib takes half a second
+    from scaleout.plot import draw_comparison  # noqa: PLC0415
 
+    with _into(directory) as unfinished:
+        (unfinished / "summary.json").write_text(json.dumps(comparison.summary(), indent=2) + "\n")
+        (unfinished / "timeline.json").write_text(json.dumps(trace_events(comparison)))
+        _write_nodes(comparison, unfinished / "nodes.parquet")
+        draw_comparison(comparison, unfinished / "breakdown.png")
+        files = dict(FILES)
+        traffic = {o.schedule: o.result.link_traffic for o in comparison.outcomes if o.result.link_traffic is not None}
+        if traffic:
+            _write_links(traffic, unfinished / "links.parquet")
+            files["links.parquet"] = LINKS["links.parquet"]
+        for schedule, links in traffic.items():
+            name = f"links-{schedule}.png" if len(traffic) > 1 else "links.png"
+            draw_links(links, unfinished / name, title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
+            files[name] = f"{LINKS['links.png']} under {schedule}"
+    return [(directory / name, meaning) for name, meaning in files.items()]
+
+
+def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None, directory: Path) -> Written:
+    """Write what one collective asked of the links into a directory, which is made if need be.
+
+    Parameters
+    ----------
+    title : str
+        Of the heat map.
+    summary : dict
+        Plain values, for ``summary.json``.
+    traffic : LinkTraffic or None
+        Of a collective with nothing to do there is only the summary.
+
+    Raises
+    ------
+    ConfigError
+        If the directory cannot be written.
+    """
+    from scaleout.heat_map import draw_links  # noqa: PLC0415 - matplotlib takes half a second
+
+    files = {"summary.json": FILES["summary.json"]}
+    with _into(directory) as unfinished:
+        (unfinished / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        if traffic is not None:
+            _write_links({"": traffic}, unfinished / "links.parquet")
+            draw_links(traffic, unfinished / "links.png", title=title)
+            files |= LINKS
+    return [(directory / name, meaning) for name, meaning in files.items()]
+
+
+@contextmanager
+def _into(directory: Path) -> Iterator[Path]:
+    """Yield a directory beside, whose files are moved into the wanted one when all are whole."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:
-            unfinished = Path(name)
-            (unfinished / "summary.json").write_text(json.dumps(comparison.summary(), indent=2) + "\n")
-            (unfinished / "timeline.json").write_text(json.dumps(trace_events(comparison)))
-            _write_nodes(comparison, unfinished / "nodes.parquet")
-            draw_comparison(comparison, unfinished / "breakdown.png")
-            return [(unfinished / file).replace(directory / file) for file in FILES]
+            yield Path(name)
+            for path in sorted(Path(name).iterdir()):
+                path.replace(directory / path.name)
     except OSError as error:
         raise ConfigError(
             f"output directory {str(directory)!r} cannot be written ({error.strerror}); give another one"
         ) from None
+
+
+def _write_links(traffic: dict[str, LinkTraffic], path: Path) -> None:
+    import pandas as pd  # noqa: PLC0415 - takes half a second
+
+    frames = [pd.DataFrame({"schedule": schedule, **links.columns()}) for schedule, links in traffic.items()]
+    whole = pd.concat(frames, ignore_index=True)
+    (whole if "".join(traffic) else whole.drop(columns="schedule")).to_parquet(path, index=False)
 
 
 def _write_nodes(comparison: Comparison, path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind
-from scaleout.network.link import LinkUse
+from scaleout.network.link_traffic import LinkTraffic, LinkUse
 from scaleout.program import Program
 
 
@@ -55,15 +55,20 @@ class Result:
         Where it ran, and the network model's name.
     timelines : tuple of Timeline
         One for each class of ranks.
-    busiest_links : tuple of LinkUse
-        The links of the highest utilisation over the makespan, under the link model.
+    link_traffic : LinkTraffic or None
+        What every link carried over the makespan, under the link model.
     """
 
     program: Program
     topology: str
     network: str
     timelines: tuple[Timeline, ...]
-    busiest_links: tuple[LinkUse, ...] = ()
+    link_traffic: LinkTraffic | None = None
+
+    @property
+    def busiest_links(self) -> tuple[LinkUse, ...]:
+        """The links of the highest utilisation, the busiest first, under the link model."""
+        return self.link_traffic.busiest if self.link_traffic else ()
 
     @property
     def makespan_s(self) -> float:

@@ -22,7 +22,7 @@ from scaleout.graph import NONE, NodeKind
 from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of, say
 from scaleout.network.alpha_beta import send_cost
 from scaleout.network.demand import messages_of
-from scaleout.network.link import busiest_links
+from scaleout.network.link_traffic import LinkTraffic
 from scaleout.network.meetings import LinkNetwork
 from scaleout.network.symmetry import Symmetry, symmetry
 from scaleout.peers import check_peer, peer_of
@@ -85,7 +85,8 @@ def simulate(
     result = _result(job, tasks, times, chosen, network)
     if links is None:
         return result
-    return replace(result, busiest_links=busiest_links(links.traffic, links.symmetry, result.makespan_s))
+    traffic = LinkTraffic(links.traffic.links, links.symmetry, links.traffic.link_bytes, result.makespan_s)
+    return replace(result, link_traffic=traffic)
 
 
 def _on_links(job: Job, *, unfold: bool) -> tuple[Job, LinkNetwork]:

@@ -19,7 +19,7 @@ LAYERS = tuple(
     device interpolation kernel_guesses kernel_models kernel_table kernels
     graph splice program timing topology peers placement parallelism pipelines workload
     chakra astra pytorch collectives generators schedule operators network
-    engine fold job result simulation analysis study validate measure timeline plot report describe cli
+    engine fold job result simulation analysis study validate measure timeline plot heat_map report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 
@@ -27,7 +27,7 @@ LAYERS = tuple(
 HOMES = {
     "click": ("cli",),
     "rich": ("cli",),
-    "matplotlib": ("plot",),
+    "matplotlib": ("plot", "heat_map"),
     "google": ("chakra",),
     "torch": ("measure",),
     "triton": ("measure",),

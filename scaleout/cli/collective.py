@@ -4,6 +4,7 @@ import functools
 import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,23 +16,33 @@ if TYPE_CHECKING:
     from scaleout.topology import Topology
 
 
+DECIDED = "1KiB:1GiB"
+"""Sizes of a decision table where none are given."""
+
+
 @click.command()
 @click.argument("kind")
-@click.option("--bytes", "sizes", required=True, metavar="SIZE[,SIZE...]", help="Sizes such as 64MiB; or FIRST:LAST.")
+@click.option("--bytes", "sizes", metavar="SIZE[,SIZE...]", help="Sizes such as 64MiB; or FIRST:LAST.")
 @click.option("--topology", required=True, metavar="T", help="Name or file of the network.")
 @click.option("--algorithm", default="auto", show_default=True, metavar="A", help="One algorithm instead of all.")
 @click.option("--group", metavar="RANKS", help="Members, such as 0-7 or 0,8,16; by default all ranks.")
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @click.option("--injection", metavar="RATE", help="What a rank sends at most over all its links, such as '400 Gb/s'.")
+@click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables and a heat map of all links here."
+)
 @json_option
 def collective(
     kind: str,
-    sizes: str,
+    sizes: str | None,
     topology: str,
     algorithm: str,
     group: str | None,
     network: str,
     injection: str | None,
+    decide: bool,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
@@ -39,29 +50,57 @@ def collective(
     A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
     All groups like the one of --group are active at the same time; an irregular group, or a message, is alone. With
     --network link the messages of all of them share the links of the topology one by one, and the busiest links are
-    named.
+    named. With --decide it prints the fastest algorithm at each size, the next fastest, and where that changes.
     """
+    from scaleout.topology import load_topology
+
+    wanted = parse_sizes(sizes or (DECIDED if decide else ""))
+    _check(network, algorithm, injection, decide=decide, output=output, count=len(wanted))
+    kind = kind.replace("-", "_")
+    cluster = load_topology(topology)
+    members = parse_ranks(group, cluster.num_ranks) if group else list(range(cluster.num_ranks))
+    price = functools.partial(
+        PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection
+    )
+    title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
+    about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
+    priced = {size: price(size) for size in wanted}
+    left_out = _left_out(kind, cluster, members, priced[wanted[0]]) if algorithm == "auto" else []
+    if left_out:
+        about["left_out"] = left_out
+    if decide:
+        _decide(title, {**about, "collective": kind, "network": network}, priced, as_json)
+        return
+    by_size = [_rows(kind, network, size, prices, len(members)) for size, prices in priced.items()]
+    summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
+    written = _write(f"{kind} on {cluster.name}", summary, by_size[0][0], output) if output else []
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    _print(title, by_size)
+    if left_out:
+        click.echo(f"left out, too many messages to follow one by one: {', '.join(left_out)}")
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
+
+
+def _check(
+    network: str, algorithm: str, injection: str | None, *, decide: bool, output: Path | None, count: int
+) -> None:
+    """Refuse options that do not go together."""
     from scaleout.config import nearest
     from scaleout.errors import ConfigError
-    from scaleout.topology import load_topology
 
     if network not in PRICES:
         raise ConfigError(f"unknown network model {network!r}; {nearest(network, PRICES)}")
     if injection is not None and network != "link":
         raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
-    kind = kind.replace("-", "_")
-    cluster = load_topology(topology)
-    members = parse_ranks(group, cluster.num_ranks) if group else list(range(cluster.num_ranks))
-    prices = functools.partial(PRICES[network], kind, cluster=cluster, members=members, injection=injection)
-    by_size = [
-        _rows(kind, network, size, prices(size, names=_names(kind, cluster, members, algorithm)), len(members))
-        for size in parse_sizes(sizes)
-    ]
-    if as_json:
-        rows = [row for rows in by_size for row in rows]
-        click.echo(json.dumps({"topology": cluster.name, "ranks": len(members), "results": rows}, indent=2))
-        return
-    _print(f"{kind} on {cluster.name}, ranks {len(members)}, {network}", by_size)
+    if decide and algorithm != "auto":
+        raise ConfigError(f"--decide compares all algorithms; leave out --algorithm {algorithm}")
+    if decide and output is not None:
+        raise ConfigError("--decide prints a table of times, which has no links to draw; leave out --output")
+    if output is not None and (network != "link" or count != 1):
+        raise ConfigError("--output writes the links of one collective; give --network link and one size of --bytes")
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -75,6 +114,8 @@ def parse_sizes(text: str) -> list[int]:
     from scaleout.errors import ConfigError
     from scaleout.units import BYTES, parse
 
+    if not text:
+        raise ConfigError("give the sizes of the collective, such as --bytes 64MiB or --bytes 1KiB:1GiB")
     sizes: list[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
@@ -115,17 +156,6 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
     return ranks
 
 
-def _names(kind: str, cluster: "Topology", members: list[int], algorithm: str) -> list[str]:
-    """Algorithms to price: all that can, or the one that was asked for."""
-    from scaleout.collectives import candidates, check_kind
-    from scaleout.placement import place
-
-    check_kind(kind)
-    if algorithm != "auto":
-        return [algorithm]
-    return [found.name for found in candidates(kind, place(cluster, members))]
-
-
 def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
     """A group with its siblings; the two ends of a message alone."""
     from scaleout.placement import place, place_alone
@@ -133,30 +163,47 @@ def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
     return place_alone(cluster, members) if kind == "send" else place(cluster, members)
 
 
+def _left_out(kind: str, cluster: "Topology", members: list[int], prices: dict[str, dict[str, Any]]) -> list[str]:
+    """Algorithms that could carry it out, but that the link model cannot follow message by message."""
+    from scaleout.collectives import candidates
+
+    return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in prices]
+
+
 def _alpha_beta(
-    kind: str, size_bytes: int, *, names: list[str], cluster: "Topology", members: list[int], injection: str | None
+    kind: str, size_bytes: int, *, algorithm: str, cluster: "Topology", members: list[int], injection: str | None
 ) -> dict[str, dict[str, Any]]:
-    """Algorithm to what the alpha-beta model says of it."""
+    """Algorithm to what the alpha-beta model says of it: all that can, or the one that was asked for."""
+    from scaleout.collectives import candidates
     from scaleout.network.alpha_beta import collective_cost
 
     del injection
     placement = _place(kind, cluster, members)
+    names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
     return {name: {"time_s": collective_cost(kind, size_bytes, placement, name).time_s} for name in names}
 
 
 def _link(
-    kind: str, size_bytes: int, *, names: list[str], cluster: "Topology", members: list[int], injection: str | None
+    kind: str, size_bytes: int, *, algorithm: str, cluster: "Topology", members: list[int], injection: str | None
 ) -> dict[str, dict[str, Any]]:
     """Algorithm to what the link model says of it."""
-    from scaleout.network.link import collective_cost
+    from scaleout.network.link import collective_cost, collective_costs
     from scaleout.units import BYTES_PER_S, parse
 
     limit = None if injection is None else parse(injection, BYTES_PER_S)
-    prices = {}
-    for name in names:
-        cost = collective_cost(kind, size_bytes, cluster, members, name, injection_bytes_per_s=limit)
-        prices[name] = {"time_s": cost.time_s, "busiest_links": [asdict(use) for use in cost.busiest_links]}
-    return prices
+    if algorithm == "auto":
+        costs = collective_costs(kind, size_bytes, cluster, members, injection_bytes_per_s=limit)
+    else:
+        cost = collective_cost(kind, size_bytes, cluster, members, algorithm, injection_bytes_per_s=limit)
+        costs = {algorithm: cost}
+    return {
+        name: {
+            "time_s": cost.time_s,
+            "busiest_links": [asdict(use) for use in cost.busiest_links],
+            "traffic": cost.traffic,
+        }
+        for name, cost in costs.items()
+    }
 
 
 PRICES = {"alpha_beta": _alpha_beta, "link": _link}
@@ -182,6 +229,51 @@ def _rows(
         }
         for name, price in sorted(prices.items(), key=lambda item: float(item[1]["time_s"]))
     ]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as plain values: the traffic of all links as sums by dimension and direction."""
+    if "traffic" not in row:
+        return row
+    return {**row, "traffic": row["traffic"].by_port() if row["traffic"] else []}
+
+
+def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict[str, Any]]], as_json: bool) -> None:
+    """Print the decision table of all sizes."""
+    from scaleout.cli.console import print_table
+    from scaleout.network.choice import decide
+    from scaleout.units import format_bytes
+
+    times = {size: {name: price["time_s"] for name, price in prices.items()} for size, prices in by_size.items()}
+    decisions = decide(times)
+    if as_json:
+        click.echo(json.dumps({**about, "decisions": [asdict(decision) for decision in decisions]}, indent=2))
+        return
+    print_table(
+        f"what auto takes: {title}",
+        ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up takes"),
+        [
+            [
+                decision.algorithm,
+                decision.runner_up,
+                "changes here" if decision.changed else "",
+                format_bytes(decision.bytes),
+                f"{decision.time_s * 1e6:.2f}",
+                f"{decision.ratio:.2f}x",
+            ]
+            for decision in decisions
+        ],
+        left=3,
+    )
+
+
+def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
+    """Write the summary of all algorithms, and the links and the heat map of one."""
+    from scaleout.report import write_links
+    from scaleout.units import format_bytes
+
+    title = f"{where}, {format_bytes(row['bytes'])}, {row['algorithm']}"
+    return write_links(title, summary, row["traffic"], output)
 
 
 def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:

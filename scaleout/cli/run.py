@@ -139,6 +139,6 @@ def _compare_trace(
 def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.report import FILES, write
+    from scaleout.report import write
 
-    return list(zip(write(comparison, output), FILES.values(), strict=True))
+    return write(comparison, output)

@@ -30,7 +30,14 @@ _GRAIN = 2.0**40
 MOST_MESSAGES = 5 * 10**7
 """Different messages of one group that are spelled out at the most: gigabytes of memory."""
 
+MOST_STEPS = 50_000
+"""Steps that are followed one by one at the most: seconds of time."""
+
 Group = tuple[int, ...]
+
+
+class TooManyMessagesError(ConfigError):
+    """An algorithm whose messages cannot be spelled out in a machine's memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +168,16 @@ _Plan = tuple[Placement, Ints, Schedule]
 def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
     found = schedule(kind, placement, algorithm=algorithm)
-    distinct = {(step.pattern, step.dimensions) for step in found.steps}
-    if sum(_size(pattern, placement) for pattern, _ in distinct) > MOST_MESSAGES:
-        raise ConfigError(
+    num_steps = sum(step.repeat for step in found.steps)
+    if num_steps > MOST_STEPS and not found.pipelined:
+        raise TooManyMessagesError(
+            f"algorithm {algorithm!r} takes {num_steps} steps in a group of {placement.num_ranks} ranks, too many to "
+            f"follow one by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network "
+            f"model alpha_beta"
+        )
+    distinct = {(step.pattern, step.dimensions): step for step in found.steps}
+    if sum(_size(step, placement) for step in distinct.values()) > MOST_MESSAGES:
+        raise TooManyMessagesError(
             f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
             f"{placement.num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} "
             f"(--algorithm), a smaller group, or the network model alpha_beta"
@@ -171,8 +185,11 @@ def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     return placement, np.array(ranks, np.int64), found
 
 
-def _size(pattern: object, placement: Placement) -> int:
-    """Messages of a pattern that have to be spelled out, at the most."""
+def _size(step: Step, placement: Placement) -> int:
+    """Messages of a step that have to be spelled out, at the most."""
+    pattern = step.pattern
+    if isinstance(pattern, Everyone) and step.dimensions is not None:
+        return placement.num_ranks * math.prod(placement.shape[number] for number in step.dimensions)
     if isinstance(pattern, Ring) and placement.regular:
         return placement.num_ranks * math.prod(placement.shape[:-1])
     if isinstance(pattern, Edges):

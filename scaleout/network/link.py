@@ -8,41 +8,21 @@ Symbols: n bytes, as in `collectives.convention`; L links.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
+from scaleout import collectives
+from scaleout.errors import ConfigError
 from scaleout.network import alpha_beta
-from scaleout.network.demand import demand_of, messages_of
-from scaleout.network.links import Ints, links_of
+from scaleout.network.demand import Demand, TooManyMessagesError, demand_of, messages_of
+from scaleout.network.link_traffic import LinkTraffic, LinkUse
+from scaleout.network.links import Ints, Links, links_of
 from scaleout.network.symmetry import Symmetry, symmetry
 from scaleout.network.traffic import Traffic
 from scaleout.placement import place, siblings
 from scaleout.topology import Topology
-
-BUSIEST = 5
-"""Links that are named as the busiest."""
-
-
-@dataclass(frozen=True)
-class LinkUse:
-    """What a link carries.
-
-    Attributes
-    ----------
-    link : str
-        Its name.
-    alike : int
-        Links that carry as much for the same reason, this one included.
-    size_bytes : float
-    utilisation : float
-        Part of its bandwidth that is used, over the whole time.
-    """
-
-    link: str
-    alike: int
-    size_bytes: float
-    utilisation: float
 
 
 @dataclass(frozen=True)
@@ -55,14 +35,19 @@ class LinkCost:
     algorithm : str
     num_transfers : int
         Messages of all groups; a pipelined schedule is one for each group.
-    busiest_links : tuple of LinkUse
-        The busiest first.
+    traffic : LinkTraffic or None
+        What every link carried; None if there was nothing to do.
     """
 
     time_s: float
     algorithm: str = ""
     num_transfers: int = 0
-    busiest_links: tuple[LinkUse, ...] = ()
+    traffic: LinkTraffic | None = field(default=None, compare=False)
+
+    @property
+    def busiest_links(self) -> tuple[LinkUse, ...]:
+        """The links of the highest utilisation, the busiest first."""
+        return self.traffic.busiest if self.traffic else ()
 
 
 def collective_cost(
@@ -84,7 +69,7 @@ def collective_cost(
     ranks : sequence of int
         The group; its siblings are all groups like it that the topology has room for.
     algorithm : str
-        One of `collectives.ALGORITHMS`.
+        One of `collectives.ALGORITHMS`, or ``"auto"`` for the one that is fastest on the links.
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together.
 
@@ -106,14 +91,14 @@ def collective_cost(
     >>> cost.busiest_links[0].link, cost.busiest_links[0].alike
     ('ring 1: 0 -> 8', 128)
     """
+    if algorithm == "auto":
+        costs = collective_costs(kind, size_bytes, topology, ranks, injection_bytes_per_s=injection_bytes_per_s)
+        return min(costs.values(), key=lambda cost: cost.time_s)
     placement = place(topology, ranks)
     charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm)
     if not charged.algorithm:
         return LinkCost(0.0)
-    groups = siblings(topology, ranks)
-    found = _symmetry(topology, groups, kind, algorithm)
-    links = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
-    demand = demand_of(links, found, groups, kind, algorithm)
+    links, found, demand = _asked(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
     traffic = Traffic(links)
     chunked_s = charged.latency_s - placement.startup_s if demand.steady else 0.0
     traffic.begin(0, demand, size_bytes, now_s=0.0, before_s=placement.startup_s, after_s=chunked_s)
@@ -122,26 +107,52 @@ def collective_cost(
     while not done:
         time_s = traffic.next_s
         _, done = traffic.advance(time_s)
-    return LinkCost(time_s, algorithm, demand.num_transfers, busiest_links(traffic, found, time_s))
+    return LinkCost(time_s, algorithm, demand.num_transfers, LinkTraffic(links, found, traffic.link_bytes, time_s))
 
 
-def busiest_links(traffic: Traffic, found: Symmetry, time_s: float) -> tuple[LinkUse, ...]:
-    """Name the links of the highest utilisation over a time; of links that are alike, one."""
-    links, carried = traffic.links, traffic.link_bytes
-    used = np.flatnonzero(carried)
-    if not len(used):
-        return ()
-    utilisation = carried[used] / links.bytes_per_s(used) / time_s
-    chosen = np.argsort(-utilisation, kind="stable")[:BUSIEST]
-    return tuple(
-        LinkUse(
-            links.name(int(used[index])),
-            found.order // found.fixing(*links.spread(links.ports[used[index] // links.topology.num_ranks])),
-            float(carried[used[index]]),
-            float(utilisation[index]),
-        )
-        for index in chosen
-    )
+def collective_costs(
+    kind: str,
+    size_bytes: float,
+    topology: Topology,
+    ranks: Sequence[int],
+    *,
+    injection_bytes_per_s: float | None = None,
+) -> dict[str, LinkCost]:
+    """Cost of one collective with each algorithm that can do it, see `collective_cost`.
+
+    Algorithms with more messages than can be routed are left out.
+
+    Raises
+    ------
+    ConfigError
+        If there is no other, and as `collective_cost`.
+    """
+    costs: dict[str, LinkCost] = {}
+    refused: ConfigError | None = None
+    for algorithm in collectives.candidates(kind, place(topology, ranks)):
+        try:
+            costs[algorithm.name] = collective_cost(
+                kind, size_bytes, topology, ranks, algorithm.name, injection_bytes_per_s=injection_bytes_per_s
+            )
+        except TooManyMessagesError as error:
+            refused = error
+    if refused is not None and not costs:
+        raise refused
+    return costs
+
+
+_Asked = tuple[Links, Symmetry, Demand]
+
+
+@lru_cache(maxsize=16)
+def _asked(
+    kind: str, topology: Topology, ranks: tuple[int, ...], algorithm: str, injection_bytes_per_s: float | None
+) -> _Asked:
+    """What a collective asks of the links, at any size."""
+    groups = siblings(topology, ranks)
+    links = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
+    found = _symmetry(topology, groups, kind, algorithm)
+    return links, found, demand_of(links, found, groups, kind, algorithm)
 
 
 def _symmetry(topology: Topology, groups: Sequence[tuple[int, ...]], kind: str, algorithm: str) -> Symmetry:

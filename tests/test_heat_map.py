@@ -1,0 +1,158 @@
+"""Traffic of all links: against the links one by one, as a table, and as a picture that can be read."""
+
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from scaleout import heat_map, report
+from scaleout.cli import main
+from scaleout.network.link import collective_cost, collective_costs
+from scaleout.topology import Dimension, Topology, load_topology
+
+N = 128e6
+TOPOLOGIES = [
+    Topology("plane", (Dimension("ring", 4, 1e9, 1e-6), Dimension("mesh", 3, 1e9, 1e-6))),
+    Topology("cube", tuple(Dimension("ring", size, 1e9, 1e-6) for size in (2, 3, 4))),
+    Topology("ring", (Dimension("ring", 5, 1e9, 1e-6),)),
+    Topology("pairs", (Dimension("fully_connected", 4, 1e9, 1e-6), Dimension("switch", 2, 1e9, 1e-6))),
+    Topology("tree", (Dimension("fat_tree", 16, 1e9, 1e-6, (4, 4), (2.0,)),)),
+    Topology("alone", (Dimension("ring", 1, 1e9, 1e-6), Dimension("ring", 3, 1e9, 1e-6))),
+]
+each_topology = pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topology: topology.name)
+
+
+def traffic_of(topology, kind="all_to_all", ranks=None, **options):
+    ranks = range(topology.num_ranks) if ranks is None else ranks
+    return collective_cost(kind, N, topology, ranks, "direct", **options).traffic
+
+
+@each_topology
+def test_the_table_holds_every_link_once_and_all_bytes(topology):
+    """Folded and message by message: a table of a group with siblings is that of all groups."""
+    traffic = traffic_of(topology, injection_bytes_per_s=1e12)
+    table = pd.DataFrame(traffic.columns())
+    assert not table.duplicated(["dimension", "role", "rank", "to_rank", "ranks_below"]).any()
+    assert (table["utilisation"] <= 1 + 1e-9).all()
+    assert table["utilisation"].max() == pytest.approx(traffic.busiest[0].utilisation)
+    injected = table[table["kind"] == "injection"]
+    assert len(injected) == topology.num_ranks
+    p = topology.num_ranks
+    assert injected["bytes"].to_numpy() == pytest.approx(N * (p - 1) / p)
+    between = table[table["to_rank"] >= 0]
+    apart = topology.coordinates(between["rank"].to_numpy()) != topology.coordinates(between["to_rank"].to_numpy())
+    assert (apart.sum(axis=1) == 1).all()
+    rows = pd.DataFrame(traffic.by_port())
+    assert rows["total_bytes"].sum() == pytest.approx(table["bytes"].sum())
+    assert rows["links"].sum() == len(table)
+
+
+def test_the_middle_of_a_line_is_the_busiest_and_its_ends_have_one_neighbour():
+    table = pd.DataFrame(traffic_of(Topology("line", (Dimension("mesh", 4, 1e9, 0.0),))).columns())
+    rows = table.set_index(["rank", "to_rank"])["bytes"] / (N / 4)  # shards: j on one side, 4 - j on the other
+    assert rows.to_dict() == pytest.approx({(0, 1): 3, (1, 2): 4, (2, 3): 3, (1, 0): 3, (2, 1): 4, (3, 2): 3})
+
+
+@each_topology
+def test_every_network_has_a_picture(topology, tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(heat_map, "save", lambda figure, path: kept.append(figure))
+    heat_map.draw_links(traffic_of(topology), tmp_path / "links.png", title="a title")
+    (figure,) = kept
+    figure.canvas.draw()
+    texts = {axes.get_ylabel() for axes in figure.axes}
+    assert "utilisation of a link [%]" in texts
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    boxes = [axes.get_tightbbox() for axes in shown]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(figure.bbox.padded(1).containsx(box.x0) and figure.bbox.padded(1).containsx(box.x1) for box in boxes)
+    plt.close(figure)
+
+
+def test_a_plane_shows_each_link_in_its_place(monkeypatch, tmp_path):
+    """One message 0 -> 1 of a 4x3 torus: one dark arrow, from (0, 0) up; the wrapped links are drawn at both ends."""
+    torus = Topology("torus", (Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 3, 1e9, 0.0)))
+    traffic = collective_cost("send", N, torus, (0, 1), "point_to_point").traffic
+    kept = []
+    monkeypatch.setattr(heat_map, "save", lambda figure, path: kept.append(figure))
+    heat_map.draw_links(traffic, tmp_path / "links.png", title="")
+    (arrows,) = (item for item in kept[0].axes[0].collections if type(item).__name__ == "Quiver")
+    assert arrows.N == 4 * 12 + 2 * 3 + 2 * 4  # four links a rank, and those round the end once more
+    dark = np.flatnonzero(np.asarray(arrows.get_array()) > 1)
+    places = {(float(np.round(arrows.X[i])), float(np.round(arrows.Y[i])), float(np.sign(arrows.V[i]))) for i in dark}
+    assert (0.0, 0.0, 1.0) in places
+    plt.close(kept[0])
+
+
+def command(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])
+    main()
+    return capsys.readouterr().out
+
+
+def test_the_command_writes_links_and_heat_map(monkeypatch, capsys, tmp_path):
+    out = command(
+        monkeypatch, capsys, "all_reduce", "--bytes", "1MB", "--topology", "torus-8x16", "--network", "link",
+        "--output", str(tmp_path / "new"),
+    )  # fmt: skip
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"summary.json", *report.LINKS}
+    assert "heat map" in out
+    summary = json.loads((tmp_path / "new" / "summary.json").read_text())
+    first = summary["results"][0]
+    table = pd.read_parquet(tmp_path / "new" / "links.parquet")
+    assert len(table) == 128 * 4
+    assert table["bytes"].sum() == pytest.approx(sum(row["total_bytes"] for row in first["traffic"]))
+
+
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+def test_the_decision_table_says_where_auto_changes(network, monkeypatch, capsys):
+    arguments = ["all_reduce", "--topology", "torus-8x16", "--network", network, "--decide"]
+    found = json.loads(command(monkeypatch, capsys, *arguments, "--bytes", "1KiB,64MiB", "--json"))
+    small, large = found["decisions"]
+    assert (large["algorithm"], large["runner_up"], large["changed"]) == ("multiported_bucket", "hierarchical", True)
+    assert small["algorithm"] != large["algorithm"]
+    assert large["ratio"] > 1.5
+    if network == "link":
+        costs = collective_costs("all_reduce", 2**26, load_topology("torus-8x16"), range(128))
+        best, second = sorted(cost.time_s for cost in costs.values())[:2]
+        assert (large["time_s"], large["ratio"]) == pytest.approx((best, second / best))
+        auto = collective_cost("all_reduce", 2**26, load_topology("torus-8x16"), range(128), "auto")
+        assert (auto.algorithm, auto.time_s) == (large["algorithm"], large["time_s"])
+    else:
+        out = command(monkeypatch, capsys, *arguments)
+        assert out.count("iB ") == 21  # 1 KiB, 2 KiB, ..., 1 GiB
+        assert "changes here" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bytes", "1MB", "--output", "x"], "give --network link and one size"),
+        (["--bytes", "1MB,2MB", "--network", "link", "--output", "x"], "give --network link and one size"),
+        (["--decide", "--algorithm", "ring"], "--decide compares all algorithms; leave out --algorithm ring"),
+        (["--decide", "--network", "link", "--output", "x"], "leave out --output"),
+        ([], "give the sizes of the collective"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["scaleout", "collective", "all_reduce", "--topology", "torus-8x16", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_algorithms_of_too_many_messages_are_left_out_and_named(monkeypatch, capsys):
+    tree = ["all_reduce", "--bytes", "1KiB", "--topology", "torus-64x64x32", "--network", "link", "--json"]
+    monkeypatch.setattr("scaleout.network.demand.MOST_STEPS", 2000)
+    monkeypatch.setattr("scaleout.network.demand.MOST_MESSAGES", 10**5)
+    with pytest.raises(SystemExit):
+        command(monkeypatch, capsys, *tree)
+    assert "too many" in capsys.readouterr().err
+    monkeypatch.setattr("scaleout.network.demand.MOST_MESSAGES", 2 * 10**5)
+    found = json.loads(command(monkeypatch, capsys, *tree))
+    assert "ring" in found["left_out"]
+    assert not {row["algorithm"] for row in found["results"]} & set(found["left_out"])
