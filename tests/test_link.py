@@ -347,8 +347,10 @@ def test_the_largest_torus_is_turned_into_one_rank():
 
 
 def test_too_many_messages_are_refused():
-    with pytest.raises(ConfigError, match="'pairwise' sends more than 5e\\+07 different messages in a group of 131072"):
+    with pytest.raises(ConfigError, match="'pairwise' takes 131071 steps in a group of 131072 ranks, too many"):
         cost_of("torus-64x64x32", "all_to_all", "pairwise")
+    with pytest.raises(ConfigError, match="'hierarchical' sends more than 5e\\+07 different messages in a group"):
+        cost_of("fat-tree-131072", "all_reduce", "hierarchical")
 
 
 # ---- Laws
