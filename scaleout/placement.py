@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from scaleout.errors import ConfigError
 from scaleout.topology import Dimension, Topology
+from scaleout.transport import Library
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,14 @@ class Placement:
     members : tuple of int
         Empty if the group is the whole grid. Otherwise the group is irregular: the grid is the topology (less the
         dimensions in which no two members differ) and these are the members' places in it, innermost fastest.
+    library : Library or None
+        What the communication library adds to the wires, from the topology.
     """
 
     extents: tuple[Extent, ...]
     startup_s: float = 0.0
     members: tuple[int, ...] = ()
+    library: Library | None = None
 
     @property
     def regular(self) -> bool:
@@ -207,7 +211,9 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
         if all(found):
             pairs = [pair for pair in found if pair is not None]
             extents = tuple(extent for extent, _ in pairs if extent.size > 1)
-            return Placement(extents, topology.startup_s), _in_grid_order(topology, [order for _, order in pairs])
+            return Placement(extents, topology.startup_s, library=topology.library), _in_grid_order(
+                topology, [order for _, order in pairs]
+            )
     return _irregular(topology, coordinates), ranks
 
 
@@ -217,7 +223,7 @@ def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placem
     grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
     columns = tuple(coordinates[:, number] for number in used)
     places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
-    return Placement(grid, topology.startup_s, tuple(places.tolist()))
+    return Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library)
 
 
 def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:

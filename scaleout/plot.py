@@ -13,8 +13,11 @@ import matplotlib as mpl
 mpl.use("agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from scaleout.result import Timeline
@@ -22,6 +25,9 @@ from scaleout.study import Comparison
 
 COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
 """Colours of all figures (Paul Tol's bright scheme, readable without colour vision)."""
+
+SERIES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+"""Colours of lines that are told apart by a number."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -152,4 +158,42 @@ def draw_reduction(
         axes.set_ylim(0, 1.05)
         axes.set_title(title)
         axes.tick_params(axis="x", labelsize=7, rotation=30)
+        save(figure, path)
+
+
+def draw_bandwidths(table: pd.DataFrame, path: Path, *, title: str) -> None:
+    """Draw bus bandwidth against size: measured points and predicted lines, a panel a collective, a colour a group.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns `collective`, `ranks`, `forced` (a protocol, or empty), `bytes`, and `measured_bus_GB_per_s` and
+        `predicted_bus_GB_per_s`.
+    """
+    kinds = list(dict.fromkeys(table["collective"]))
+    pairs = sorted(set(zip(table["ranks"].tolist(), table["forced"].tolist(), strict=True)))
+    lines = dict(zip(pairs, SERIES, strict=False))
+    rows = -(-len(kinds) // 4)
+    with mpl.rc_context(STYLE):
+        figure, grid = plt.subplots(
+            rows, min(4, len(kinds)), figsize=(11, 0.6 + 2.5 * rows), sharex=True, sharey=True, layout="constrained"
+        )
+        panels = np.atleast_1d(grid).ravel()
+        for axes, kind in zip(panels, kinds, strict=False):
+            for (ranks, forced), colour in lines.items():
+                chosen = (table["collective"] == kind) & (table["ranks"] == ranks) & (table["forced"] == forced)
+                use = table[chosen].sort_values("bytes")
+                axes.plot(use["bytes"], use["predicted_bus_GB_per_s"], color=colour, linewidth=1.2)
+                axes.plot(use["bytes"], use["measured_bus_GB_per_s"], "o", color=colour, markersize=2.5)
+            axes.set_title(kind)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([2**power for power in (10, 20, 30)], ["1 KiB", "1 MiB", "1 GiB"])
+            axes.grid(color="#eeeeee")
+        for axes in panels[len(kinds) :]:
+            axes.axis("off")
+        marks: list[Any] = [Line2D([], [], color=c, label=f"{r} ranks {f}".strip()) for (r, f), c in lines.items()]
+        marks.append(Line2D([], [], color=IDLE, marker="o", markersize=3, label="points measured, lines predicted"))
+        figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
+        figure.supylabel("bus bandwidth [GB/s]", fontsize=9)
+        figure.suptitle(title, fontsize=11)
         save(figure, path)

@@ -36,6 +36,7 @@ import numpy.typing as npt
 
 from scaleout import config, library
 from scaleout.errors import ConfigError
+from scaleout.transport import Library, load_library
 from scaleout.units import BytesPerSecond, Seconds
 
 KINDS = {
@@ -70,6 +71,8 @@ class Dimension:
         Fat trees only: what a switch of each level joins, leaves first; their product is the size.
     oversubscription : tuple of float
         Fat trees only: bandwidth into over bandwidth out of the switches of each level but the last.
+    link : str
+        Kind of link, such as `nvlink`, by which the protocols of a library know it; empty if it does not matter.
     """
 
     kind: str
@@ -78,6 +81,7 @@ class Dimension:
     latency_s: float
     radices: tuple[int, ...] = ()
     oversubscription: tuple[float, ...] = ()
+    link: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -113,12 +117,15 @@ class Topology:
         describes the network alone.
     source : str
         Where the numbers come from.
+    library : Library or None
+        What the communication library adds to the wires; None for the wires alone.
     """
 
     name: str
     dimensions: tuple[Dimension, ...]
     startup_s: float = 0.0
     source: str = ""
+    library: Library | None = None
 
     def __post_init__(self) -> None:
         if not self.dimensions:
@@ -182,12 +189,14 @@ class _DimensionFile(config.Config):
     radices: tuple[int, ...] = ()
     oversubscription: tuple[float, ...] = ()
     levels_source: str = ""
+    link: str = ""
 
 
 class _TopologyFile(config.Config):
     dimensions: list[_DimensionFile]
     startup: Seconds = 0.0
     startup_source: str = ""
+    library: str | None = None
     source: str
 
 
@@ -207,7 +216,9 @@ def load_topology(name_or_file: str) -> Topology:
     values = config.validate(_TopologyFile, config.read_yaml(path), where=str(path))
     try:
         dimensions = tuple(_dimension(number, entry) for number, entry in enumerate(values.dimensions))
-        return Topology(path.stem, dimensions, values.startup, _join_sources(values))
+        found = None if values.library is None else load_library(path.parent / values.library)
+        _check_links(dimensions, found)
+        return Topology(path.stem, dimensions, values.startup, _join_sources(values, found), found)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -237,9 +248,17 @@ def _dimension(number: int, entry: _DimensionFile) -> Dimension:
         assert entry.bandwidth_per_rank is not None
         bytes_per_s = entry.bandwidth_per_rank / _links_of_a_rank(entry.kind, entry.size)
     try:
-        return Dimension(entry.kind, entry.size, bytes_per_s, entry.latency, entry.radices, entry.oversubscription)
+        levels = (entry.radices, entry.oversubscription)
+        return Dimension(entry.kind, entry.size, bytes_per_s, entry.latency, *levels, entry.link)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _check_links(dimensions: Sequence[Dimension], found: Library | None) -> None:
+    for number, dimension in enumerate(dimensions):
+        if found and dimension.link not in found.links:
+            hint = config.nearest(dimension.link, found.links)
+            raise ConfigError(f"dimensions.{number}: library {found.name!r} knows no link {dimension.link!r}; {hint}")
 
 
 def _links_of_a_rank(kind: str, size: int) -> int:
@@ -249,7 +268,7 @@ def _links_of_a_rank(kind: str, size: int) -> int:
     return min(2, size - 1) if kind in ("ring", "mesh") else size - 1
 
 
-def _join_sources(values: _TopologyFile) -> str:
+def _join_sources(values: _TopologyFile, found: Library | None) -> str:
     lines = [values.source]
     for number, entry in enumerate(values.dimensions):
         lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
@@ -257,4 +276,6 @@ def _join_sources(values: _TopologyFile) -> str:
             lines[-1] += f"; levels: {entry.levels_source}"
     if values.startup_source:
         lines.append(f"startup: {values.startup_source}")
+    if found:
+        lines.append(f"{found.name}: {found.source}")
     return "\n".join(lines)

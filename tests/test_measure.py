@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import scaleout.measure
+from scaleout.collectives import KINDS
 from scaleout.device import load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.kernel_table import read_table
-from scaleout.measure import kernels
+from scaleout.measure import collectives, kernels
 from scaleout.operations import OPERATIONS
 
 FOLDER = Path(scaleout.measure.__file__).parent
@@ -115,3 +116,57 @@ def test_a_call_that_a_graph_cannot_hold_is_profiled():
 def test_rows_that_are_no_kernel_are_refused(row, error, message):
     with pytest.raises(error, match=message):
         measured(row)
+
+
+# ---- Collectives
+
+
+ROW = {"collective": "all_reduce", "ranks": 4, "bytes": 1024}
+
+
+def checked(**changes):
+    return collectives.check_rows([ROW | changes], gpus=4, kinds=("all_reduce", "send"))
+
+
+def test_rows_of_collectives_pass():
+    assert checked(algorithm="Ring", protocol="LL")[0]["protocol"] == "LL"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"proto": "LL"}, "has the keys collective, ranks, bytes, and at most algorithm and protocol"),
+        ({"collective": "gather"}, "cannot measure collective 'gather'; use one of all_reduce, send"),
+        ({"ranks": 8}, "a row has 8 ranks; this machine can measure 2 to 4"),
+        ({"ranks": 1}, "a row has 1 ranks"),
+        ({"bytes": 2}, "a row has 2 bytes; give a whole number, at least two a rank"),
+    ],
+)
+def test_rows_that_cannot_be_measured_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        checked(**changes)
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows = [ROW, ROW | {"protocol": "LL"}, ROW | {"bytes": 2048}]
+    assert collectives.remaining(rows, file) == rows
+    file.write_text("".join(json.dumps(row | {"us": 9.1}) + "\n" for row in rows[:2]))
+    assert collectives.remaining(rows, file) == rows[2:]
+
+
+def test_measuring_collectives_needs_a_folder_and_pytorch(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["collectives"])
+    with pytest.raises(SystemExit, match="give the folder for the rows"):
+        collectives.main()
+    monkeypatch.setattr(sys, "argv", ["collectives", "folder"])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="needs PyTorch; install it"):
+        collectives.main()
+
+
+def test_every_collective_can_be_measured():
+    tree = ast.parse((FOLDER / "communicator.py").read_text(encoding="utf-8"))
+    tables = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    (calls,) = (table for table in tables if getattr(table.target, "id", "") == "CALLS")
+    assert sorted(key.value for key in calls.value.keys) == sorted(KINDS)

@@ -64,8 +64,9 @@ HAND = [
     ("torus-8x16", "reduce_scatter", "multiported_bucket", 22 * ALPHA + (14 + 15 / 8) / 29 * 15 / 16 * LINK / 2),
     # A ring over both dimensions: 7 of 8 messages stay in the row, yet all cross one of its links; the wrap is 2 hops.
     ("torus-8x16", "all_gather", "ring", 127 * (2 * ALPHA + LINK / 128)),
-    # 18 links of 26.6 GB/s are not used up: 340 GB/s measured. One step, 3 of 4 shards, 10 us to start.
-    ("h200-node-4", "all_gather", "direct", 10e-6 + 2e-6 + 0.75 * N / 340e9),
+    # Simple: 5 + 13.1 us to start, three steps of 0.6 + 2.6 us, 3 of 4 shards over the link, the own one at 680 GB/s.
+    ("h200-node-4", "all_gather", "ring", 18.1e-6 + 3 * 3.2e-6 + 0.75 * N / 376e9 + 0.25 * N / 680e9),
+    ("h200-node-4", "all_to_all", "direct", 15.5e-6 + 0.6e-6 + 0.75 * N / (0.94 * 376e9) + 0.25 * N / 800e9),
     # Each pair has its own link: a quarter of the buffer on it, twice.
     ("mi210-node", "all_reduce", "direct", 2 * (ALPHA + N / 4 / 80e9)),
     ("mi210-pair", "all_to_all", "pairwise", ALPHA + N / 2 / 20e9),
@@ -125,8 +126,12 @@ def test_groups_that_interleave_share_the_links_of_a_ring():
 def test_rings_leave_a_node_through_all_its_ports():
     """Per step a GPU sends n / 128 on NVLink, and every eighth message, on another port each, to the next node."""
     cost = collective_cost("reduce_scatter", N, whole("dgx-h200-16"), "ring")
-    step = max(N / 128 / 340e9, N / 128 / 8 / 50e9)
-    assert cost.serialization_s == pytest.approx(127 * step, rel=1e-12)
+    assert cost.protocol == "LL128"
+    step = max(N / 128 / (0.86 * 376e9), N / 128 / 8 / (0.9375 * 50e9))
+    assert cost.serialization_s == pytest.approx(127 * step + N / 128 / 570e9, rel=1e-12)
+    # Every eighth step of a shard is to the next node: 7 of 8 add 0.8 us to the wires' latency, and one 1.3 us.
+    steps_s = 127 * (0.6e-6 + 2.7e-6 + (7 * 0.8e-6 + 1.3e-6) / 8)
+    assert cost.latency_s == pytest.approx(5e-6 + 11.1e-6 + steps_s, rel=1e-12)
 
 
 def test_messages_cross_the_dimensions_one_after_another():
@@ -142,7 +147,8 @@ def test_messages_cross_the_dimensions_one_after_another():
     assert send_cost(N, ring, source=96, destination=0) == stage
     dgx = load_topology("dgx-h200-16")
     cost = send_cost(N, dgx, source=0, destination=9)  # over NVLink to the GPU on the right port, then out
-    assert cost.time_s == pytest.approx(10e-6 + 2e-6 + 2.7e-6 + N / 50e9, rel=1e-12)
+    # Simple starts in 5 + 10.5 us, and its dearest hop, the network, adds 11.3 us to those of the wires.
+    assert cost.time_s == pytest.approx(15.5e-6 + 0.6e-6 + 2.7e-6 + 11.3e-6 + N / (0.94 * 50e9), rel=1e-12)
 
 
 kinds_of_dimension = st.sampled_from(["ring", "switch", "fully_connected", "mesh", "fat_tree"])

@@ -70,7 +70,7 @@ __all__ = [
 
 
 def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
-    """Return the algorithms that can do a kind of collective on a group.
+    """Return the algorithms that can do a kind of collective on a group: the library's, if it has such.
 
     Raises
     ------
@@ -82,7 +82,15 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
     if not found:
         reasons = [f"{a.name} {a.supports(kind, placement)}" for a in ALGORITHMS.values() if kind in a.schedules]
         raise ConfigError(f"no algorithm does {kind} on a group of {placement.num_ranks} ranks: {'; '.join(reasons)}")
-    return found
+    chosen = placement.library.algorithms_for(kind) if placement.library else ()
+    for name in chosen:
+        if name not in ALGORITHMS:
+            assert placement.library
+            raise ConfigError(
+                f"library {placement.library.name!r} names algorithm {name!r} for {kind}; "
+                f"{config.nearest(name, list(ALGORITHMS))}"
+            )
+    return tuple(algorithm for algorithm in found if algorithm.name in chosen) or found
 
 
 def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:

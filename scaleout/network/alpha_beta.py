@@ -7,8 +7,13 @@ further one is done as much later as the links that are used most often need for
 ``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009). Lanes of a schedule
 run at once: ``A`` and ``B`` are those of the longest, and no link takes less than what all lanes put on it.
 
-What is left out: the additions of a reduction, the cost of issuing a message beyond its latency, and contention
-with anything but the other groups of the same axis.
+Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
+the protocol's start-up, every step its latency beyond that of the wires, links carry payload at its efficiency, and a
+rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth. The library takes the
+algorithm and protocol of which it expects the least time; those take what they take.
+
+What is left out: the cost of issuing a message beyond its latency, and contention with anything but the other groups
+of the same axis; without a library also the additions of a reduction.
 
 Symbols: p members; n bytes, as in `collectives.convention`; c chunks; A, a [s]; B, b [s/B].
 """
@@ -21,13 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout import collectives
+from scaleout.collectives.step import Ring, Step
 from scaleout.errors import ConfigError
 from scaleout.network.load import Load, load_of
 from scaleout.placement import Placement, place_alone
 from scaleout.topology import Topology
+from scaleout.transport import BARE, WIRES, Protocol, Terms
 
 MAX_CHUNKS = 1024
 """Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
+
+SHARDED = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
+"""Kinds of which a rank keeps one shard itself."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +54,22 @@ class CollectiveCost:
         The algorithm that was charged; empty if there was nothing to do.
     num_chunks : int
         Chunks that a pipelined algorithm cuts the buffer into.
+    protocol : str
+        The library's protocol; empty if the topology names no library.
+    before_s : float
+        The part of the latency that passes before the first message: all of it but the latency of the wires, and the
+        chunks of a pipelined algorithm.
+    inflation : float
+        Bytes that would keep bare wires busy as long, for each byte: 1 without a library.
     """
 
     latency_s: float
     serialization_s: float
     algorithm: str = ""
     num_chunks: int = 1
+    protocol: str = ""
+    before_s: float = 0.0
+    inflation: float = 1.0
 
     @property
     def time_s(self) -> float:
@@ -69,7 +89,7 @@ def collective_cost(kind: str, size_bytes: float, placement: Placement, algorith
     placement : Placement
         Where the group lies, from `placement.place`.
     algorithm : str
-        One of `collectives.ALGORITHMS`, or ``"auto"`` for the fastest at this size.
+        One of `collectives.ALGORITHMS`, or ``"auto"`` for the fastest at this size, or the library's choice.
 
     Returns
     -------
@@ -124,26 +144,75 @@ class _Profile:
     pipelined: bool
 
 
+@dataclass(frozen=True)
+class _Offer:
+    """An algorithm with a protocol: its profile as the library expects it, as it is, and on the wires alone."""
+
+    algorithm: str
+    protocol: Protocol
+    expected: _Profile
+    taken: _Profile
+    bare: _Profile
+
+
 @lru_cache(maxsize=262144)
 def _collective_cost(kind: str, size_bytes: float, placement: Placement, algorithm: str) -> CollectiveCost:
-    names = _candidates(kind, placement) if algorithm == "auto" else (algorithm,)
-    profiles = [_profile(kind, placement, name) for name in names]
+    offers = _offers(kind, placement, algorithm)
     if size_bytes == 0 or placement.num_ranks == 1:
         return CollectiveCost(0.0, 0.0)
-    costs = [_at_size(profile, size_bytes, name) for profile, name in zip(profiles, names, strict=True)]
-    best = min(costs, key=lambda cost: cost.time_s)
-    return replace(best, latency_s=best.latency_s + placement.startup_s)
+    shard_bytes = size_bytes / placement.num_ranks if kind in SHARDED else 0.0
+    if placement.library is not None:
+        weighed = placement.library.serving(kind, shard_bytes or size_bytes)
+        offers = tuple(offer for offer in offers if offer.protocol in weighed)
+
+    def expected_s(offer: _Offer) -> float:
+        terms = offer.protocol.expects or offer.protocol.takes
+        return _on_terms(terms, offer.expected, size_bytes, shard_bytes).time_s
+
+    offer = min(offers, key=expected_s)
+    cost = _on_terms(offer.protocol.takes, offer.taken, size_bytes, shard_bytes)
+    bare = _at_size(offer.bare, size_bytes)
+    before_s = offer.protocol.takes.startup_s if offer.bare.pipelined else cost.latency_s - bare.latency_s
+    return replace(
+        cost,
+        algorithm=offer.algorithm,
+        latency_s=cost.latency_s + placement.startup_s,
+        protocol=offer.protocol.name,
+        before_s=placement.startup_s + before_s,
+        inflation=cost.serialization_s / bare.serialization_s,
+    )
 
 
 @lru_cache(maxsize=4096)
-def _candidates(kind: str, placement: Placement) -> tuple[str, ...]:
-    return tuple(algorithm.name for algorithm in collectives.candidates(kind, placement))
+def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ...]:
+    """Return what there is to choose from, for messages of any size."""
+    auto = algorithm == "auto"
+    names = [found.name for found in collectives.candidates(kind, placement)] if auto else [algorithm]
+    protocols = placement.library.for_kind(kind) if placement.library else (BARE,)
+    return tuple(
+        _Offer(
+            name,
+            protocol,
+            _profile(kind, placement, name, protocol.expects or protocol.takes),
+            _profile(kind, placement, name, protocol.takes),
+            _profile(kind, placement, name, WIRES),
+        )
+        for name in names
+        for protocol in protocols
+    )
+
+
+def _on_terms(terms: Terms, profile: _Profile, size_bytes: float, shard_bytes: float) -> CollectiveCost:
+    """Cost of a profile with what its protocol's terms add to it, but for what any call costs."""
+    cost = _at_size(profile, size_bytes)
+    latency_s, serialization_s = cost.latency_s + terms.startup_s, shard_bytes / terms.local_bytes_per_s
+    return replace(cost, latency_s=latency_s, serialization_s=cost.serialization_s + serialization_s)
 
 
 @lru_cache(maxsize=16384)
-def _profile(kind: str, placement: Placement, algorithm: str) -> _Profile:
+def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
-    lanes = [[(step.repeat, load_of(step, placement)) for step in lane] for lane in schedule.lanes]
+    lanes = [[(step.repeat, _load_on(step, placement, terms)) for step in lane] for lane in schedule.lanes]
     latency_s = max((sum(repeat * load.latency_s for repeat, load in lane) for lane in lanes), default=0.0)
     seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in lane) for lane in lanes), default=0.0)
     link_latency_s, link_s_per_byte = _most_used([each for lane in lanes for each in lane])
@@ -152,6 +221,27 @@ def _profile(kind: str, placement: Placement, algorithm: str) -> _Profile:
     if not schedule.pipelined:
         link_latency_s, link_s_per_byte = latency_s, seconds_per_byte
     return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined)
+
+
+def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
+    """Load of a step on the terms of a protocol.
+
+    Links carry less payload, and the step takes the dearest hop of its messages longer. But nobody waits for the
+    slowest hop of a ring at every step: a shard passes each of them once, so there the mean of the hops counts.
+    """
+    load = load_of(step, placement)
+    if not terms.hops:
+        return load
+    latency_s, efficiency = terms.over([extent.dimension.link for extent in placement.extents])
+    used = load.seconds_per_byte
+    added_s = max((latency_s[extent] for extent in used), default=0.0)
+    if isinstance(step.pattern, Ring) and placement.regular:
+        added_s, share = 0.0, 1.0
+        for extent in sorted(used):
+            crossing = share / placement.extents[extent].size if extent < max(used) else 0.0
+            added_s += (share - crossing) * latency_s[extent]
+            share = crossing
+    return Load(load.latency_s + added_s, {extent: seconds / efficiency[extent] for extent, seconds in used.items()})
 
 
 def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, float]:
@@ -168,10 +258,10 @@ def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, float]:
     return most[0], most[1]
 
 
-def _at_size(profile: _Profile, size_bytes: float, algorithm: str) -> CollectiveCost:
+def _at_size(profile: _Profile, size_bytes: float) -> CollectiveCost:
     whole_s = profile.seconds_per_byte * size_bytes
     if not profile.pipelined:
-        return CollectiveCost(profile.latency_s, whole_s, algorithm)
+        return CollectiveCost(profile.latency_s, whole_s)
     link_s = profile.link_s_per_byte * size_bytes
     # d/dc of (whole - link) / c + c * a is zero at the best c; on both sides of it lies the best whole number.
     hidden_s = max(0.0, whole_s - link_s)
@@ -181,4 +271,4 @@ def _at_size(profile: _Profile, size_bytes: float, algorithm: str) -> Collective
         (profile.latency_s + (c - 1) * profile.link_latency_s + hidden_s / c, c)
         for c in (math.floor(chunks), math.ceil(chunks))
     )
-    return CollectiveCost(latency_s, link_s, algorithm, num_chunks)
+    return CollectiveCost(latency_s, link_s, num_chunks=num_chunks)

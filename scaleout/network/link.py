@@ -100,8 +100,9 @@ def collective_cost(
         return LinkCost(0.0)
     links, found, demand = _asked(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
     traffic = Traffic(links)
-    chunked_s = charged.latency_s - placement.startup_s if demand.steady else 0.0
-    traffic.begin(0, demand, size_bytes, now_s=0.0, before_s=placement.startup_s, after_s=chunked_s)
+    chunked_s = charged.latency_s - charged.before_s if demand.steady else 0.0
+    sent_bytes = size_bytes * charged.inflation
+    traffic.begin(0, demand, sent_bytes, now_s=0.0, before_s=charged.before_s, after_s=chunked_s)
     done: list[int] = []
     time_s = 0.0
     while not done:

@@ -55,19 +55,19 @@ class LinkNetwork:
             demand = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
             self._demands[key] = demand, groups  # kept, lest the id returns
         demand = self._demands[key][0]
-        startup_s = self.traffic.links.topology.startup_s
+        sent_bytes = size_bytes * cost.inflation
         if slice_of_more:
-            self._offers[meeting] = _Offer(demand, size_bytes, 0.0, cost.latency_s, True)
+            self._offers[meeting] = _Offer(demand, sent_bytes, 0.0, cost.latency_s, True)
         else:
-            after_s = cost.latency_s - startup_s if demand.steady else 0.0
-            self._offers[meeting] = _Offer(demand, size_bytes, startup_s, after_s, False)
+            after_s = cost.latency_s - cost.before_s if demand.steady else 0.0
+            self._offers[meeting] = _Offer(demand, sent_bytes, cost.before_s, after_s, False)
 
     def offer_message(self, meeting: int, size_bytes: float, *, source: int, destination: int) -> None:
         """Say what a meeting is: one message between two ranks."""
         links = self.traffic.links
-        latency_s = send_cost(size_bytes, links.topology, source=source, destination=destination).latency_s
+        cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
         demand = demand_of_message(links, source, destination)
-        self._offers[meeting] = _Offer(demand, size_bytes, 0.0, latency_s, True)
+        self._offers[meeting] = _Offer(demand, size_bytes * cost.inflation, 0.0, cost.latency_s, True)
 
     @property
     def next_s(self) -> float:

@@ -1,0 +1,140 @@
+"""NCCL's collectives on four H200: bus bandwidth against size, measured and predicted, and the error of each row.
+
+    python figures/nccl.py [--output DIR] [--measured FILE [--startup]] [--forced]
+
+Writes nccl.png and nccl.csv, and prints each collective's rows and the median and the worst error from 1 MiB up. The
+measured rows are those of traces/h200-collectives.jsonl, taken on the device without the launch of a call, so the
+topology's start-up is left out of the prediction; --startup keeps it, for rows that have it. With --forced the rows
+are those whose protocol was forced, from which the constants of topologies/nccl/h200.yaml were fitted, and the fit is
+made anew and printed.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from scaleout.collectives import BUS_FACTORS, bus_bandwidth
+from scaleout.library import folder
+from scaleout.network.alpha_beta import CollectiveCost, collective_cost
+from scaleout.placement import place, place_alone
+from scaleout.plot import draw_bandwidths
+from scaleout.topology import Topology, load_topology
+
+MEBIBYTE = 2**20
+NAMES = {"send_recv": "send"}
+"""Other names of collectives in measured files."""
+STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""Times that a ring goes round, less one step each."""
+FITTED = {"LL": (1024, 16 * MEBIBYTE), "LL128": (MEBIBYTE // 4, 256 * MEBIBYTE), "Simple": (MEBIBYTE, 1024 * MEBIBYTE)}
+"""Protocol to the sizes that it is fitted over: about those that it is used for."""
+
+
+def measured_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the rows of a file of measured collectives, whether in columns or one a line."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "provenance" in row or "bytes" not in row:
+            continue
+        table = pd.DataFrame({"bytes": np.atleast_1d(row["bytes"]), "us": np.atleast_1d(row["us"])})
+        for size_bytes, us in table.itertuples(index=False):
+            yield {
+                "collective": NAMES.get(row["collective"], row["collective"]),
+                "ranks": row["ranks"],
+                "algorithm": row.get("algorithm", ""),
+                "forced": row.get("protocol", ""),
+                "bytes": int(size_bytes),
+                "measured_us": float(us),
+            }
+
+
+def predict(topology: Topology, row: dict[str, Any], *, startup: bool) -> dict[str, Any]:
+    """Add to a row what the topology says of it."""
+    kind, ranks = row["collective"], range(row["ranks"])
+    if row["forced"]:
+        assert topology.library
+        only = tuple(protocol for protocol in topology.library.protocols if protocol.name == row["forced"])
+        topology = dataclasses.replace(topology, library=dataclasses.replace(topology.library, protocols=only))
+    group = place_alone(topology, list(ranks)) if kind == "send" else place(topology, ranks)
+    cost: CollectiveCost = collective_cost(kind, row["bytes"], group)
+    time_s = cost.time_s - (0.0 if startup else topology.startup_s)
+    found = {"protocol": cost.protocol, "predicted_us": time_s * 1e6, "error": time_s * 1e6 / row["measured_us"] - 1}
+    for name in ("measured", "predicted"):
+        seconds = (row | found)[f"{name}_us"] * 1e-6
+        found[f"{name}_bus_GB_per_s"] = bus_bandwidth(kind, row["bytes"], time_s=seconds, num_ranks=row["ranks"]) / 1e9
+    return row | found
+
+
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
+    """Median and worst absolute error from 1 MiB up, and the median over all sizes."""
+    keys = ["collective", "ranks", *(["forced"] if table["forced"].any() else [])]
+    absolute = table.assign(error=table["error"].abs())
+    large = absolute[absolute["bytes"] >= 0.99 * MEBIBYTE].groupby(keys)["error"]
+    every = absolute.groupby(keys)["error"]
+    return pd.DataFrame({"median": large.median(), "worst": large.max(), "median_all_sizes": every.median()})
+
+
+def fit(table: pd.DataFrame, protocol: str) -> dict[str, float]:
+    """Fit ``t = S + k h + f n / B + n / (p C)`` to a ring's rows: least absolute relative error, by reweighting.
+
+    Returns
+    -------
+    dict
+        Start-up S and step h [us] (the wire's latency included), B and C [GB/s], and the median error.
+    """
+    low, high = FITTED[protocol]
+    use = table[(table["forced"] == protocol) & (table["algorithm"] == "Ring") & table["bytes"].between(low, high)]
+    use = use[use["collective"].isin(STEPS)]
+    p, n = use["ranks"].to_numpy(float), use["bytes"].to_numpy(float)
+    rounds = use["collective"].map(STEPS).to_numpy(float)
+    factors = [BUS_FACTORS[kind](ranks) for kind, ranks in zip(use["collective"], use["ranks"], strict=True)]
+    terms = np.column_stack((np.ones(len(use)), rounds * (p - 1), np.array(factors) * n / 1e3, n / p / 1e3))
+    measured = use["measured_us"].to_numpy(float)
+    weights = 1 / measured
+    for _ in range(30):
+        found = np.linalg.lstsq(terms * weights[:, None], measured * weights, rcond=None)[0]
+        errors = np.abs(terms @ found / measured - 1)
+        weights = 1 / measured / np.sqrt(np.maximum(errors, 0.02))
+    return {
+        "startup_us": found[0],
+        "step_us": found[1],
+        "bandwidth_GB_per_s": 1 / found[2],
+        "local_GB_per_s": 1 / found[3],
+        "median_error": float(np.median(errors)),
+    }
+
+
+def main() -> None:
+    """Predict, print the tables, and write them and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="directory to write to")
+    parser.add_argument("--measured", type=Path, default=folder("device") / "h200-collectives.jsonl")
+    parser.add_argument("--startup", action="store_true", help="the rows have the launch of a call in them")
+    parser.add_argument("--forced", action="store_true", help="rows with a forced protocol, and the fit to them")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    topology = load_topology("h200-node-4")
+    rows = measured_rows(options.measured)
+    if options.forced:
+        found = [row for row in rows if row["algorithm"] == "Ring" and row["collective"] in STEPS]
+    else:
+        found = [row for row in rows if not row["algorithm"]]
+    table = pd.DataFrame([predict(topology, row, startup=options.startup) for row in found])
+    table.to_csv(options.output / "nccl.csv", index=False)
+    with pd.option_context("display.max_rows", None, "display.width", 160, "display.precision", 3):
+        print(table.drop(columns=["algorithm", *([] if options.forced else ["forced"])]).to_string(index=False))
+        print(summarise(table).to_string())
+        if options.forced:
+            print(pd.DataFrame({name: fit(table, name) for name in FITTED}).T.to_string())
+    large = table[table["bytes"] >= 0.99 * MEBIBYTE]["error"].abs()
+    print(f"from 1 MiB up: median error {large.median():.1%} of {len(large)} rows")
+    draw_bandwidths(table, options.output / "nccl.png", title="NCCL 2.28.9 on 4 H200: measured and predicted")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""What a communication library adds to the wires: its protocols, and the rule by which it chooses one.
+
+Maps a YAML file to a `Library`. NCCL, for one, moves bytes in three ways: LL (every 8 bytes carry 4 of flags: low
+latency, less than half of the bandwidth), LL128 (8 in 128 bytes are flags) and Simple (whole chunks and a fence: all
+of the bandwidth, and the most expensive step). A `Protocol` is such a way, for some kinds of collectives: what a call
+costs before its first message, what each step costs beyond the latency of the wire, what part of a link's bandwidth
+its payload reaches, and how fast the shard passes that a rank keeps and that crosses no link.
+
+A library that chooses by a model of its own is not always right. So a protocol has the times that it takes, and
+beside them those that the library *expects*: the protocol of the least expected time is chosen, and takes its time.
+
+Knows neither collectives nor sizes: `network.alpha_beta` charges it.
+
+Source: NCCL, src/graph/tuning.cc and src/enqueue.cc; Hu et al., Demystifying NCCL, arXiv 2507.04786, for the protocols.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scaleout import config
+from scaleout.errors import ConfigError
+from scaleout.units import Bytes, BytesPerSecond, Seconds
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A protocol on one kind of link.
+
+    Attributes
+    ----------
+    link : str
+        Kind of link, as the dimensions of a topology name it: `nvlink`, `infiniband`.
+    latency_s : float
+        What a step whose messages cross such a link costs beyond the latency of the wire.
+    efficiency : float
+        Payload that the link carries, as a part of its bandwidth.
+    """
+
+    link: str
+    latency_s: float = 0.0
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one call costs, or is expected to.
+
+    Attributes
+    ----------
+    startup_s : float
+        Before the first message.
+    hops : tuple of Hop
+        One for each kind of link; on others a message costs what the wire does.
+    local_bytes_per_s : float
+        At which a rank's own shard passes, which crosses no link.
+    """
+
+    startup_s: float = 0.0
+    hops: tuple[Hop, ...] = ()
+    local_bytes_per_s: float = math.inf
+
+    def over(self, links: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return latency and efficiency on each of some links, by their kinds."""
+        known = {hop.link: hop for hop in self.hops}
+        found = [known.get(link, Hop(link)) for link in links]
+        return tuple(hop.latency_s for hop in found), tuple(hop.efficiency for hop in found)
+
+
+WIRES = Terms()
+"""Nothing beyond the wires: where a topology names no library."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way of moving bytes.
+
+    Attributes
+    ----------
+    name : str
+    collectives : tuple of str
+        Kinds of collectives that it serves.
+    takes : Terms
+        What a call costs.
+    expects : Terms or None
+        What the library expects it to cost; None if it knows what it costs.
+    largest_message_bytes : float
+        The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
+        protocol against the others.
+    """
+
+    name: str
+    collectives: tuple[str, ...]
+    takes: Terms = WIRES
+    expects: Terms | None = None
+    largest_message_bytes: float = math.inf
+
+
+BARE = Protocol("", (), WIRES)
+"""The wires alone."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A communication library.
+
+    Attributes
+    ----------
+    name : str
+    protocols : tuple of Protocol
+    algorithms : tuple of (str, tuple of str)
+        Kind of collective to the algorithms that `auto` chooses from; from all if it is not there.
+    source : str
+        Where the numbers come from.
+    """
+
+    name: str
+    protocols: tuple[Protocol, ...]
+    algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    source: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # placements are hashed often
+
+    def for_kind(self, kind: str) -> tuple[Protocol, ...]:
+        """Return the protocols for a kind of collective, with the bare wires where there is none for any size."""
+        found = tuple(protocol for protocol in self.protocols if kind in protocol.collectives)
+        return found if any(protocol.largest_message_bytes == math.inf for protocol in found) else (*found, BARE)
+
+    def serving(self, kind: str, message_bytes: float) -> tuple[Protocol, ...]:
+        """Return the protocols that the library weighs for messages of a size."""
+        found = self.for_kind(kind)
+        fitting = tuple(protocol for protocol in found if message_bytes <= protocol.largest_message_bytes < math.inf)
+        return fitting or tuple(protocol for protocol in found if protocol.largest_message_bytes == math.inf)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Kinds of links that its protocols know."""
+        return tuple(dict.fromkeys(hop.link for protocol in self.protocols for hop in protocol.takes.hops))
+
+    def algorithms_for(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the algorithms for a kind of collective; none if any will do."""
+        return dict(self.algorithms).get(kind, ())
+
+
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send"]
+"""The kinds of `collectives.KINDS`, which are above this module."""
+
+_Part = Annotated[float, Field(gt=0, le=1)]
+_Duration = Annotated[Seconds, Field(ge=0)]
+_Rate = Annotated[BytesPerSecond, Field(gt=0)]
+
+
+class _HopFile(config.Config):
+    latency: _Duration = 0.0
+    efficiency: _Part = 1.0
+
+
+class _ExpectedHopFile(config.Config):
+    latency: _Duration = 0.0
+    efficiency: float = Field(default=1.0, gt=0)
+
+
+class _ExpectedFile(config.Config):
+    startup: _Duration
+    links: dict[str, _ExpectedHopFile] = Field(default_factory=dict)
+
+
+class _ProtocolFile(config.Config):
+    name: str
+    collectives: tuple[Kind, ...]
+    startup: _Duration
+    links: dict[str, _HopFile] = Field(default_factory=dict)
+    local_bandwidth: _Rate | None = None
+    expected: _ExpectedFile | None = None
+    largest_message: Annotated[Bytes, Field(gt=0)] | None = None
+    source: str
+
+
+class _LibraryFile(config.Config):
+    name: str
+    source: str
+    algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
+    protocols: tuple[_ProtocolFile, ...]
+
+
+def load_library(path: Path) -> Library:
+    """Read the file of a communication library.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or a key, unit or value in it is wrong; the message names the file and the key.
+    """
+    if not path.is_file():
+        raise ConfigError(f"library file '{path}' does not exist; give one beside the topology file")
+    values = config.validate(_LibraryFile, config.read_yaml(path), where=str(path))
+    if not values.protocols:
+        raise ConfigError(f"{path}: a library without protocols; give at least one")
+    lines = [values.source, *(f"{protocol.name}: {protocol.source}" for protocol in values.protocols)]
+    return Library(
+        values.name,
+        tuple(_protocol(entry) for entry in values.protocols),
+        tuple((kind, names) for kind, names in values.algorithms.items()),
+        "\n".join(lines),
+    )
+
+
+def _protocol(entry: _ProtocolFile) -> Protocol:
+    expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
+    local = math.inf if entry.local_bandwidth is None else entry.local_bandwidth
+    limit = math.inf if entry.largest_message is None else entry.largest_message
+    takes = Terms(entry.startup, _hops(entry.links), local)
+    return Protocol(entry.name, entry.collectives, takes, expected, limit)
+
+
+def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:
+    return tuple(Hop(link, hop.latency, hop.efficiency) for link, hop in links.items())
