@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from astra_inputs import write_inputs
 from hypothesis import HealthCheck, settings
 
 from scaleout.cli import main
@@ -28,5 +29,15 @@ def scaleout(monkeypatch, capsys):
             code = stop.code or 0
         captured = capsys.readouterr()
         return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def astra(tmp_path, scaleout):
+    """Write inputs of ASTRA-sim and run `scaleout astra` on them; see `astra_inputs.write_inputs`."""
+
+    def run(ranks, *flags, **inputs):
+        return scaleout("astra", *write_inputs(tmp_path, ranks, **inputs), *flags)
 
     return run

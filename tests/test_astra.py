@@ -7,66 +7,7 @@ local memory 1000 GB/s.
 import json
 
 import pytest
-
-from scaleout.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
-
-ALGORITHMS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-
-
-def node(number, kind, *, deps=(), micros=0, **attributes):
-    found = [conventional_attribute(name, value) for name, value in {"is_cpu_op": False, **attributes}.items()]
-    kind = NodeType[f"{kind}_NODE"]
-    return Node(id=number, name=f"n{number}", type=kind, data_deps=deps, duration_micros=micros, attr=found)
-
-
-def coll(number, kind, size, **more):
-    return node(number, "COMM_COLL", comm_type=CollectiveCommType[kind], comm_size=size, **more)
-
-
-def send(number, target, size, tag=0, **more):
-    return node(number, "COMM_SEND", comm_dst=target, comm_tag=tag, comm_size=size, **more)
-
-
-def recv(number, source, size, tag=0, **more):
-    return node(number, "COMM_RECV", comm_src=source, comm_tag=tag, comm_size=size, **more)
-
-
-def comp(number, micros=1, **more):
-    return node(number, "COMP", micros=micros, **more)
-
-
-@pytest.fixture
-def astra(tmp_path, scaleout):
-    """Write the inputs, run the command line in this process; return its exit code, output and error output."""
-
-    def run(ranks, *flags, algorithm="ring", groups=None, network=None, system=None, drop=(), counts=None, kind="Ring"):
-        for rank, nodes in enumerate(ranks):
-            write(tmp_path / f"w.{rank}.et", GlobalMetadata(version="0.0.4"), nodes)
-        counts = counts or [len(ranks)]
-        names = algorithm if isinstance(algorithm, list) else [algorithm] * len(counts)
-        lists = {"topology": [kind] * len(counts), "npus_count": counts}
-        lists |= {"bandwidth": [27.0] * len(counts), "latency": [500.0] * len(counts), **(network or {})}
-        (tmp_path / "network.yml").write_text("\n".join(f"{key}: {json.dumps(value)}" for key, value in lists.items()))
-        values = {"endpoint-delay": 10, "preferred-dataset-splits": 1, "local-mem-bw": 1000}
-        values |= {f"{each}-implementation": names for each in ALGORITHMS} | (system or {})
-        text = json.dumps({key: value for key, value in values.items() if key not in drop})
-        (tmp_path / "system.json").write_text(text)
-        arguments = ["astra", f"--workload-configuration={tmp_path / 'w'}"]
-        arguments += ["--system-configuration", str(tmp_path / "system.json")]
-        arguments += [f"--network-configuration={tmp_path / 'network.yml'}"]
-        if groups:
-            (tmp_path / "groups.json").write_text(json.dumps(groups))
-            arguments += ["--comm-group-configuration", str(tmp_path / "groups.json")]
-        return scaleout(*arguments, *flags)
-
-    return run
-
-
-def times(answer):
-    code, out, err = answer
-    assert (code, err) == (0, ""), err
-    return json.loads(out)
-
+from astra_inputs import coll, comp, node, recv, send, times
 
 # A send of 2899 bytes takes floor(500 h + 2899 / 28.991) = 500 h + 99 ns; of 11596 bytes in four parts, the same.
 SEND = 599

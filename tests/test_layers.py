@@ -19,7 +19,8 @@ LAYERS = tuple(
     device interpolation kernel_guesses kernel_models kernel_table kernels
     graph splice program timing transport topology peers placement parallelism pipelines workload
     chakra astra pytorch collectives generators schedule operators network
-    engine fold job result simulation analysis study validate measure timeline plot heat_map report describe cli
+    engine fold job result simulation analysis study astra_result astra_physical
+    validate measure timeline plot heat_map report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 

@@ -1,13 +1,15 @@
-"""A job of ASTRA-sim to a program of ours on a topology of ours: the same work, told in our terms.
+"""A run of ASTRA-sim to a program of ours on a topology of ours: the same work, told in our terms.
 
 Computation keeps its time, whole nanoseconds by ASTRA-sim's rules. A collective spans the ranks that take part in it
-there: all ranks, the lines along its dimensions, or a communicator group. Broadcasts, which ASTRA-sim replays, become
-collectives. Knows neither how long communication takes nor which algorithm carries it out.
+there: all ranks, the lines along its dimensions, or a communicator group. A rank calls its collectives in the order in
+which ASTRA-sim issued them. Broadcasts, which ASTRA-sim replays, become collectives. Knows neither how long
+communication takes nor which algorithm carries it out.
 
 ASTRA-sim's bandwidths become B/s (1 GB/s there is 2**30 B/s), its latencies seconds; a switch, which it crosses in two
 hops, becomes one hop of twice the latency. Endpoint delays and the memory time of reductions have no counterpart.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,6 +20,7 @@ import numpy as np
 from scaleout.astra.job import Job
 from scaleout.astra.lines import Lines
 from scaleout.astra.plan import dimensions_of
+from scaleout.astra.run import History, Outcome
 from scaleout.astra.trace import EVERYONE, Graph, Task, Work
 from scaleout.chakra.groups import Group, gathered_families
 from scaleout.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, topological_order
@@ -34,14 +37,14 @@ _COMPUTE_STREAM, _COMMUNICATION_STREAM, _CPU_STREAM = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Counterpart:
-    """A job in our terms.
+    """A run in our terms.
 
     Attributes
     ----------
     program : Program
     topology : Topology
     orders : tuple of tuple of int
-        For each of the job's graphs, the tasks in the order in which our graphs have them as nodes.
+        For each role, the tasks of ASTRA-sim's graph in the order in which ours has them as nodes.
     """
 
     program: Program
@@ -49,30 +52,45 @@ class Counterpart:
     orders: tuple[tuple[int, ...], ...]
 
 
-def counterpart(job: Job, *, name: str) -> Counterpart:
-    """Turn a job into a program and a topology."""
+def counterpart(outcome: Outcome, *, name: str) -> Counterpart:
+    """Turn a run into a program and a topology."""
+    job = outcome.job
     collectives = [[task for task in graph.tasks if task.kind] for graph in job.graphs]
+    issued_by = {rank: _issued(job, history) for history in outcome.histories for rank in history.ranks}
     find = _group_finder(job)
-    uses: dict[tuple[int, tuple[int, ...]], tuple[Group, ...]] = {}  # what ranks run, and the groups they do it in
+    uses: dict[_Use, tuple[Group, ...]] = {}
     use_of_rank = []
     for rank, number in enumerate(job.graph_of):
         groups = tuple(find(task, rank) for task in collectives[number])
-        key = (number, tuple(map(id, groups)))
-        uses[key] = groups
-        use_of_rank.append(key)
-    families, family_of = gathered_families([(number, groups) for (number, _), groups in uses.items()])
+        use = (number, issued_by[rank], tuple(map(id, groups)))
+        uses[use] = groups
+        use_of_rank.append(use)
+    families, family_of = gathered_families(
+        [((number, issued), groups) for (number, issued, _), groups in uses.items()]
+    )
     role_of_use = {
-        key: (key[0], tuple((family_of[group], len(group.members)) for group in groups)) for key, groups in uses.items()
+        (number, issued, key): (number, issued, tuple((family_of[group], len(group.members)) for group in groups))
+        for (number, issued, key), groups in uses.items()
     }
     roles = {role: index for index, role in enumerate(dict.fromkeys(role_of_use.values()))}
-    orders = tuple(_order(graph) for graph in job.graphs)
+    built = [_graph(job.graphs[number], issued, used) for number, issued, used in roles]
     program = Program(
         name,
-        tuple(_graph(job.graphs[number], orders[number], used) for number, used in roles),
-        np.array([roles[role_of_use[key]] for key in use_of_rank], np.int64),
+        tuple(graph for graph, _ in built),
+        np.array([roles[role_of_use[use]] for use in use_of_rank], np.int64),
         families,
     )
-    return Counterpart(program, _topology(job), orders)
+    return Counterpart(program, _topology(job), tuple(order for _, order in built))
+
+
+_Use = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""What a rank does: its graph, its collectives in the order of their issue, and which groups these are of."""
+
+
+def _issued(job: Job, history: History) -> tuple[int, ...]:
+    """Return the collectives of a graph in the order in which they were issued."""
+    tasks = job.graphs[history.graph].tasks
+    return tuple(sorted((i for i, task in enumerate(tasks) if task.kind), key=lambda i: (history.start_ns[i], i)))
 
 
 def _topology(job: Job) -> Topology:
@@ -116,26 +134,24 @@ def _group_finder(job: Job) -> Callable[[Task, int], Group]:
     return find
 
 
-def _order(graph: Graph) -> tuple[int, ...]:
+def _graph(
+    graph: Graph, issued: tuple[int, ...], used: tuple[tuple[int, int], ...]
+) -> tuple[ExecutionGraph, tuple[int, ...]]:
+    """Build our graph; `used` has the family and the size of the group of each collective."""
     dependencies: list[list[int]] = [[] for _ in graph.tasks]
     for task, users in enumerate(graph.users):
         for user in users:
             dependencies[user].append(task)
-    return tuple(topological_order(dependencies, [task.name for task in graph.tasks]))
-
-
-def _graph(graph: Graph, order: tuple[int, ...], used: tuple[tuple[int, int], ...]) -> ExecutionGraph:
-    """Build our graph; `used` has the family and the size of the group of each collective."""
+    for earlier, later in itertools.pairwise(issued):
+        dependencies[later].append(earlier)
+    order = topological_order([sorted(set(row)) for row in dependencies], [task.name for task in graph.tasks])
     position = {task: node for node, task in enumerate(order)}
     group_of = dict(zip((index for index, task in enumerate(graph.tasks) if task.kind), used, strict=True))
-    before: list[list[int]] = [[] for _ in order]
-    for task, users in enumerate(graph.users):
-        for user in users:
-            before[position[user]].append(position[task])
     builder = GraphBuilder()
-    for node, index in enumerate(order):
-        builder.add(before[node], name=graph.tasks[index].name, **_columns(graph.tasks[index], group_of.get(index)))
-    return builder.build()
+    for index in order:
+        before = [position[task] for task in dependencies[index]]
+        builder.add(before, name=graph.tasks[index].name, **_columns(graph.tasks[index], group_of.get(index)))
+    return builder.build(), tuple(order)
 
 
 def _columns(task: Task, group: tuple[int, int] | None) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from scaleout.cli.options import json_option
 
 if TYPE_CHECKING:
     from scaleout.astra import Outcome
+    from scaleout.astra_physical import SideBySide
 
 _FILE = click.Path(path_type=Path)
+_MOST_ROWS = 12
 
 
 @click.command()
@@ -30,6 +32,10 @@ _FILE = click.Path(path_type=Path)
     "--rendezvous-protocol", type=bool, is_flag=False, flag_value=True, default=False, help="Receivers ask first."
 )
 @click.option("--backend", default="unaware", show_default=True, help="unaware of contention, or aware of it.")
+@click.option("--physical", is_flag=True, help="Run the same inputs through our own network too, and compare.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here."
+)
 @json_option
 def astra(
     workload_configuration: Path,
@@ -45,11 +51,14 @@ def astra(
     injection_scale: float,
     rendezvous_protocol: bool,
     backend: str,
+    physical: bool,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Run ASTRA-sim's own inputs by its own timing rules: the same options, the same nanoseconds.
 
-    What ASTRA-sim takes in silence and then hangs on or answers wrongly is refused with a reason.
+    What ASTRA-sim takes in silence and then hangs on or answers wrongly is refused with a reason. --physical puts the
+    times of our own networks, alpha_beta and link, beside ASTRA-sim's, and says where it beats the wire.
     """
     from scaleout.astra import Options, run
 
@@ -70,10 +79,18 @@ def astra(
     )
     for note in outcome.notes:
         click.echo(f"note: {note}", err=True)
+    beside = _beside(outcome, workload_configuration.name, physical=physical) if physical or output else None
+    written = _write(outcome, beside, output) if beside and output else []
     if as_json:
-        click.echo(json.dumps(_facts(outcome, backend), indent=2))
+        facts = _facts(outcome, backend) | ({"physical": beside.summary()} if beside and physical else {})
+        click.echo(json.dumps(facts, indent=2))
         return
     _print(outcome, f"{workload_configuration.name}, ranks {len(outcome.per_rank_ns)}, backend {backend}")
+    if beside:
+        _print_dimensions(outcome)
+        _print_beside(beside)
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
 
 
 def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
@@ -109,3 +126,91 @@ def _print(outcome: "Outcome", title: str) -> None:
 
 def _columns(outcome: "Outcome") -> list[tuple[int, ...]]:
     return [outcome.per_rank_ns, outcome.compute_ns, outcome.communication_ns, outcome.exposed_ns]
+
+
+def _beside(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
+    from scaleout.astra_physical import side_by_side
+    from scaleout.simulation import NETWORKS
+
+    return side_by_side(outcome, name=name, networks=NETWORKS if physical else ())
+
+
+def _write(outcome: "Outcome", beside: "SideBySide", output: Path) -> list[tuple[Path, str]]:
+    from scaleout.astra_physical import FILES as OURS
+    from scaleout.astra_physical import write_tables
+    from scaleout.report import FILES, write
+
+    written = [*write(beside.comparison, output), *write_tables(outcome, beside, output)]
+    return list(zip(written, (FILES | OURS).values(), strict=True))
+
+
+def _print_dimensions(outcome: "Outcome") -> None:
+    from scaleout.astra.load import dimension_loads
+    from scaleout.cli.console import print_table
+    from scaleout.units import format_bytes
+
+    print_table(
+        "busiest link of each dimension, of collectives by ASTRA-sim's algorithms",
+        ("dimension", "kind", "ranks", "bytes", "needs [ns]", "of the run"),
+        [
+            [
+                str(load.dimension),
+                load.kind,
+                str(load.size),
+                format_bytes(load.link_bytes),
+                f"{load.link_ns:.0f}",
+                f"{load.link_ns / max(outcome.time_ns, 1):.1%}",
+            ]
+            for load in dimension_loads(outcome)
+        ],
+        left=2,
+    )
+
+
+def _print_beside(beside: "SideBySide") -> None:
+    """Print both answers: what is communicated, then when all is done, then where ASTRA-sim beats the wire."""
+    from scaleout.astra_physical import network_facts
+    from scaleout.cli.console import console, print_links, print_table
+    from scaleout.units import format_bytes, format_seconds
+
+    outcomes = beside.comparison.outcomes
+    names = [outcome.schedule for outcome in outcomes]
+    print_table(
+        "collectives and messages",
+        ("kind", "ranks", "bytes", "count", *names, "wire bound", "beats it by"),
+        [
+            [
+                one.kind,
+                str(one.num_ranks),
+                format_bytes(one.size_bytes),
+                f"{one.count:g}",
+                *(format_seconds(one.mean_s[name]) for name in names),
+                format_seconds(one.bound_s),
+                format_seconds(one.under_bound_s) if one.under_bound_s else "-",
+            ]
+            for one in beside.transfers[:_MOST_ROWS]
+        ],
+    )
+    for outcome in outcomes:
+        if outcome.result.busiest_links:
+            print_links(f"busiest links of {outcome.schedule}", network_facts(outcome)["busiest_links"])
+    columns = ("network", "first [ns]", "last [ns]", "exposed [ns]", "compute", "communication", "exposed", "idle")
+    rows = []
+    for outcome in outcomes:
+        facts, parts = network_facts(outcome), outcome.breakdown
+        ends = f"{min(facts['per_rank_ns']):.0f}", f"{facts['time_ns']:.0f}", f"{facts['exposed_communication_ns']:.0f}"
+        means = parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s
+        rows.append([outcome.schedule, *ends, *map(format_seconds, means)])
+    print_table("ranks' finish, time without computing of the worst, and means over ranks", columns, rows)
+    if len(outcomes) > 1:
+        chosen = ", ".join(f"{kind} by {name}" for kind, name in beside.algorithms.items())
+        console().print(f"algorithms of alpha_beta and link: {chosen or 'none needed'}", highlight=False)
+    under = [one for one in beside.transfers if one.under_bound_s]
+    if under:
+        worst = max(under, key=lambda one: one.under_bound_s / one.bound_s)
+        console().print(
+            f"{outcomes[0].schedule} beats the wire in {len(under)} of {len(beside.transfers)} kinds of transfer: the "
+            f"{worst.kind} of {format_bytes(worst.size_bytes)} takes {worst.mean_s[names[0]] / worst.bound_s:.1%} of "
+            f"what its bytes need on the links",
+            highlight=False,
+        )
