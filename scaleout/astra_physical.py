@@ -196,8 +196,8 @@ def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> 
     return SideBySide(comparison, parts.topology, algorithms)
 
 
-def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> list[Path]:
-    """Write the tables of ranks, transfers and dimensions.
+def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> list[tuple[Path, str]]:
+    """Write the tables of ranks, transfers and dimensions; return the files, and what they are.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> li
                 writer.writerows(rows)
     except OSError as error:
         raise ConfigError(f"output {str(directory)!r} cannot be written ({error.strerror}); give another") from None
-    return paths
+    return list(zip(paths, FILES.values(), strict=True))
 
 
 def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:

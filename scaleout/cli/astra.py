@@ -136,12 +136,10 @@ def _beside(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
 
 
 def _write(outcome: "Outcome", beside: "SideBySide", output: Path) -> list[tuple[Path, str]]:
-    from scaleout.astra_physical import FILES as OURS
     from scaleout.astra_physical import write_tables
-    from scaleout.report import FILES, write
+    from scaleout.report import write
 
-    written = [*write(beside.comparison, output), *write_tables(outcome, beside, output)]
-    return list(zip(written, (FILES | OURS).values(), strict=True))
+    return [*write(beside.comparison, output), *write_tables(outcome, beside, output)]
 
 
 def _print_dimensions(outcome: "Outcome") -> None:
