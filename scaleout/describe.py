@@ -17,6 +17,7 @@ from scaleout.kernels import leave_one_out
 from scaleout.network.bound import wire_bound
 from scaleout.placement import place
 from scaleout.topology import load_topology
+from scaleout.transport import Library
 from scaleout.workload import load_workload
 
 _MEBIBYTES_64 = 64 * 2.0**20
@@ -68,9 +69,26 @@ def topology(name_or_file: str) -> dict[str, Any]:
             for dimension in found.dimensions
         ],
         "startup_s": found.startup_s,
+        **({"protocols": _protocols(found.library)} if found.library else {}),
         "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
     }
+
+
+def _protocols(found: Library) -> list[dict[str, Any]]:
+    """What each protocol of a communication library takes, a row a kind of link."""
+    return [
+        {
+            "protocol": protocol.name,
+            "collectives": ", ".join(protocol.collectives),
+            "startup_s": protocol.takes.startup_s,
+            "link": hop.link,
+            "latency_s": hop.latency_s,
+            "efficiency": hop.efficiency,
+        }
+        for protocol in found.protocols
+        for hop in protocol.takes.hops
+    ]
 
 
 def device(name_or_file: str) -> dict[str, Any]:

@@ -304,3 +304,18 @@ def test_the_figure_reads_rows_of_others(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(FIGURES / "nccl.py"))["main"]()
     assert "of 1 rows" in capsys.readouterr().out
     assert pd.read_csv(tmp_path / "nccl.csv")["collective"].tolist() == ["send"]
+
+
+A100 = [  # ranks, bytes, us
+    *((2, 109051904, 633.5), (2, 492830720, 2601.2), (3, 77594624, 568.0), (3, 904921088, 5718.7)),
+    *((4, 93323264, 728.2), (4, 700448768, 4804.0), (5, 137363456, 1069.4), (5, 845152256, 6050.4)),
+    *((6, 74448896, 639.4), (6, 837812224, 6190.5), (7, 93323264, 805.1), (7, 989855744, 7447.9)),
+    *((8, 155189248, 1345.1), (8, 873463808, 6724.1)),
+]
+
+
+@pytest.mark.parametrize(("ranks", "size_bytes", "us"), A100)
+def test_all_reduce_on_a100_of_all_sizes_of_groups(ranks, size_bytes, us):
+    """nccl-tests in one node, from vTrain (trace/a100): four numbers for groups of 2 to 8."""
+    cost = collective_cost("all_reduce", size_bytes, place(load_topology("a100-node-8"), range(ranks)))
+    assert cost.time_s * 1e6 == pytest.approx(us, rel=0.06)

@@ -180,7 +180,11 @@ def _alpha_beta(
     del injection
     placement = _place(kind, cluster, members)
     names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
-    return {name: {"time_s": collective_cost(kind, size_bytes, placement, name).time_s} for name in names}
+    costs = {name: collective_cost(kind, size_bytes, placement, name) for name in names}
+    return {
+        name: {"time_s": cost.time_s, **({"protocol": cost.protocol} if cost.protocol else {})}
+        for name, cost in costs.items()
+    }
 
 
 def _link(
@@ -287,7 +291,7 @@ def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
         [
             [
                 str(row["bytes"]),
-                row["algorithm"],
+                f"{row['algorithm']} {row.get('protocol', '')}".rstrip(),
                 f"{row['time_s'] * 1e6:.2f}",
                 f"{row['algorithm_bandwidth_bytes_per_s'] / 1e9:.2f}",
                 f"{row['bus_bandwidth_bytes_per_s'] / 1e9:.2f}",
