@@ -77,7 +77,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     """
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
-    placed = {index: _placements(program.groups[index], topology) for index in used}
+    placed = {index: _placements(program.groups[index], topology, alike=orbits is not None) for index in used}
     alone = np.array([names_ranks(graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | alone[program.role_of_rank]
@@ -143,14 +143,18 @@ def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
     return column
 
 
-def _placements(family: GroupFamily, topology: Topology) -> tuple[Ints, list[Placement]]:
-    """(G,) class of each group's position, and a placement for each; groups that are translated copies share one."""
-    shapes: dict[bytes, int] = {}
+def _placements(family: GroupFamily, topology: Topology, *, alike: bool) -> tuple[Ints, list[Placement]]:
+    """(G,) class of each group's position, and a placement for each; groups that are translated copies share one.
+
+    Where it matters where a group lies copies must also have the same placement, unless they are known to be alike.
+    """
+    anywhere = alike or topology.even
+    shapes: dict[tuple[bytes, Placement | None], int] = {}
     placements: list[Placement] = []
     column = np.empty(len(family.members), np.int64)
     for index, members in enumerate(family.members):
         coordinates = topology.coordinates(np.array(members))
-        shape = (coordinates - coordinates[0]).tobytes()
+        shape = (coordinates - coordinates[0]).tobytes(), None if anywhere else place(topology, members)
         if shape not in shapes:
             shapes[shape] = len(placements)
             placements.append(place(topology, members))

@@ -29,7 +29,7 @@ def names(kind: str) -> list[str]:
 
 def is_path(name_or_file: str) -> bool:
     """Tell whether a text is meant as a file rather than as a shipped name."""
-    return name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file
+    return name_or_file.endswith((".yaml", ".yml", ".graphml", ".edgelist")) or "/" in name_or_file
 
 
 def find(kind: str, name_or_file: str) -> Path:

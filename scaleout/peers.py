@@ -67,12 +67,20 @@ def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
     ----------
     ranks, peers : (R,)
     """
-    ends = zip(topology.coordinates(ranks).T, topology.coordinates(peers).T, strict=True)
+    at, to = topology.coordinates(ranks), topology.coordinates(peers)
     columns = [
         _distance(dimension, source, destination)
-        for dimension, (source, destination) in zip(topology.dimensions, ends, strict=True)
+        for dimension, source, destination in zip(topology.dimensions, at.T, to.T, strict=True)
     ]
-    return np.stack(columns, axis=1)
+    found = np.stack(columns, axis=1)
+    for change in topology.changes:
+        # A message that may meet a changed link is like no other.
+        line, number = topology.coordinates([change.line]), change.dimension
+        on_line = (at == line) | (to == line)
+        on_line[:, number] = at[:, number] != to[:, number]
+        met = on_line.all(axis=1)
+        found[met, number] = -(1 + ranks[met]) * topology.num_ranks - peers[met] - topology.shape[number]
+    return found
 
 
 def _distance(dimension: Dimension, source: Ints, destination: Ints) -> Ints:

@@ -8,20 +8,25 @@ the cost, and all groups of an axis have the same `Placement`, which is what cos
 
 A group that is no regular grid is kept as the bare ranks and costed message by message, alone on the network.
 
+Where it matters where a group lies (on graphs and dragonflies, and on lines with slow or broken links) its placement
+keeps its ranks as well, and its messages are routed over the links. Only as much of them is kept as matters, so that
+groups that lie alike still have the same placement: along all other dimensions they are moved to the start.
+
 Symbols: n ranks along a dimension; m members of the group along it; s stride; p members in all.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.dimension import UNEVEN
 from scaleout.errors import ConfigError
-from scaleout.topology import Dimension, Topology
+from scaleout.topology import Dimension, LinkChange, Topology
 from scaleout.transport import Library
 
 
@@ -36,7 +41,8 @@ class Extent:
     size : int
         Members ``m`` along it.
     stride : int
-        Positions ``s`` from one member to the next on a ring, mesh or fat tree; on a ring or mesh also the groups
+        Positions ``s`` from one member to the next on a ring, mesh, tree,
+        dragonfly or graph; on a ring or mesh also the groups
         that share a link. Always 1 on a switch and in a fully connected dimension, where the position does not
         matter.
     """
@@ -75,12 +81,18 @@ class Placement:
         dimensions in which no two members differ) and these are the members' places in it, innermost fastest.
     library : Library or None
         What the communication library adds to the wires, from the topology.
+    topology : Topology, optional
+        Where it matters where the group lies: the network, less what the group cannot meet.
+    ranks : tuple of int
+        There: its ranks in the network, or those of a group that lies alike, in the order of the grid.
     """
 
     extents: tuple[Extent, ...]
     startup_s: float = 0.0
     members: tuple[int, ...] = ()
     library: Library | None = None
+    topology: Topology | None = None
+    ranks: tuple[int, ...] = ()
 
     @property
     def regular(self) -> bool:
@@ -185,9 +197,9 @@ def _copies(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> 
     found = _extent(dimension, values)
     assert found is not None
     m, s = len(values), found[0].stride
-    if dimension.kind in ("mesh", "fat_tree"):
-        # Windows of m s places, of which one holds the group; on a tree they begin at whole multiples.
-        origin = first - first % (m * s) if dimension.kind == "fat_tree" else min(first, dimension.size - m * s)
+    if dimension.kind in ("mesh", "fat_tree", *UNEVEN):
+        # Windows of m s places, of which one holds the group; but on a mesh they begin at whole multiples.
+        origin = min(first, dimension.size - m * s) if dimension.kind == "mesh" else 0
         windows = range(origin % (m * s), dimension.size - m * s + 1, m * s)
         starts = sorted((window + offset for window in windows for offset in range(s)), key=lambda at: at != first)
         return [start + s * np.arange(m) for start in starts]
@@ -211,10 +223,56 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
         if all(found):
             pairs = [pair for pair in found if pair is not None]
             extents = tuple(extent for extent, _ in pairs if extent.size > 1)
-            return Placement(extents, topology.startup_s, library=topology.library), _in_grid_order(
-                topology, [order for _, order in pairs]
-            )
+            ordered = _in_grid_order(topology, [order for _, order in pairs])
+            grid = Placement(extents, topology.startup_s, library=topology.library)
+            return _kept(grid, topology, ordered), ordered
     return _irregular(topology, coordinates), ranks
+
+
+def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> Placement:
+    """Let a placement keep the ranks of its group, and the network, where they matter."""
+    if topology.even or len(ranks) == 1:
+        return placement
+    coordinates = topology.coordinates(ranks)
+    differ = np.ptp(coordinates, axis=0) > 0
+    met = tuple(change for change in topology.changes if _meets(topology, coordinates, differ, change))
+    uneven = np.array([dimension.kind in UNEVEN for dimension in topology.dimensions]) & differ
+    if not (met or uneven.any()):
+        return placement
+    moved = coordinates
+    if not met:
+        # A group of a grid may start anywhere along an even dimension; any group at all lies on any of its lines.
+        free = ~uneven if placement.regular else ~differ
+        first = coordinates[0] if placement.regular else coordinates.min(axis=0)
+        moved = np.where(free, (coordinates - first) % topology.shape, coordinates)
+        moved = _dense(topology, moved, free) if placement.regular else moved
+    kept = np.ravel_multi_index(tuple(moved.T), topology.shape, order="F")
+    return replace(placement, topology=replace(topology, changes=met, slow_ranks=()), ranks=tuple(kept.tolist()))
+
+
+def _dense(
+    topology: Topology, coordinates: npt.NDArray[np.int64], free: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Take the first places where all are alike: on switches, and where all are connected."""
+    columns = [
+        np.unique(column, return_inverse=True)[1].reshape(-1)
+        if movable and dimension.kind in ("switch", "fully_connected")
+        else column
+        for column, movable, dimension in zip(coordinates.T, free, topology.dimensions, strict=True)
+    ]
+    return np.stack(columns, axis=-1)
+
+
+def _meets(
+    topology: Topology,
+    coordinates: npt.NDArray[np.int64],
+    differ: npt.NDArray[np.bool_],
+    change: LinkChange,
+) -> bool:
+    """Whether messages of a group use the line of a changed link: one along which, and at places where, it lies."""
+    line = topology.coordinates([change.line])[0]
+    others = [number for number in range(len(line)) if number != change.dimension]
+    return bool(differ[change.dimension]) and all(line[number] in coordinates[:, number] for number in others)
 
 
 def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placement:
@@ -223,7 +281,9 @@ def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placem
     grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
     columns = tuple(coordinates[:, number] for number in used)
     places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
-    return Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library)
+    ranks = tuple(np.ravel_multi_index(tuple(coordinates.T), topology.shape, order="F").tolist())
+    placement = Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library)
+    return _kept(placement, topology, ranks)
 
 
 def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
@@ -250,7 +310,7 @@ def _fits(dimension: Dimension, first: int, m: int, s: int) -> bool:
     """Whether a group has its siblings beside it: on a tree, so that it fills subtrees or lies within one."""
     if dimension.kind == "mesh":
         return m * s <= dimension.size
-    spans = [span for span, _ in dimension.levels]
+    spans = [span for span, _ in dimension.levels] if dimension.kind == "fat_tree" else []
     whole = dimension.size % (m * s) == 0 and first % (m * s) < s
     return whole and all(
         (span % (m * s) == 0 or m * s % span == 0) and (span % s == 0 or s % span == 0) for span in spans

@@ -1,105 +1,51 @@
 """Networks as products of dimensions: what is linked to what, how fast, how far.
 
-Maps a YAML file to a `Topology`. Knows neither groups nor messages; `placement` finds a group in a topology.
+Maps a YAML file, or a graph's, to a `Topology`. Knows neither groups nor messages; `placement` finds a group in a
+topology.
 
 A rank is its coordinates, dimension 0 fastest (innermost): ``rank = d0 + n0 * (d1 + n1 * (d2 + ...))``. The ranks
-that differ in one coordinate only form a *line*, and every line of a dimension is wired alike, each on its own:
-
-ring
-    One full-duplex link between neighbours, the last and the first included. Messages go the shorter way round;
-    at half way they split evenly. Two ranks share one link, not two; one rank has none.
-mesh
-    A ring without the link from the last to the first: a line.
-switch
-    One full-duplex port a rank into a switch that never blocks. The latency is from rank to rank.
-fully_connected
-    One full-duplex link between each two ranks.
-fat_tree
-    Levels of switches; `radices` says how many ranks a leaf switch has, how many leaves the switches of the next level
-    join, and so on (two levels are a leaf-spine network). What the switches above a subtree carry is one bundle, up
-    and down, over which messages spread evenly: the bandwidth of all ports in the subtree, over the product of
-    `oversubscription` up to it. A message turns at the lowest level that joins both ends: ``2 l - 1`` switches for
-    level ``l``, each of the latency.
+that differ in one coordinate only form a *line*, and every line of a dimension is wired alike, each on its own, as
+`dimension` says. A torus is a product of rings; rail-optimised pods are a switch (the GPUs of a node) times a fat tree
+(each GPU's rail, a tree of its own over the nodes).
 
 A message crosses the dimensions one after another, dimension 0 first, and is forwarded at once (cut-through): the
-latencies of its hops add, and the slowest dimension bounds its bandwidth. A torus is a product of rings.
-
-Symbols: n ranks along a dimension; alpha [s] one hop; beta [s/B] the inverse of a link's bandwidth each way.
+latencies of its hops add, and the slowest dimension bounds its bandwidth. Links may be slower than their like, or
+broken: then messages go another way along the same line (the other way round a ring), see `network.routing`.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from scaleout import config, library
+from scaleout.dimension import KINDS, UNEVEN, Dimension, graph_dimension
 from scaleout.errors import ConfigError
+from scaleout.fabric import SUFFIXES, fabric_of, load_fabric
+from scaleout.faults import LinkChange, find_link, link_bytes_per_s
 from scaleout.transport import Library, load_library
-from scaleout.units import BytesPerSecond, Seconds
+from scaleout.units import BYTES_PER_S, BytesPerSecond, BytesPerSecondByLevel, Seconds, SecondsByLevel, parse
 
-KINDS = {
-    "ring": "a link to each of two neighbours",
-    "switch": "a port into a switch that never blocks",
-    "fully_connected": "a link to every other rank",
-    "mesh": "a link to each of two neighbours, on a line without ends joined",
-    "fat_tree": "a port into the leaves of a tree of switches",
-}
-"""Kind of dimension to what a rank has in it."""
-
+__all__ = [
+    "KINDS",
+    "MAX_RANKS",
+    "Dimension",
+    "LinkChange",
+    "Topology",
+    "break_links",
+    "check_ranks",
+    "degrade_links",
+    "load_topology",
+    "slow_down",
+]
 
 MAX_RANKS = 2**20
 """More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """One dimension of a network.
-
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`.
-    size : int
-        Ranks along it.
-    bytes_per_s : float
-        What one link (ring, fully connected) or port (switch) carries each way.
-    latency_s : float
-        One hop: to the neighbour (ring), through the switch, or over the link.
-    radices : tuple of int
-        Fat trees only: what a switch of each level joins, leaves first; their product is the size.
-    oversubscription : tuple of float
-        Fat trees only: bandwidth into over bandwidth out of the switches of each level but the last.
-    link : str
-        Kind of link, such as `nvlink`, by which the protocols of a library know it; empty if it does not matter.
-    """
-
-    kind: str
-    size: int
-    bytes_per_s: float
-    latency_s: float
-    radices: tuple[int, ...] = ()
-    oversubscription: tuple[float, ...] = ()
-    link: str = ""
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(f"unknown kind of dimension {self.kind!r}; {config.nearest(self.kind, KINDS)}")
-        if self.size < 1:
-            raise ConfigError(f"a dimension has {self.size} ranks; give a size of 1 or more")
-        if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
-            raise ConfigError(f"a link carries {self.bytes_per_s} B/s; give a bandwidth above zero")
-        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
-            raise ConfigError(f"a hop takes {self.latency_s} s; give a latency of zero or more")
-        _check_levels(self)
-
-    @property
-    def levels(self) -> list[tuple[int, float]]:
-        """Of each level of a fat tree's links: ranks below one bundle, and its bandwidth in ports; ports first."""
-        sizes = [math.prod(self.radices[:level]) for level in range(len(self.radices))]
-        ratios = [math.prod(self.oversubscription[:level]) for level in range(len(self.radices))]
-        return [(size, size / ratio) for size, ratio in zip(sizes, ratios, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -119,6 +65,10 @@ class Topology:
         Where the numbers come from.
     library : Library or None
         What the communication library adds to the wires; None for the wires alone.
+    changes : tuple of LinkChange
+        Links that are slower than their like, or broken; see `degrade_links` and `break_links`.
+    slow_ranks : tuple of (int, float)
+        Ranks whose kernels take longer, and how many times as long.
     """
 
     name: str
@@ -126,6 +76,8 @@ class Topology:
     startup_s: float = 0.0
     source: str = ""
     library: Library | None = None
+    changes: tuple[LinkChange, ...] = ()
+    slow_ranks: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.dimensions:
@@ -142,6 +94,26 @@ class Topology:
     def shape(self) -> tuple[int, ...]:
         """Ranks along each dimension, innermost first."""
         return tuple(dimension.size for dimension in self.dimensions)
+
+    @property
+    def even(self) -> bool:
+        """Whether it nowhere matters where a group lies."""
+        return not self.changes and not any(dimension.kind in UNEVEN for dimension in self.dimensions)
+
+    @cached_property
+    def changes_of_line(self) -> dict[tuple[int, int], tuple[LinkChange, ...]]:
+        """Dimension and lowest rank of each line that has changed links, and those."""
+        found: dict[tuple[int, int], tuple[LinkChange, ...]] = {}
+        for change in self.changes:
+            line = (change.dimension, change.line)
+            found[line] = (*found.get(line, ()), change)
+        return found
+
+    def lines(self, number: int) -> npt.NDArray[np.int64]:
+        """Return the lowest rank of each line of a dimension."""
+        weight = math.prod(self.shape[:number])
+        ranks = np.arange(self.num_ranks)
+        return np.asarray(ranks[ranks // weight % self.shape[number] == 0])
 
     def coordinates(self, ranks: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the coordinates of ranks, shape ``(R, D)``, innermost dimension first.
@@ -160,36 +132,93 @@ class Topology:
         return np.stack(np.unravel_index(array, self.shape, order="F"), axis=-1).astype(np.int64)
 
 
-def _check_levels(dimension: Dimension) -> None:
-    radices, ratios = dimension.radices, dimension.oversubscription
-    if dimension.kind != "fat_tree":
-        if radices or ratios:
-            raise ConfigError(f"a {dimension.kind} has no levels; leave out 'radices' and 'oversubscription'")
-        return
-    if min(radices, default=0) < min(2, dimension.size) or math.prod(radices) != dimension.size:
+def degrade_links(topology: Topology, slower: Mapping[str, float | str]) -> Topology:
+    """Return the topology with slower links; messages take the ways that they took before.
+
+    Parameters
+    ----------
+    topology : Topology
+    slower : mapping of str to float or str
+        Name of a link (see `faults`) to a factor of its bandwidth, or to a bandwidth with its unit, of each way.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such link, or it would not be slower.
+
+    >>> torus = Topology("ring-4", (Dimension("ring", 4, 1e9, 0.0),))
+    >>> degrade_links(torus, {"0-1": "250 MB/s"}).changes[0].factor
+    0.25
+    """
+    return _changed(topology, [(name, _factor(topology, name, to)) for name, to in slower.items()])
+
+
+def break_links(topology: Topology, names: Iterable[str]) -> Topology:
+    """Return the topology without some links; messages go another way along their line.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such link. A message that no way is left for is refused where it is sent.
+    """
+    return _changed(topology, [(name, 0.0) for name in names])
+
+
+def _factor(topology: Topology, name: str, to: float | str) -> float:
+    place = find_link(topology.dimensions, name)
+    try:
+        factor = parse(to, BYTES_PER_S)
+        if isinstance(to, str) and to.strip()[-1:].isalpha():  # a bandwidth; a plain number is a factor
+            factor /= link_bytes_per_s(topology.dimensions[place[0]], place[2])
+    except ConfigError as error:
+        raise ConfigError(f"link {name!r}: {error}") from None
+    if not 0 < factor <= 1:
         raise ConfigError(
-            f"a fat tree of {dimension.size} ranks has radices {list(radices)}; give one a level, 2 or more, leaves "
-            f"first, whose product is {dimension.size}"
+            f"link {name!r} is degraded to {to}; give a factor above 0 and up to 1, or a bandwidth up to its "
+            f"own, or break the link"
         )
-    if len(ratios) != len(radices) - 1 or not all(math.isfinite(ratio) and ratio >= 1 for ratio in ratios):
-        raise ConfigError(
-            f"a fat tree of {len(radices)} levels has oversubscription {list(ratios)}; give a number of 1 or more for "
-            f"each level but the last"
-        )
+    return factor
+
+
+def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topology:
+    """Put changes in the place of those that the same links had before."""
+    found = {(change.dimension, change.line, change.ends): change for change in topology.changes}
+    for name, factor in factors:
+        place = find_link(topology.dimensions, name)
+        found[place] = LinkChange(*place, factor)
+    return replace(topology, changes=tuple(found[place] for place in sorted(found)))
+
+
+class _LinkFile(config.Config):
+    between: tuple[int | str, int | str]
+    bandwidth: BytesPerSecond | None = None
+    latency: Seconds | None = None
 
 
 class _DimensionFile(config.Config):
     kind: str
     size: int
-    bandwidth: BytesPerSecond | None = None
+    bandwidth: BytesPerSecondByLevel = ()
     bandwidth_per_rank: BytesPerSecond | None = None
     bandwidth_source: str
-    latency: Seconds
+    latency: SecondsByLevel = ()
     latency_source: str
     radices: tuple[int, ...] = ()
     oversubscription: tuple[float, ...] = ()
+    global_links: int = 0
     levels_source: str = ""
     link: str = ""
+    switches: tuple[str, ...] = ()
+    links: tuple[_LinkFile, ...] = ()
+    file: str = ""
+    links_source: str = ""
+
+
+class _ChangesFile(config.Config):
+    degrade: dict[str, float | str] = Field(default_factory=dict)
+    broken: tuple[str, ...] = Field(default=(), alias="break")
+    slow: dict[int, float] = Field(default_factory=dict)
+    source: str = ""
 
 
 class _TopologyFile(config.Config):
@@ -197,11 +226,12 @@ class _TopologyFile(config.Config):
     startup: Seconds = 0.0
     startup_source: str = ""
     library: str | None = None
+    changes: _ChangesFile = _ChangesFile()
     source: str
 
 
 def load_topology(name_or_file: str) -> Topology:
-    """Read a shipped topology by its name, or the user's by its path.
+    """Read a shipped topology by its name, or the user's by its path: YAML, GraphML or an edge list.
 
     Raises
     ------
@@ -213,14 +243,34 @@ def load_topology(name_or_file: str) -> Topology:
     128
     """
     path = library.find("topology", name_or_file)
+    if path.suffix in SUFFIXES:
+        source = f"{path}\ndimension 0: bandwidth: {path}; latency: {path}"
+        return Topology(path.stem, (graph_dimension(load_fabric(path)),), source=source)
     values = config.validate(_TopologyFile, config.read_yaml(path), where=str(path))
     try:
-        dimensions = tuple(_dimension(number, entry) for number, entry in enumerate(values.dimensions))
+        dimensions = tuple(_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
         found = None if values.library is None else load_library(path.parent / values.library)
         _check_links(dimensions, found)
-        return Topology(path.stem, dimensions, values.startup, _join_sources(values, found), found)
+        topology = Topology(path.stem, dimensions, values.startup, _join_sources(values, found), found)
+        topology = break_links(degrade_links(topology, values.changes.degrade), values.changes.broken)
+        return slow_down(topology, values.changes.slow)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
+    """Return the topology with ranks whose kernels take so many times as long.
+
+    Raises
+    ------
+    ConfigError
+        If a rank is not in the topology or a factor is not above zero.
+    """
+    topology.coordinates(list(factors))
+    for rank, factor in factors.items():
+        if not (math.isfinite(factor) and factor > 0):
+            raise ConfigError(f"rank {rank} is slowed by {factor}; give a factor above zero, such as 1.3")
+    return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 
 
 def check_ranks(topology: Topology, num_ranks: int) -> None:
@@ -238,20 +288,79 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
         )
 
 
-def _dimension(number: int, entry: _DimensionFile) -> Dimension:
-    where = f"dimensions.{number}"
-    if (entry.bandwidth is None) == (entry.bandwidth_per_rank is None):
-        raise ConfigError(f"{where}: give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
-    if entry.bandwidth is not None:
-        bytes_per_s = entry.bandwidth
-    else:
-        assert entry.bandwidth_per_rank is not None
-        bytes_per_s = entry.bandwidth_per_rank / _links_of_a_rank(entry.kind, entry.size)
+def _dimension(number: int, entry: _DimensionFile, path: Path) -> Dimension:
     try:
-        levels = (entry.radices, entry.oversubscription)
-        return Dimension(entry.kind, entry.size, bytes_per_s, entry.latency, *levels, entry.link)
+        return _graph(entry, path) if entry.kind == "graph" else _even(entry)
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"dimensions.{number}: {error}") from None
+
+
+def _even(entry: _DimensionFile) -> Dimension:
+    """Read a dimension whose kind says what is linked to what."""
+    if entry.switches or entry.links or entry.file:
+        raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
+    if not entry.latency:
+        raise ConfigError("key 'latency' is missing; add it")
+    bytes_per_s, *others = _bandwidths(entry)
+    return Dimension(
+        _kind(entry),
+        entry.size,
+        bytes_per_s,
+        entry.latency[0],
+        entry.radices,
+        entry.oversubscription,
+        level_latency_s=entry.latency if len(entry.latency) > 1 else (),
+        global_links=entry.global_links,
+        level_bytes_per_s=tuple(others),
+        link=entry.link,
+    )
+
+
+def _kind(entry: _DimensionFile) -> str:
+    """Kind of a dimension; a leaf-spine network is a fat tree of two levels."""
+    if entry.kind != "leaf_spine":
+        return entry.kind
+    if len(entry.radices) != 2:
+        raise ConfigError(
+            f"a leaf_spine has radices {list(entry.radices)}; give two: ranks a leaf switch, and leaf switches"
+        )
+    return "fat_tree"
+
+
+def _bandwidths(entry: _DimensionFile) -> tuple[float, ...]:
+    if (not entry.bandwidth) == (entry.bandwidth_per_rank is None):
+        raise ConfigError("give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
+    if entry.bandwidth_per_rank is None:
+        return entry.bandwidth
+    return (entry.bandwidth_per_rank / _links_of_a_rank(entry.kind, entry.size),)
+
+
+def _graph(entry: _DimensionFile, path: Path) -> Dimension:
+    """Read the links of a graph, listed or in a file beside this one; what a link leaves out is the dimension's."""
+    if bool(entry.links) == bool(entry.file):
+        raise ConfigError("a graph needs either 'links' (between, bandwidth, latency) or 'file', with the same in it")
+    if entry.radices or entry.oversubscription or entry.global_links or entry.bandwidth_per_rank is not None:
+        raise ConfigError("a graph's links say all; leave out 'radices', 'oversubscription', 'bandwidth_per_rank'")
+    if entry.file:
+        if not entry.file.endswith(SUFFIXES):
+            raise ConfigError(f"file {entry.file!r} is neither {' nor '.join(SUFFIXES)}; convert it with networkx")
+        fabric = load_fabric(path.parent / entry.file)
+    else:
+        fabric = fabric_of(entry.size, entry.switches, [_link(link, entry) for link in entry.links])
+    if fabric.num_ranks != entry.size:
+        raise ConfigError(f"the graph in {entry.file!r} has {fabric.num_ranks} ranks, and the size is {entry.size}")
+    return graph_dimension(fabric, link=entry.link)
+
+
+def _link(link: _LinkFile, entry: _DimensionFile) -> tuple[int | str, int | str, float, float]:
+    a, b = link.between
+    values = []
+    for key in ("bandwidth", "latency"):
+        own, shared = getattr(link, key), getattr(entry, key)
+        if own is None and len(shared) != 1:
+            raise ConfigError(f"link {a}-{b} has no {key!r}; give it to the link, or one to the whole dimension")
+        values.append(shared[0] if own is None else own)
+    return a, b, values[0], values[1]
 
 
 def _check_links(dimensions: Sequence[Dimension], found: Library | None) -> None:
@@ -263,19 +372,22 @@ def _check_links(dimensions: Sequence[Dimension], found: Library | None) -> None
 
 def _links_of_a_rank(kind: str, size: int) -> int:
     """Links over which a rank sends: what its total bandwidth is divided by."""
-    if kind in ("switch", "fat_tree") or size < 2:
-        return 1
-    return min(2, size - 1) if kind in ("ring", "mesh") else size - 1
+    if kind in ("ring", "mesh") and size > 1:
+        return min(2, size - 1)
+    return size - 1 if kind == "fully_connected" and size > 1 else 1
 
 
 def _join_sources(values: _TopologyFile, found: Library | None) -> str:
     lines = [values.source]
     for number, entry in enumerate(values.dimensions):
         lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
-        if entry.levels_source:
-            lines[-1] += f"; levels: {entry.levels_source}"
+        for what in ("levels", "links"):
+            if source := getattr(entry, f"{what}_source"):
+                lines[-1] += f"; {what}: {source}"
     if values.startup_source:
         lines.append(f"startup: {values.startup_source}")
     if found:
         lines.append(f"{found.name}: {found.source}")
+    if values.changes.source:
+        lines.append(f"changes: {values.changes.source}")
     return "\n".join(lines)

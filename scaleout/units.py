@@ -98,6 +98,21 @@ Seconds = Annotated[float, _validator(SECONDS)]
 FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
 
 
+def _one_or_more(quantity: Quantity) -> BeforeValidator:
+    def validate(value: str | float | list[str | float]) -> tuple[float, ...]:
+        try:
+            return tuple(parse(each, quantity) for each in (value if isinstance(value, list) else [value]))
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(validate)
+
+
+BytesPerSecondByLevel = Annotated[tuple[float, ...], _one_or_more(BYTES_PER_S)]
+SecondsByLevel = Annotated[tuple[float, ...], _one_or_more(SECONDS)]
+"""One value for all levels of a network, or a list of one each."""
+
+
 def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...]) -> str:
     for factor, prefix in prefixes:
         if abs(value) >= factor:

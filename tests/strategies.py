@@ -6,12 +6,18 @@ Times are multiples of a quarter of a microsecond in part, so that ties, where o
 import numpy as np
 from hypothesis import strategies as st
 
+from scaleout.dimension import graph_dimension
+from scaleout.errors import ConfigError
+from scaleout.fabric import Fabric, FabricLink
+from scaleout.faults import LinkChange, name_link
 from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.network.links import links_of
 from scaleout.operations import TimeSource, kernel
 from scaleout.parallelism import Mesh
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule.fuse import CONSUMERS, PRODUCERS
-from scaleout.topology import Dimension, Topology
+from scaleout.topology import Dimension, Topology, break_links, degrade_links
+from scaleout.wiring import edges_of
 
 SHAPES = [(4,), (2,), (2, 2), (4, 2), (8,), (1,), (5,), (3, 3), (2, 2, 2), (2, 6)]
 """Sizes of random topologies, innermost first."""
@@ -46,10 +52,68 @@ def _dimensions(draw, size):
 
 
 @st.composite
-def topologies(draw, shapes=tuple(SHAPES)):
-    """Products of dimensions of all kinds, with links of few speeds."""
-    dimensions = tuple(draw(_dimensions(size)) for size in draw(st.sampled_from(shapes)))
-    return Topology("random", dimensions, draw(st.sampled_from([0.0, 1e-6])))
+def fabrics(draw, size):
+    """Any connected graph: a tree of ranks and a few switches in any order, and a few more links."""
+    switches = tuple(f"s{number}" for number in range(draw(st.integers(0 if size > 1 else 1, 3))))
+    order = draw(st.permutations(range(size + len(switches))))
+    pairs = {(order[draw(st.integers(0, at - 1))], node) for at, node in enumerate(order) if at}
+    pairs = {(min(pair), max(pair)) for pair in pairs}
+    for _ in range(draw(st.integers(0, size))):
+        a, b = draw(st.sampled_from(order)), draw(st.sampled_from(order))
+        pairs |= {(min(a, b), max(a, b))} if a != b else set()
+    speeds, latencies = st.sampled_from([25e9, 50e9, 100e9]), st.sampled_from([0.0, 0.25e-6, 0.7e-6])
+    return Fabric(size, switches, tuple(FabricLink(a, b, draw(speeds), draw(latencies)) for a, b in sorted(pairs)))
+
+
+@st.composite
+def dragonflies(draw, size):
+    """Any split of the ranks into routers and groups, with enough global links or some more."""
+    ranks = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
+    routers = draw(st.sampled_from([d for d in range(1, size // ranks + 1) if size // ranks % d == 0]))
+    groups = size // ranks // routers
+    links = -(-(groups - 1) // routers) * draw(st.sampled_from([1, 2]))
+    return Dimension(
+        "dragonfly", size, 25e9, draw(st.sampled_from([0.0, 0.25e-6])), (ranks, routers, groups), global_links=links,
+        level_bytes_per_s=draw(st.sampled_from([(), (50e9, 12.5e9)])),
+    )  # fmt: skip
+
+
+@st.composite
+def changed(draw, topology):
+    """A topology with a slower and a broken link, where messages still find a way."""
+    for broken in (False, True):
+        number = draw(st.integers(0, len(topology.dimensions) - 1))
+        edges = edges_of(topology.dimensions[number])
+        if not len(edges.tails) or draw(st.booleans()):
+            continue
+        edge = draw(st.integers(0, len(edges.tails) - 1))
+        line = topology.lines(number)[draw(st.integers(0, topology.num_ranks // topology.shape[number] - 1))]
+        change = LinkChange(number, int(line), tuple(sorted((int(edges.tails[edge]), int(edges.heads[edge])))), 0.0)
+        try:
+            name = f"{number}:{name_link(topology.dimensions, change)}@{line}"
+            found = break_links(topology, [name]) if broken else degrade_links(topology, {name: 0.5})
+            ranks = np.arange(topology.num_ranks)
+            links_of(found).routes(np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks)))
+            topology = found
+        except ConfigError:
+            continue  # no way was left
+    return topology
+
+
+@st.composite
+def topologies(draw, shapes=tuple(SHAPES), *, even=False):
+    """Products of dimensions of all kinds, with links of few speeds, some of them slower or broken."""
+    dimensions = []
+    for size in draw(st.sampled_from(shapes)):
+        kind = "even" if even else draw(st.sampled_from(["even"] * 4 + ["graph", "dragonfly"]))
+        strategies = {
+            "even": _dimensions(size),
+            "graph": fabrics(size).map(graph_dimension),
+            "dragonfly": dragonflies(size),
+        }
+        dimensions.append(draw(strategies[kind]))
+    topology = Topology("random", tuple(dimensions), draw(st.sampled_from([0.0, 1e-6])))
+    return topology if even or not draw(st.booleans()) else draw(changed(topology))
 
 
 @st.composite

@@ -32,7 +32,7 @@ def _schedules(best: dict[str, Algorithm]) -> dict[str, Scheduler]:
     def phase(placement: Placement, number: int, kind: str) -> tuple[Step, ...]:
         line = along(placement, number)
         within = math.prod(placement.shape[:number])
-        schedule = best[line.extents[0].dimension.kind].schedules[kind](line)
+        schedule = best.get(line.extents[0].dimension.kind, direct.ALGORITHM).schedules[kind](line)
         return on_dimension(schedule, number, fraction=1 / within)
 
     def up(placement: Placement) -> tuple[Step, ...]:

@@ -7,7 +7,8 @@ of time, groups or collectives.
 A route crosses the dimensions one after another, dimension 0 first, as `topology` says: the shorter way round a ring
 (at half way half of the message each way, over both at one rate), out of the port of the sender and into that of the
 receiver on a switch, which never blocks inside, over the link of the pair where all are connected, and up and down
-the bundles of a fat tree, over which messages spread evenly. A bundle is a port of the first rank below it.
+the bundles of a fat tree, over which messages spread evenly. A bundle is a port of the first rank below it. Graphs,
+dragonflies and lines with a broken link are routed over their edges instead, see `routing`.
 
 Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all their routes; n ranks along a dimension.
 """
@@ -15,42 +16,23 @@ Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all thei
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.dimension import UNEVEN
 from scaleout.errors import ConfigError
+from scaleout.faults import LinkChange, name_link
+from scaleout.network.ports import PORTS, Port
+from scaleout.network.routing import Local, router
 from scaleout.topology import Dimension, Topology
+from scaleout.wiring import Floats, Ints, edges_of, switches_of
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class Port:
-    """What a rank has of one dimension's links: the same on every rank.
-
-    Attributes
-    ----------
-    dimension : int
-        Its number; the number of dimensions for the rank's injection, which is in none.
-    role : str
-        ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches and trees), ``"pair"`` or
-        ``"injection"``.
-    bytes_per_s : float
-    offset : int
-        How much further along the dimension the other end lies, for links between two ranks.
-    span : int
-        Ranks along the dimension that share it: more than one for the bundles of a fat tree.
-    """
-
-    dimension: int
-    role: str
-    bytes_per_s: float
-    offset: int = 0
-    span: int = 1
+__all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
 
 
 class Routes(NamedTuple):
@@ -85,8 +67,42 @@ class Links:
 
     def bytes_per_s(self, links: Ints) -> Floats:
         """Return what links carry, one way, in the shape of `links`."""
+        if not self.topology.even:
+            return np.asarray(self.speeds.ravel()[links], np.float64)
         speeds = np.array([port.bytes_per_s for port in self.ports])
         return np.asarray(speeds[links // self.topology.num_ranks], np.float64)
+
+    @cached_property
+    def speeds(self) -> Floats:
+        """(P, R) what every link carries each way; 0 if it is broken, or not there."""
+        found = np.repeat([[port.bytes_per_s] for port in self.ports], self.topology.num_ranks, axis=1)
+        ranks = np.arange(self.topology.num_ranks)
+        for number, (dimension, weight) in enumerate(
+            zip(self.topology.dimensions, _weights(self.topology), strict=True)
+        ):
+            if dimension.fabric is not None:
+                edges = edges_of(dimension)
+                of_line = np.zeros((len(PORTS["graph"](dimension)), dimension.size))
+                of_line[edges.ports, edges.places] = edges.bytes_per_s
+                first = self._first(number)
+                found[first : first + len(of_line)] = of_line[:, ranks // weight % dimension.size]
+        for change in self.topology.changes:
+            weight = _weights(self.topology)[change.dimension]
+            edges = edges_of(self.topology.dimensions[change.dimension])
+            for edge in edges.between(*change.ends).tolist():
+                places = edges.places[edge] + np.arange(edges.spans[edge])
+                found[self._first(change.dimension) + edges.ports[edge], change.line + places * weight] *= change.factor
+        return found
+
+    def speeds_of(self, number: int, lines: Ints) -> Floats:
+        """(E, N) what the edges of a dimension carry each way, on the lines with these lowest ranks."""
+        edges, weight = edges_of(self.topology.dimensions[number]), _weights(self.topology)[number]
+        ports = self._first(number) + edges.ports
+        return np.asarray(self.speeds[ports[:, None], lines + edges.places[:, None] * weight], np.float64)
+
+    def _first(self, number: int) -> int:
+        """Return the first port of a dimension."""
+        return sum(port.dimension < number for port in self.ports)
 
     def name(self, link: int) -> str:
         """Name a link for the user.
@@ -101,8 +117,10 @@ class Links:
         if port.role == "injection":
             return f"injection of rank {rank}"
         kind = self.topology.dimensions[port.dimension].kind
-        if port.span > 1:
+        if port.span > 1 and port.role != "edge":
             return f"{kind} {port.dimension}: bundle over {port.span} places from rank {rank}, {port.role}"
+        if port.role == "edge":
+            return f"{kind} {port.dimension}: {self._name_edge(number, rank)}"
         if port.role in ("up", "down"):
             return f"{kind} {port.dimension}: port of rank {rank}, {port.role}"
         return f"{kind} {port.dimension}: {rank} -> {self._neighbour(port, rank)}"
@@ -112,6 +130,17 @@ class Links:
         if port.role == "injection":
             return 1, 1
         return _weights(self.topology)[port.dimension], port.span
+
+    def _name_edge(self, number: int, rank: int) -> str:
+        port = self.ports[number].dimension
+        dimension, weight = self.topology.dimensions[port], _weights(self.topology)[port]
+        place = rank // weight % dimension.size
+        edges = edges_of(dimension)
+        (edge, *_) = np.flatnonzero((edges.ports == number - self._first(port)) & (edges.places == place)).tolist()
+        line = rank - place * weight
+        names = [*(str(line + at * weight) for at in range(dimension.size)), *switches_of(dimension)]
+        on = f" on the line of rank {line}" if dimension.size < self.topology.num_ranks else ""
+        return f"{names[edges.tails[edge]]} -> {names[edges.heads[edge]]}{on}"
 
     def _neighbour(self, port: Port, rank: int) -> int:
         size = self.topology.shape[port.dimension]
@@ -140,14 +169,14 @@ class Links:
             zip(self.topology.dimensions, _weights(self.topology), strict=True)
         ):
             moving = np.flatnonzero(at[:, number] != to[:, number])
-            ends = (at[moving, number], to[moving, number])
-            local, hops = _WAYS[dimension.kind](dimension, ends)
+            lines = rank[moving] - at[moving, number] * weight
+            local, passed_s = self._ways(number, lines, (at[moving, number], to[moving, number]))
             message = moving[local.message]
             place = rank[message] + (local.place - at[message, number]) * weight
             parts.append(_Part(message, (first + local.port) * self.topology.num_ranks + place, local.share))
-            latency_s[moving] += hops * dimension.latency_s
+            latency_s[moving] += passed_s
             rank += (to[:, number] - at[:, number]) * weight
-            first += len(_PORTS[dimension.kind](dimension))
+            first += len(PORTS[dimension.kind](dimension))
         if len(self.ports) > first:
             leaving = np.flatnonzero(sources != destinations)
             links = first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]
@@ -156,6 +185,48 @@ class Links:
         order = np.argsort(message, kind="stable")
         offsets = np.concatenate(([0], np.cumsum(np.bincount(message, minlength=len(rank)))))
         return Routes(offsets.astype(np.int64), links[order], shares[order], latency_s)
+
+    def _ways(self, number: int, lines: Ints, ends: "_Ends") -> tuple[Local, Floats]:
+        """Links and latency of messages along one dimension: in closed form, or over the edges of their lines."""
+        dimension = self.topology.dimensions[number]
+        broken = {
+            line: changes
+            for (changed, line), changes in self.topology.changes_of_line.items()
+            if changed == number and not all(change.factor for change in changes)
+        }
+        if not broken and dimension.kind not in UNEVEN:
+            local, hops = _WAYS[dimension.kind](dimension, ends)
+            return local, dimension.latency_of(hops)
+        parts = []
+        latency_s = np.zeros(len(lines))
+        on_broken = np.isin(lines, list(broken))
+        for line, changes in [(-1, ()), *broken.items()]:
+            chosen = np.flatnonzero(~on_broken if line < 0 else lines == line)
+            local, latency_s[chosen] = self._ways_on(number, changes, (ends[0][chosen], ends[1][chosen]))
+            if not np.isfinite(latency_s[chosen]).all():
+                lost = chosen[np.argmax(np.isinf(latency_s[chosen]))]
+                self._refuse(
+                    number, changes, [int(lines[lost] + end[lost] * _weights(self.topology)[number]) for end in ends]
+                )
+            parts.append(Local(chosen[local.message], *local[1:]))
+        return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), latency_s
+
+    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: "_Ends") -> tuple[Local, Floats]:
+        dimension = self.topology.dimensions[number]
+        if not changes and dimension.kind not in UNEVEN:
+            local, hops = _WAYS[dimension.kind](dimension, ends)
+            return local, dimension.latency_of(hops)
+        broken = tuple(change.ends for change in changes if not change.factor)
+        return router(dimension, broken).ways(ends)
+
+    def _refuse(self, number: int, changes: tuple[LinkChange, ...], ends: list[int]) -> NoReturn:
+        broken = [name_link(self.topology.dimensions, change) for change in changes if not change.factor]
+        raise ConfigError(
+            f"no way is left from rank {ends[0]} to rank {ends[1]} along dimension {number} "
+            f"({self.topology.dimensions[number].kind}) of topology {self.topology.name!r}: broken there "
+            f"{'is link' if len(broken) == 1 else 'are links'} {', '.join(broken)}; keep the link, degrade it instead, "
+            f"or leave such ranks out of the job (messages do not detour through other dimensions)"
+        )
 
 
 def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) -> Links:
@@ -175,7 +246,7 @@ def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) 
     ports = [
         replace(port, dimension=number)
         for number, dimension in enumerate(topology.dimensions)
-        for port in _PORTS[dimension.kind](dimension)
+        for port in PORTS[dimension.kind](dimension)
     ]
     if injection_bytes_per_s is not None:
         if not injection_bytes_per_s > 0:
@@ -192,15 +263,6 @@ class _Part(NamedTuple):
     share: Floats
 
 
-class _Local(NamedTuple):
-    """The same within lines of one dimension: a link is a port at a place along the line."""
-
-    message: Ints
-    port: Ints
-    place: Ints
-    share: Floats
-
-
 _Ends = tuple[Ints, Ints]
 
 
@@ -209,43 +271,7 @@ def _weights(topology: Topology) -> list[int]:
     return [math.prod(topology.shape[:number]) for number in range(len(topology.shape))]
 
 
-def _ring_ports(dimension: Dimension) -> list[Port]:
-    ports = [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
-    return ports[: max(0, dimension.size - 1)]
-
-
-def _mesh_ports(dimension: Dimension) -> list[Port]:
-    """Two ports each; the last rank's next and the first one's previous are never used."""
-    return [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
-
-
-def _switch_ports(dimension: Dimension) -> list[Port]:
-    return [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")] if dimension.size > 1 else []
-
-
-def _pair_ports(dimension: Dimension) -> list[Port]:
-    return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
-
-
-def _tree_ports(dimension: Dimension) -> list[Port]:
-    return [
-        Port(0, role, dimension.bytes_per_s * ports, span=span)
-        for span, ports in dimension.levels
-        for role in ("up", "down")
-    ]
-
-
-_PORTS: dict[str, Callable[[Dimension], list[Port]]] = {
-    "ring": _ring_ports,
-    "mesh": _mesh_ports,
-    "switch": _switch_ports,
-    "fully_connected": _pair_ports,
-    "fat_tree": _tree_ports,
-}
-"""Kind of dimension to the ports of a rank in it."""
-
-
-def _around(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+def _around(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
     """Links of a ring; two ranks have one link, so one way only."""
     n, (source, destination) = dimension.size, ends
     ahead = (destination - source) % n
@@ -253,14 +279,14 @@ def _around(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
     return _along(n, source, np.minimum(ahead, n - ahead), (2 * ahead <= n, (2 * ahead > n) | halved), halved)
 
 
-def _on_line(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+def _on_line(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
     """Links of a mesh."""
     source, destination = ends
     up = destination > source
     return _along(dimension.size, source, np.abs(destination - source), (up, ~up), np.zeros(len(up), bool))
 
 
-def _along(n: int, source: Ints, hops: Ints, ways: tuple[Flags, Flags], halved: Flags) -> tuple[_Local, Ints]:
+def _along(n: int, source: Ints, hops: Ints, ways: tuple[Flags, Flags], halved: Flags) -> tuple[Local, Ints]:
     """Links from place to place, to the next or to the previous; messages that go both ways are halved."""
     parts = []
     for port, (step, chosen) in enumerate(zip((1, -1), ways, strict=True)):
@@ -268,19 +294,19 @@ def _along(n: int, source: Ints, hops: Ints, ways: tuple[Flags, Flags], halved: 
         message = np.repeat(taken, hops[taken])
         gone = np.arange(len(message)) - np.repeat(np.cumsum(hops[taken]) - hops[taken], hops[taken])
         place = (source[message] + step * gone) % n
-        parts.append(_Local(message, np.full(len(message), port), place, np.where(halved[message], 0.5, 1.0)))
-    return _Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
+        parts.append(Local(message, np.full(len(message), port), place, np.where(halved[message], 0.5, 1.0)))
+    return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
 
 
-def _through(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+def _through(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
     """Ports of a switch: the sender's up, the receiver's down."""
     del dimension
     count = len(ends[0])
     ports = np.repeat([0, 1], count)
-    return _Local(np.tile(np.arange(count), 2), ports, np.concatenate(ends), np.ones(2 * count)), np.ones(count, int)
+    return Local(np.tile(np.arange(count), 2), ports, np.concatenate(ends), np.ones(2 * count)), np.ones(count, int)
 
 
-def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
     """Bundles up to the lowest level that joins both ends, and down from it."""
     source, destination = ends
     parts = []
@@ -290,23 +316,23 @@ def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
         hops[message] += 2
         for way, end in enumerate(ends):
             place = end[message] // span * span
-            parts.append(_Local(message, np.full(len(message), 2 * level + way), place, np.ones(len(message))))
-    return _Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
+            parts.append(Local(message, np.full(len(message), 2 * level + way), place, np.ones(len(message))))
+    return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
 
 
-def _straight(dimension: Dimension, ends: _Ends) -> tuple[_Local, Ints]:
+def _straight(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
     """The link of each pair."""
     source, destination = ends
     count = len(source)
     port = (destination - source) % dimension.size - 1
-    return _Local(np.arange(count), port, source, np.ones(count)), np.ones(count, int)
+    return Local(np.arange(count), port, source, np.ones(count)), np.ones(count, int)
 
 
-_WAYS: dict[str, Callable[[Dimension, _Ends], tuple[_Local, Ints]]] = {
+_WAYS: dict[str, Callable[[Dimension, _Ends], tuple[Local, Ints]]] = {
     "ring": _around,
     "mesh": _on_line,
     "switch": _through,
     "fully_connected": _straight,
     "fat_tree": _over_tree,
 }
-"""Kind of dimension to the links of messages along it, and to their hops."""
+"""Kind of dimension, if even, to the links of messages along it, and to their hops."""

@@ -1,7 +1,8 @@
 """Load of a step: how many messages the busiest link carries, and how far the farthest message goes.
 
 Maps a `Step` on a `Placement` to a `Load`, with all groups of the axis active at once. Symmetric patterns on grids
-have closed forms, below; all else (trees, irregular groups) is routed message by message over the members' grid.
+have closed forms, below; all else (trees, irregular groups) is routed message by message over the members' grid, and
+where it matters where the group lies, over the links themselves, together with the messages of its siblings.
 
 The groups that interleave on a ring send the same messages, each a position further on, so on a ring of positions
 the busiest link carries ``s`` times what it would if the members were neighbours, and each hop is ``s`` links.
@@ -11,16 +12,20 @@ Symbols: p members; m members along a dimension; n ranks along it; s stride; k d
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from scaleout.collectives.step import Everyone, Exchange, Messages, Ring, Shift, Step, transfers
-from scaleout.placement import Extent, Placement
+from scaleout.network.links import Floats, Links, Routes, links_of
+from scaleout.network.symmetry import symmetry
+from scaleout.placement import Extent, Placement, siblings
 
-Floats = npt.NDArray[np.float64]
+_AT_ONCE = 2**18
+"""Messages that are routed at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ def load_of(step: Step, placement: Placement) -> Load:
     placement : Placement
         The group.
     """
+    if placement.topology is not None:
+        return _over_links(step, placement)
     closed_form = _CLOSED_FORMS.get(type(step.pattern))
     if not placement.regular or closed_form is None:
         return _routed(transfers(step, placement), placement)
@@ -64,7 +71,7 @@ def load_of(step: Step, placement: Placement) -> Load:
     seconds_per_byte = {}
     for number, (messages, hops) in zip(numbers, closed_form(step.pattern, extents), strict=True):
         dimension = placement.extents[number].dimension
-        latency_s += hops * dimension.latency_s
+        latency_s += dimension.latency_of(hops) if hops else 0.0
         if messages:
             seconds_per_byte[number] = np.array([messages * step.fraction / dimension.bytes_per_s])
     return Load(latency_s, seconds_per_byte)
@@ -184,6 +191,83 @@ def _climbed(extent: Extent, leaving: Sequence[float]) -> tuple[float, int]:
     return max(load for load, _ in crossed), crossed[-1][1]
 
 
+def _over_links(step: Step, placement: Placement) -> Load:
+    """Route the messages of a group and its siblings over the links; count those links that the group itself uses."""
+    assert placement.topology is not None
+    links = links_of(placement.topology)
+    groups: tuple[tuple[int, ...], ...] = (placement.ranks,)
+    if placement.regular:
+        groups = tuple(sorted(siblings(placement.topology, placement.ranks)))
+    if isinstance(step.pattern, Everyone) and step.dimensions is None:
+        latency_s, carried = _everyone_over_links(links, groups)
+        mine = np.flatnonzero(carried)
+        if len(groups) > 1:
+            latency_s, alone = _everyone_over_links(links, (tuple(sorted(placement.ranks)),))
+            mine = np.flatnonzero(alone)
+        carried = carried * step.fraction
+    else:
+        each = replace(step, fraction=1.0, repeat=1)
+        latency_s, mine = _of_group(links, placement, each)
+        carried = _of_siblings(links, replace(placement, ranks=()), groups, each) * step.fraction
+    busy = np.zeros(len(links))
+    busy[mine] = carried[mine] / links.bytes_per_s(mine)
+    differ = np.flatnonzero(np.ptp(placement.topology.coordinates(placement.ranks), axis=0)).tolist()
+    of_link = np.repeat([port.dimension for port in links.ports], placement.topology.num_ranks)
+    by_extent = {extent: busy[of_link == number] for extent, number in enumerate(differ)}
+    return Load(latency_s, {extent: seconds for extent, seconds in by_extent.items() if seconds.any()})
+
+
+def _routes(
+    links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step
+) -> tuple[Routes, Floats]:
+    """Routes of a step of some groups, and the weight of each message."""
+    sources, destinations, weights = transfers(step, placement)
+    ranks = np.array(groups)
+    return links.routes(ranks[:, sources].ravel(), ranks[:, destinations].ravel()), np.tile(weights, len(groups))
+
+
+@lru_cache(maxsize=256)
+def _of_group(links: Links, placement: Placement, step: Step) -> tuple[float, npt.NDArray[np.int64]]:
+    """Latency of the farthest message of a group, and the links that its messages use."""
+    routes, _ = _routes(links, placement, (placement.ranks,), step)
+    return float(routes.latency_s.max(initial=0.0)), np.unique(routes.links)
+
+
+@lru_cache(maxsize=256)
+def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step) -> Floats:
+    """(L,) bytes on each link of a step of all groups, for each byte of the collective."""
+    routes, weights = _routes(links, placement, groups, step)
+    each = np.repeat(weights, np.diff(routes.offsets))
+    return np.bincount(routes.links, routes.shares * each, minlength=len(links)).astype(np.float64)
+
+
+@lru_cache(maxsize=64)
+def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[float, Floats]:
+    """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone in its group.
+
+    Of senders that are alike by a symmetry of links and groups one is routed, for all.
+    """
+    topology = links.topology
+    family = np.full(topology.num_ranks, -1)
+    for number, group in enumerate(groups):
+        family[list(group)] = number
+    found = symmetry(topology, [family])
+    fixing = np.array([found.fixing(*links.spread(port)) for port in links.ports], np.float64)
+    standing = found.first(np.arange(topology.num_ranks))
+    carried, latency_s = np.zeros(len(links)), 0.0
+    for group in groups:
+        members = np.array(group)
+        senders = members[standing[members] == members]
+        for some in np.array_split(senders, math.ceil(len(senders) * len(members) / _AT_ONCE)) if len(senders) else ():
+            routes = links.routes(np.repeat(some, len(members)), np.tile(members, len(some)))
+            ports, places = np.divmod(routes.links, topology.num_ranks)
+            stands = ports * topology.num_ranks + standing[places]
+            carried += np.bincount(stands, routes.shares * fixing[ports], minlength=len(links))
+            latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
+    everywhere = np.arange(len(links.ports))[:, None] * topology.num_ranks + standing
+    return latency_s, carried[everywhere.ravel()]
+
+
 _CLOSED_FORMS: dict[type, Callable[[Any, tuple[Extent, ...]], list[tuple[float, int]]]] = {
     Ring: _ring,
     Everyone: _everyone,
@@ -211,7 +295,7 @@ def _routed(messages: Messages, placement: Placement) -> Load:
             count = math.prod(sizes)
             ends = (at[number, moving], to[number, moving])
             links, hops = _LINES[extent.dimension.kind](extent, (lines, count), ends, messages.weights[moving])
-            latency_s[moving] += hops * extent.dimension.latency_s
+            latency_s[moving] += extent.dimension.latency_of(hops)
             seconds_per_byte[number] = links / extent.dimension.bytes_per_s
         at[number] = to[number]
     return Load(float(latency_s.max(initial=0.0)), seconds_per_byte)

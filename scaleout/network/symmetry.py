@@ -3,7 +3,8 @@
 Maps a topology and the groups of a job to a `Symmetry`: turns of *digits*. A rank is a number with mixed radices,
 and turning a digit adds one to it, modulo its radix, on all ranks at once. On a ring a turn of the whole ring by
 some places is a symmetry of the links; on a switch any digit of the place may turn,
-on a fat tree any digit within a level, on a mesh none. A turn counts if it also takes
+on a fat tree any digit within a level, on a dragonfly any within a router and all groups together, on a mesh or a
+graph none. Links that are slower or broken must come to lie on their like. A turn counts if it also takes
 every group of every family to a group of the family, and every rank to one of the same role. All ranks, links and
 messages that turns take to each other are alike at any time, if they were at the start; the one whose turned
 digits (its sender's, for a message) are zero stands for all.
@@ -11,14 +12,16 @@ digits (its sender's, for a message) are zero stands for all.
 Symbols: R ranks; n ranks along a dimension; m radix of a digit; s places from one value of the digit to the next.
 """
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from scaleout.network.links import Ints
+from scaleout.network.links import Ints, links_of
 from scaleout.topology import Dimension, Topology
 
 
@@ -87,8 +90,12 @@ def symmetry(
     ranks = np.arange(topology.num_ranks)
     codes = [(pairs, np.sort(pairs[0] * topology.num_ranks + pairs[1])) for pairs in messages]
 
+    speeds = links_of(topology).speeds if topology.changes else np.zeros((0, len(ranks)))
+
     def keeps(digit: Digit) -> bool:
         turned = _turned(digit, ranks)
+        if (speeds[:, turned] != speeds).any():
+            return False
         if roles is not None and (roles[turned] != roles).any():
             return False
         return all(_kept(column, turned) for column in families) and all(
@@ -115,8 +122,10 @@ def symmetry(
 def _radices(dimension: Dimension, s: int) -> list[int]:
     """Radices of the digits that may start at a place value, the largest first."""
     left = _room(dimension, s)
-    if dimension.kind == "mesh":
+    if dimension.kind in ("mesh", "graph") or (dimension.kind == "dragonfly" and _is_router(dimension, s)):
         return []
+    if dimension.kind == "dragonfly" and s >= math.prod(dimension.radices[:2]):
+        return [left]
     if dimension.kind in ("ring", "fully_connected"):
         return [left]
     return [m for m in range(left, 1, -1) if left % m == 0]
@@ -124,10 +133,16 @@ def _radices(dimension: Dimension, s: int) -> list[int]:
 
 def _room(dimension: Dimension, s: int) -> int:
     """Largest radix that a digit of place value `s` may have: up to the end of the dimension, or of its tree level."""
-    if dimension.kind != "fat_tree":
+    if dimension.kind not in ("fat_tree", "dragonfly"):
         return dimension.size // s
-    ends = [*(span for span, _ in dimension.levels), dimension.size]
-    return next(end for end in ends if end > s) // s
+    ends = list(itertools.accumulate(dimension.radices, operator.mul))
+    return int(next(end for end in ends if end > s) // s)
+
+
+def _is_router(dimension: Dimension, s: int) -> bool:
+    """Whether a digit counts the routers of a dragonfly's group, of which each has other global links."""
+    ranks, routers, _ = dimension.radices
+    return ranks <= s < ranks * routers
 
 
 def _turned(digit: Digit, ranks: Ints) -> Ints:
