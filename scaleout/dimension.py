@@ -155,7 +155,9 @@ class Dimension:
 def graph_dimension(fabric: Fabric, *, link: str = "") -> Dimension:
     """Return the dimension that a fabric is."""
     speeds, latencies = [link.bytes_per_s for link in fabric.links], [link.latency_s for link in fabric.links]
-    return Dimension("graph", fabric.num_ranks, max(speeds, default=1.0), min(latencies, default=0.0), fabric=fabric, link=link)
+    return Dimension(
+        "graph", fabric.num_ranks, max(speeds, default=1.0), min(latencies, default=0.0), fabric=fabric, link=link
+    )
 
 
 def _check_levels(dimension: Dimension) -> None:

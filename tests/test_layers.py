@@ -17,7 +17,8 @@ LAYERS = tuple(
     """
     errors units config library operation_counts operations
     device interpolation kernel_guesses kernel_models kernel_table kernels
-    graph splice program timing transport fabric dimension wiring faults topology peers placement parallelism pipelines workload
+    graph splice program timing transport fabric dimension wiring faults topology peers placement
+    parallelism pipelines workload
     chakra astra pytorch collectives generators schedule operators network
     engine fold job result simulation analysis study astra_result astra_physical
     validate measure timeline plot heat_map report describe cli
