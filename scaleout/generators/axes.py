@@ -1,7 +1,8 @@
 """The process groups of a job, made as they are first asked for, and who shares which parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from scaleout.generators.tape import Sharing
 from scaleout.program import GroupFamily
@@ -10,23 +11,26 @@ from scaleout.workload.training import Training
 
 @dataclass
 class Axes:
-    """Families of groups by the name of their axis, in the order in which they were asked for."""
+    """Families of groups by the name of their axis, in the order in which they were asked for.
+
+    Who shares what is known from the degrees alone; ranks are listed only when `families` is read.
+    """
 
     workload: Training
-    families: list[GroupFamily] = field(default_factory=list)
-    _numbers: dict[str, int] = field(default_factory=dict)
+    _makers: dict[str, Callable[[], GroupFamily]] = field(default_factory=dict)
+
+    @property
+    def families(self) -> tuple[GroupFamily, ...]:
+        """The families."""
+        return tuple(make() for make in self._makers.values())
 
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
-        if axis not in self._numbers:
-            self._add(axis, self.workload.mesh.groups(axis))
-        return self._numbers[axis]
+        return self._number(axis, lambda: self.workload.mesh.groups(axis))
 
     def at(self, name: str, places: Sequence[Sequence[int]]) -> int:
         """Return the family of the ranks of each pipeline that stand at the same list of places of it."""
-        if name not in self._numbers:
-            self._add(name, self.workload.mesh.at(name, places))
-        return self._numbers[name]
+        return self._number(name, lambda: self.workload.mesh.at(name, places))
 
     def dense(self) -> Sharing:
         """Say who shares the parameters that are no expert's."""
@@ -41,12 +45,15 @@ class Axes:
         degree = self.workload.mesh.degree(axis)
         if degree == 1 or shard in (1, degree):
             return Sharing(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
-        if f"{axis}_shard" not in self._numbers:
-            for family in self.workload.mesh.split(axis, shard):
-                self._add(family.name, family)
-        within, copies = self._numbers[f"{axis}_shard"], self._numbers[f"{axis}_copy"]
+        within, copies = (
+            self._number(f"{axis}_{part}", partial(self._part, axis, shard, which))
+            for which, part in enumerate(("shard", "copy"))
+        )
         return Sharing(within, shard, sharded=True, copies=copies, num_copies=degree // shard)
 
-    def _add(self, name: str, family: GroupFamily) -> None:
-        self._numbers[name] = len(self.families)
-        self.families.append(family)
+    def _part(self, axis: str, shard: int, which: int) -> GroupFamily:
+        return self.workload.mesh.split(axis, shard)[which]
+
+    def _number(self, name: str, make: Callable[[], GroupFamily]) -> int:
+        self._makers.setdefault(name, make)
+        return list(self._makers).index(name)

@@ -141,6 +141,7 @@ def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int) -> int:
     forward = tape.branch()
     y = layer(forward, x)
     tape.again_bytes = max(tape.again_bytes, forward.kept_bytes + forward.again_bytes)
+    tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
 
     def backward(dy: int) -> int:
         again = tape.again()

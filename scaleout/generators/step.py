@@ -36,7 +36,7 @@ def generate(workload: Transformer) -> Program:
         chunks=workload.chunks,
     )
     graphs = tuple(_Rank(workload, axes, stages[place], place).write(order) for place, order in enumerate(orders))
-    return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), tuple(axes.families))
+    return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
 
 
 def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:

@@ -172,6 +172,8 @@ class Tape:
         What the layers keep for backward.
     again_bytes : float
         The most that a part which backward computes again keeps meanwhile.
+    all_again_bytes : float
+        What all parts that backward computes again keep together, where gradients of weights are put off.
     parameters : dict
         Name of a bucket to the parameters that its layers hold.
     phase_suffix : str
@@ -184,6 +186,7 @@ class Tape:
     actions: list[Action] = field(default_factory=list)
     kept_bytes: float = 0.0
     again_bytes: float = 0.0
+    all_again_bytes: float = 0.0
     parameters: dict[str, int] = field(default_factory=dict)
     phase_suffix: str = "_forward"
 

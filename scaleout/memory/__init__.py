@@ -1,0 +1,191 @@
+"""Workload to the bytes that its ranks hold: what stands all through a step, and activations as micro-batches pass.
+
+What a layer holds is counted by the generators as they write it (`Tape.kept_bytes`, `Tape.parameters`); layers that are
+alike are written once. How many micro-batches are in flight, and when, follows from the order of the pipeline schedule,
+so nothing is simulated. Left out: temporary results that no layer keeps, the allocator's fragments, and the libraries'
+own memory.
+
+Gradients stand all through a step, where they are added up and reduced in place; where they are sharded, one bucket of
+whole ones is a communication buffer. Where the backward is in two parts, all that is kept waits for the second.
+
+Symbols: p places of the pipeline; v model chunks of a rank; K moments that can be the peak of a place.
+Source: Korthikanti et al., arXiv:2205.05198 (activations); Rajbhandari et al., ZeRO, arXiv:1910.02054 (states).
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.generators.axes import Axes
+from scaleout.memory.moments import Index, moments_of
+from scaleout.memory.parts import Held, Units, units_of_stages
+from scaleout.memory.standing import standing
+from scaleout.pipelines import PIPELINES, Slot, orders
+from scaleout.workload import Moe, Transformer
+
+Floats = npt.NDArray[np.float64]
+
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "communication_buffers",
+    "kv_cache",
+    "activations",
+    "recomputed_activations",
+)
+"""What memory is held for."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that a rank holds, and when.
+
+    Attributes
+    ----------
+    place : int
+        Place of the rank in its pipeline.
+    bytes_of : mapping
+        Bytes of each of `KINDS`.
+    in_flight : tuple of int
+        Micro-batches whose activations it holds then, for each of its chunks; empty without a backward.
+    slot : Slot
+        What it runs then; empty without a backward.
+    slot_number, num_slots : int
+        Which of its slots that is.
+    """
+
+    place: int
+    bytes_of: Mapping[str, float]
+    in_flight: tuple[int, ...] = ()
+    slot: Slot = ()
+    slot_number: int = 0
+    num_slots: int = 0
+
+    @property
+    def total_bytes(self) -> float:
+        """All kinds together."""
+        return sum(self.bytes_of.values())
+
+    @property
+    def moment(self) -> str:
+        """The moment in words."""
+        if not self.slot:
+            return "all through the pass"
+        steps = " and ".join(
+            f"{step.action.name.lower().replace('_', ' ')} of micro-batch {step.microbatch}"
+            + (f", chunk {step.chunk}" if len(self.in_flight) > 1 else "")
+            for step in self.slot
+        )
+        flying = " + ".join(map(str, self.in_flight))
+        return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} micro-batches in flight"
+
+
+def peak(workload: Transformer) -> Peak:
+    """Return the most that any rank of a job holds, and when, from the order of its pipeline alone."""
+    ledger = Ledger.of(workload)
+    return ledger.peak_of(int(ledger.peak_bytes.argmax()))
+
+
+def peaks(workload: Transformer) -> list[Peak]:
+    """Return the most that the ranks of each place of the pipeline hold, and when."""
+    ledger = Ledger.of(workload)
+    return [ledger.peak_of(place) for place in range(workload.pipeline_parallel)]
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """What the ranks of each place of the pipeline hold.
+
+    Attributes
+    ----------
+    workload : Transformer
+    stages : sequence of sequence of Held
+        For each place, its chunks.
+    standing : sequence of mapping
+        For each place, the bytes of each of `KINDS` that it holds all through a step.
+    activation_bytes, recomputed_bytes : (p,)
+        At the moment when they are highest together.
+    peak_bytes : (p,)
+        With what stands.
+    peak_moment : (p,)
+        Which moment of `moments_of` that is.
+    """
+
+    workload: Transformer
+    stages: Sequence[Sequence[Held]]
+    standing: Sequence[Mapping[str, float]]
+    activation_bytes: Floats
+    recomputed_bytes: Floats
+    peak_bytes: Floats
+    peak_moment: Index
+
+    @classmethod
+    def of(cls, workload: Transformer) -> "Ledger":
+        """Count them."""
+        units = units_of_stages(workload)
+        numbers = _stages_of_places(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
+        of_stage = [sum((held.times(count) for held, count in stage), Held()) for stage in units]
+        stages = [[of_stage[number] for number in place] for place in numbers]
+        axes = Axes(workload)
+        sharing = (axes.dense(), axes.experts() if isinstance(workload, Moe) else axes.dense())
+        alike: dict[tuple[Units, ...], Mapping[str, float]] = {}
+        of_place = []
+        for place in numbers:
+            held = tuple(units[number] for number in place)
+            if held not in alike:
+                alike[held] = standing(workload, held, sharing)
+            of_place.append(alike[held])
+        activations, recomputed, moment = _highest(workload, stages)
+        total = np.array([sum(each.values()) for each in of_place]) + activations + recomputed
+        return cls(workload, stages, of_place, activations, recomputed, total, moment)
+
+    def peak_of(self, place: int) -> Peak:
+        """Return the most that the ranks of a place hold."""
+        activations = (float(self.activation_bytes[place]), float(self.recomputed_bytes[place]))
+        bytes_of = {**self.standing[place], **dict(zip(KINDS[-2:], activations, strict=True))}
+        if self.workload.mode != "training":
+            return Peak(place, bytes_of)
+        moments, row = moments_of(self.workload), int(self.peak_moment[place])
+        order = orders(
+            self.workload.pipeline_schedule,
+            stages=self.workload.pipeline_parallel,
+            microbatches=self.workload.num_microbatches,
+            chunks=self.workload.chunks,
+        )[place]
+        slot = int(moments.slot[row])
+        return Peak(place, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
+
+
+def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Index]:
+    """Return the most activations that each place holds, kept and computed again, and at which moment, shape (p,) each.
+
+    A pass without backward holds at most what one of its layers would keep for it.
+    """
+    if workload.mode != "training":
+        layers = [held for stage in units_of_stages(workload) for held, _ in stage]
+        one = np.array([max(held.kept_bytes + held.again_bytes for held in layers)])
+        return one, np.zeros(1), np.zeros(1, np.int64)
+    kept, again, all_again = (
+        np.array([[getattr(held, name) for held in place] for place in stages])
+        for name in ("kept_bytes", "again_bytes", "all_again_bytes")
+    )
+    moments = moments_of(workload)
+    of = moments.place
+    held = (moments.in_flight * kept[of]).sum(axis=1)
+    recomputed = np.zeros(len(held))
+    if again.any():
+        recomputed = (moments.again * again[of] + moments.waiting * all_again[of]).sum(axis=1)
+    total = held + recomputed
+    at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
+    first = at[np.searchsorted(of[at], np.arange(len(stages)))]
+    return held[first], recomputed[first], first
+
+
+@functools.lru_cache(maxsize=512)
+def _stages_of_places(name: str, p: int, v: int) -> tuple[tuple[int, ...], ...]:
+    pipeline = PIPELINES[name]
+    return tuple(tuple(pipeline.stage_of(place, chunk, p, v) for chunk in range(v)) for place in range(p))

@@ -1,0 +1,248 @@
+"""Memory: published activations, bytes worked by hand, and what is counted part by part against whole stages.
+
+Symbols: s tokens of a sequence; b sequences of a micro-batch; h hidden; a heads; L layers; t, p degrees of tensor and
+pipeline parallelism; v chunks; V vocabulary.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.errors import ConfigError
+from scaleout.generators.axes import Axes
+from scaleout.generators.step import stages_of
+from scaleout.memory import KINDS, Ledger, peak, peaks
+from scaleout.memory.moments import moments_of
+from scaleout.pipelines import PIPELINES, Action
+from scaleout.pipelines.blocks import blocks
+from scaleout.workload import KINDS as KINDS_OF_WORKLOAD
+from scaleout.workload import load_workload
+
+GIB = 2**30
+HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
+SMALL = {"hidden": 64, "layers": 8, "heads": 16, "ffn": 224, "vocabulary": 320, "sequence": 48, "batch_per_replica": 8}
+MIXTURE = SMALL | {"kind": "moe", "kv_heads": 8, "activation": "swiglu", "experts": 8, "top_k": 2, "dense_layers": 3}
+LATENT = {"query_rank": 24, "key_value_rank": 16, "plain_dim": 8, "rotary_dim": 4, "value_dim": 8}
+
+
+def workload(keys):
+    keys = HEADER | {"kind": "transformer"} | keys
+    return KINDS_OF_WORKLOAD[keys["kind"]].model_validate(keys)
+
+
+# ---- Published: Korthikanti et al., arXiv:2205.05198, Fig. 1, GiB of a GPU
+
+PUBLISHED = {
+    "megatron-22b": (45.5625, 59.25, 9.5625),
+    "megatron-175b": (45.5625, 66.84375, 12.3515625),
+    "megatron-530b": (31.640625, 114.0234375, 23.076171875),
+    "megatron-1t": (32.958984375, 131.25, 26.5625),
+}
+"""Parameters and optimizer; activations without recompute; with sequence parallelism and selective recompute."""
+
+NONE = {"sequence_parallel": False, "recompute": "none", "keep_gathered": True}
+
+
+def test_activations_as_published():
+    errors = []
+    for name, (_, plain, selective) in PUBLISHED.items():
+        for changes, published in ((NONE, plain), ({}, selective)):
+            errors.append(peak(load_workload(name, changes)).bytes_of["activations"] / GIB / published - 1)
+    assert np.mean(np.abs(errors)) < 0.03
+    assert min(errors) > 0  # the paper leaves out embedding, head and loss
+
+
+def test_parameters_and_optimizer_as_published():
+    """The paper counts 18 bytes a parameter of the layers; the table of the first stage comes on top."""
+    for name, (published, _, _) in PUBLISHED.items():
+        found = peak(load_workload(name)).bytes_of
+        job = load_workload(name)
+        table = 18 * job.vocabulary // job.tensor_parallel * job.hidden
+        states = found["parameters"] + found["gradients"] + found["optimizer_states"]
+        assert states - table == pytest.approx(published * GIB, rel=2e-3)
+
+
+def test_175b_by_hand():
+    """``s b h L (10 + 24 / t + 5 a s / (h t)) (1 + (p - 1) / (p v))`` of the layers, on the first place."""
+    job = load_workload("megatron-175b", NONE | {"vocabulary": 0})
+    s, h, a, t, p, v, layers = 2048, 12288, 96, 8, 8, 3, 96
+    formula = s * h * layers * (10 + 24 / t + 5 * a * s / (h * t)) * (1 + (p - 1) / (p * v))
+    found = peak(job)
+    assert found.bytes_of["activations"] == pytest.approx(formula, rel=1e-12)
+    assert (found.place, sum(found.in_flight)) == (0, v * p + p - 1)
+    assert formula / GIB == pytest.approx(66.84375, rel=1e-6)
+
+
+# ---- Parts and whole stages
+
+JOBS = st.fixed_dictionaries(
+    {
+        "tensor_parallel": st.sampled_from([1, 2, 4]),
+        "context_parallel": st.sampled_from([1, 2]),
+        "pipeline_parallel": st.sampled_from([1, 2, 4]),
+        "pipeline_schedule": st.sampled_from(sorted(PIPELINES)),
+        "microbatch": st.sampled_from([1, 2]),
+        "sequence_parallel": st.booleans(),
+        "keep_gathered": st.booleans(),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "attention": st.sampled_from(["flash", "unfused"]),
+        "context_exchange": st.sampled_from(["ring", "all_gather"]),
+        "dropout": st.booleans(),
+        "tied_embedding": st.booleans(),
+        "vocabulary": st.sampled_from([0, 320]),
+        "zero": st.sampled_from([0, 1, 2, 3]),
+        "data_parallel": st.sampled_from([1, 4]),
+        "dtype": st.sampled_from(["bf16", "fp32"]),
+        "latent": st.sampled_from([None, LATENT]),
+    }
+)
+
+
+def valid(keys):
+    """The workload of some keys, or None if they cannot be."""
+    try:
+        return workload(keys)
+    except (ConfigError, ValueError):
+        return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS, st.sampled_from([SMALL, MIXTURE]), st.sampled_from([(), (1, 3, 0, 4)]))
+def test_parts_add_up_to_whole_stages(keys, model, uneven):
+    job = valid(model | keys | {"stage_layers": uneven, "batch_per_replica": 16})
+    if job is None:
+        return
+    for place, stages in zip(Ledger.of(job).stages, stages_of(job, Axes(job)), strict=True):
+        for part, stage in zip(place, stages, strict=True):
+            tape = stage.tape
+            assert part.kept_bytes == pytest.approx(tape.kept_bytes)
+            assert part.again_bytes == pytest.approx(tape.again_bytes)
+            assert part.all_again_bytes == pytest.approx(tape.all_again_bytes)
+            assert part.parameters == (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS, st.sampled_from([SMALL, MIXTURE]))
+def test_the_peak_is_that_of_all_slots(keys, model):
+    """Oracle: go through the slots of each place one by one and add up what is held."""
+    job = valid(model | keys | {"batch_per_replica": 16})
+    if job is None:
+        return
+    found = blocks(
+        job.pipeline_schedule, stages=job.pipeline_parallel, microbatches=job.num_microbatches, chunks=job.chunks
+    )
+    for place, (stages, order, highest) in enumerate(zip(Ledger.of(job).stages, found.orders, peaks(job), strict=True)):
+        most = 0.0
+        kept, waiting = set(), set()
+        for slot in order:
+            again = 0.0
+            for step in slot:
+                key, held = (step.chunk, step.microbatch), stages[step.chunk]
+                if step.action == Action.FORWARD:
+                    kept.add(key)
+                elif step.action == Action.INPUT_GRADIENT:
+                    waiting.add(key)
+                elif step.action == Action.BACKWARD:
+                    again += held.again_bytes
+            total = sum(stages[chunk].kept_bytes for chunk, _ in kept)
+            total += sum(stages[chunk].all_again_bytes for chunk, _ in waiting) + again
+            most = max(most, total)
+            done = {(s.chunk, s.microbatch) for s in slot if s.action in (Action.BACKWARD, Action.WEIGHT_GRADIENT)}
+            kept -= done
+            waiting -= done
+        assert highest.place == place
+        assert highest.bytes_of["activations"] + highest.bytes_of["recomputed_activations"] == pytest.approx(most)
+    worst = max(peaks(job), key=lambda each: each.total_bytes)
+    assert peak(job).total_bytes == pytest.approx(worst.total_bytes)
+
+
+# ---- By hand
+
+MODEL = SMALL | {"vocabulary": 0, "norm": "rms_norm"}
+LAYER = 4 * 64 * 64 + 2 * 64 * 224 + 2 * 64
+"""Parameters of a layer: attention, network, two norms."""
+ALL = 8 * LAYER + 64
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [(0, (2, 4, 12)), (1, (2, 4, 12 / 4)), (2, (2, 4 / 4, 12 / 4)), (3, (2 / 4, 4 / 4, 12 / 4))],
+)
+def test_zero_divides_states_then_gradients_then_parameters(zero, expected):
+    job = workload(MODEL | {"zero": zero, "data_parallel": 4, "gradient_dtype": "fp32"})
+    found = peak(job).bytes_of
+    assert [found[kind] / ALL for kind in KINDS[:3]] == pytest.approx(list(expected), rel=1e-6)
+
+
+def test_hybrid_sharding_divides_by_the_ranks_that_shard():
+    job = workload(MODEL | {"zero": 3, "data_parallel": 8, "context_parallel": 2, "shard_ranks": 4})
+    assert peak(job).bytes_of["parameters"] == 2 * ALL / 4
+
+
+def test_states_of_the_optimizer():
+    for keys, each in (
+        ({}, 12),
+        ({"master_weights": False}, 8),
+        ({"dtype": "fp32"}, 8),
+        ({"optimizer": "none"}, 0),
+    ):
+        assert peak(workload(MODEL | keys)).bytes_of["optimizer_states"] == each * ALL
+
+
+def test_gathered_layers_are_buffers():
+    """ZeRO-3: the layer at work and those fetched ahead, whole; and one layer's gradients before they are scattered."""
+    keys = MODEL | {"zero": 3, "data_parallel": 4, "gradient_bucket": 1}
+    for changes, layers in (({}, 2), ({"prefetch": 0}, 1), ({"prefetch": 3}, 4)):
+        assert peak(workload(keys | changes)).bytes_of["communication_buffers"] == (layers + 1) * 2 * LAYER
+    kept = peak(workload(keys | {"reshard_after_forward": False})).bytes_of["communication_buffers"]
+    assert kept == 2 * ALL + 2 * LAYER
+
+
+def test_buffers_of_exchanges():
+    """Of 384 tokens: a ring holds keys and values of two ranks, and backward their gradients; experts send and get."""
+    tokens, item = 8 * 48 // 2, 2
+    ring = workload(MODEL | {"context_parallel": 2})
+    assert peak(ring).bytes_of["communication_buffers"] == 4 * 2 * tokens * 64 * item
+    gathered = workload(MODEL | {"context_parallel": 2, "context_exchange": "all_gather"})
+    assert peak(gathered).bytes_of["communication_buffers"] == 2 * 2 * tokens * 64 * item
+    experts = workload(MIXTURE | {"data_parallel": 2, "expert_parallel": 2})
+    assert peak(experts).bytes_of["communication_buffers"] == 2 * (2 * tokens) * 2 * 64 * item
+
+
+def test_the_cache_of_keys_and_values():
+    """Llama 3 8B, 8 heads of 128: 128 KiB a token; DeepSeek-V2's latent is 512 + 64 numbers a token and layer."""
+    decode = load_workload("llama-3-8b", {"mode": "decode", "sequence": 8191, "batch_per_replica": 4})
+    assert peak(decode).bytes_of["kv_cache"] * decode.tensor_parallel == 4 * 8192 * 128 * 2**10
+    latent = workload(MODEL | {"latent": LATENT, "mode": "prefill", "tensor_parallel": 4})
+    assert peak(latent).bytes_of["kv_cache"] == 8 * 8 * 48 * (16 + 4) * 2
+    assert peak(latent).bytes_of["gradients"] == peak(latent).bytes_of["optimizer_states"] == 0
+    assert peak(latent).moment == "all through the pass"
+
+
+def test_dualpipe_holds_two_copies_and_its_fold_one():
+    keys = MODEL | {"pipeline_parallel": 4, "microbatch": 1, "batch_per_replica": 16}
+    plain, two_way, fold = (
+        sum(each.bytes_of["parameters"] for each in peaks(workload(keys | {"pipeline_schedule": name})))
+        for name in ("1f1b", "dualpipe", "dualpipe_v")
+    )
+    assert two_way == 2 * plain == 2 * fold
+
+
+def test_weights_put_off_hold_all_that_was_computed_again():
+    keys = MODEL | {"pipeline_parallel": 4, "microbatch": 1, "batch_per_replica": 16, "recompute": "full"}
+    whole, parted = (
+        peaks(workload(keys | {"pipeline_schedule": name}))[3].bytes_of["recomputed_activations"]
+        for name in ("1f1b", "zb_h1")
+    )
+    assert parted >= 2 * whole > 0
+
+
+def test_moments_that_can_be_the_peak_are_few():
+    job = load_workload("megatron-175b")
+    assert len(moments_of(job).place) < job.pipeline_parallel * job.num_microbatches
+
+
+def test_the_moment_in_words():
+    found = peak(load_workload("megatron-1t"))
+    assert found.moment == "step 65 of 1024 (backward of micro-batch 0), 64 micro-batches in flight"
