@@ -3,15 +3,15 @@
 Knows the shape of files (mappings of known keys) but not what any key means.
 """
 
-import difflib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scaleout.errors import ConfigError
+from scaleout.reading import nearest, read_yaml
+
+__all__ = ["Config", "Model", "nearest", "read_yaml", "validate"]
 
 
 class Config(BaseModel):
@@ -21,39 +21,6 @@ class Config(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is not YAML, or is not a mapping.
-    """
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({str(error).splitlines()[0]}); mend the file") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: holds no mapping of keys to values; see the shipped files for the form")
-    return value
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader that refuses a key that stands twice in a mapping, where YAML would take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key if isinstance(key, str) else id(key_node))
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
@@ -78,13 +45,6 @@ def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Mo
     except ValidationError as error:
         faults = [_describe(model, dict(fault)) for fault in error.errors()]
         raise ConfigError(f"{where}: " + "\n  ".join(faults)) from None
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known word nearest to `name`, or all of them if none is near."""
-    words = sorted(known)
-    close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
 
 
 def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:

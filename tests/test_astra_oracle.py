@@ -40,14 +40,12 @@ def job_of(draw, dimensions, *, aware=False, algorithms=("ring", "direct", "halv
         latency=draw(st.lists(st.sampled_from([500.0, 700.0, 731.5]), min_size=dimensions, max_size=dimensions)),
     )
     system = SystemFile(
-        **{
-            "preferred-dataset-splits": draw(st.integers(1, 5)),
-            "active-chunks-per-dimension": draw(st.integers(1, 4)),
-            "endpoint-delay": draw(st.sampled_from([1, 10, 333])),
-            "local-mem-bw": draw(st.sampled_from([50, 1600])),
-            "collective-optimization": "baseline" if baseline else "localBWAware",
-            f"{kind}-implementation": tuple(chosen),
-        }
+        splits=draw(st.integers(1, 5)),
+        active_chunks=draw(st.integers(1, 4)),
+        endpoint_delay=draw(st.sampled_from([1, 10, 333])),
+        local_mem_bw_gb_per_s=draw(st.sampled_from([50.0, 1600.0])),
+        collective_optimization="baseline" if baseline else "localBWAware",
+        **{kind.replace("-", "_"): tuple(chosen)},
     )
     network = build_network(file)
     delays = st.integers(1, 200000) if draw(st.booleans()) else st.just(1)

@@ -15,7 +15,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if "data" not in path.rela
 # where they meet. `describe` is text for the command line.
 LAYERS = tuple(
     """
-    errors units config library operation_counts operations
+    errors units reading config library operation_counts operations
     device interpolation kernel_guesses kernel_models kernel_table kernels
     graph splice program timing transport fabric dimension wiring faults topology peers placement
     parallelism pipelines workload

@@ -1,7 +1,8 @@
 """ASTRA-sim's own input files to validated values: network.yml, system.json, communicator groups, remote memory.
 
 Keys that ASTRA-sim would skip in silence are refused, but for those that its documentation knows and its code does
-not read: these are accepted, and a note says so where they would have mattered. Knows what may stand in the files,
+not read: these are accepted, and a note says so where they would have mattered. Values are checked by hand, since
+importing what validates other files would take half the time of a run. Knows what may stand in the files,
 and nothing of what the values cost.
 
 Symbols: one GB/s of a network is 2**30 bytes in 1e9 ns; one of `local-mem-bw` is 1e9.
@@ -9,13 +10,14 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), inputs and behaviour as me
 """
 
 import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from scaleout.config import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
+from scaleout.reading import nearest, read_yaml
 
 DIMENSIONS = ("Ring", "Switch", "FullyConnected")
 """Kinds of network dimension."""
@@ -39,58 +41,132 @@ IGNORED = {
 """Keys of system.json that change no time, and the value that asks for nothing; with "" no value would matter."""
 
 
-class NetworkFile(Config):
+@dataclass(frozen=True)
+class NetworkFile:
     """network.yml: one entry a dimension, dimension 0 the fastest to change with the rank."""
 
-    topology: tuple[Literal["Ring", "Switch", "FullyConnected"], ...] = Field(min_length=1)
-    npus_count: tuple[int, ...] = Field(min_length=1)
-    bandwidth: tuple[float, ...] = Field(min_length=1)
-    latency: tuple[float, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _entries_agree(self) -> "NetworkFile":
-        lengths = {name: len(getattr(self, name)) for name in ("topology", "npus_count", "bandwidth", "latency")}
-        if len(set(lengths.values())) > 1:
-            counts = ", ".join(f"{name} has {count}" for name, count in lengths.items())
-            raise ValueError(f"each dimension needs one entry in every list, but {counts}; add or remove entries")
-        for name, least in (("npus_count", 2), ("latency", 0)):
-            if min(getattr(self, name)) < least:
-                raise ValueError(f"{name} {list(getattr(self, name))} must be at least {least} in every dimension")
-        if min(self.bandwidth) <= 0:
-            raise ValueError(f"bandwidth {list(self.bandwidth)} must be above 0 GB/s in every dimension")
-        return self
+    topology: tuple[str, ...]
+    npus_count: tuple[int, ...]
+    bandwidth: tuple[float, ...]
+    latency: tuple[float, ...]
 
 
-class SystemFile(Config):
-    """system.json, but for the keys of `IGNORED`."""
+@dataclass(frozen=True)
+class SystemFile:
+    """system.json, but for the keys of `IGNORED`; `SYSTEM_KEYS` has the keys of its fields."""
 
-    scheduling_policy: Literal["LIFO", "FIFO", "EXPLICIT"] = Field("LIFO", alias="scheduling-policy")
-    collective_optimization: Literal["baseline", "localBWAware"] = Field("baseline", alias="collective-optimization")
-    active_chunks: int = Field(1, alias="active-chunks-per-dimension", ge=1)
-    endpoint_delay: int = Field(10, alias="endpoint-delay", ge=0)
-    splits: int = Field(alias="preferred-dataset-splits", ge=1)
-    model_shared_bus: Literal[0, False] = Field(0, alias="model-shared-bus")
-    peak_perf_tflops: float = Field(0.0, alias="peak-perf", ge=0)
-    local_mem_bw_gb_per_s: float = Field(0.0, alias="local-mem-bw", ge=0)
-    roofline_enabled: bool = Field(False, alias="roofline-enabled")
-    replay_only: bool = Field(False, alias="replay-only")
-    all_reduce: tuple[str, ...] = Field((), alias="all-reduce-implementation")
-    all_gather: tuple[str, ...] = Field((), alias="all-gather-implementation")
-    reduce_scatter: tuple[str, ...] = Field((), alias="reduce-scatter-implementation")
-    all_to_all: tuple[str, ...] = Field((), alias="all-to-all-implementation")
-
-    @model_validator(mode="after")
-    def _values_make_sense(self) -> "SystemFile":
-        if self.endpoint_delay == 0:
-            raise ValueError("endpoint-delay 0 aborts every collective of ASTRA-sim; give 1 ns or more")
-        if self.roofline_enabled and not (self.peak_perf_tflops > 0 and self.local_mem_bw_gb_per_s > 0):
-            raise ValueError("roofline-enabled needs peak-perf (TFLOP/s) and local-mem-bw (GB/s) above 0; add them")
-        return self
+    splits: int
+    scheduling_policy: str = "LIFO"
+    collective_optimization: str = "baseline"
+    active_chunks: int = 1
+    endpoint_delay: int = 10
+    peak_perf_tflops: float = 0.0
+    local_mem_bw_gb_per_s: float = 0.0
+    roofline_enabled: bool = False
+    replay_only: bool = False
+    all_reduce: tuple[str, ...] = ()
+    all_gather: tuple[str, ...] = ()
+    reduce_scatter: tuple[str, ...] = ()
+    all_to_all: tuple[str, ...] = ()
 
     def implementation(self, kind: str) -> tuple[str, ...]:
         """Return the algorithms of a kind of collective, one a dimension."""
         names: tuple[str, ...] = getattr(self, kind.replace("-", "_"))
         return names
+
+
+_Reader = Callable[[Any], Any]
+"""A value as it stands in a file to the value of a field; a `ValueError` says what it must be instead."""
+
+
+def _integer(least: int) -> _Reader:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < least:
+            raise ValueError(f"must be a whole number of at least {least}")
+        return int(value)
+
+    return read
+
+
+def _number(least: float = 0.0, *, above: bool = False) -> _Reader:
+    def read(value: Any) -> float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not fits or value < least or (above and value == least):
+            raise ValueError(f"must be a number {'above' if above else 'of at least'} {least:g}")
+        return float(value)
+
+    return read
+
+
+def _one_of(*known: str) -> _Reader:
+    def read(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+        return str(value)
+
+    return read
+
+
+def _flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError("must be 0 or 1")
+    return bool(value)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be the name of an algorithm")  # noqa: TRY004 - all that a file gets wrong is one kind
+    return value
+
+
+def _list_of(item: _Reader, *, least: int = 0) -> _Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) < least:
+            raise ValueError(f"must be a list{' with an entry for each dimension' * bool(least)}")
+        return tuple(map(item, value))
+
+    return read
+
+
+NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
+    "topology": ("topology", _list_of(_one_of(*DIMENSIONS), least=1)),
+    "npus_count": ("npus_count", _list_of(_integer(2), least=1)),
+    "bandwidth": ("bandwidth", _list_of(_number(above=True), least=1)),
+    "latency": ("latency", _list_of(_number(), least=1)),
+}
+SYSTEM_KEYS: Mapping[str, tuple[str, _Reader]] = {
+    "preferred-dataset-splits": ("splits", _integer(1)),
+    "scheduling-policy": ("scheduling_policy", _one_of("LIFO", "FIFO", "EXPLICIT")),
+    "collective-optimization": ("collective_optimization", _one_of("baseline", "localBWAware")),
+    "active-chunks-per-dimension": ("active_chunks", _integer(1)),
+    "endpoint-delay": ("endpoint_delay", _integer(0)),
+    "peak-perf": ("peak_perf_tflops", _number()),
+    "local-mem-bw": ("local_mem_bw_gb_per_s", _number()),
+    "roofline-enabled": ("roofline_enabled", _flag),
+    "replay-only": ("replay_only", _flag),
+    **{f"{kind}-implementation": (kind.replace("-", "_"), _list_of(_name)) for kind in KINDS},
+}
+"""Key of a file to the field that it fills, and what reads its value."""
+
+
+def _fields(
+    keys: Mapping[str, tuple[str, _Reader]], values: Mapping[str, Any], *, where: str, needed: Iterable[str]
+) -> dict[str, Any]:
+    """Read all values, or say everything that is wrong with them, one a line."""
+    fields, faults = {}, []
+    for key, value in values.items():
+        if key not in keys:
+            faults.append(f"unknown key {key!r}; {nearest(str(key), keys)}")
+            continue
+        field, read = keys[key]
+        try:
+            fields[field] = read(value)
+        except (ValueError, OverflowError) as error:
+            faults.append(f"{key}: {error}, not {value!r}")
+    faults += [f"key {key!r} is missing; add it" for key in needed if key not in values]
+    if faults:
+        raise ConfigError(f"{where}: " + "\n  ".join(faults))
+    return fields
 
 
 def read_network(path: Path) -> NetworkFile:
@@ -101,7 +177,12 @@ def read_network(path: Path) -> NetworkFile:
     ConfigError
         If the file cannot be read, a key is unknown or missing, or the lists disagree.
     """
-    return validate(NetworkFile, read_yaml(path), where=str(path))
+    file = NetworkFile(**_fields(NETWORK_KEYS, read_yaml(path), where=str(path), needed=NETWORK_KEYS))
+    lengths = {key: len(getattr(file, key)) for key in NETWORK_KEYS}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise ConfigError(f"{path}: each dimension needs one entry in every list, but {counts}; add or remove entries")
+    return file
 
 
 def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
@@ -124,11 +205,12 @@ def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
             raise ConfigError(f"{path}: {key} is not supported; name an algorithm in {KINDS[0]}-implementation")
         if key == "model-shared-bus" and value not in (0, False):
             raise ConfigError(f"{path}: model-shared-bus {value} is not supported; set it to 0")
-    known = [field.alias or name for name, field in SystemFile.model_fields.items()]
-    unknown = [key for key in values if key not in known and key not in IGNORED]
-    if unknown:
-        raise ConfigError(f"{path}: unknown key {unknown[0]!r}; {nearest(unknown[0], [*known, *IGNORED])}")
-    system = validate(SystemFile, {key: value for key, value in values.items() if key in known}, where=str(path))
+    used = {key: value for key, value in values.items() if key not in IGNORED and key != "model-shared-bus"}
+    system = SystemFile(**_fields(SYSTEM_KEYS, used, where=str(path), needed=["preferred-dataset-splits"]))
+    if system.endpoint_delay == 0:
+        raise ConfigError(f"{path}: endpoint-delay 0 aborts every collective of ASTRA-sim; give 1 ns or more")
+    if system.roofline_enabled and not (system.peak_perf_tflops > 0 and system.local_mem_bw_gb_per_s > 0):
+        raise ConfigError(f"{path}: roofline-enabled needs peak-perf (TFLOP/s) and local-mem-bw (GB/s); add them")
     notes = [
         f"{path}: {key} {values[key]!r} has no effect, in ASTRA-sim and here"
         for key, idle in IGNORED.items()

@@ -17,8 +17,8 @@ from scaleout.astra.meeting import Mail, Meeting
 from scaleout.astra.plan import Plan, Turns, dimensions_of, plan_collective, plan_group
 from scaleout.astra.progress import Unit
 from scaleout.astra.trace import EVERYONE, Task, Work
-from scaleout.config import nearest
 from scaleout.errors import ConfigError, SimulationError, TraceError
+from scaleout.reading import nearest
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from scaleout.astra.algorithms import direct, double_binary_tree, halving_doubling, ring
 from scaleout.astra.algorithms.double_binary_tree import Tree
 from scaleout.astra.algorithms.exchange import Exchange, Manner
-from scaleout.config import nearest
 from scaleout.errors import ConfigError
+from scaleout.reading import nearest
 
 Steps = Exchange | Tree
 
