@@ -10,6 +10,7 @@ name ranks stay alone.
 Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,8 +139,8 @@ def _number(rows: Ints) -> Ints:
 
 def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
     column = np.full(num_ranks, NO_GROUP, np.int64)
-    for index, members in enumerate(family.members):
-        column[list(members)] = index
+    for numbers, members in family.blocks:
+        column[members] = numbers[:, None]
     return column
 
 
@@ -149,27 +150,30 @@ def _placements(family: GroupFamily, topology: Topology, *, alike: bool) -> tupl
     Where it matters where a group lies copies must also have the same placement, unless they are known to be alike.
     """
     anywhere = alike or topology.even
-    shapes: dict[tuple[bytes, Placement | None], int] = {}
-    placements: list[Placement] = []
-    column = np.empty(len(family.members), np.int64)
-    for index, members in enumerate(family.members):
-        coordinates = topology.coordinates(np.array(members))
-        shape = (coordinates - coordinates[0]).tobytes(), None if anywhere else place(topology, members)
-        if shape not in shapes:
-            shapes[shape] = len(placements)
-            placements.append(place(topology, members))
-        column[index] = shapes[shape]
-    return column, placements
+    rows: list[tuple[bytes, Placement | None]] = [(b"", None)] * len(family.members)
+    for numbers, members in family.blocks:
+        coordinates = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
+        for number, shape in zip(numbers.tolist(), coordinates - coordinates[:, :1], strict=True):
+            rows[number] = shape.tobytes(), None if anywhere else place(topology, family.members[number])
+    column, first = _distinct(rows)
+    return column, [place(topology, family.members[number]) for number in first]
 
 
 def _alike(family: GroupFamily, position: Ints, classes: Ints) -> Ints:
     """(G,) class of each group: where it lies, and the classes of its members in any order."""
-    keys: dict[tuple[int, bytes], int] = {}
-    column = np.empty(len(family.members), np.int64)
-    for index, members in enumerate(family.members):
-        key = (int(position[index]), np.sort(classes[list(members)]).tobytes())
-        column[index] = keys.setdefault(key, len(keys))
-    return column
+    rows: list[tuple[int, bytes]] = [(0, b"")] * len(family.members)
+    for numbers, members in family.blocks:
+        of_members = np.sort(classes[members], axis=1)
+        for number, where, row in zip(numbers.tolist(), position[numbers].tolist(), of_members, strict=True):
+            rows[number] = (where, row.tobytes())
+    return _distinct(rows)[0]
+
+
+def _distinct(rows: Sequence[Hashable]) -> tuple[Ints, list[int]]:
+    """Number distinct rows by first appearance; return the number of each, and where each number appears first."""
+    found: dict[Hashable, int] = {}
+    column = np.fromiter((found.setdefault(row, len(found)) for row in rows), np.int64, len(rows))
+    return column, np.unique(column, return_index=True)[1].tolist()
 
 
 def _folded(

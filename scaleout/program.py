@@ -29,9 +29,10 @@ class GroupFamily:
     members: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        ranks = [rank for group in self.members for rank in group]
-        if len(set(ranks)) != len(ranks):
-            repeated = next(rank for rank in ranks if ranks.count(rank) > 1)
+        ranks = np.sort(np.concatenate([np.zeros(0, np.int64), *(block.ravel() for _, block in self.blocks)]))
+        again = np.flatnonzero(ranks[1:] == ranks[:-1])
+        if again.size:
+            repeated = ranks[again[0]]
             raise GraphError(
                 f"group {self.name!r} has rank {repeated} twice; a rank is in at most one group of an axis"
             )
@@ -42,10 +43,19 @@ class GroupFamily:
         return {rank: index for index, group in enumerate(self.members) for rank in group}
 
     @cached_property
+    def blocks(self) -> tuple[tuple[Ints, Ints], ...]:
+        """The groups as arrays, those of one size together: numbers of G groups, (G,), and members, (G, m)."""
+        sizes = np.fromiter(map(len, self.members), np.int64, len(self.members))
+        return tuple(
+            (numbers, np.array([self.members[number] for number in numbers.tolist()], np.int64))
+            for numbers in (np.flatnonzero(sizes == size) for size in np.unique(sizes))
+        )
+
+    @cached_property
     def extremes(self) -> tuple[int, ...]:
         """The lowest and the highest rank of all groups; nothing if there is no group."""
-        ranks = self.group_of_rank.keys()
-        return (min(ranks), max(ranks)) if ranks else ()
+        members = [block for _, block in self.blocks if block.size]
+        return (int(min(map(np.min, members))), int(max(map(np.max, members)))) if members else ()
 
     def of(self, rank: int) -> tuple[int, ...]:
         """Return the members of a rank's group.

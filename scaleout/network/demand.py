@@ -118,11 +118,13 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     Each set of messages once, and without the steps in which everyone sends to everyone: those are kept where the
     groups are.
     """
-    plans = [_plan(topology, group, kind, algorithm) for group in groups]
     chosen: dict[tuple[object, object], int] = {}
-    for index, step in enumerate(plans[0][2].steps):
+    for index, step in enumerate(_plan(topology, groups[0], kind, algorithm)[2].steps):
         if not isinstance(step.pattern, Everyone):
             chosen.setdefault((step.pattern, step.dimensions), index)
+    if not chosen:
+        return []
+    plans = [_plan(topology, group, kind, algorithm) for group in groups]
     return [_joined([_spelled(plan, index) for plan in plans]) for index in chosen.values()]
 
 
