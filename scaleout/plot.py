@@ -4,7 +4,7 @@ The only module that draws. Colours: compute blue, exposed communication orange,
 orange too, in the timeline, where it lies beside the kernels that hide it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,4 +196,42 @@ def draw_bandwidths(table: pd.DataFrame, path: Path, *, title: str) -> None:
         figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
         figure.supylabel("bus bandwidth [GB/s]", fontsize=9)
         figure.suptitle(title, fontsize=11)
+        save(figure, path)
+
+
+def draw_scaling(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]], *, title: str, path: Path
+) -> None:
+    """Draw what simulating costs against the number of ranks: wall time, and peak memory beside it.
+
+    Parameters
+    ----------
+    curves : mapping of str to three sequences
+        Label to ranks, wall times in seconds, and peak memories in bytes.
+    """
+    colours = dict(zip(curves, (COMPUTE, COMMUNICATION, COMPUTE, COMMUNICATION), strict=False))
+    with mpl.rc_context(STYLE):
+        figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharex=True)
+        for panel, which, scale, unit in ((panels[0], 1, 1.0, "wall time [s]"), (panels[1], 2, 1e-6, "memory [MB]")):
+            for index, (label, points) in enumerate(curves.items()):
+                panel.plot(
+                    points[0],
+                    [value * scale for value in points[which]],
+                    marker="o",
+                    markersize=3.5,
+                    color=colours[label],
+                    linestyle="-" if index < 2 else "--",
+                    label=label.replace("_", "-"),
+                )
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks([128 * 4**k for k in range(6)], [f"{128 * 4**k:,}" for k in range(6)])
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.grid(which="major", color=IDLE, linewidth=0.5)
+            panel.set_xlabel("ranks")
+            panel.set_ylabel(unit)
+        panels[0].set_ylim(bottom=0.1)
+        panels[1].set_ylim(bottom=10)
+        panels[0].legend(frameon=False, fontsize=8)
+        figure.suptitle(title, fontsize=10)
         save(figure, path)

@@ -131,11 +131,16 @@ class LinkTraffic:
         """Ranks that have a port: one of all below a bundle, and not the end of a mesh, where the line is over."""
         weight = self.links.spread(port)[0]
         ranks: Ints = np.arange(self.links.topology.num_ranks)
-        having = ranks // weight % port.span == 0
+        having = (ranks // weight % port.span == 0) & (self._speeds(port) > 0)
         if self.kind_of(port) == "mesh":
             size = self.links.topology.shape[port.dimension]
             having &= ((beyond := ranks // weight % size + port.offset) >= 0) & (beyond < size)
         return np.asarray(ranks[having], np.int64)
+
+    def _speeds(self, port: Port) -> Floats:
+        """(R,) what the link of every rank at a port carries; zero where there is none."""
+        count = self.links.topology.num_ranks
+        return self.links.bytes_per_s(self.links.ports.index(port) * count + np.arange(count))
 
     def _along(self, port: Port, ranks: Ints, offset: int) -> Ints:
         size, weight = self.links.topology.shape[port.dimension], self.links.spread(port)[0]

@@ -1,0 +1,112 @@
+"""Cost of a simulation against ranks: GPT-3, tensor parallel 8, data parallel 16 to 16384, on pods of DGX H200.
+
+    python figures/ranks.py [--output DIR] [--unfolded RANKS]
+
+Writes ranks.png and ranks.csv. Every point is a process of its own with one baseline schedule; wall time and peak
+memory are those of the whole process, Python's start included. The networks are `fat-tree-131072` with as few nodes
+as it takes. *Folded* is what `scaleout run` does: ranks that do the same are one, so the cost is that of what differs.
+*Unfolded* simulates every rank, to the same result, up to the ranks that are asked for (256 take a minute in all; the
+figure in the README has 2048).
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from scaleout.device import load_device
+from scaleout.generators import generate
+from scaleout.plot import draw_scaling
+from scaleout.schedule import apply_schedule
+from scaleout.simulation import simulate
+from scaleout.timing import time_kernels
+from scaleout.topology import Topology, load_topology
+from scaleout.workload import load_workload
+
+RANKS = tuple(128 * 2**k for k in range(11))
+CURVES = tuple((network, engine) for engine in ("folded", "unfolded") for network in ("alpha_beta", "link"))
+"""Network model and engine of each curve."""
+
+
+def pod(num_ranks: int) -> Topology:
+    """Return the network of so many ranks: 8 in a node, leaves of 32 nodes, pods of 32 leaves."""
+    whole = load_topology("fat-tree-131072")
+    node, tree = whole.dimensions
+    left, radices = num_ranks // node.size, []
+    for radix in tree.radices:
+        radices.append(min(radix, left))
+        left //= radices[-1]
+    radices = [radix for radix in radices if radix > 1]
+    nodes = replace(
+        tree,
+        size=num_ranks // node.size,
+        radices=tuple(radices),
+        oversubscription=tree.oversubscription[: len(radices) - 1],
+    )
+    return replace(whole, name=f"pod-{num_ranks}", dimensions=(node, nodes))
+
+
+def simulate_one(num_ranks: int, network: str, engine: str) -> float:
+    """Simulate one point; return the time of the step that comes out."""
+    workload = load_workload("gpt-3", {"tensor_parallel": 8, "data_parallel": num_ranks // 8})
+    program = apply_schedule(time_kernels(generate(workload), load_device("h200")), "baseline")
+    return simulate(program, pod(num_ranks), network=network, unfold=engine == "unfolded").makespan_s
+
+
+def measure(num_ranks: int, network: str, engine: str) -> dict[str, object]:
+    """Run one point in a process of its own."""
+    start = time.perf_counter()
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--one", str(num_ranks), network, engine], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    makespan_s = child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    wall_s = time.perf_counter() - start
+    if status:
+        raise SystemExit(f"{num_ranks} ranks, {network}, {engine}: the process failed")
+    return {
+        "ranks": num_ranks,
+        "network": network,
+        "engine": engine,
+        "wall_s": wall_s,
+        "peak_memory_bytes": usage.ru_maxrss * 1024,
+        "makespan_s": float(makespan_s),
+    }
+
+
+def main() -> None:
+    """Measure all points, print the table, and write it and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="directory to write to")
+    parser.add_argument("--unfolded", type=int, default=256, help="most ranks that are simulated one by one")
+    parser.add_argument("--one", nargs=3, metavar=("RANKS", "NETWORK", "ENGINE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        num_ranks, network, engine = arguments.one
+        print(repr(simulate_one(int(num_ranks), network, engine)))
+        return
+    output: Path = arguments.output
+    output.mkdir(parents=True, exist_ok=True)
+    most = {"folded": RANKS[-1], "unfolded": arguments.unfolded}
+    points = [(ranks, *curve) for curve in CURVES for ranks in RANKS if ranks <= most[curve[1]]]
+    # Message by message over links takes about eight times as long as rank by rank.
+    slow = ("link", "unfolded")
+    points = [point for point in points if point[1:] != slow or point[0] <= max(128, arguments.unfolded // 8)]
+    table = pd.DataFrame([measure(*point) for point in points])
+    table.to_csv(output / "ranks.csv", index=False)
+    curves = {
+        f"{network}, {engine}": (rows["ranks"].tolist(), rows["wall_s"].tolist(), rows["peak_memory_bytes"].tolist())
+        for (network, engine), rows in table.groupby(["network", "engine"], sort=False)
+    }
+    draw_scaling(curves, title="Simulating a step of GPT-3 on a fat tree of DGX H200 nodes", path=output / "ranks.png")
+    print(table.to_string(index=False, float_format="%.4g"))
+
+
+if __name__ == "__main__":
+    main()
