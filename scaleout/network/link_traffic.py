@@ -80,7 +80,7 @@ class LinkTraffic:
         """Yield every port with the ranks that have it, and the bytes and the utilisation of their links."""
         count = self.links.topology.num_ranks
         for number, port in enumerate(self.links.ports):
-            ranks = self._having(port)
+            ranks = self._having(number)
             size_bytes = self.carried_bytes[number * count + self.symmetry.first(ranks)]
             yield port, ranks, size_bytes, self._utilisation(number * count + ranks, size_bytes)
 
@@ -127,20 +127,16 @@ class LinkTraffic:
     def _utilisation(self, links: Ints, size_bytes: Floats) -> Floats:
         return np.asarray(size_bytes / self.links.bytes_per_s(links) / (self.time_s or 1.0), np.float64)
 
-    def _having(self, port: Port) -> Ints:
+    def _having(self, number: int) -> Ints:
         """Ranks that have a port: one of all below a bundle, and not the end of a mesh, where the line is over."""
+        port, count = self.links.ports[number], self.links.topology.num_ranks
         weight = self.links.spread(port)[0]
-        ranks: Ints = np.arange(self.links.topology.num_ranks)
-        having = (ranks // weight % port.span == 0) & (self._speeds(port) > 0)
+        ranks: Ints = np.arange(count)
+        having = (ranks // weight % port.span == 0) & (self.links.bytes_per_s(number * count + ranks) > 0)
         if self.kind_of(port) == "mesh":
             size = self.links.topology.shape[port.dimension]
             having &= ((beyond := ranks // weight % size + port.offset) >= 0) & (beyond < size)
         return np.asarray(ranks[having], np.int64)
-
-    def _speeds(self, port: Port) -> Floats:
-        """(R,) what the link of every rank at a port carries; zero where there is none."""
-        count = self.links.topology.num_ranks
-        return self.links.bytes_per_s(self.links.ports.index(port) * count + np.arange(count))
 
     def _along(self, port: Port, ranks: Ints, offset: int) -> Ints:
         size, weight = self.links.topology.shape[port.dimension], self.links.spread(port)[0]
