@@ -9,7 +9,7 @@ links, and only ranks that are alike by a symmetry of the links are folded.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -145,13 +145,22 @@ def _tasks(job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None) -> 
         sizes.append(len(members))
         wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
     users, counts = _dependencies(job)
-    sends = _add_messages(job, duration_s, occupancy_s, users, counts)
-    for task, (source, destination, size_bytes) in sends.items():
-        if links is not None and duration_s[task] > 0:
+    for message in _add_messages(job, duration_s, occupancy_s):
+        ends = (message.send, message.receive) if message.meets else (message.send,)
+        if not message.meets:
+            users[message.send].append(message.receive)
+            counts[message.receive] += 1
+        on_links = links is not None and duration_s[message.send] > 0
+        if links is not None and on_links:
+            size_bytes, (source, destination) = message.size_bytes, message.ranks
             links.offer_message(len(sizes), size_bytes, source=source, destination=destination)
-            meeting_of[task] = len(sizes)
-            duration_s[task] = occupancy_s[task] = np.nan
-            sizes.append(1)
+        if message.meets or on_links:
+            for task in ends:
+                meeting_of[task] = len(sizes)
+                duration_s[task], occupancy_s[task] = duration_s[message.send], occupancy_s[message.send]
+                if on_links:
+                    duration_s[task] = occupancy_s[task] = np.nan
+            sizes.append(len(ends))
             wires.append(())
     priorities = [priority for graph in job.graphs for priority in graph.priority.tolist()]
     tasks = Tasks(duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires)
@@ -197,30 +206,45 @@ def _offer(job: Job, meeting: Meeting, links: LinkNetwork, index: int) -> None:
 
 
 def _streams(job: Job) -> list[int]:
-    """One number for each stream of each class. Messages have streams of their own: they do not hold up a rank."""
+    """One number for each stream of each class.
+
+    A class's sends have a stream of their own, so that they do not hold up its kernels. Receives that meet their send
+    have one each, and wait on it without holding up anything; others wait on none.
+    """
     width = 2 + max((int(graph.stream.max()) for graph in job.graphs if len(graph)), default=0)
     streams: list[int] = []
-    for number, graph in enumerate(job.graphs):
+    for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
         own = number * width + graph.stream
         own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
-        streams += np.where(graph.kind == NodeKind.RECV, NONE, own).tolist()
+        alone = np.where(graph.group == NONE, NONE, width * len(job.graphs) + offset + np.arange(len(graph)))
+        streams += np.where(graph.kind == NodeKind.RECV, alone, own).tolist()
     return streams
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message between two classes of ranks: the tasks at its ends, its bytes, and two ranks that stand for all.
+
+    Where it is sent along a group (`meets`), both ends must have come before it starts, as in NCCL. A message that
+    names ranks is sent at once, and its receive is done when it arrives.
+    """
+
+    send: int
+    receive: int
+    size_bytes: float
+    ranks: tuple[int, int]
+    meets: bool
 
 
 _Ends = tuple[int, int, int, int]
 """What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag."""
 
 
-def _add_messages(
-    job: Job, duration_s: list[float], occupancy_s: list[float], users: list[list[int]], counts: list[int]
-) -> dict[int, tuple[int, int, float]]:
-    """Charge sends, and let each receive wait for the send of the same tag that it matches, in order.
-
-    Return each send's source, destination and bytes.
-    """
-    messages: dict[int, tuple[int, int, float]] = {}
+def _add_messages(job: Job, duration_s: list[float], occupancy_s: list[float]) -> list[_Message]:
+    """Charge sends, and match each receive with the send of the same tag, in order."""
     sends: dict[_Ends, list[int]] = defaultdict(list)
     receives: dict[_Ends, list[int]] = defaultdict(list)
+    peers: dict[int, tuple[int, int]] = {}
     class_of_rank = job.folding.class_of_rank.tolist()
     for number, graph in enumerate(job.graphs):
         rank = int(job.folding.representative[number])
@@ -233,10 +257,11 @@ def _add_messages(
                 duration_s[task] = occupancy_s[task] = 0.0
                 continue
             sends[number, class_of_rank[peer], group, tag].append(task)
-            messages[task] = (rank, peer, float(graph.bytes[node]))
+            peers[task] = rank, peer
             cost = send_cost(float(graph.bytes[node]), job.topology, source=rank, destination=peer)
             duration_s[task] = cost.latency_s + cost.serialization_s
             occupancy_s[task] = cost.serialization_s
+    messages = []
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(key, []), receives.get(key, [])
         if len(sent) != len(received):
@@ -247,19 +272,20 @@ def _add_messages(
                 f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
         for send, receive in zip(sent, received, strict=True):
-            _check_sizes(job, locate(job, send), locate(job, receive))
-            users[send].append(receive)
-            counts[receive] += 1
+            size_bytes = _size_of(job, locate(job, send), locate(job, receive))
+            messages.append(_Message(send, receive, size_bytes, peers[send], meets=key[2] != NONE))
     return messages
 
 
-def _check_sizes(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> None:
+def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float:
+    """Return the bytes of a message, on which both ends must agree."""
     sent, received = (int(job.graphs[number].bytes[node]) for number, node in (send, receive))
     if sent != received:
         raise SimulationError(
             f"{name_of(job, *send)} sends {sent} B and {name_of(job, *receive)} receives {received} B of the same "
             f"message; give both ends the same size"
         )
+    return float(sent)
 
 
 def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]) -> str:
@@ -288,14 +314,15 @@ def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]
 
 
 def _waiting_for_messages(job: Job, times: Times) -> list[str]:
-    """Name the receives that lack nothing but their message."""
+    """Name the ends of messages that lack nothing but the other end."""
     reasons = []
     for number, (offset, graph) in enumerate(zip(job.offsets, job.graphs, strict=False)):
         started = ~np.isnan(times.start_s[offset : offset + len(graph)])
-        for node in np.flatnonzero((graph.kind == NodeKind.RECV) & ~started).tolist():
+        for node in np.flatnonzero((graph.kind > NodeKind.COLLECTIVE) & ~started).tolist():
             if started[graph.dependencies_of(node)].all():
                 peer = peer_of(job.program, int(job.folding.representative[number]), graph, node)
-                reasons.append(f"{name_of(job, number, node)} waits for a message from rank {peer}")
+                verb = "waits to send a message to" if graph.kind[node] == NodeKind.SEND else "waits for a message from"
+                reasons.append(f"{name_of(job, number, node)} {verb} rank {peer}")
     return reasons
 
 

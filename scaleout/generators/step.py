@@ -17,6 +17,7 @@ from scaleout.generators.tape import Reduction
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.pipelines import PIPELINES, Action, Slot, Step
+from scaleout.pipelines.messages import POSTINGS, Items, Message
 from scaleout.program import Program
 from scaleout.splice import Splice
 from scaleout.workload import Transformer
@@ -35,7 +36,8 @@ def generate(workload: Transformer) -> Program:
         microbatches=workload.num_microbatches,
         chunks=workload.chunks,
     )
-    graphs = tuple(_Rank(workload, axes, stages[place], place).write(order) for place, order in enumerate(orders))
+    items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
+    graphs = tuple(_Rank(workload, axes, stages[place], place).write(own) for place, own in enumerate(items))
     return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
 
 
@@ -43,6 +45,10 @@ def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:
     """Return the stages that each place of the pipeline holds, by chunk."""
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
     return [[Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)]
+
+
+_Of = tuple[bool, int, int]
+"""Whether forward, chunk and micro-batch."""
 
 
 @dataclass
@@ -56,22 +62,30 @@ class _Rank:
     splice: Splice = field(default_factory=Splice)
     final: list[int] = field(default_factory=list)
     reductions: list[tuple[Reduction, tuple[int, ...], dict[str, int]]] = field(default_factory=list)
+    made: dict[_Of, tuple[int, ...]] = field(default_factory=dict)
+    received: dict[_Of, int] = field(default_factory=dict)
+    last_message: int = NONE
 
-    def write(self, order: tuple[Slot, ...]) -> ExecutionGraph:
-        """Write all slots, one after the other, and the end of the step."""
+    def write(self, items: Items) -> ExecutionGraph:
+        """Write all slots and messages, and the end of the step."""
         if self.workload.mode != "training":
             return self.stages[0].forward.graph
-        turns = self._turns(order)
-        before: list[int] = []
-        for slot in order:
+        turns = self._turns([item for item in items if not isinstance(item, Message)])
+        before: tuple[int, ...] = ()
+        for item in items:
+            if isinstance(item, Message):
+                self._write_message(item)
+                if item.sends and not self.workload.overlap_sends:
+                    before = (*before, self.last_message)
+                continue
             done: list[int] = []
-            for step in slot:
+            for step in item:
                 done += self._act(step, turns.get((step.chunk, step.microbatch), Turn(False, False)), before)
-            before = done
+            before = tuple(done)
         self._finish(before)
         return self.splice.build()
 
-    def _turns(self, order: tuple[Slot, ...]) -> dict[tuple[int, int], Turn]:
+    def _turns(self, order: Sequence[Slot]) -> dict[tuple[int, int], Turn]:
         """Say of each micro-batch of each chunk whether its gradients are added to others, and whether it is last."""
         turns: dict[tuple[int, int], Turn] = {}
         for chunk in range(self.workload.chunks):
@@ -81,58 +95,46 @@ class _Rank:
                 turns[chunk, microbatch] = Turn(accumulates=place > 0, reduces=last)
         return turns
 
-    def _act(self, step: Step, turn: Turn, before: list[int]) -> list[int]:
-        """Write one action, with what it receives and sends; return what the next one waits for."""
+    def _act(self, step: Step, turn: Turn, before: tuple[int, ...]) -> tuple[int, ...]:
+        """Write one action behind what came before and what it received; return what the next one waits for."""
         stage = self.stages[step.chunk]
         where = {"microbatch": step.microbatch, "stage": stage.number}
-        after: Sequence[int] = before
-        forward = step.action == Action.FORWARD
-        source, target = (self._neighbour(step, by) for by in ((-1, 1) if forward else (1, -1)))
-        if source is not None and step.action != Action.WEIGHT_GRADIENT:
-            tag = self._tag(step, stage.number - (1 if forward else -1))
-            after = [*before, self._message(NodeKind.RECV, source, tag, forward=forward, where=where)]
+        key = (step.action == Action.FORWARD, step.chunk, step.microbatch)
+        received = (self.received[key],) if key in self.received and step.action != Action.WEIGHT_GRADIENT else ()
         part = stage.part(step.action, turn)
-        offset = self.splice.add(part.graph, after=after, **where)
+        offset = self.splice.add(part.graph, after=(*before, *received), **where)
         self.final += [offset + node for node in part.final]
         for reduction in part.reductions:
             makers = set(reduction.after) - {NONE} or set(part.exits)
             made = tuple(offset + node for node in makers)
             self.reductions.append((replace(reduction, after=()), made, where))
-        exits = [offset + node for node in part.exits] or list(after)
-        if target is None or step.action == Action.WEIGHT_GRADIENT:
-            return exits
-        tag = self._tag(step, stage.number)
-        send = self._message(NodeKind.SEND, target, tag, after=exits, forward=forward, where=where)
-        return exits if self.workload.overlap_sends else [*exits, send]
+        exits = tuple(offset + node for node in part.exits) or (*before, *received)
+        self.made[key] = exits
+        return exits
 
-    def _neighbour(self, step: Step, by: int) -> int | None:
-        """Return how many places along the pipeline the stage before or after lies, or None on the same rank."""
-        pipeline, p, v = PIPELINES[self.workload.pipeline_schedule], self.workload.pipeline_parallel, len(self.stages)
-        found = (pipeline.after if by > 0 else pipeline.before)(self.place, step.chunk, p, v)
-        return None if found is None or found[0] == self.place else (found[0] - self.place) % p
+    def _write_message(self, end: Message) -> None:
+        """Write one end of a message: a send behind what makes it; where messages keep an order, behind the last."""
+        kind = NodeKind.SEND if end.sends else NodeKind.RECV
+        key = (end.forward, end.chunk, end.microbatch)
+        after = self.made[key] if end.sends else ()
+        if self.workload.messages == "as_made" and self.last_message != NONE:
+            after = (*after, self.last_message)
+        graph = GraphBuilder(f"pipeline_{'forward' if end.forward else 'backward'}")
+        name = f"{'activations' if end.forward else 'gradients'}_{kind.name.lower()}"
+        family = self.axes.number("pipeline")
+        graph.add((), name=name, kind=kind, group=family, bytes=self.stages[0].output_bytes)
+        self.last_message = self.splice.add(
+            graph.build(),
+            after=after,
+            peer=(end.peer - self.place) % self.workload.pipeline_parallel,
+            tag=(end.maker * 2 + (not end.forward)) * self.workload.num_microbatches + end.microbatch,
+            microbatch=end.microbatch,
+            stage=self.stages[end.chunk].number,
+        )
+        if not end.sends:
+            self.received[key] = self.last_message
 
-    def _tag(self, step: Step, maker: int) -> int:
-        """Tell messages apart: by the stage that makes them, their direction and micro-batch."""
-        direction = int(step.action != Action.FORWARD)
-        return (maker * 2 + direction) * self.workload.num_microbatches + step.microbatch
-
-    def _message(
-        self,
-        kind: NodeKind,
-        peer: int,
-        tag: int,
-        *,
-        forward: bool,
-        where: dict[str, int],
-        after: Sequence[int] = (),
-    ) -> int:
-        what = "activations" if forward else "gradients"
-        columns = {"kind": kind, "group": self.axes.number("pipeline"), "bytes": self.stages[0].output_bytes}
-        graph = GraphBuilder(f"pipeline_{'forward' if forward else 'backward'}")
-        graph.add((), name=f"{what}_{kind.name.lower()}", **columns)
-        return self.splice.add(graph.build(), after=after, peer=peer, tag=tag, **where)
-
-    def _finish(self, before: list[int]) -> None:
+    def _finish(self, before: Sequence[int]) -> None:
         """Reduce what was put off and what several stages share; step the optimizer once all gradients are final."""
         for reduction, after, where in self.reductions:
             graph = GraphBuilder("gradients")

@@ -31,6 +31,11 @@ class Training(Parallel):
     )
     overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
 
+    messages: Literal["at_need", "as_made"] = Field(
+        default="at_need",
+        description="when both ends of a message are posted; as_made, as PyTorch's interleaved schedules, one at a time",
+    )
+
     recompute: Literal["none", "selective", "full"] = Field(
         default="none", description="what backward computes again: nothing, the attention core, or whole layers"
     )

@@ -1,0 +1,109 @@
+"""When the ends of messages are posted: orders of slots to orders of slots, sends and receives.
+
+A stage's output goes to another rank as a message. Both its ends have a place among what their rank does. *At need*, a
+receive stands just before the slot that needs it, and messages wait for nothing but their makers. *As made*, the way
+of runtimes that lower a schedule to one list a rank, both ends are posted as soon as the maker is in a list: ranks take
+turns, first to last, each to put its next slot into its list if its inputs have been posted. A rank's messages are then
+carried out in that order, one at a time, so that one which waits holds up those behind it, as in a stream of NCCL's.
+
+Source: torch.distributed.pipelining, PyTorch 2.11, whose interleaved schedules behave so on 4 H200.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaleout.pipelines.pipeline import Action, Order, Pipeline, Slot, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One end of a message.
+
+    Attributes
+    ----------
+    sends : bool
+        Whether this is the sender's end.
+    forward : bool
+        Whether it carries activations, or their gradients.
+    chunk, microbatch : int
+        Of the step at this end.
+    peer : int
+        The rank at the other end.
+    maker : int
+        The stage that makes it.
+    """
+
+    sends: bool
+    forward: bool
+    chunk: int
+    microbatch: int
+    peer: int
+    maker: int
+
+
+Items = tuple[Slot | Message, ...]
+"""All that a rank does, in order."""
+
+
+def at_need(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> tuple[Items, ...]:
+    """Put each receive before the slot that needs it, and each send after the slot that makes it."""
+    found = []
+    for rank, order in enumerate(orders):
+        items: list[Slot | Message] = []
+        for slot in order:
+            ends = [_ends(pipeline, rank, step, p=len(orders), v=num_chunks) for step in slot]
+            items += [receive for receive, _ in ends if receive is not None]
+            items.append(slot)
+            items += [send for _, send in ends if send is not None]
+        found.append(tuple(items))
+    return tuple(found)
+
+
+def as_made(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> tuple[Items, ...]:
+    """Post both ends of a message as soon as its maker stands in a list."""
+    p, v = len(orders), num_chunks
+    lists: list[list[Slot | Message]] = [[] for _ in orders]
+    left = [list(order)[::-1] for order in orders]
+    posted: set[tuple[int, bool, int, int]] = set()
+    while any(left):
+        before = len(posted), sum(map(len, left))
+        for rank, slots in enumerate(left):
+            ends = [_ends(pipeline, rank, step, p=p, v=v) for step in slots[-1]] if slots else []
+            needs = [(rank, end.forward, end.chunk, end.microbatch) for end, _ in ends if end is not None]
+            if not slots or not posted.issuperset(needs):
+                continue
+            lists[rank].append(slots.pop())
+            for _, send in ends:
+                if send is not None:
+                    receive = _other_end(pipeline, rank, send, p=p, v=v)
+                    lists[rank].append(send)
+                    lists[send.peer].append(receive)
+                    posted.add((send.peer, receive.forward, receive.chunk, receive.microbatch))
+        assert before != (len(posted), sum(map(len, left))), "orders of `PIPELINES` come to an end"
+    return tuple(map(tuple, lists))
+
+
+POSTINGS = {"at_need": at_need, "as_made": as_made}
+"""Ways to post messages by name."""
+
+
+def _ends(pipeline: Pipeline, rank: int, step: Step, *, p: int, v: int) -> tuple[Message | None, Message | None]:
+    """What a step receives and sends."""
+    if step.action == Action.WEIGHT_GRADIENT:
+        return None, None
+    forward = step.action == Action.FORWARD
+    before, after = pipeline.before(rank, step.chunk, p, v), pipeline.after(rank, step.chunk, p, v)
+    source, target = (before, after) if forward else (after, before)
+    stage = pipeline.stage_of(rank, step.chunk, p, v)
+    made_by = stage + (-1 if forward else 1)
+    here = (forward, step.chunk, step.microbatch)
+    return (
+        None if source is None or source[0] == rank else Message(False, *here, source[0], made_by),
+        None if target is None or target[0] == rank else Message(True, *here, target[0], stage),
+    )
+
+
+def _other_end(pipeline: Pipeline, rank: int, send: Message, *, p: int, v: int) -> Message:
+    target = (pipeline.after if send.forward else pipeline.before)(rank, send.chunk, p, v)
+    assert target is not None
+    return Message(False, send.forward, target[1], send.microbatch, rank, send.maker)
