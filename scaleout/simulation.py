@@ -7,9 +7,9 @@ them never get more than the wire together. Under link, collectives that are in 
 links, and only ranks that are alike by a symmetry of the links are folded.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.fold import fold
 from scaleout.graph import NONE, NodeKind
 from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of, say
-from scaleout.network.alpha_beta import send_cost
-from scaleout.network.demand import messages_of
+from scaleout.message import messages_of
+from scaleout.network import demand
 from scaleout.network.link_traffic import LinkTraffic
 from scaleout.network.meetings import LinkNetwork
 from scaleout.network.symmetry import Symmetry, symmetry
-from scaleout.peers import check_peer, peer_of
+from scaleout.peers import peer_of
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.topology import Topology, check_ranks
@@ -108,7 +108,7 @@ def _symmetry(job: Job) -> Symmetry:
         name, algorithm = asked(job, meeting)[0], cost_of(job, meeting).algorithm
         key = (meeting.order[1], meeting.group_class, name, algorithm)
         if algorithm and key not in messages:
-            messages[key] = messages_of(job.topology, groups_of(job, meeting), name, algorithm)
+            messages[key] = demand.messages_of(job.topology, groups_of(job, meeting), name, algorithm)
     return symmetry(
         job.topology,
         [family.group_of_rank for family in job.folding.families.values()],
@@ -145,26 +145,46 @@ def _tasks(job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None) -> 
         sizes.append(len(members))
         wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
     users, counts = _dependencies(job)
-    for message in _add_messages(job, duration_s, occupancy_s):
-        ends = (message.send, message.receive) if message.meets else (message.send,)
-        if not message.meets:
-            users[message.send].append(message.receive)
-            counts[message.receive] += 1
-        on_links = links is not None and duration_s[message.send] > 0
-        if links is not None and on_links:
-            size_bytes, (source, destination) = message.size_bytes, message.ranks
-            links.offer_message(len(sizes), size_bytes, source=source, destination=destination)
-        if message.meets or on_links:
-            for task in ends:
-                meeting_of[task] = len(sizes)
-                duration_s[task], occupancy_s[task] = duration_s[message.send], occupancy_s[message.send]
-                if on_links:
-                    duration_s[task] = occupancy_s[task] = np.nan
-            sizes.append(len(ends))
-            wires.append(())
+    _add_messages(_Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires), links)
     priorities = [priority for graph in job.graphs for priority in graph.priority.tolist()]
     tasks = Tasks(duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires)
     return tasks, algorithms
+
+
+class _Laid(NamedTuple):
+    """Tasks as they are laid out; see `Tasks`."""
+
+    job: Job
+    duration_s: list[float]
+    occupancy_s: list[float]
+    users: list[list[int]]
+    counts: list[int]
+    meeting_of: list[int]
+    sizes: list[int]
+    wires: list[tuple[int, ...]]
+
+
+def _add_messages(laid: _Laid, links: LinkNetwork | None) -> None:
+    """Let the ends of a message meet, or its receive wait for its send; on links its time is the network's to say."""
+    for message in messages_of(laid.job):
+        ends = (message.send, message.receive) if message.meets else (message.send,)
+        lasts_s = message.cost.latency_s + message.cost.serialization_s
+        holds_s = message.cost.serialization_s
+        laid.duration_s[message.receive] = laid.occupancy_s[message.receive] = 0.0
+        if not message.meets:
+            laid.users[message.send].append(message.receive)
+            laid.counts[message.receive] += 1
+        on_links = links is not None and lasts_s > 0
+        if links is not None and on_links:
+            source, destination = message.ranks
+            links.offer_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
+            lasts_s = holds_s = np.nan
+        for task in ends:
+            laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
+            laid.meeting_of[task] = len(laid.sizes) if message.meets or on_links else NONE
+        if message.meets or on_links:
+            laid.sizes.append(len(ends))
+            laid.wires.append(())
 
 
 def _durations(job: Job) -> list[float]:
@@ -219,73 +239,6 @@ def _streams(job: Job) -> list[int]:
         alone = np.where(graph.group == NONE, NONE, width * len(job.graphs) + offset + np.arange(len(graph)))
         streams += np.where(graph.kind == NodeKind.RECV, alone, own).tolist()
     return streams
-
-
-@dataclass(frozen=True)
-class _Message:
-    """A message between two classes of ranks: the tasks at its ends, its bytes, and two ranks that stand for all.
-
-    Where it is sent along a group (`meets`), both ends must have come before it starts, as in NCCL. A message that
-    names ranks is sent at once, and its receive is done when it arrives.
-    """
-
-    send: int
-    receive: int
-    size_bytes: float
-    ranks: tuple[int, int]
-    meets: bool
-
-
-_Ends = tuple[int, int, int, int]
-"""What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag."""
-
-
-def _add_messages(job: Job, duration_s: list[float], occupancy_s: list[float]) -> list[_Message]:
-    """Charge sends, and match each receive with the send of the same tag, in order."""
-    sends: dict[_Ends, list[int]] = defaultdict(list)
-    receives: dict[_Ends, list[int]] = defaultdict(list)
-    peers: dict[int, tuple[int, int]] = {}
-    class_of_rank = job.folding.class_of_rank.tolist()
-    for number, graph in enumerate(job.graphs):
-        rank = int(job.folding.representative[number])
-        for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
-            peer = peer_of(job.program, rank, graph, node)
-            check_peer(job.program, peer, name_of(job, number, node))
-            tag, task, group = int(graph.tag[node]), job.offsets[number] + node, int(graph.group[node])
-            if graph.kind[node] == NodeKind.RECV:
-                receives[class_of_rank[peer], number, group, tag].append(task)
-                duration_s[task] = occupancy_s[task] = 0.0
-                continue
-            sends[number, class_of_rank[peer], group, tag].append(task)
-            peers[task] = rank, peer
-            cost = send_cost(float(graph.bytes[node]), job.topology, source=rank, destination=peer)
-            duration_s[task] = cost.latency_s + cost.serialization_s
-            occupancy_s[task] = cost.serialization_s
-    messages = []
-    for key in sorted(sends.keys() | receives.keys()):
-        sent, received = sends.get(key, []), receives.get(key, [])
-        if len(sent) != len(received):
-            lonely = max(sent, received, key=len)[min(len(sent), len(received))]
-            source, destination = (int(job.folding.representative[number]) for number in key[:2])
-            raise SimulationError(
-                f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank "
-                f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
-            )
-        for send, receive in zip(sent, received, strict=True):
-            size_bytes = _size_of(job, locate(job, send), locate(job, receive))
-            messages.append(_Message(send, receive, size_bytes, peers[send], meets=key[2] != NONE))
-    return messages
-
-
-def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float:
-    """Return the bytes of a message, on which both ends must agree."""
-    sent, received = (int(job.graphs[number].bytes[node]) for number, node in (send, receive))
-    if sent != received:
-        raise SimulationError(
-            f"{name_of(job, *send)} sends {sent} B and {name_of(job, *receive)} receives {received} B of the same "
-            f"message; give both ends the same size"
-        )
-    return float(sent)
 
 
 def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]) -> str:

@@ -33,7 +33,7 @@ class Training(Parallel):
 
     messages: Literal["at_need", "as_made"] = Field(
         default="at_need",
-        description="when both ends of a message are posted; as_made, as PyTorch's interleaved schedules, one at a time",
+        description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",
     )
 
     recompute: Literal["none", "selective", "full"] = Field(
