@@ -168,6 +168,28 @@ def test_the_roofline_times_computation(astra):
     assert found["time_ns"] == 10000 + 100000  # 1e9 / 100 TFLOP/s, and 1e8 B / 1000 GB/s
 
 
+def test_replay_takes_the_recorded_time_of_everything(astra):
+    """A collective of 7 us, then computation of 5; none of it is exposed. Receives hold up no one."""
+    job = [[coll(0, "ALL_REDUCE", 8, micros=7), comp(1, 5, deps=[0]), recv(2, 1, 8, micros=6)]] * 2
+    found = times(astra(job, "--json", system={"replay-only": 1}))
+    assert (found["time_ns"], found["exposed_communication_ns"]) == (12000, 0)
+
+
+def test_an_access_to_remote_memory_takes_latency_and_bytes_and_the_slot_of_communication(astra, tmp_path):
+    """300 + floor(1000 / 3) ns, then the all-reduce."""
+    (tmp_path / "memory.json").write_text(
+        json.dumps({"memory-type": "PER_NPU_MEMORY_EXPANSION", "remote-mem-latency": 300, "remote-mem-bw": 3})
+    )
+    job = [[node(0, "MEM_LOAD", tensor_size=1000), coll(1, "ALL_REDUCE", 11596)]] * 4
+    found = times(astra(job, "--json", f"--remote-memory-configuration={tmp_path / 'memory.json'}"))
+    assert found["time_ns"] == 633 + 3682
+
+
+def test_invalid_nodes_take_no_time(astra):
+    job = [[node(0, "INVALID"), coll(1, "ALL_REDUCE", 11596, deps=[0])]] * 4
+    assert times(astra(job, "--json"))["time_ns"] == 3682
+
+
 def test_lines_and_table_and_notes(astra):
     code, out, err = astra([[coll(0, "ALL_REDUCE", 11596)]] * 4, "--comm-scale", "2.0", "--logging-folder=log")
     assert code == 0
@@ -227,6 +249,9 @@ AR = [coll(0, "ALL_REDUCE", 11596)]
         ({"ranks": [[coll(0, "ALL_GATHER", 0)]] * 4}, ["all-gather of 0 bytes"]),
         ({"ranks": [[coll(0, "BARRIER", 0)]] * 4}, ["BARRIER", "does not support"]),
         ({"ranks": [[node(0, "METADATA")]] * 4}, ["METADATA_NODE"]),
+        ({"ranks": [[node(0, "MEM_STORE", tensor_size=8)]] * 2}, ["MEM_STORE_NODE", "PER_NPU_MEMORY_EXPANSION"]),
+        ({"ranks": [[send(0, 1, 0)], [recv(0, 0, 0)]]}, ["sends 0 bytes"]),
+        ({"ranks": [[coll(0, "ALL_REDUCE", 8, pg_name="1")], [comp(0)]], "groups": {"1": [0]}}, ["nobody to talk to"]),
         ({"ranks": [[coll(0, "ALL_REDUCE", 99, is_cpu_op=True)]] * 4}, ["is_cpu_op is true"]),
         ({"ranks": [AR] * 3, "counts": [4]}, ["w.3.et", "ranks 0 to 3"]),
         ({"ranks": [AR] * 4, "counts": [3]}, ["w.3.et", "ranks 0 to 2"]),

@@ -243,16 +243,49 @@ def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
     return {key: tuple(ranks) for key, ranks in groups.items()}
 
 
-def check_remote_memory(path: Path) -> None:
-    """Check the file of the remote memory, of which no supported node makes use.
+@dataclass(frozen=True)
+class RemoteMemoryFile:
+    """The file of the remote memory, as far as accesses are timed: each rank has a memory of its own.
+
+    Attributes
+    ----------
+    latency_ns : int
+    bytes_per_ns : float
+    """
+
+    latency_ns: int
+    bytes_per_ns: float
+
+    def access_ns(self, size_bytes: int) -> int:
+        """Time of one access: ``latency + floor(m / bandwidth)``."""
+        return self.latency_ns + int(size_bytes / self.bytes_per_ns)
+
+
+MEMORY_KEYS: Mapping[str, tuple[str, _Reader]] = {
+    "memory-type": (
+        "kind",
+        _one_of("NO_MEMORY_EXPANSION", "PER_NPU_MEMORY_EXPANSION", "PER_NODE_MEMORY_EXPANSION", "MEMORY_POOL"),
+    ),
+    "remote-mem-latency": ("latency_ns", _integer(0)),
+    "remote-mem-bw": ("bytes_per_ns", _number(above=True)),
+    "num-nodes": ("num_nodes", _integer(1)),
+    "num-npus-per-node": ("ranks_per_node", _integer(1)),
+}
+
+
+def read_remote_memory(path: Path) -> RemoteMemoryFile | None:
+    """Read the file of the remote memory; None where ranks have none, or share it, which is not offered.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read or names no type of memory.
+        If the file cannot be read, names no type of memory, or lacks its bandwidth.
     """
-    if "memory-type" not in read_json(path):
-        raise ConfigError(f'{path}: key \'memory-type\' is missing; write {{"memory-type": "NO_MEMORY_EXPANSION"}}')
+    values = read_json(path)
+    own = values.get("memory-type") == "PER_NPU_MEMORY_EXPANSION"
+    needed = ["memory-type", *(["remote-mem-bw"] if own else [])]
+    fields = _fields(MEMORY_KEYS, values, where=str(path), needed=needed)
+    return RemoteMemoryFile(fields.get("latency_ns", 0), fields["bytes_per_ns"]) if own else None
 
 
 def read_json(path: Path) -> dict[str, Any]:

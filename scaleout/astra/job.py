@@ -12,9 +12,9 @@ from scaleout.astra.algorithms import Named, named
 from scaleout.astra.inputs import (
     KINDS,
     SystemFile,
-    check_remote_memory,
     read_groups,
     read_network,
+    read_remote_memory,
     read_system,
 )
 from scaleout.astra.network import Network, build_network
@@ -117,8 +117,7 @@ def load(options: Options) -> Job:
         raise ConfigError(f"--backend {options.backend!r} is not known; use {' or '.join(BACKENDS)}")
     network = build_network(read_network(options.network))
     system, notes = read_system(options.system)
-    if options.remote_memory is not None:
-        check_remote_memory(options.remote_memory)
+    memory = read_remote_memory(options.remote_memory) if options.remote_memory is not None else None
     aware = options.backend == "aware"
     if aware and len(network.dimensions) > 1:
         raise ConfigError(
@@ -142,7 +141,7 @@ def load(options: Options) -> Job:
         f"{name} {scale:g} has no effect, in ASTRA-sim and here" for name, scale in scales.items() if scale != 1
     )
     groups = read_groups(options.groups, num_ranks=network.num_ranks) if options.groups is not None else {}
-    graphs, graph_of = read_graphs(options.workload, num_ranks=network.num_ranks, system=system)
+    graphs, graph_of = read_graphs(options.workload, num_ranks=network.num_ranks, system=system, memory=memory)
     job = Job(
         network=network,
         system=system,

@@ -22,6 +22,7 @@ SLOTS: Mapping[Work, int | None] = {
     Work.SEND: _COMMUNICATION,
     Work.RECV: None,
     Work.NOTHING: None,
+    Work.WAIT: None,
 }
 """What a task occupies while it runs."""
 

@@ -75,8 +75,10 @@ class Outcome:
 
     @property
     def exposed_ns(self) -> tuple[int, ...]:
-        """Time of each rank until it finished in which it did not compute, (R,)."""
-        return tuple(end - busy for end, busy in zip(self.per_rank_ns, self.compute_ns, strict=True))
+        """Time of each rank until it finished in which it did not compute, (R,); replayed communication computes."""
+        replayed = self.communication_ns if self.job.system.replay_only else (0,) * len(self.per_rank_ns)
+        times = zip(self.per_rank_ns, self.compute_ns, replayed, strict=True)
+        return tuple(max(0, end - compute - communicate) for end, compute, communicate in times)
 
 
 def run(options: Options) -> Outcome:

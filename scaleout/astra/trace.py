@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scaleout import chakra
-from scaleout.astra.inputs import SystemFile
+from scaleout.astra.inputs import RemoteMemoryFile, SystemFile
 from scaleout.chakra import CollectiveCommType, NodeType
 from scaleout.errors import TraceError
 
@@ -31,6 +31,8 @@ class Work(IntEnum):
     SEND = 4
     RECV = 5
     NOTHING = 6
+    WAIT = 7
+    """A receive that is replayed: it lasts, and occupies nothing."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ _KINDS = {
 _COMM_TYPES: dict[int, CollectiveCommType] = {int(kind): kind for kind in CollectiveCommType}
 
 
-def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tuple[Graph, ...], tuple[int, ...]]:
+def read_graphs(
+    prefix: Path, *, num_ranks: int, system: SystemFile, memory: RemoteMemoryFile | None
+) -> tuple[tuple[Graph, ...], tuple[int, ...]]:
     """Read ``<prefix>.<rank>.et`` of all ranks.
 
     Returns
@@ -132,7 +136,7 @@ def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tu
             ) from None
         if content not in known:
             known[content] = len(graphs)
-            graphs.append(_read_graph(path, system, tasks))
+            graphs.append(_read_graph(path, system, memory, known=tasks))
         graph_of.append(known[content])
     if Path(f"{prefix}.{num_ranks}.et").exists():
         raise TraceError(
@@ -142,7 +146,7 @@ def read_graphs(prefix: Path, *, num_ranks: int, system: SystemFile) -> tuple[tu
     return tuple(graphs), tuple(graph_of)
 
 
-def _read_graph(path: Path, system: SystemFile, known: dict[bytes, Task]) -> Graph:
+def _read_graph(path: Path, system: SystemFile, memory: RemoteMemoryFile | None, *, known: dict[bytes, Task]) -> Graph:
     _, nodes = chakra.read(path)
     nodes.sort(key=lambda node: node.id)
     index = {node.id: position for position, node in enumerate(nodes)}
@@ -167,7 +171,7 @@ def _read_graph(path: Path, system: SystemFile, known: dict[bytes, Task]) -> Gra
         for node in nodes:
             content = node.SerializeToString()
             if content not in known:
-                known[content] = _task(node, system)
+                known[content] = _task(node, system, memory)
             tasks.append(known[content])
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
@@ -189,18 +193,36 @@ def _check_order(graph: Graph, path: Path) -> None:
         raise TraceError(f"{path}: {graph.tasks[stuck]} is in or behind a cycle of dependencies; break the cycle")
 
 
-def _task(node: chakra.Node, system: SystemFile) -> Task:
+def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:
     on_cpu = chakra.get(node, "is_cpu_op", bool, default=False)
     duration_ns = node.duration_micros * 1000 or 1
     kind = NodeType(node.type)
-    if kind == NodeType.COMP_NODE:
-        if on_cpu:
-            return Task(node.id, node.name, Work.CPU, duration_ns)
-        if system.roofline_enabled and not system.replay_only:
-            return _roofline(node, system)
-        return Task(node.id, node.name, Work.COMPUTE, duration_ns)
-    if kind not in (NodeType.COMM_COLL_NODE, NodeType.COMM_SEND_NODE, NodeType.COMM_RECV_NODE):
+    if kind == NodeType.METADATA_NODE:
         raise TraceError(f"node {node.id} ({node.name!r}) is a {kind.name}, on which ASTRA-sim aborts; remove it")
+    if kind == NodeType.COMP_NODE:
+        if system.roofline_enabled and not on_cpu and not system.replay_only:
+            return _roofline(node, system)
+        return Task(node.id, node.name, Work.CPU if on_cpu else Work.COMPUTE, duration_ns)
+    if system.replay_only:  # whatever it is; only a receive does not hold up communication
+        return Task(node.id, node.name, Work.WAIT if kind == NodeType.COMM_RECV_NODE else Work.REPLAY, duration_ns)
+    if kind in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE):
+        return _access(node, memory)
+    return _communication(node, kind, duration_ns, on_cpu=on_cpu)
+
+
+def _access(node: chakra.Node, memory: RemoteMemoryFile | None) -> Task:
+    """An access to remote memory holds up communication, as ASTRA-sim has it."""
+    if memory is None:
+        raise TraceError(
+            f"node {node.id} ({node.name!r}) is a {NodeType(node.type).name}, for which a rank needs a remote memory "
+            f"of its own; give PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
+        )
+    return Task(node.id, node.name, Work.REPLAY, memory.access_ns(chakra.get(node, "tensor_size", int)))
+
+
+def _communication(node: chakra.Node, kind: NodeType, duration_ns: int, *, on_cpu: bool) -> Task:
+    if kind == NodeType.INVALID_NODE:
+        return Task(node.id, node.name, Work.NOTHING)
     if on_cpu:
         raise TraceError(f"node {node.id} ({node.name!r}) communicates, but is_cpu_op is true; set it to false")
     if kind == NodeType.COMM_COLL_NODE:
@@ -210,7 +232,7 @@ def _task(node: chakra.Node, system: SystemFile) -> Task:
         node.id,
         node.name,
         Work.SEND if sends else Work.RECV,
-        size_bytes=_size(node),
+        size_bytes=_size(node, least=1),
         peer=chakra.get(node, "comm_dst" if sends else "comm_src", int),
         tag=chakra.get(node, "comm_tag", int),
     )
@@ -259,8 +281,10 @@ def _group(node: chakra.Node) -> str:
     return chakra.get(node, "pg_name", str, default="") or EVERYONE
 
 
-def _size(node: chakra.Node) -> int:
+def _size(node: chakra.Node, *, least: int = 0) -> int:
     size_bytes = chakra.get(node, "comm_size", int)
+    if size_bytes == 0 < least:
+        raise TraceError(f"node {node.id} ({node.name!r}) sends 0 bytes, on which ASTRA-sim aborts; remove it")
     if size_bytes < 0:
         raise TraceError(f"node {node.id} ({node.name!r}) has comm_size {size_bytes}; a size is at least 0 bytes")
     return size_bytes
