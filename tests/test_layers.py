@@ -20,7 +20,7 @@ LAYERS = tuple(
     graph splice program timing transport fabric dimension wiring faults topology peers placement
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory schedule operators network
-    engine fold job message result simulation analysis study astra_result astra_physical
+    engine fold job message result simulation analysis study plans astra_result astra_physical
     validate measure timeline plot heat_map report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
@@ -32,7 +32,6 @@ HOMES = {
     "matplotlib": ("plot", "heat_map"),
     "google": ("chakra",),
     "torch": ("measure",),
-    "numba": ("network",),
     "triton": ("measure",),
 }
 

@@ -24,6 +24,15 @@ class Axes:
         """The families."""
         return tuple(make() for make in self._makers.values())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the families."""
+        return tuple(self._makers)
+
+    def family(self, name: str) -> GroupFamily:
+        """Return a family that was asked for, by its name."""
+        return self._makers[name]()
+
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
         return self._number(axis, lambda: self.workload.mesh.groups(axis))

@@ -4,10 +4,11 @@ A stage is written once. Its forward graph, and its backward graph in one part o
 `step`, once for each micro-batch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scaleout.generators.axes import Axes
-from scaleout.generators.tape import Gradients, Page, Reduction, Tape
+from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Tape
 from scaleout.generators.transformer import Rank, forward
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.pipelines import Action
@@ -101,6 +102,16 @@ class Stage:
     def last(self) -> bool:
         """Whether it holds the head."""
         return self.number == self.workload.num_stages - 1
+
+    @property
+    def buckets(self) -> tuple[Bucket, Bucket]:
+        """Where gradients wait."""
+        return self.rank.buckets
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Name of a bucket to the parameters that it holds."""
+        return self.tape.parameters
 
     @property
     def output_bytes(self) -> int:

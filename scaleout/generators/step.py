@@ -7,13 +7,14 @@ gradients are reduced, and the optimizer steps once all of them are final.
 Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from scaleout import pipelines
 from scaleout.generators.axes import Axes
 from scaleout.generators.stage import Stage, Turn
-from scaleout.generators.tape import Reduction
+from scaleout.generators.tape import Bucket, Reduction
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.pipelines import PIPELINES, Action, Slot, Step
@@ -140,19 +141,48 @@ class _Rank:
             graph = GraphBuilder("gradients")
             reduction.write(graph)
             self.final.append(self.splice.add(graph.build(), after=after, **where) + len(graph) - 1)
-        finish = _Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients"))
+        finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients"))
         end = finish.write()
         if len(end):
             self.splice.add(end, after={*self.final, *before})
 
 
+class Holds(Protocol):
+    """What a stage holds, as far as the end of a step depends on it."""
+
+    @property
+    def layers(self) -> range:
+        """Numbers of its layers."""
+        ...
+
+    @property
+    def first(self) -> bool:
+        """Whether it holds the embedding."""
+        ...
+
+    @property
+    def last(self) -> bool:
+        """Whether it holds the head."""
+        ...
+
+    @property
+    def buckets(self) -> Sequence[Bucket]:
+        """Where gradients wait."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Name of a bucket to the parameters that it holds."""
+        ...
+
+
 @dataclass
-class _Finish:
+class Finish:
     """The end of a step on one rank, after all its gradients have been reduced over its replicas."""
 
     workload: Transformer
     axes: Axes
-    stages: list[Stage]
+    stages: Sequence[Holds]
     graph: GraphBuilder
 
     def write(self) -> ExecutionGraph:
@@ -197,25 +227,25 @@ class _Finish:
 
     def _held(self) -> int:
         """Count the parameters that the rank's layers hold."""
-        return sum(sum(stage.tape.parameters.values()) for stage in self.stages)
+        return sum(sum(stage.parameters.values()) for stage in self.stages)
 
     def _owned(self) -> int:
         """Count the parameters that the rank steps: all it holds, or its shards of them."""
         total = 0
         for stage in self.stages:
-            for bucket in stage.rank.buckets:
+            for bucket in stage.buckets:
                 shard = bucket.sharing.degree if bucket.sharing.sharded else 1
-                total += -(-stage.tape.parameters.get(bucket.name, 0) // shard)
+                total += -(-stage.parameters.get(bucket.name, 0) // shard)
         return max(total, 1)
 
     def _gather(self) -> None:
         """Gather the parameters that each rank of a group has stepped a shard of."""
         parameters: dict[int, int] = {}
         for stage in self.stages:
-            for bucket in stage.rank.buckets:
+            for bucket in stage.buckets:
                 if bucket.sharing.sharded and bucket.sharing.degree > 1:
                     group = bucket.sharing.group
-                    parameters[group] = parameters.get(group, 0) + stage.tape.parameters.get(bucket.name, 0)
+                    parameters[group] = parameters.get(group, 0) + stage.parameters.get(bucket.name, 0)
         for group, count in parameters.items():
             if count:
                 self.graph.collective(

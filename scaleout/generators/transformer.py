@@ -118,7 +118,7 @@ class Units:
 
     rank: Rank
     begun: list[int] = field(default_factory=list)
-    begun_backward: list[int] = field(default_factory=list)
+    graph: GraphBuilder | None = None
 
     def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "") -> int:
         """Apply a layer, with its parameters gathered before it, and again before its backward."""
@@ -132,7 +132,7 @@ class Units:
 
         def leave(dy: int) -> int:
             if workload.reshard_after_forward:
-                self._gather(tape, dy, held.parameters, self.begun_backward)
+                self._gather(tape, dy, held.parameters)
             return dy
 
         def enter(dx: int) -> int:
@@ -141,17 +141,19 @@ class Units:
                 tape.gradients.flush(tape.graph, bucket)
             return dx
 
-        self._gather(tape, x, held.parameters, self.begun)
+        self._gather(tape, x, held.parameters)
         tape.push(enter)
         y = layer(tape, x)
         tape.push(leave)
         return y
 
-    def _gather(self, tape: Tape, node: int, parameters: dict[str, int], begun: list[int]) -> None:
-        """Gather the parameters of the unit that begins at a node, once those before it began."""
-        begun.append(node)
+    def _gather(self, tape: Tape, node: int, parameters: dict[str, int]) -> None:
+        """Gather the parameters of the unit that begins at a node, once those before it in its graph began."""
+        if self.graph is not tape.graph:
+            self.graph, self.begun = tape.graph, []
+        self.begun.append(node)
         ahead = self.rank.workload.prefetch
-        after = begun[-1 - ahead] if ahead < len(begun) else NONE
+        after = self.begun[-1 - ahead] if ahead < len(self.begun) else NONE
         gathers = []
         for bucket in self.rank.buckets:
             size_bytes = parameters.get(bucket.name, 0) * tape.item_bytes
@@ -210,7 +212,7 @@ def _attention(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
 
 def _feed_forward(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
     workload = rank.workload
-    if isinstance(workload, Moe) and number >= workload.dense_layers:
+    if isinstance(workload, Moe) and workload.layer_kind(number) == "moe":
         group = rank.axes.number("expert") if workload.expert_parallel > 1 else NONE
         experts = Experts(group=group, router=rank.dense, weights=rank.experts, kept_tokens=_kept_tokens(rank))
         block = partial(mixture, workload=workload, experts=experts, label=label)

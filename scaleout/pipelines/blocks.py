@@ -8,6 +8,7 @@ Symbols: p ranks; v model chunks of a rank; N slots and S steps of all ranks tog
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,21 @@ class Blocks:
         previous = np.arange(-1, len(self.what) - 1)
         previous[self.offsets[:-1]] = len(self.what)
         return previous
+
+    @functools.cached_property
+    def first_gradients(self) -> Index:
+        """Slot in which each chunk of each rank makes its first gradients of weights, shape (p, v)."""
+        pv = self.num_ranks * self.num_chunks
+        slot, step = np.nonzero(np.isin(self.what // pv, (Action.BACKWARD, Action.WEIGHT_GRADIENT)))
+        place, first = np.unique(self.what[slot, step] % pv, return_index=True)
+        assert len(place) == pv, "every chunk learns"
+        return slot[first].reshape(self.num_ranks, self.num_chunks)
+
+    @functools.cached_property
+    def counts(self) -> Index:
+        """How often each chunk of each rank takes each action, shape (4, p, v)."""
+        shape = (len(Action), self.num_ranks, self.num_chunks)
+        return np.bincount(self.what.ravel(), minlength=math.prod(shape) + 1)[:-1].reshape(shape)
 
     def in_flight(self, until: Action = Action.WEIGHT_GRADIENT) -> tuple[Index, ...]:
         """Count the microbatches whose activations a rank holds during each of its slots.

@@ -30,6 +30,8 @@ class Timeline:
         The slots.
     start_s, end_s : tuple of ndarray of float64, each of shape (slots of the rank,)
         For each rank, when its slots start and end.
+    kept_s : ndarray of float64, shape (p,)
+        How long each rank's last slot keeps it once its output is there.
     busy_s : ndarray of float64, shape (p,)
         How long each rank computes.
     makespan_s : float
@@ -39,6 +41,7 @@ class Timeline:
     blocks: Blocks
     start_s: tuple[Floats, ...]
     end_s: tuple[Floats, ...]
+    kept_s: Floats
     busy_s: Floats
     makespan_s: float
 
@@ -51,7 +54,7 @@ class Timeline:
     def idle_s(self) -> Floats:
         """How long each rank does not compute between its own first start and its own last end, shape (p,)."""
         ranks = zip(self.start_s, self.end_s, strict=True)
-        return np.array([end_s[-1] - start_s[0] for start_s, end_s in ranks]) - self.busy_s
+        return np.array([end_s[-1] - start_s[0] for start_s, end_s in ranks]) + self.kept_s - self.busy_s
 
     def in_flight(self, until: Action = Action.WEIGHT_GRADIENT) -> tuple[Index, ...]:
         """Return the microbatches in flight during each slot; see `Blocks.in_flight`."""
@@ -63,6 +66,8 @@ def run(
     action_s: npt.ArrayLike,
     *,
     send_s: npt.ArrayLike = 0.0,
+    after_s: npt.ArrayLike = 0.0,
+    saved_s: npt.ArrayLike = 0.0,
     together_s: Callable[[int, Step, Step], float] | None = None,
     blocking: bool = False,
 ) -> Timeline:
@@ -77,6 +82,10 @@ def run(
     send_s : array_like, broadcast to shape (p, v)
         Seconds that a message takes between a chunk and its successor, either way; the receiver waits for it. That of
         a last stage, or between two chunks of one rank, is not used.
+    after_s : array_like, broadcast to shape (4, p, v)
+        Seconds that each action keeps its rank once its output is there, such as to reduce gradients.
+    saved_s : array_like, broadcast to shape (p, v)
+        Seconds less that the first gradients of weights of each chunk take: there are none yet to add them to.
     together_s : function, optional
         From rank and two steps to the seconds of both in one slot, the same for all microbatches; their sum if not
         given.
@@ -94,7 +103,9 @@ def run(
     slot_s = seconds[blocks.what].sum(axis=1)
     if together_s is not None:
         _overlap(blocks, slot_s, together_s)
-    held_s = link_s[blocks.sends].max(axis=1) if blocking else np.zeros(len(slot_s))
+    np.subtract.at(slot_s, blocks.first_gradients.ravel(), _spread(saved_s, (p, v), "saved_s"))
+    kept_s = np.r_[_spread(after_s, (len(Action), p, v), "after_s"), 0.0][blocks.what].sum(axis=1)
+    held_s = np.maximum(kept_s, link_s[blocks.sends].max(axis=1)) if blocking else kept_s
     start = _longest_paths(blocks, slot_s, held_s, link_s[blocks.receives])
     end = start + slot_s
     cuts = blocks.offsets[1:-1]
@@ -102,8 +113,9 @@ def run(
         blocks,
         start_s=tuple(np.split(start, cuts)),
         end_s=tuple(np.split(end, cuts)),
-        busy_s=np.add.reduceat(slot_s, blocks.offsets[:-1]),
-        makespan_s=float(end.max()),
+        kept_s=kept_s[blocks.offsets[1:] - 1],
+        busy_s=np.add.reduceat(slot_s + kept_s, blocks.offsets[:-1]),
+        makespan_s=float((end + kept_s).max()),
     )
 
 

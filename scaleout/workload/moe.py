@@ -60,6 +60,10 @@ class Moe(Transformer):
         """Parameters of one expert."""
         return (self.gates + 1) * self.hidden * self.expert_width
 
+    def layer_kind(self, layer: int) -> str:
+        """Name what a layer is; layers of one kind are alike."""
+        return "dense" if layer < self.dense_layers else "moe"
+
     def feed_forward_parameters(self, layer: int) -> int:
         """Parameters of a layer's experts and of its router, or of its dense network."""
         if layer < self.dense_layers:

@@ -133,6 +133,11 @@ class Transformer(Training):
             + latent.key_value_rank
         )
 
+    def layer_kind(self, layer: int) -> str:
+        """Name what a layer is; layers of one kind are alike."""
+        del layer
+        return "dense"
+
     def feed_forward_parameters(self, layer: int) -> int:
         """Parameters of a layer's feed-forward network."""
         del layer

@@ -1,0 +1,1 @@
+"""Plans of a job: what each takes, evaluated block by block, and the best of all."""
