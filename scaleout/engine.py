@@ -53,17 +53,15 @@ class Tasks:
 class Network(Protocol):
     """What times the meetings that have no duration of their own."""
 
-    @property
-    def next_s(self) -> float:
-        """Time of the next change among the meetings that have begun; infinite if there will be none."""
-        ...
-
     def begin(self, meeting: int, now_s: float) -> None:
         """Let a meeting begin."""
         ...
 
-    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
-        """Advance to `next_s`; return the meetings that let go of their streams early, and those that are done."""
+    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
+        """Advance until meetings let go of their streams early or are done; return the time, and those of each.
+
+        If there are none up to `until_s`, that time and no meetings.
+        """
         ...
 
 
@@ -131,9 +129,11 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
     touched = {stream for task in range(size) if state.waiting[task] == 0 for stream in _make_ready(state, task)}
     _issue(state, touched)
     events = state.events
-    while (now_s := min(events[0][0] if events else math.inf, network.next_s if network else math.inf)) < math.inf:
-        state.now_s = now_s
-        touched = _advance(state, network) if network and network.next_s <= now_s else set()
+    while True:
+        state.now_s = events[0][0] if events else math.inf
+        touched = _advance(state, network) if network else set()
+        if state.now_s == math.inf:
+            break
         while events and events[0][0] == state.now_s:
             _, task, kind = heapq.heappop(events)
             if kind != _DONE:
@@ -151,9 +151,12 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
 
 
 def _advance(state: _State, network: Network) -> set[int]:
-    """Let the network advance; release and complete the tasks of its meetings, and return the streams to look at."""
+    """Let the network advance, but not beyond now, and turn the clock to when something happened there.
+
+    Release and complete the tasks of its meetings, and return the streams to look at.
+    """
     touched: set[int] = set()
-    released, done = network.advance(state.now_s)
+    state.now_s, released, done = network.advance(state.now_s)
     for meeting in released:
         for task in sorted(state.come[meeting]):
             state.released_s[task] = state.now_s

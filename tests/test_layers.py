@@ -32,6 +32,7 @@ HOMES = {
     "matplotlib": ("plot", "heat_map"),
     "google": ("chakra",),
     "torch": ("measure",),
+    "numba": ("network",),
     "triton": ("measure",),
 }
 

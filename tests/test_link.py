@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_collectives import links_of as oracle_links
 from test_collectives import meshes
@@ -22,6 +22,7 @@ from scaleout.errors import ConfigError
 from scaleout.network import alpha_beta
 from scaleout.network.bound import wire_bound
 from scaleout.network.demand import demand_of, demand_of_message, messages_of
+from scaleout.network.in_step import InStep
 from scaleout.network.link import collective_cost
 from scaleout.network.links import links_of
 from scaleout.network.sharing import max_min
@@ -186,9 +187,9 @@ def run(topology, messages):
         demand = demand_of_message(traffic.links, source, destination)
         traffic.begin(number, demand, size_bytes, now_s=0.0, before_s=start_s)
     arrived = {}
-    while np.isfinite(now_s := traffic.next_s):
-        for number in traffic.advance(now_s)[1]:
-            arrived[number] = now_s
+    while len(arrived) < len(messages):
+        now_s, _, done = traffic.advance()
+        arrived |= dict.fromkeys(done, now_s)
     return [arrived[number] for number in range(len(messages))]
 
 
@@ -433,17 +434,63 @@ def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case
         found = symmetry(topology, [family], messages=messages_of(topology, groups, kind, algorithm.name))
         times, carried = [], []
         for each in (Symmetry(), found):
-            traffic = Traffic(links)
-            traffic.begin(0, demand_of(links, each, groups, kind, algorithm.name), size_bytes, now_s=0.0, before_s=1e-6)
-            while np.isfinite(now_s := traffic.next_s):
-                traffic.advance(now_s)
-                times.append(now_s)
-            carried.append(traffic.link_bytes)
-        assert times[: len(times) // 2] == times[len(times) // 2 :]
+            loop = InStep(links)
+            begin(loop, demand_of(links, each, groups, kind, algorithm.name), size_bytes)
+            times.append([now_s for now_s, _, _ in iter(lambda loop=loop: loop.advance(np.inf), (np.inf, [], []))])
+            carried.append(loop.link_bytes)
+        assert times[0] == times[1]
         ranks = np.tile(np.arange(topology.num_ranks), len(links.ports))
         stand = np.repeat(np.arange(len(links.ports)), topology.num_ranks) * topology.num_ranks + found.first(ranks)
         assert carried[0] == pytest.approx(carried[1][stand], rel=1e-9)
         assert carried[0] == pytest.approx(brute_force_bytes(links, groups, steps, size_bytes), rel=1e-9)
+
+
+def begin(loop, demand, size_bytes):
+    for lane in demand.lanes:
+        loop.begin(0, lane, size_bytes, start_s=1e-6, after_s=0.0, latencies=True)
+
+
+@given(case=collectives(), data=st.data())
+@settings(max_examples=60)
+def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
+    """Several collectives that begin at odd times, some of them slices, and messages between them."""
+    pytest.importorskip("numba")
+    topology, group, size_bytes = case
+    assume(len(group) > 1)
+    links = links_of(topology)
+    able = [(a.name, kind) for a in ALGORITHMS.values() for kind in kinds_of(a, place(topology, group))]
+    offers = []
+    for number in range(data.draw(st.integers(1, 4))):
+        if data.draw(st.booleans()):
+            algorithm, kind = data.draw(st.sampled_from(able))
+            demand = demand_of(links, Symmetry(), siblings(topology, group), kind, algorithm)
+        else:
+            pair = data.draw(st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, max_size=2, unique=True))
+            demand = demand_of_message(links, *pair)
+        before_s, latencies = data.draw(st.sampled_from([0.0, 1e-7, 3.3e-5, 1e-3])), data.draw(st.booleans())
+        offers.append((number, demand, size_bytes * (1 + number), before_s, latencies))
+    batches, messages, handed_over = (Traffic(links, compiled=compiled) for compiled in (False, True, None))
+    handed_over._worth_s = data.draw(st.sampled_from([0.0, 1e-4, 1e-3]))
+    for traffic in (batches, messages, handed_over):
+        for number, demand, size, before_s, latencies in offers[:-1]:
+            traffic.begin(number, demand, size, now_s=0.0, before_s=before_s, after_s=1e-6, latencies=latencies)
+    seen = [visible(traffic, offers[-1]) for traffic in (batches, messages, handed_over)]
+    assert seen[0] == seen[1] == seen[2]
+    assert batches.link_bytes == pytest.approx(messages.link_bytes, rel=1e-12)
+
+
+def visible(traffic, last):
+    """Advance in small steps, then begin one more and again the same, and run to the end; all that can be seen."""
+    number, demand, size_bytes, _, latencies = last
+    seen = []
+    for until_s in (1e-7, 2e-6, 5e-5):
+        while (found := traffic.advance(until_s))[1:] != ([], []):
+            seen.append((found[0], sorted(found[1]), sorted(found[2])))
+    for again in (number, number + 1):
+        traffic.begin(again, demand, size_bytes, now_s=5e-5, latencies=latencies)
+    while (found := traffic.advance())[1:] != ([], []):
+        seen.append((found[0], sorted(found[1]), sorted(found[2])))
+    return seen
 
 
 def brute_force_bytes(links, groups, steps, size_bytes):
@@ -466,17 +513,14 @@ class Alarm:
     def __init__(self):
         self.events = []
 
-    @property
-    def next_s(self):
-        return min(self.events)[0] if self.events else np.inf
-
     def begin(self, meeting, now_s):
         self.events += [(now_s + 2, "released", meeting), (now_s + 3, "done", meeting)]
 
-    def advance(self, now_s):
+    def advance(self, until_s):
+        now_s = min([until_s, *(event[0] for event in self.events)])
         due = [event for event in self.events if event[0] == now_s]
         self.events = [event for event in self.events if event[0] > now_s]
-        return tuple([meeting for _, what, meeting in due if what == wanted] for wanted in ("released", "done"))
+        return now_s, *([meeting for _, what, meeting in due if what == wanted] for wanted in ("released", "done"))
 
 
 def test_the_clock_asks_the_network_how_long_a_meeting_takes():

@@ -106,8 +106,7 @@ def collective_cost(
     done: list[int] = []
     time_s = 0.0
     while not done:
-        time_s = traffic.next_s
-        _, done = traffic.advance(time_s)
+        time_s, _, done = traffic.advance()
     return LinkCost(time_s, algorithm, demand.num_transfers, LinkTraffic(links, found, traffic.link_bytes, time_s))
 
 

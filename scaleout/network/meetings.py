@@ -69,11 +69,6 @@ class LinkNetwork:
         demand = demand_of_message(links, source, destination)
         self._offers[meeting] = _Offer(demand, size_bytes * cost.inflation, 0.0, cost.latency_s, True)
 
-    @property
-    def next_s(self) -> float:
-        """Time at which something changes; infinite if nothing is in flight."""
-        return self.traffic.next_s
-
     def begin(self, meeting: int, now_s: float) -> None:
         """Let a meeting begin."""
         offer = self._offers[meeting]
@@ -87,7 +82,7 @@ class LinkNetwork:
             latencies=not offer.back_to_back,
         )
 
-    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
-        """Advance to `next_s`; return the meetings that let go of their streams, and those that are done."""
-        sent, done = self.traffic.advance(now_s)
-        return sorted(meeting for meeting in sent if self._offers[meeting].back_to_back), sorted(done)
+    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
+        """Advance; return the time, the meetings that let go of their streams, and those that are done."""
+        now_s, sent, done = self.traffic.advance(until_s)
+        return now_s, sorted(meeting for meeting in sent if self._offers[meeting].back_to_back), sorted(done)

@@ -3,7 +3,8 @@
 All flows grow together until a link is full; those through it keep their rate, and the others grow on. No flow can
 then be faster without a slower one being slower still. The rates do not depend, to the last bit, on the order of
 the flows, nor on whether several alike are given as one: sums are of shares of messages, which are halves of halves
-and so exact, and only then multiplied by a rate.
+and so exact, and only then multiplied by a rate. Nor do they depend on flows that share no link with a flow, directly
+or through others: shares within rounding of each other are one level only among flows that hang together.
 
 Symbols: F flows; L links; H pairs of a flow and a link that it crosses.
 Source: Bertsekas and Gallager, Data Networks, 2nd edition, 6.5.2.
@@ -41,16 +42,39 @@ def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_
     """
     rates = np.zeros(num_flows)
     left = bytes_per_s.astype(np.float64)
+    pairs = flows, links
     count = len(left)
     while len(flows):
         load = np.bincount(links, weights, minlength=count)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(load > 0, left / load, np.inf)
-        level = float(share.min())
+        level: Floats = np.full(count, share.min())
+        full = share <= level * (1 + SAME)
+        if (share[full] != level[full]).any():
+            parts = _hanging_together(*pairs, num_links=count)
+            np.minimum.at(level := np.full(count, np.inf), parts, share)
+            level = np.where(np.isfinite(level), level, 0.0)[parts]
+            full = share <= level * (1 + SAME)
+        pair = full[links]
         stopped = np.zeros(num_flows, bool)
-        stopped[flows[(share <= level * (1 + SAME))[links]]] = True
-        rates[stopped] = level
+        stopped[flows[pair]] = True
+        rates[flows[pair]] = level[links[pair]]
         through = stopped[flows]
-        left = np.maximum(left - level * np.bincount(links[through], weights[through], minlength=count), 0.0)
+        taken = np.bincount(links[through], weights[through], minlength=count)
+        left = np.where(taken > 0, np.maximum(left - level * taken, 0.0), left)
         flows, links, weights = flows[~through], links[~through], weights[~through]
     return rates
+
+
+def _hanging_together(flows: Ints, links: Ints, *, num_links: int) -> Ints:
+    """(L,) the lowest link that each link hangs together with, through flows that cross both, directly or not."""
+    lowest: Ints = np.arange(num_links)
+    of_flow = np.full(int(flows.max()) + 1, num_links)
+    while True:
+        np.minimum.at(of_flow, flows, lowest[links])
+        reached = lowest.copy()
+        np.minimum.at(reached, links, of_flow[flows])
+        reached = reached[reached]
+        if np.array_equal(reached, lowest):
+            return lowest
+        lowest = reached

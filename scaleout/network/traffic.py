@@ -5,91 +5,59 @@ A message holds all links of its route at one rate (cut-through); it has left wh
 when the latency of its route has passed as well. At any time the messages in flight share the links max-min fairly;
 rates change when a message starts or ends. Messages that are alike are one flow (see `demand`).
 
-Knows nothing of graphs, streams or of what waits for a collective: whoever begins one asks for `next_s`, and then
-to `advance` to that time.
+There are two ways to the same bits: batch by batch (`in_step`), and message by message in a compiled loop
+(`out_of_step`), to which the traffic is handed over where members fall out of step and there is much of it.
+
+Knows nothing of graphs, streams or of what waits for a collective: whoever begins one asks to `advance`.
 """
 
-import heapq
 import math
-from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from scaleout.network.demand import Demand
+from scaleout.network.in_step import InStep
+from scaleout.network.links import Floats, Links
 
-from scaleout.network.demand import Demand, Flows
-from scaleout.network.links import Floats, Ints, Links
-from scaleout.network.sharing import SAME, max_min
-
-_RATES_KEPT = 4096
-"""Rates of flows in flight together are kept for so many sets of flows."""
-
-_START, _ARRIVED, _DONE = 0, 1, 2
+_WORTH_S = 1.0
+"""Time wasted batch by batch for which the compiled loop is loaded: about what loading takes."""
 
 
-@dataclass(eq=False)
-class _Collective:
-    """One that is in flight: the step that each of M members is at, and how many messages hold it up there."""
-
-    name: int
-    demand: Demand
-    size_bytes: float
-    after_s: float
-    latencies: bool
-    at: Ints
-    missing: dict[int, Ints] = field(default_factory=dict)
-    sent: int = 0
-    over: bool = False
-
-    def misses(self, step: int) -> Ints:
-        """(M,) messages of a step that members have not sent or not received yet."""
-        if step not in self.missing:
-            flows = self.demand.steps[step]
-            ends = np.concatenate((flows.sources, flows.destinations))
-            self.missing[step] = np.bincount(ends, minlength=self.demand.num_members)
-        return self.missing[step]
-
-    def settle(self, step: int, members: Ints) -> bool:
-        """Count messages of a step as sent or received by members; return whether one of them can move on."""
-        missing = self.misses(step)
-        np.subtract.at(missing, members, 1)
-        return bool(((missing[members] == 0) & (self.at[members] == step)).any())
-
-
-@dataclass(eq=False)
-class _Batch:
-    """Flows of one step of a collective that started at the same time; `which` of the step's, (B,) as all else."""
-
-    owner: _Collective
-    step: int
-    which: Ints
-    left_bytes: Floats
-    rate: Floats
-    since_s: Floats
-    end_s: Floats
+class _Loop(Protocol):
+    """What runs lanes: see `InStep` and `OutOfStep`."""
 
     @property
-    def flows(self) -> Flows:
-        return self.owner.demand.steps[self.step]
+    def link_bytes(self) -> Floats: ...
+
+    def begin(
+        self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
+    ) -> None: ...
+
+    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]: ...
 
 
 class Traffic:
     """The links and all that is in flight.
 
-    Attributes
+    Parameters
     ----------
-    link_bytes : (L,)
-        What each link has been given to carry so far; of links that are alike, the one that stands for them.
+    links : Links
+    compiled : bool, optional
+        Whether to go message by message; by default where it is worth it.
     """
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
         self.links = links
-        self.link_bytes: Floats = np.zeros(len(links))
-        self._batches: list[_Batch] = []
         self._lanes: dict[int, list[int]] = {}
-        self._events: list[tuple[float, int, int, _Collective, int, Ints]] = []
-        self._count = 0
-        self._rates: dict[tuple[tuple[int, bytes], ...], tuple[list[Floats], list[Flows]]] = {}
-        self._next_end_s = math.inf
+        self._in_step: InStep | None = InStep(links)
+        self._loop: _Loop = self._in_step
+        self._worth_s = {None: _WORTH_S, True: -1.0, False: math.inf}[compiled]
+        self._begun: list[tuple[float, dict[str, Any]]] = []
+        self._reached_s = -math.inf
+
+    @property
+    def link_bytes(self) -> Floats:
+        """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them."""
+        return self._loop.link_bytes
 
     def begin(
         self,
@@ -119,148 +87,47 @@ class Traffic:
         """
         self._lanes[name] = [len(demand.lanes), len(demand.lanes)]
         for lane in demand.lanes:
-            at = np.full(lane.num_members, -1)
-            collective = _Collective(name, lane, size_bytes, after_s, latencies, at)
-            self._push(now_s + before_s, _START, collective, 0, at)
+            asked: dict[str, Any] = {"name": name, "lane": lane, "size_bytes": size_bytes, "latencies": latencies}
+            asked |= {"start_s": now_s + before_s, "after_s": after_s}
+            self._loop.begin(**asked)
+            if self._in_step is not None:
+                self._begun.append((now_s, asked))
 
-    @property
-    def next_s(self) -> float:
-        """Time at which the next message or collective starts, ends or arrives; infinite if nothing is in flight."""
-        return min(self._next_end_s, self._events[0][0] if self._events else math.inf)
+    def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
+        """Advance until something has been sent or is done, but not beyond a time.
 
-    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
-        """Advance to `next_s`; return the collectives that have sent all, and those that are done."""
-        until_s = now_s * (1 + SAME)
-        sent: list[int] = []
-        done: list[int] = []
-        moving: dict[int, _Collective] = {}
-        changed = self._end(now_s, until_s, moving)
-        while moving or (self._events and self._events[0][0] <= until_s):
-            while self._events and self._events[0][0] <= until_s:
-                _, _, kind, collective, step, receivers = heapq.heappop(self._events)
-                if kind == _DONE:
-                    done += self._last_lane(collective.name, 1)
-                elif kind == _START or collective.settle(step, receivers):
-                    moving[id(collective)] = collective
-            moved, moving = moving, {}
-            for collective in moved.values():
-                changed |= self._move(collective, now_s)
-                if collective.over:
-                    sent += self._last_lane(collective.name, 0)
-                    self._push(now_s + collective.after_s, _DONE, collective, 0, collective.at)
-        if changed:
-            self._share(now_s)
-        return sent, done
+        Returns
+        -------
+        float, list of int, list of int
+            The time, the collectives that have sent all, and those that are done. If there are none until then,
+            `until_s`: infinite if nothing is in flight.
+        """
+        while True:
+            if self._in_step is not None and self._in_step.wasted_s > self._worth_s:
+                self._go_one_by_one()
+            now_s, lanes_sent, lanes_done = self._loop.advance(until_s)
+            sent = [name for name in lanes_sent if self._last_lane(name, 0)]
+            done = [name for name in lanes_done if self._last_lane(name, 1)]
+            if now_s < math.inf:
+                self._reached_s = now_s
+            if sent or done or now_s == until_s:
+                return now_s, sent, done
 
-    def _last_lane(self, name: int, which: int) -> list[int]:
-        """Count one lane of a collective as sent (0) or done (1); name the collective if it was the last."""
-        left = self._lanes[name]
-        left[which] -= 1
-        return [] if left[which] else [name]
+    def _last_lane(self, name: int, which: int) -> bool:
+        """Count one lane of a collective as sent (0) or done (1); return whether it was the last."""
+        self._lanes[name][which] -= 1
+        return self._lanes[name][which] == 0
 
-    def _push(self, time_s: float, kind: int, collective: _Collective, step: int, receivers: Ints) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (time_s, self._count, kind, collective, step, receivers))
+    def _go_one_by_one(self) -> None:
+        """Let the compiled loop begin all that has begun, and catch up: the same bits, so the same state."""
+        from scaleout.network.out_of_step import OutOfStep  # noqa: PLC0415 - numba takes a while to import
 
-    def _end(self, now_s: float, until_s: float, moving: dict[int, _Collective]) -> bool:
-        """Take out the flows that have left; they arrive when their latency has passed. Note whom that lets move on."""
-        if self._next_end_s > until_s:
-            return False
-        going: list[_Batch] = []
-        for batch in self._batches:
-            ended = batch.end_s <= until_s
-            if ended.any():
-                flows, which = batch.flows, batch.which[ended]
-                latency_s = flows.latency_s[which] * batch.owner.latencies
-                if batch.owner.settle(batch.step, flows.sources[which]):
-                    moving[id(batch.owner)] = batch.owner
-                for each_s in np.unique(latency_s):
-                    receivers = flows.destinations[which[latency_s == each_s]]
-                    self._push(now_s + float(each_s), _ARRIVED, batch.owner, batch.step, receivers)
-                if ended.all():
-                    continue
-                on = ~ended
-                batch.which, batch.left_bytes = batch.which[on], batch.left_bytes[on]
-                batch.rate, batch.since_s, batch.end_s = batch.rate[on], batch.since_s[on], batch.end_s[on]
-            going.append(batch)
-        self._batches = going
-        return True
-
-    def _move(self, collective: _Collective, now_s: float) -> bool:
-        """Let the members that have all they wait for start their next steps; return whether any message started."""
-        started = False
-        at, steps = collective.at, collective.demand.steps
-        step = int(at.min())
-        while step < len(steps):
-            ready = at == step
-            if step >= 0:
-                ready &= collective.misses(step) == 0
-            if ready.any():
-                at[ready] += 1
-                if step + 1 < len(steps):
-                    started |= self._start(collective, step + 1, ready, now_s)
-            elif step >= int(at.max()):
-                break
-            step += 1
-        for old in [number for number in collective.missing if number < at.min()]:
-            del collective.missing[old]
-        collective.over = bool(at.min() == len(steps))
-        return started
-
-    def _start(self, collective: _Collective, step: int, ready: npt.NDArray[np.bool_], now_s: float) -> bool:
-        flows = collective.demand.steps[step]
-        which = np.flatnonzero(ready[flows.sources])
-        if not len(which):
-            return False
-        size_bytes = collective.demand.fractions[step] * collective.size_bytes
-        left_bytes, since_s, end_s = (np.full(len(which), value) for value in (size_bytes, now_s, np.inf))
-        self._batches.append(_Batch(collective, step, which, left_bytes, np.zeros(len(which)), since_s, end_s))
-        rows = slice(None) if len(which) == len(flows) else np.isin(flows.flows, which)
-        np.add.at(self.link_bytes, flows.links[rows], flows.weights[rows] * size_bytes)
-        return True
-
-    def _share(self, now_s: float) -> None:
-        """Share the links anew; flows whose rate stays keep the time at which they end."""
-        for batch, rate in zip(self._batches, self._fair(), strict=True):
-            new = rate != batch.rate
-            if new.any():
-                left_bytes = np.maximum(batch.left_bytes - batch.rate * (now_s - batch.since_s), 0.0)
-                batch.left_bytes = np.where(new, left_bytes, batch.left_bytes)
-                batch.since_s = np.where(new, now_s, batch.since_s)
-                batch.end_s = np.where(new, now_s + left_bytes / rate, batch.end_s)
-                batch.rate = rate
-        self._next_end_s = min((float(batch.end_s.min()) for batch in self._batches), default=math.inf)
-
-    def _fair(self) -> list[Floats]:
-        """Rates of all batches; flows that are in flight together again get what they got before."""
-        key = tuple((id(batch.flows), batch.which.tobytes()) for batch in self._batches)
-        if key not in self._rates:
-            if len(self._rates) >= _RATES_KEPT:
-                self._rates.clear()
-            self._rates[key] = (self._max_min(), [batch.flows for batch in self._batches])  # kept, lest ids return
-        return self._rates[key][0]
-
-    def _max_min(self) -> list[Floats]:
-        flows, links, weights = [], [], []
-        offsets = np.cumsum([0, *(len(batch.which) for batch in self._batches)])
-        for batch, offset in zip(self._batches, offsets, strict=False):
-            whole = batch.flows
-            rows: slice | Ints = slice(None)
-            number = np.full(len(whole), -1)
-            number[batch.which] = offset + np.arange(len(batch.which))
-            if len(batch.which) < len(whole):
-                rows = np.flatnonzero(number[whole.flows] >= 0)
-            flows.append(number[whole.flows[rows]])
-            links.append(whole.links[rows])
-            weights.append(whole.weights[rows])
-        if not flows:
-            return []
-        used, local = np.unique(np.concatenate(links), return_inverse=True)
-        rates = max_min(
-            np.concatenate(flows),
-            local.reshape(-1),
-            np.concatenate(weights),
-            num_flows=int(offsets[-1]),
-            bytes_per_s=self.links.bytes_per_s(used),
-        )
-        return np.split(rates, offsets[1:-1])
+        self._loop = loop = OutOfStep(self.links)
+        for begun_s, asked in self._begun:
+            while any(loop.advance(begun_s)[1:]):
+                pass
+            loop.begin(**asked)
+        while any(loop.advance(self._reached_s)[1:]):
+            pass
+        self._in_step = None
+        self._begun.clear()

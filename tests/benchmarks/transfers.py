@@ -57,8 +57,19 @@ CASES = (
     Case("recursive doubling, switch of 1024", "switch-1024", "all_reduce", "recursive_doubling"),
     Case("double binary tree, switch of 1024", "switch-1024", "all_reduce", "double_binary_tree"),
     Case("hierarchical, dgx-h200-128", "dgx-h200-128", "all_reduce", "hierarchical"),
+    Case(
+        "64 irregular rings of 16, switch of 1024", "switch-1024", "all_reduce", "ring", irregular(1024, 64, 16), 1e-6
+    ),
     Case("rings of 8 along a ring of 1024", "ring-1024", "all_reduce", "ring", (tuple(range(8)),)),
     Case("64 irregular rings of 16, torus 32x32", "torus-32x32", "all_reduce", "ring", irregular(1024, 64, 16), 1e-6),
+    Case(
+        "8 irregular pairwise of 128, switch of 1024",
+        "switch-1024",
+        "all_to_all",
+        "pairwise",
+        irregular(1024, 8, 128),
+        1e-6,
+    ),
     Case(
         "8 irregular all-to-alls of 64, torus 32x32",
         "torus-32x32",
@@ -102,8 +113,8 @@ def carry(topology: Topology, demands: Sequence[Demand], apart_s: float) -> floa
         traffic.begin(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * apart_s)
     now_s, left = 0.0, len(demands)
     while left:
-        now_s = traffic.next_s
-        left -= len(traffic.advance(now_s)[1])
+        now_s, _, done = traffic.advance()
+        left -= len(done)
     return now_s
 
 
