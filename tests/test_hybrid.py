@@ -1,0 +1,298 @@
+"""Jobs of several kinds of parallelism: what every plan conserves, what it sends, and how long it takes.
+
+Symbols: p stages, m micro-batches, v chunks of a rank; d ranks that share parameters; P parameters of a rank.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.analysis import breakdown
+from scaleout.chakra import load_program, save_program
+from scaleout.device import load_device
+from scaleout.errors import SimulationError
+from scaleout.generators import generate
+from scaleout.graph import COLLECTIVES, NodeKind
+from scaleout.pipelines import PIPELINES
+from scaleout.schedule import apply_schedule
+from scaleout.simulation import simulate
+from scaleout.timing import time_kernels
+from scaleout.topology import Dimension, Topology
+from scaleout.workload import KINDS
+
+HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
+MODEL = {
+    "kind": "transformer", "hidden": 128, "layers": 8, "heads": 8, "kv_heads": 4, "ffn": 192, "vocabulary": 160,
+    "sequence": 64, "batch_per_replica": 8, "gradient_bucket": 60_000,
+}  # fmt: skip
+MOE = MODEL | {"kind": "moe", "experts": 4, "top_k": 2, "kv_heads": 8}
+H200 = load_device("h200")
+
+
+def workload(model=MODEL, **keys):
+    values = HEADER | model | keys
+    return KINDS[values["kind"]].model_validate(values)
+
+
+def network(num_ranks, *, bytes_per_s=50e9, latency_s=1e-6):
+    return Topology("test", (Dimension("switch", num_ranks, bytes_per_s, latency_s),))
+
+
+def run(job, *, schedule="baseline", topology=None, **options):
+    program = apply_schedule(time_kernels(generate(job), H200), schedule)
+    return simulate(program, topology or network(job.num_ranks), **options)
+
+
+def payload(job):
+    """Name of collective and family to the bytes that a rank of the first role hands to it."""
+    program = generate(job)
+    graph = program.graphs[0]
+    found = Counter()
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        found[COLLECTIVES[graph.collective[node]], program.groups[graph.group[node]].name] += int(graph.bytes[node])
+    return dict(found)
+
+
+@st.composite
+def plans(draw):
+    """Keys of a plan of 1 to 32 ranks for a small model."""
+    name = draw(st.sampled_from(sorted(PIPELINES)))
+    stages = draw(st.sampled_from([1, 2, 4])) if PIPELINES[name].num_chunks == 1 else draw(st.sampled_from([2, 4]))
+    keys = {
+        "pipeline_schedule": name,
+        "pipeline_parallel": stages,
+        "tensor_parallel": draw(st.sampled_from([1, 2])),
+        "data_parallel": draw(st.sampled_from([1, 2])),
+        "context_parallel": draw(st.sampled_from([1, 2])),
+        "context_exchange": draw(st.sampled_from(["ring", "all_gather"])),
+        "microbatch": 1,
+        "sequence_parallel": draw(st.booleans()),
+        "zero": draw(st.sampled_from([0, 1, 2, 3])),
+        "tied_embedding": draw(st.booleans()),
+        "clip_gradients": draw(st.booleans()),
+        "overlap_sends": draw(st.booleans()),
+        "messages": draw(st.sampled_from(["at_need", "as_made"])),
+        "rank_order": tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),
+    }
+    # Ranks of a tensor group all route all their tokens: a mixture's router is not cut.
+    model = draw(st.sampled_from([MODEL, MOE] if keys["tensor_parallel"] == 1 else [MODEL]))
+    if model is MOE and keys["data_parallel"] == 2:
+        keys["expert_parallel"] = draw(st.sampled_from([1, 2]))
+    return model, keys
+
+
+@given(plans())
+@settings(max_examples=60)
+def test_every_plan_does_the_work_of_the_model_and_comes_to_its_end(plan):
+    """However the model is cut, the FLOPs of a replica are the same, and nobody waits for ever."""
+    model, keys = plan
+    job = workload(model, **keys)
+    alone = generate(workload(model, microbatch=1))
+    program = generate(job)
+    assert program.total_flops == alone.total_flops * job.data_parallel
+    result = run(job, schedule="overlap")
+    busy_s = max(line.duration_s[line.graph.kind == NodeKind.COMPUTE].sum() for line in result.timelines)
+    assert result.makespan_s >= busy_s * (1 - 1e-12)
+
+
+@given(plans(), st.sampled_from(["baseline", "overlap"]))
+@settings(max_examples=30)
+def test_folded_ranks_run_as_they_do_alone(plan, schedule):
+    model, keys = plan
+    job = workload(model, **keys)
+    folded, unfolded = (run(job, schedule=schedule, unfold=unfold) for unfold in (False, True))
+    assert len(unfolded.timelines) == job.num_ranks
+    assert folded.makespan_s == unfolded.makespan_s
+    ends = {rank: line.end_s for line in unfolded.timelines for rank in line.ranks}
+    for line in folded.timelines:
+        for rank in line.ranks:
+            assert np.array_equal(line.end_s, ends[rank])
+
+
+def test_ranks_of_a_stage_are_one_class():
+    job = workload(tensor_parallel=2, data_parallel=4, pipeline_parallel=4, microbatch=1, context_parallel=2)
+    assert len(run(job).timelines) == 4
+
+
+def even(**keys):
+    """A model whose stages are alike: no embedding, head or optimizer, one product a kernel."""
+    return workload(MODEL, vocabulary=0, optimizer="none", microbatch=1, fused_accumulation=True, **keys)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize(("name", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
+def test_bubbles_of_alike_stages(p, name, v):
+    """``(p - 1) / (v m + p - 1)`` of the time is bubble; of the model only the clone and the last norm are uneven."""
+    layers = 16
+    chunks = {"model_chunks": v} if v > 1 else {}
+    job = even(layers=layers, pipeline_parallel=p, pipeline_schedule=name, sequence=1024, **chunks)
+    found = breakdown(run(job, topology=network(p, bytes_per_s=1e18, latency_s=0.0)))
+    m = job.num_microbatches
+    assert found.idle_s / found.makespan_s == pytest.approx((p - 1) / (v * m + p - 1), rel=0.1)
+
+
+def test_a_pipeline_by_hand():
+    """Two stages, two micro-batches, sends of 1 s and no latency: every start is F, F, B, B as drawn on paper."""
+    job = even(layers=2, pipeline_parallel=2, batch_per_replica=2)
+    program = apply_schedule(time_kernels(generate(job), H200), "baseline")
+    size_bytes = job.local_tokens * job.hidden * job.item_bytes
+    topology = Topology("slow", (Dimension("switch", 2, float(size_bytes), 0.0),))
+    first, last = simulate(program, topology).timelines
+    forward_s, _ = span(first, 0, "forward")[1], None
+    begin_s, _ = span(last, 0, "forward")
+    assert begin_s == pytest.approx(forward_s + 1.0)
+    # The second activation leaves when the first has arrived, or when it is made.
+    second_s = max(forward_s + 1.0, span(first, 1, "forward")[1]) + 1.0
+    assert span(last, 1, "forward")[0] == pytest.approx(max(second_s, span(last, 0, "backward")[1]))
+    assert span(first, 0, "backward")[0] == pytest.approx(span(last, 0, "backward")[1] + 1.0)
+
+
+def span(line, microbatch, phase):
+    """Start of the first and end of the last kernel of a micro-batch in phases that end so."""
+    phases = [number for number, name in enumerate(line.graph.phases) if name.endswith(phase)]
+    mine = (line.graph.kind == NodeKind.COMPUTE) & (line.graph.microbatch == microbatch)
+    mine &= np.isin(line.graph.phase, phases)
+    return line.start_s[mine].min(), line.end_s[mine].max()
+
+
+def test_a_message_that_waits_holds_up_those_behind_it():
+    """Both ends posted as made, one at a time: an interleaved pipeline of 4 loses what plain 1F1B does not."""
+    keys = {"pipeline_parallel": 4, "sequence": 512, "pipeline_schedule": "interleaved_1f1b"}
+    needed, made = (run(even(layers=8, messages=way, **keys)).makespan_s for way in ("at_need", "as_made"))
+    plain = run(even(layers=8, pipeline_parallel=4, sequence=512, messages="as_made")).makespan_s
+    assert needed < plain < made
+
+
+REPLICAS = {"data_parallel": 4, "optimizer": "adamw"}
+
+
+def held(job):
+    """Parameters of a rank that its optimizer would step if nothing were sharded."""
+    graph = generate(workload(**REPLICAS)).graphs[0]
+    return next(call for call in graph.kernels if call.op == "adamw_fused").sizes["parameters"]
+
+
+def test_what_sharding_sends():
+    """ZeRO, arXiv:1910.02054, 7: gradients once by reduce-scatter, parameters once or twice by all-gather."""
+    gradients = 2 * held(workload(**REPLICAS))
+    assert payload(workload(**REPLICAS)) == {("all_reduce", "data"): gradients}
+    both = {("reduce_scatter", "data"): gradients, ("all_gather", "data"): gradients}
+    assert payload(workload(zero=1, **REPLICAS)) == payload(workload(zero=2, **REPLICAS)) == both
+    assert payload(workload(zero=3, reshard_after_forward=False, **REPLICAS)) == both
+    twice = both | {("all_gather", "data"): 2 * gradients}
+    assert payload(workload(zero=3, **REPLICAS)) == twice
+
+
+def test_gradients_of_every_micro_batch_are_reduced_only_if_they_are_sharded():
+    once, always = (payload(workload(zero=zero, microbatch=2, **REPLICAS)) for zero in (1, 2))
+    assert always["reduce_scatter", "data"] == 4 * once["reduce_scatter", "data"]
+    assert always["all_gather", "data"] == once["all_gather", "data"]
+
+
+def test_hybrid_sharding_reduces_shards_over_their_copies():
+    found = payload(workload(zero=3, shard_ranks=2, **REPLICAS))
+    gradients = 2 * held(workload(**REPLICAS))
+    assert found["reduce_scatter", "data_shard"] == gradients
+    assert found["all_gather", "data_shard"] == 2 * gradients
+    assert found["all_reduce", "data_copy"] == pytest.approx(gradients / 2, rel=1e-3)
+
+
+def test_optimizers_step_their_shard():
+    whole = held(workload(**REPLICAS))
+    graph = generate(workload(zero=1, **REPLICAS)).graphs[0]
+    step = next(call for call in graph.kernels if call.op == "adamw_fused")
+    assert step.sizes["parameters"] == -(-whole // 4)
+
+
+def test_full_recompute_is_one_more_forward_of_the_layers():
+    plain = generate(workload(microbatch=1)).total_flops
+    again = generate(workload(microbatch=1, recompute="full")).total_flops
+    head = 3 * 2 * MODEL["vocabulary"] * MODEL["hidden"] * MODEL["sequence"] * MODEL["batch_per_replica"]
+    attention = scores_flops()
+    layers = plain - head - attention
+    # Forward is a third of the products' FLOPs, and two of attention's seven products.
+    assert again - plain == layers // 3 + attention * 2 // 7
+
+
+def scores_flops():
+    """FLOPs of causal attention, forward and backward, of a step."""
+    head_dim = MODEL["hidden"] // MODEL["heads"]
+    product = 2 * MODEL["sequence"] ** 2 * head_dim * MODEL["heads"] * MODEL["batch_per_replica"] * MODEL["layers"]
+    return 7 * product // 2
+
+
+def test_context_parallelism_passes_on_keys_and_values():
+    job = workload(context_parallel=4, microbatch=8)
+    graph = generate(job).graphs[0]
+    sends = graph.kind == NodeKind.SEND
+    size_bytes = 2 * 8 * (job.sequence // 4) * job.key_value_heads * job.head_dim * 2
+    # Three hops forward; backward three of twice the size, as gradients go round too.
+    assert sends.sum() == 2 * 3 * job.layers
+    assert graph.bytes[sends].sum() == 3 * job.layers * (1 + 2) * size_bytes
+    gathered = payload(workload(context_parallel=4, microbatch=8, context_exchange="all_gather"))
+    assert gathered["all_gather", "context"] == gathered["reduce_scatter", "context"] == 4 * job.layers * size_bytes
+
+
+def test_tied_tables_of_two_stages_are_summed_up():
+    job = workload(pipeline_parallel=2, microbatch=1, tied_embedding=True)
+    found = payload(job)
+    assert found["all_reduce", "pipeline_ends"] == job.vocabulary * job.hidden * 2
+
+
+def test_two_directions_hold_two_copies():
+    job = workload(pipeline_parallel=4, microbatch=1, pipeline_schedule="dualpipe")
+    assert payload(job)["all_reduce", "pipeline_copies"] > 0
+    stages = {stage for graph in generate(job).graphs for stage in np.unique(graph.stage).tolist()}
+    assert stages - {-1} == {0, 1, 2, 3}
+
+
+def test_uneven_stages_hold_the_layers_they_are_given():
+    job = workload(pipeline_parallel=2, microbatch=1, stage_layers=[3, 5])
+    names = [{name.split("_")[1] for name in graph.names if name.endswith("_qkv")} for graph in generate(job).graphs]
+    assert names == [{"0", "1", "2"}, {"3", "4", "5", "6", "7"}]
+
+
+def test_experts_have_replicas_of_their_own():
+    found = payload(workload(MOE, data_parallel=4, expert_parallel=2))
+    experts = 2 * MOE["layers"] * (MOE["experts"] // 2) * 2 * MOE["hidden"] * MOE["ffn"]
+    assert found["all_reduce", "expert_data"] == experts
+    assert found["all_to_all", "expert"] == 4 * MOE["layers"] * 2 * 8 * 64 * MOE["hidden"] * 2
+
+
+def test_the_order_of_ranks_decides_what_lies_in_a_node():
+    """Tensor groups inside nodes of a switch beat those that span them."""
+    nodes = Topology("nodes", (Dimension("switch", 4, 400e9, 1e-6), Dimension("switch", 4, 25e9, 3e-6)))
+    keys = {"tensor_parallel": 4, "data_parallel": 4}
+    inside = run(workload(**keys), topology=nodes).makespan_s
+    order = ("data", "tensor", "context", "pipeline")
+    assert inside < run(workload(rank_order=order, **keys), topology=nodes).makespan_s
+
+
+def test_a_pipelined_job_comes_back_from_its_trace(tmp_path):
+    job = workload(pipeline_parallel=2, data_parallel=2, microbatch=1)
+    program = time_kernels(generate(job), H200)
+    save_program(program, tmp_path / "traces", name="pipeline", facts={})
+    back = load_program(tmp_path / "traces").program
+    makespans = [simulate(apply_schedule(p, "baseline"), network(4)).makespan_s for p in (program, back)]
+    assert makespans[0] == makespans[1]
+    for role, graph in enumerate(program.graphs):
+        rank = int(np.flatnonzero(program.role_of_rank == role)[0])
+        assert np.array_equal(back.graphs[back.role_of_rank[rank]].microbatch, graph.microbatch)
+
+
+def test_messages_that_wait_for_each_other_are_named():
+    job = even(layers=2, pipeline_parallel=2, batch_per_replica=2)
+    program = apply_schedule(time_kernels(generate(job), H200), "baseline")
+    first = program.graphs[0]
+    # The first stage receives gradients before it sends the activations that they are gradients of.
+    receive, send = (int(np.flatnonzero(first.kind == kind)[0]) for kind in (NodeKind.RECV, NodeKind.SEND))
+    tags = first.tag.copy()
+    tags[send] = 99
+    with pytest.raises(SimulationError, match="every send needs its receive"):
+        simulate(
+            program.map_graphs(lambda graph: graph.with_columns(tag=tags) if graph is first else graph), network(2)
+        )
+    assert receive > send
