@@ -11,13 +11,15 @@ from typing import Any
 from scaleout import chakra
 from scaleout.collectives import KINDS
 from scaleout.device import load_device
+from scaleout.faults import name_link
 from scaleout.generators import generate
 from scaleout.graph import NodeKind
 from scaleout.kernels import leave_one_out
 from scaleout.network.bound import wire_bound
 from scaleout.placement import place
-from scaleout.topology import load_topology
+from scaleout.topology import Dimension, Topology, load_topology
 from scaleout.transport import Library
+from scaleout.units import format_seconds
 from scaleout.workload import load_workload
 
 _MEBIBYTES_64 = 64 * 2.0**20
@@ -65,10 +67,16 @@ def topology(name_or_file: str) -> dict[str, Any]:
                 "latency_s": dimension.latency_s,
                 **({"radices": dimension.radices} if dimension.radices else {}),
                 **({"oversubscription": dimension.oversubscription} if dimension.oversubscription else {}),
+                **({"global_links": dimension.global_links} if dimension.global_links else {}),
+                **({"level_latency": _latencies(dimension)} if dimension.level_latency_s else {}),
+                **({"switches": len(dimension.fabric.switches)} if dimension.fabric else {}),
+                **({"links": len(dimension.fabric.links)} if dimension.fabric else {}),
             }
             for dimension in found.dimensions
         ],
         "startup_s": found.startup_s,
+        **({"changed_links": _changes(found)} if found.changes else {}),
+        **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
         **({"protocols": _protocols(found.library)} if found.library else {}),
         "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
@@ -89,6 +97,18 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
         for protocol in found.protocols
         for hop in protocol.takes.hops
     ]
+
+
+def _latencies(dimension: Dimension) -> str:
+    return ", ".join(map(format_seconds, dimension.level_latency_s))
+
+
+def _changes(found: Topology) -> dict[str, str]:
+    """Name each changed link, and say what is left of it."""
+    return {
+        name_link(found.dimensions, change): f"{change.factor:g} of its bandwidth" if change.factor else "broken"
+        for change in found.changes
+    }
 
 
 def device(name_or_file: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from scaleout.peers import peer_of
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.topology import Topology, check_ranks
+from scaleout.what_if import slow_ranks
 
 NETWORKS = ("alpha_beta", "link")
 """Network models that can be asked for."""
@@ -49,7 +50,7 @@ def simulate(
     program : Program
         Its kernels must have times (`scaleout.timing.time_kernels`).
     topology : Topology
-        As many ranks as the program has.
+        As many ranks as the program has; its slow ranks take longer over their kernels.
     network : str
         A name in `NETWORKS`.
     algorithms : mapping of str to str, optional
@@ -73,6 +74,7 @@ def simulate(
     for kind in algorithms or {}:
         check_kind(kind)
     check_ranks(topology, program.num_ranks)
+    program = slow_ranks(program, dict(topology.slow_ranks))
     job = job_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
     links = None
     if network == "link":

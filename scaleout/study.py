@@ -17,6 +17,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
+from scaleout.what_if import map_ranks, places_of
 from scaleout.workload import Workload, load_workload
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
@@ -99,6 +100,7 @@ def compare(
     changes: Mapping[str, Any] | None = None,
     algorithms: Mapping[str, str] | None = None,
     network: str = "alpha_beta",
+    placement: str | Sequence[int] = "linear",
 ) -> Comparison:
     """Simulate a workload under several schedules.
 
@@ -116,6 +118,8 @@ def compare(
         Kind of collective to the algorithm to use instead of the fastest.
     network : str
         The network model.
+    placement : str or sequence of int
+        Which rank of the topology each rank of the job is, see `what_if.places_of`.
 
     Raises
     ------
@@ -135,6 +139,7 @@ def compare(
         schedules=schedules or workload.schedules or DEFAULT_SCHEDULES,
         algorithms=algorithms,
         network=network,
+        placement=placement,
     )
 
 
@@ -146,8 +151,12 @@ def compare_program(
     schedules: Sequence[str],
     algorithms: Mapping[str, str] | None = None,
     network: str = "alpha_beta",
+    placement: str | Sequence[int] = "linear",
 ) -> Comparison:
     """Simulate a timed program under several schedules; see `compare`."""
+    check_ranks(topology, program.num_ranks)
+    if placement != "linear":
+        program = map_ranks(program, places_of(placement, topology) if isinstance(placement, str) else placement)
     outcomes: list[Outcome] = []
     for name in dict.fromkeys(schedules):
         result = simulate(apply_schedule(program, name), topology, network=network, algorithms=algorithms)

@@ -17,7 +17,7 @@ LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
     device interpolation kernel_guesses kernel_models kernel_table kernels
-    graph splice program timing transport fabric dimension wiring faults topology peers placement
+    graph splice program timing transport fabric dimension wiring faults topology what_if peers placement
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory schedule operators network
     engine fold job message result simulation analysis study plans astra_result astra_physical

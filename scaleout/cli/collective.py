@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option
+from scaleout.cli.options import change_links, json_option, link_options
 
 if TYPE_CHECKING:
     from scaleout.placement import Placement
@@ -32,6 +32,7 @@ DECIDED = "1KiB:1GiB"
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables and a heat map of all links here."
 )
+@link_options
 @json_option
 def collective(
     kind: str,
@@ -43,6 +44,8 @@ def collective(
     injection: str | None,
     decide: bool,
     output: Path | None,
+    degrade: tuple[str, ...],
+    broken: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
@@ -57,7 +60,7 @@ def collective(
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
     _check(network, algorithm, injection, decide=decide, output=output, count=len(wanted))
     kind = kind.replace("-", "_")
-    cluster = load_topology(topology)
+    cluster = change_links(load_topology(topology), degrade, broken)
     members = parse_ranks(group, cluster.num_ranks) if group else list(range(cluster.num_ranks))
     price = functools.partial(
         PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection

@@ -1,9 +1,12 @@
 """Options that several verbs share, and how their text becomes values."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from scaleout.topology import Topology
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,6 +21,68 @@ def set_option(command: Command) -> Command:
     return click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the workload file; repeatable."
     )(command)
+
+
+def link_options(command: Command) -> Command:
+    """Add ``--degrade`` and ``--break``."""
+    degrade = click.option(
+        "--degrade",
+        multiple=True,
+        metavar="LINK=TO",
+        help="Slow a link down: 3-4=0.5, or 3-4='10 GB/s'; ranks by number, switches by name (5-switch); repeatable.",
+    )
+    cut = click.option(
+        "--break", "broken", multiple=True, metavar="LINK", help="Break a link; messages go another way; repeatable."
+    )
+    return degrade(cut(command))
+
+
+def parse_slower(texts: Sequence[str], *, option: str) -> dict[str, str]:
+    """Turn ``what=to`` texts into a mapping; a value is read by whoever knows what it is.
+
+    Raises
+    ------
+    ConfigError
+        If a text has no ``=``, or names the same twice.
+    """
+    from scaleout.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for text in texts:
+        what, separator, to = text.partition("=")
+        if not (what and separator and to):
+            raise ConfigError(f"{option} {text!r}: write it like {'5=1.3' if option == '--slow' else '3-4=0.5'}")
+        if what in found:
+            raise ConfigError(f"{option} {text!r}: {what} is given twice; give it once")
+        found[what] = to
+    return found
+
+
+def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[str]) -> "Topology":
+    """Apply ``--degrade`` and ``--break``."""
+    from scaleout.topology import break_links, degrade_links
+
+    return break_links(degrade_links(topology, parse_slower(degrade, option="--degrade")), broken)
+
+
+def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
+    """Apply ``--slow``.
+
+    Raises
+    ------
+    ConfigError
+        If a rank or factor is no number.
+    """
+    from scaleout.errors import ConfigError
+    from scaleout.topology import slow_down
+
+    factors: dict[int, float] = {}
+    for rank, factor in parse_slower(slow, option="--slow").items():
+        try:
+            factors[int(rank)] = float(factor)
+        except ValueError:
+            raise ConfigError(f"--slow {rank}={factor}: write a rank and a factor, such as --slow 5=1.3") from None
+    return slow_down(topology, factors)
 
 
 def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, Any]:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.options import change_links, change_ranks, json_option, link_options, parse_settings, set_option
 
 if TYPE_CHECKING:
+    from scaleout.program import Program
     from scaleout.study import Comparison
+    from scaleout.topology import Topology
 
 
 @click.command()
@@ -32,6 +34,15 @@ if TYPE_CHECKING:
     help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
+@link_options
+@click.option("--slow", multiple=True, metavar="RANK=FACTOR", help="Slow a rank's kernels: 5=1.3; repeatable.")
+@click.option(
+    "--placement",
+    default="linear",
+    show_default=True,
+    metavar="P",
+    help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of places, or a file of one.",
+)
 @click.option(
     "--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload."
 )
@@ -47,6 +58,10 @@ def run(
     settings: tuple[str, ...],
     algorithms: tuple[str, ...],
     network: str,
+    degrade: tuple[str, ...],
+    broken: tuple[str, ...],
+    slow: tuple[str, ...],
+    placement: str,
     trace_path: str | None,
     output: Path | None,
     as_json: bool,
@@ -54,28 +69,43 @@ def run(
     """Simulate WORKLOAD, a name or file, under several schedules and print where the time goes.
 
     Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
-    --set data_parallel=16 --topology dgx-h200-16.
+    --set data_parallel=16 --topology dgx-h200-16; scaleout run dlrm-128 --break 3-4 --slow 5=1.3.
+
+    --degrade, --break and --slow name ranks by their places in the topology.
     """
     from scaleout.errors import ConfigError
-    from scaleout.study import compare
+    from scaleout.study import DEFAULT_SCHEDULES, compare, compare_program
+    from scaleout.topology import load_topology
+    from scaleout.workload import load_workload
 
     chosen = _algorithms(algorithms)
     if (workload is None) == (trace_path is None):
         raise ConfigError("give either a workload or --trace DIR, not both; `scaleout list workloads` names workloads")
     if workload is not None:
+        job = load_workload(workload, parse_settings(settings))
+        cluster = load_topology(topology or job.topology)
         comparison = compare(
-            workload,
-            topology=topology,
+            job,
+            topology=change_ranks(change_links(cluster, degrade, broken), slow),
             device=device,
             schedules=schedules,
-            changes=parse_settings(settings),
             algorithms=chosen,
             network=network,
+            placement=placement,
         )
     else:
         if settings:
             raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
-        comparison = _compare_trace(str(trace_path), topology, device, schedules, chosen, network)
+        program, cluster, traced_on = _load_trace(str(trace_path), topology, device)
+        comparison = compare_program(
+            program,
+            topology=change_ranks(change_links(cluster, degrade, broken), slow),
+            device=traced_on,
+            schedules=schedules or DEFAULT_SCHEDULES,
+            algorithms=chosen,
+            network=network,
+            placement=placement,
+        )
     written = _write(comparison, output)
     if as_json:
         click.echo(json.dumps(comparison.summary(), indent=2))
@@ -104,18 +134,11 @@ def _algorithms(texts: tuple[str, ...]) -> dict[str, str]:
     return chosen
 
 
-def _compare_trace(
-    path: str,
-    topology: str | None,
-    device: str | None,
-    schedules: tuple[str, ...],
-    algorithms: dict[str, str],
-    network: str,
-) -> "Comparison":
+def _load_trace(path: str, topology: str | None, device: str | None) -> "tuple[Program, Topology, str]":
+    """Load a program from traces, the network that it ran on or shall run on, and the name of its device."""
     from scaleout import chakra
     from scaleout.device import load_device
     from scaleout.errors import ConfigError
-    from scaleout.study import DEFAULT_SCHEDULES, compare_program
     from scaleout.timing import time_kernels
     from scaleout.topology import load_topology
 
@@ -126,14 +149,7 @@ def _compare_trace(
         raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
     if device is not None:
         program = time_kernels(program, load_device(device), again=True)
-    return compare_program(
-        program,
-        topology=load_topology(topology),
-        device=device or facts.get("device", "as traced"),
-        schedules=schedules or DEFAULT_SCHEDULES,
-        algorithms=algorithms,
-        network=network,
-    )
+    return program, load_topology(topology), device or facts.get("device", "as traced")
 
 
 def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:

@@ -41,7 +41,10 @@ def _kind(name_or_file: str) -> str:
     from scaleout import library
     from scaleout.config import nearest, read_yaml
     from scaleout.errors import ConfigError
+    from scaleout.fabric import SUFFIXES
 
+    if name_or_file.endswith(SUFFIXES):
+        return "topology"
     if library.is_path(name_or_file):
         keys = read_yaml(Path(name_or_file)).keys()
         for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):

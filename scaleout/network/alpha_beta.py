@@ -12,6 +12,8 @@ the protocol's start-up, every step its latency beyond that of the wires, links 
 rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth. The library takes the
 algorithm and protocol of which it expects the least time; those take what they take.
 
+Where it matters where a group lies `auto` weighs only algorithms of few different steps, see `load.is_quick`.
+
 What is left out: the cost of issuing a message beyond its latency, and contention with anything but the other groups
 of the same axis; without a library also the additions of a reduction.
 
@@ -28,7 +30,7 @@ import numpy.typing as npt
 from scaleout import collectives
 from scaleout.collectives.step import Ring, Step
 from scaleout.errors import ConfigError
-from scaleout.network.load import Load, load_of
+from scaleout.network.load import Load, is_quick, load_of
 from scaleout.placement import Placement, place_alone
 from scaleout.topology import Topology
 from scaleout.transport import BARE, WIRES, Protocol, Terms
@@ -188,6 +190,9 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
     """Return what there is to choose from, for messages of any size."""
     auto = algorithm == "auto"
     names = [found.name for found in collectives.candidates(kind, placement)] if auto else [algorithm]
+    if auto and placement.topology is not None:
+        names = [name for name in names if is_quick(collectives.schedule(kind, placement, algorithm=name), placement)]
+        names = names or ["direct"]
     protocols = placement.library.for_kind(kind) if placement.library else (BARE,)
     return tuple(
         _Offer(

@@ -117,6 +117,7 @@ class LinkTraffic:
                 "most_utilisation": float(utilisation.max()),
             }
             for port, ranks, size_bytes, utilisation in self.ports()
+            if len(ranks)
         ]
 
     def kind_of(self, port: Port) -> str:

@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.collectives.step import Everyone, Exchange, Messages, Ring, Shift, Step, transfers
+from scaleout.collectives.step import Everyone, Exchange, Messages, Ring, Schedule, Shift, Step, transfers
 from scaleout.network.links import Floats, Links, Routes, links_of
 from scaleout.network.symmetry import symmetry
 from scaleout.placement import Extent, Placement, siblings
+
+_QUICK_STEPS, _QUICK_MESSAGES = 256, 2**24
+"""Different steps, and messages of one, that `auto` weighs at the most where they have to be routed."""
 
 _AT_ONCE = 2**18
 """Messages that are routed at a time."""
@@ -189,6 +192,13 @@ def _climbed(extent: Extent, leaving: Sequence[float]) -> tuple[float, int]:
         if messages and below < extent.size
     ]
     return max(load for load, _ in crossed), crossed[-1][1]
+
+
+def is_quick(schedule: Schedule, placement: Placement) -> bool:
+    """Whether the steps of a schedule are few enough, and of few enough messages, to be routed in seconds."""
+    patterns = {(step.pattern, step.dimensions) for step in schedule.steps}
+    everyone = any(isinstance(pattern, Everyone) for pattern, _ in patterns)
+    return len(patterns) <= _QUICK_STEPS and not (everyone and placement.num_ranks**2 > _QUICK_MESSAGES)
 
 
 def _over_links(step: Step, placement: Placement) -> Load:

@@ -1,0 +1,235 @@
+"""What-ifs: slow ranks, rank placement, slow and broken links of whole jobs, in Python and on the command line."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import jobs, pipelines
+from test_fold import times_of
+
+from scaleout.errors import ConfigError
+from scaleout.fold import fold
+from scaleout.graph import GraphBuilder
+from scaleout.operations import TimeSource
+from scaleout.parallelism import Mesh
+from scaleout.program import GroupFamily, Program
+from scaleout.simulation import simulate
+from scaleout.topology import Dimension, Topology, break_links, degrade_links, load_topology, slow_down
+from scaleout.what_if import map_ranks, places_of, slow_ranks
+
+TORUS = Topology("torus", (Dimension("ring", 8, 25e9, 1e-6), Dimension("ring", 16, 25e9, 1e-6)))
+
+
+def spmd(families, *, groups=(0,), num_ranks=128):
+    """Every rank computes for a millisecond and joins an all-reduce of each of some families."""
+    graph = GraphBuilder()
+    last = graph.add((), name="work", duration_s=1e-3, time_source=TimeSource.GIVEN)
+    for group in groups:
+        last = graph.collective("all_reduce", 1_000_000, group=group, after=(last,))
+    return Program("spmd", (graph.build(),), np.zeros(num_ranks, np.int64), families)
+
+
+ROWS_AND_COLUMNS = (Mesh(tensor=8, data=16).groups("tensor"), Mesh(tensor=8, data=16).groups("data"))
+
+
+# ---- Slow ranks
+
+
+def test_a_slow_rank_holds_up_the_job_and_has_a_role_of_its_own():
+    program = spmd(ROWS_AND_COLUMNS)
+    slowed = slow_ranks(program, {5: 1.5, 6: 1.5})
+    assert len(slowed.graphs) == 2
+    assert slowed.ranks_of_role.tolist() == [126, 2]
+    assert program.ranks_of_role.tolist() == [128]
+    before, after = simulate(program, TORUS), simulate(slowed, TORUS)
+    assert after.makespan_s == pytest.approx(before.makespan_s + 0.5e-3, rel=1e-12)
+    assert simulate(program, slow_down(TORUS, {5: 1.5})).makespan_s == after.makespan_s
+
+
+def test_a_slow_rank_unfolds_its_groups_and_no_more():
+    """Rank 5 is slow; its row waits for it, and all other rows are one class."""
+    folding = fold(slow_ranks(spmd(ROWS_AND_COLUMNS[:1]), {5: 2.0}), TORUS)
+    assert folding.ranks_of_class.tolist() == [7, 1, 120]
+    columns = fold(slow_ranks(spmd(ROWS_AND_COLUMNS, groups=(0, 1)), {5: 2.0}), TORUS)
+    assert len(columns.representative) == 4  # it, its row, its column, and all others
+
+
+def test_a_slow_link_unfolds_the_groups_on_its_line_and_no_more():
+    for topology in (degrade_links(TORUS, {"8-9": 0.5}), break_links(TORUS, ["8-9"])):
+        assert fold(spmd(ROWS_AND_COLUMNS[:1]), topology).ranks_of_class.tolist() == [120, 8]
+        assert fold(spmd(ROWS_AND_COLUMNS[1:]), topology).ranks_of_class.tolist() == [128]
+        both = fold(spmd(ROWS_AND_COLUMNS, groups=(0, 1)), topology)
+        assert both.ranks_of_class.tolist() == [120, 8]
+    times = [simulate(spmd(ROWS_AND_COLUMNS[:1]), each).makespan_s for each in (TORUS, topology)]
+    assert times[1] > times[0]
+
+
+@given(jobs(max_roles=2), st.data())
+@settings(max_examples=60)
+def test_folded_and_unfolded_are_equal_with_slow_ranks(job, data):
+    program, topology = job
+    ranks = st.integers(0, program.num_ranks - 1)
+    slowed = slow_ranks(program, data.draw(st.dictionaries(ranks, st.sampled_from([0.5, 1.0, 1.5]), max_size=3)))
+    assert slowed.num_ranks == program.num_ranks
+    assert slowed.payload_bytes == program.payload_bytes
+    assert times_of(slowed, topology, False) == times_of(slowed, topology, True)
+
+
+@pytest.mark.parametrize(("factors", "words"), [({128: 2.0}, "not in the job"), ({0: 0.0}, "give a factor above zero")])
+def test_slow_ranks_that_make_no_sense_are_refused(factors, words):
+    with pytest.raises(ConfigError, match=words):
+        slow_ranks(spmd(ROWS_AND_COLUMNS), factors)
+
+
+# ---- Placement
+
+
+def test_placements_worked_by_hand():
+    grid = Topology("grid", (Dimension("ring", 3, 1.0, 0.0), Dimension("ring", 2, 1.0, 0.0)))
+    assert places_of("linear", grid).tolist() == [0, 1, 2, 3, 4, 5]
+    assert places_of("transposed", grid).tolist() == [0, 3, 1, 4, 2, 5]  # rank 1 is the next along dimension 1
+    assert places_of("order:1,0", grid).tolist() == [0, 3, 1, 4, 2, 5]
+    assert places_of("order:0,1", grid).tolist() == [0, 1, 2, 3, 4, 5]
+    assert places_of("strided:2", grid).tolist() == [0, 2, 4, 1, 3, 5]
+    assert places_of("5,4,3,2,1,0", grid).tolist() == [5, 4, 3, 2, 1, 0]
+    assert places_of("random:1", grid).tolist() == places_of("random:1", grid).tolist()
+    assert sorted(places_of("random:2", grid).tolist()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_places_stand_in_a_file(tmp_path):
+    path = tmp_path / "places.txt"
+    path.write_text("3 2\n1, 0\n")
+    line = Topology("line", (Dimension("mesh", 4, 1.0, 0.0),))
+    assert places_of(str(path), line).tolist() == [3, 2, 1, 0]
+
+
+def test_what_a_rank_did_its_place_does():
+    """Tensor-parallel rows of 8 put along the columns of 16: two to a column, over every second of its links."""
+    program = map_ranks(spmd(ROWS_AND_COLUMNS), places_of("transposed", TORUS))
+    assert program.groups[0].members[0] == tuple(range(0, 64, 8))
+    assert program.groups[1].members[0][:3] == (0, 64, 1)
+    straight, turned = (simulate(each, TORUS).makespan_s for each in (spmd(ROWS_AND_COLUMNS), program))
+    assert turned > straight  # rings of 8 became lines of 8
+
+
+@given(jobs(max_roles=3), st.integers(0, 9))
+@settings(max_examples=40)
+def test_folded_and_unfolded_are_equal_anywhere_and_moving_back_changes_nothing(job, seed):
+    program, topology = job
+    places = places_of(f"random:{seed}", topology)
+    moved = map_ranks(program, places)
+    assert times_of(moved, topology, False) == times_of(moved, topology, True)
+    back = map_ranks(moved, np.argsort(places))
+    assert back.role_of_rank.tolist() == program.role_of_rank.tolist()
+    assert [family.members for family in back.groups] == [family.members for family in program.groups]
+
+
+@given(pipelines())
+@settings(max_examples=20)
+def test_messages_go_to_where_ranks_have_gone(job):
+    """On a switch it does not matter where ranks are."""
+    program, topology = job
+    switch = Topology("switch", (Dimension("switch", topology.num_ranks, 25e9, 1e-6),))
+    moved = map_ranks(program, places_of("random:5", switch))
+    assert simulate(moved, switch).makespan_s == simulate(program, switch).makespan_s
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("liner", "neither a name, a list of places nor a file; did you mean 'linear'?"),
+        ("linear:3", "nothing may follow the name"),
+        ("strided", "it needs a stride, strided:8"),
+        ("strided:7", "7 does not divide 128 ranks"),
+        ("strided:x", "'x' is not 1 whole number"),
+        ("random", "it needs a seed, random:7"),
+        ("order:0,0", "name each of the dimensions 0 to 1 once"),
+        ("order:0", "is not 2 whole numbers"),
+        ("0,1,2", "the placement has 3 places for 128 ranks"),
+        (",".join(["0"] * 128), "the placement has place 0 twice"),
+        (",".join(map(str, range(1, 129))), "has place 128, which is not there; give places 0 to 127"),
+    ],
+)
+def test_placements_that_make_no_sense_are_refused(scaleout, text, words):
+    code, out, err = scaleout("run", "dlrm-128", "--placement", text)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+# ---- The command line
+
+
+def makespan(scaleout, *arguments):
+    code, out, err = scaleout("run", "dlrm-128", "--schedule", "baseline", "--json", *arguments)
+    assert code == 0, err
+    return json.loads(out)["results"][0]["makespan_s"]
+
+
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+def test_a_run_takes_what_ifs(scaleout, network):
+    plain = makespan(scaleout, "--network", network)
+    assert makespan(scaleout, "--network", network, "--slow", "5=1.3") > plain
+    assert makespan(scaleout, "--network", network, "--degrade", "0-1=0.5", "--degrade", "8-16=1 GB/s") > plain
+    assert makespan(scaleout, "--network", network, "--break", "3-4") > plain
+    assert makespan(scaleout, "--network", network, "--placement", "random:1") == pytest.approx(plain)  # all to all
+
+
+def test_a_collective_takes_slow_and_broken_links(scaleout):
+    def direct(*arguments):
+        given = ("collective", "all_to_all", "--bytes", "128MB", "--topology", "torus-8x16", "--algorithm", "direct")
+        code, out, err = scaleout(*given, "--json", *arguments)
+        assert code == 0, err
+        return json.loads(out)["results"][0]["time_s"]
+
+    # A row of 8 is a line now: 4 x 4 pairs for 16 others over its middle, 256 shards, 2 n: as the columns.
+    assert direct("--break", "3-4") == pytest.approx((7 + 8) * 700e-9 + 2 * 128e6 / 25e9, rel=1e-6)
+    assert direct("--degrade", "0-8=0.5") == pytest.approx(12 * 700e-9 + 4 * 128e6 / 25e9, rel=1e-6)
+    given = ("--bytes", "8MB", "--topology", "torus-8x16", "--algorithm", "direct", "--network", "link")
+    code, out, _ = scaleout("collective", "all_to_all", *given, "--break", "3-4")
+    assert (code, "busiest links" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--break", "0-5"], "no link joins these two; rank 0 has the links 0-1, 0-7, 0-8, 0-120"),
+        (["--break", "x"], "does not name two nodes of the topology"),
+        (["--degrade", "0-1"], "--degrade '0-1': write it like 3-4=0.5"),
+        (["--degrade", "0-1=2"], "give a factor above 0 and up to 1"),
+        (["--degrade", "0-1=0"], "give a factor above 0 and up to 1"),
+        (["--degrade", "0-1=fast"], "'fast' is not a bandwidth"),
+        (["--degrade", "0-1=0.5", "--degrade", "0-1=0.6"], "0-1 is given twice; give it once"),
+        (["--slow", "5"], "--slow '5': write it like 5=1.3"),
+        (["--slow", "5=x"], "--slow 5=x: write a rank and a factor"),
+        (["--slow", "128=2"], "rank 128 is not in topology"),
+        (["--slow", "5=-1"], "give a factor above zero"),
+        (["--break", "0-1", "--break", "7-0"], "no way is left from rank"),
+    ],
+)
+def test_what_ifs_that_make_no_sense_are_refused(scaleout, arguments, words):
+    code, out, err = scaleout("run", "dlrm-128", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err, err
+    assert "Traceback" not in err
+
+
+def test_a_group_with_a_rank_twice_is_refused(scaleout):
+    code, out, err = scaleout(
+        "collective", "all_reduce", "--bytes", "1MB", "--topology", "torus-8x16", "--group", "0,1,1"
+    )
+    assert (code, out) == (2, "")
+    assert "names a rank twice" in err
+    with pytest.raises(Exception, match="group 'odd' has rank 1 twice"):
+        GroupFamily("odd", ((0, 1), (1, 2)))
+
+
+def test_what_ifs_on_131072_ranks_take_seconds():
+    """One slow uplink of a node: the groups on its rail are routed, all others have their closed forms."""
+    topology = degrade_links(load_topology("fat-tree-131072"), {"1:8-switch-1-0": 0.5})
+    mesh = Mesh(tensor=8, data=16384)
+    program = spmd((mesh.groups("tensor"), mesh.groups("data")), groups=(0, 1), num_ranks=131072)
+    folding = fold(program, topology)
+    assert folding.ranks_of_class.tolist() == [16384, 114688]
+    assert simulate(program, topology).makespan_s > simulate(program, load_topology("fat-tree-131072")).makespan_s
