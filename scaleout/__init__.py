@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from scaleout.simulation import simulate
     from scaleout.study import Comparison, compare, compare_program
     from scaleout.timing import time_kernels
-    from scaleout.topology import load_topology
+    from scaleout.topology import break_links, degrade_links, load_topology, slow_down
+    from scaleout.what_if import map_ranks, places_of, slow_ranks
     from scaleout.workload import load_workload
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ _HOMES = {
     "SimulationError": "errors",
     "TraceError": "errors",
     "apply_schedule": "schedule",
+    "break_links": "topology",
     "breakdown": "analysis",
     "by_operation": "analysis",
     "by_phase": "analysis",
@@ -43,12 +45,17 @@ _HOMES = {
     "compare": "study",
     "compare_program": "study",
     "critical_path": "analysis",
+    "degrade_links": "topology",
     "generate": "generators",
     "load_device": "device",
     "load_topology": "topology",
     "load_workload": "workload",
+    "map_ranks": "what_if",
     "place": "placement",
+    "places_of": "what_if",
     "simulate": "simulation",
+    "slow_down": "topology",
+    "slow_ranks": "what_if",
     "time_kernels": "timing",
 }
 """Public name to the module that it lives in."""
@@ -61,6 +68,7 @@ __all__ = [
     "SimulationError",
     "TraceError",
     "apply_schedule",
+    "break_links",
     "breakdown",
     "by_operation",
     "by_phase",
@@ -68,12 +76,17 @@ __all__ = [
     "compare",
     "compare_program",
     "critical_path",
+    "degrade_links",
     "generate",
     "load_device",
     "load_topology",
     "load_workload",
+    "map_ranks",
     "place",
+    "places_of",
     "simulate",
+    "slow_down",
+    "slow_ranks",
     "time_kernels",
 ]
 
