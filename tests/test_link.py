@@ -450,6 +450,28 @@ def begin(loop, demand, size_bytes):
         loop.begin(0, lane, size_bytes, start_s=1e-6, after_s=0.0, latencies=True)
 
 
+@given(case=collectives())
+def test_what_keeps_single_places_keeps_all_distances(case):
+    """Pairwise sends over all distances; its symmetry is the one that all of its messages have, spelled out."""
+    topology, group, _ = case
+    placement = place(topology, group)
+    if ALGORITHMS["pairwise"].supports("all_to_all", placement) is not None or placement.num_ranks == 1:
+        return
+    groups = siblings(topology, group)
+    family = np.full(topology.num_ranks, -1)
+    for number, members in enumerate(groups):
+        family[list(members)] = number
+    orders = [np.array(arrange(topology, members)[1]) for members in groups]
+    spelled = []
+    for step in schedule("all_to_all", placement, algorithm="pairwise").steps:
+        sources, destinations, _ = transfers(step, placement)
+        columns = [np.concatenate([ranks[column] for ranks in orders]) for column in (sources, destinations)]
+        spelled.append(tuple(columns))
+    few = messages_of(topology, groups, "all_to_all", "pairwise")
+    assert len(few) <= max(1, len(placement.shape)) or not placement.regular
+    assert symmetry(topology, [family], messages=few) == symmetry(topology, [family], messages=spelled)
+
+
 @given(case=collectives(), data=st.data())
 @settings(max_examples=60)
 def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):

@@ -85,9 +85,13 @@ class Shift:
         """Spell the pattern out over a grid."""
         shape = tuple(extent.size for extent in extents)
         sources = np.arange(math.prod(shape))
-        coordinates = np.unravel_index(sources, shape, order="F")
+        return _messages(sources, self.moved(sources, shape))
+
+    def moved(self, places: Places, shape: tuple[int, ...]) -> Places:
+        """Return to whom members at some places send."""
+        coordinates = np.unravel_index(places, shape, order="F")
         moved = tuple((c + k) % m for c, k, m in zip(coordinates, self.offsets, shape, strict=True))
-        return _messages(sources, np.ravel_multi_index(moved, shape, order="F"))
+        return np.asarray(np.ravel_multi_index(moved, shape, order="F"), np.int64)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from scaleout.collectives import Schedule, Step, schedule, transfers
-from scaleout.collectives.step import Edges, Everyone, Ring
+from scaleout.collectives.step import Edges, Everyone, Ring, Shift
 from scaleout.errors import ConfigError
 from scaleout.network.links import Floats, Ints, Links, Routes
 from scaleout.network.symmetry import Pairs, Symmetry
@@ -116,11 +116,14 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     """Return the messages of the steps of all groups, as ranks: what a `Symmetry` has to keep.
 
     Each set of messages once, and without the steps in which everyone sends to everyone: those are kept where the
-    groups are.
+    groups are. Nor with steps in which all send over the same distance if it is the sum of distances of others: what
+    keeps those keeps these.
     """
     chosen: dict[tuple[object, object], int] = {}
-    for index, step in enumerate(_plan(topology, groups[0], kind, algorithm)[2].steps):
-        if not isinstance(step.pattern, Everyone):
+    found = _plan(topology, groups[0], kind, algorithm)[2].steps
+    steps = {(step.pattern, step.dimensions) for step in found}
+    for index, step in enumerate(found):
+        if not isinstance(step.pattern, Everyone) and not _sum_of_others(step, steps):
             chosen.setdefault((step.pattern, step.dimensions), index)
     if not chosen:
         return []
@@ -152,16 +155,35 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     found: list[Flows] = []
     fractions: list[float] = []
     chains: list[int] = []
+    num_messages = 0
     for index, step in enumerate(plans[0][2].steps):
         key = (step.pattern, step.dimensions)
         if key not in known:
+            if isinstance(step.pattern, Everyone):
+                _check_number(len(members) * plans[0][0].num_ranks, kind, algorithm, plans[0][0].num_ranks)
             pairs = _standing_of(symmetry, plans, index)
+            num_messages += len(pairs[0])
+            _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
             known[key] = _flows(links, symmetry, pairs, members), _share(step, plans[0][0])
         flows, share = known[key]
         found += [flows] * step.repeat
         fractions += [share * step.fraction] * step.repeat
         chains += [step.lane] * step.repeat
     return Demand(len(members), tuple(found), tuple(fractions), chains=tuple(chains) if len(set(chains)) > 1 else ())
+
+
+def _sum_of_others(step: Step, steps: Collection[tuple[object, object]]) -> bool:
+    """Whether a step sends over a distance that is the sum of single places along each dimension, all among the steps.
+
+    >>> steps = {(Shift(offsets), None) for offsets in ((1, 0), (0, 1), (2, 1))}
+    >>> _sum_of_others(Step(Shift((2, 1)), 1.0), steps), _sum_of_others(Step(Shift((0, 1)), 1.0), steps)
+    (True, False)
+    """
+    if not isinstance(step.pattern, Shift) or sum(step.pattern.offsets) == 1:
+        return False
+    far = step.pattern.offsets
+    singles = [tuple(int(at == along) for at in range(len(far))) for along, offset in enumerate(far) if offset]
+    return all((Shift(single), step.dimensions) in steps for single in singles)
 
 
 _Plan = tuple[Placement, Ints, Schedule]
@@ -178,18 +200,24 @@ def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
             f"model alpha_beta"
         )
     distinct = {(step.pattern, step.dimensions): step for step in found.steps}
-    if sum(_size(step, placement) for step in distinct.values()) > MOST_MESSAGES:
-        raise TooManyMessagesError(
-            f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
-            f"{placement.num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} "
-            f"(--algorithm), a smaller group, or the network model alpha_beta"
-        )
+    _check_number(sum(_size(step, placement) for step in distinct.values()), kind, algorithm, placement.num_ranks)
     return placement, np.array(ranks, np.int64), found
 
 
+def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) -> None:
+    if num_messages > MOST_MESSAGES:
+        raise TooManyMessagesError(
+            f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
+            f"{num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} "
+            f"(--algorithm), a smaller group, or the network model alpha_beta"
+        )
+
+
 def _size(step: Step, placement: Placement) -> int:
-    """Messages of a step that have to be spelled out, at the most."""
+    """Messages of a step that have to be spelled out whatever the symmetry, at the most."""
     pattern = step.pattern
+    if isinstance(pattern, Shift) and step.dimensions is None:
+        return 0
     if isinstance(pattern, Everyone) and step.dimensions is not None:
         return placement.num_ranks * math.prod(placement.shape[number] for number in step.dimensions)
     if isinstance(pattern, Ring) and placement.regular:
@@ -214,7 +242,7 @@ def demand_of_message(links: Links, source: int, destination: int) -> Demand:
 
 def _share(step: Step, placement: Placement) -> float:
     """Part of the step's fraction that each of its messages is: all of them the same."""
-    if isinstance(step.pattern, Everyone):
+    if isinstance(step.pattern, (Everyone, Shift)):
         return 1.0
     weights = transfers(replace(step, fraction=1.0), placement).weights
     assert (weights == weights[0]).all()
@@ -227,15 +255,20 @@ def _joined(pairs: Sequence[Pairs]) -> Pairs:
 
 
 def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
-    """Messages of one step that stand for all; where everyone sends to everyone, without spelling all out."""
+    """Messages of one step that stand for all; from everyone, or by a distance, without spelling all out."""
     step = plans[0][2].steps[index]
-    if not isinstance(step.pattern, Everyone) or step.dimensions is not None:
+    if not isinstance(step.pattern, (Everyone, Shift)) or step.dimensions is not None:
         return _standing(symmetry, [_spelled(plan, index) for plan in plans])
     pairs = []
-    for _, ranks, _ in plans:
-        senders = ranks[symmetry.first(ranks) == ranks]
-        sources, destinations = np.repeat(senders, len(ranks)), np.tile(ranks, len(senders))
-        pairs.append((sources[sources != destinations], destinations[sources != destinations]))
+    for placement, ranks, _ in plans:
+        places = np.flatnonzero(symmetry.first(ranks) == ranks)
+        if isinstance(step.pattern, Everyone):
+            sources, destinations = np.repeat(ranks[places], len(ranks)), np.tile(ranks, len(places))
+            others = sources != destinations
+            pairs.append((sources[others], destinations[others]))
+        else:
+            shape = placement.shape if placement.regular else (placement.num_ranks,)
+            pairs.append((ranks[places], ranks[step.pattern.moved(places, shape)]))
     return _joined(pairs)
 
 
