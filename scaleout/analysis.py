@@ -76,6 +76,55 @@ def covered(start_s: Floats, end_s: Floats) -> float:
     return float(reach[-1] - start[0] - gaps.sum())
 
 
+def exposed_by_family(result: Result) -> dict[str, float]:
+    """Divide exposed communication among the families of process groups, in seconds, the mean over ranks.
+
+    Moments in which several families communicate count for each in equal parts; the sum is
+    `Breakdown.exposed_communication_s`. Messages and collectives without a group count as ``""``.
+    """
+    names = ["", *(family.name for family in result.program.groups)]
+    totals = np.zeros(len(names))
+    for line in result.timelines:
+        edges = np.unique(np.concatenate([line.start_s, line.end_s]))
+        if len(edges) < 2:
+            continue
+        lanes = np.where(line.is_communication, line.graph.group + 2, 0)  # kernels, no group, each family
+        steps = np.zeros((len(names) + 1, len(edges)), np.int64)
+        for times, change in ((line.start_s, 1), (line.end_s, -1)):
+            np.add.at(steps, (lanes, np.searchsorted(edges, times)), change)
+        busy = np.cumsum(steps, axis=1)[:, :-1] > 0
+        families = busy[1:] & ~busy[0]
+        parts = families / np.maximum(families.sum(axis=0), 1)
+        totals += len(line.ranks) * (parts @ np.diff(edges))
+    means = totals / result.program.num_ranks
+    found: dict[str, float] = {}
+    for name, seconds in zip(names, means.tolist(), strict=True):
+        if seconds:
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> float:
+    """Idle time that ends with a chosen node, or with the makespan, in seconds, the mean over ranks.
+
+    A rank that neither computes nor communicates waits for the node that starts next; of several, for any chosen one.
+    """
+    total = 0.0
+    for line in result.timelines:
+        starts, ends = line.start_s, line.end_s
+        order = np.argsort(starts, kind="stable")
+        reach = np.r_[0.0, np.maximum.accumulate(ends[order])]
+        gaps = np.maximum(starts[order] - reach[:-1], 0.0)
+        waited = max(0.0, result.makespan_s - float(reach[-1]))
+        for place in np.flatnonzero(gaps).tolist():
+            begin = starts[order[place]]
+            together = order[place : int(np.searchsorted(starts[order], begin, side="right"))]
+            if any(chooses(line, node) for node in together.tolist()):
+                waited += float(gaps[place])
+        total += len(line.ranks) * waited
+    return total / result.program.num_ranks
+
+
 @dataclass(frozen=True)
 class Row:
     """Mean time of a rank's nodes of one name, and how many there are."""

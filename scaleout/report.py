@@ -17,6 +17,7 @@ from scaleout.errors import ConfigError
 from scaleout.graph import NodeKind
 from scaleout.network.link_traffic import LinkTraffic
 from scaleout.operations import TimeSource
+from scaleout.pipeline_timeline import actions, over_time
 from scaleout.study import Comparison, Outcome
 from scaleout.timeline import trace_events
 
@@ -27,6 +28,9 @@ FILES = {
     "breakdown.png": "where the time goes",
 }
 """Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
+
+TRANSFORMER = {"pipeline.png": "who works on which micro-batch", "memory.png": "memory of each place over time"}
+"""Files about steps of transformers, the first where there is a pipeline; one of each for several schedules."""
 
 LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "heat map of all links"}
 """Files about links; where there are several schedules there is a heat map of each."""
@@ -60,7 +64,30 @@ def write(comparison: Comparison, directory: Path) -> Written:
             name = f"links-{schedule}.png" if len(traffic) > 1 else "links.png"
             draw_links(links, unfinished / name, title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
             files[name] = f"{LINKS['links.png']} under {schedule}"
+        files |= _draw_steps(comparison, unfinished)
     return [(directory / name, meaning) for name, meaning in files.items()]
+
+
+def _draw_steps(comparison: Comparison, directory: Path) -> dict[str, str]:
+    """Draw pipelines and memory of a transformer's steps, and return the files and what they are."""
+    job, fit = comparison.transformer, comparison.fit
+    if job is None or fit is None:
+        return {}
+    from scaleout.pipeline_plot import draw_memory, draw_pipeline  # noqa: PLC0415 - matplotlib takes half a second
+
+    files = {}
+    for outcome in comparison.outcomes:
+        end = f"-{outcome.schedule}.png" if len(comparison.outcomes) > 1 else ".png"
+        title, makespan_s = f"{comparison.workload}, {outcome.schedule}, on {comparison.topology}", outcome.makespan_s
+        if job.pipeline_parallel > 1 and outcome.efficiency is not None:
+            name, about = f"pipeline{end}", f"{job.pipeline_schedule}, bubble {outcome.efficiency.bubble:.1%}"
+            done = actions(outcome.result, job)
+            draw_pipeline(done, makespan_s=makespan_s, title=f"{title}: {about}", path=directory / name)
+            files[name] = f"{TRANSFORMER['pipeline.png']} under {outcome.schedule}"
+        name, held = f"memory{end}", over_time(outcome.result, job)
+        draw_memory(held, capacity_bytes=fit.capacity_bytes, makespan_s=makespan_s, title=title, path=directory / name)
+        files[name] = f"{TRANSFORMER['memory.png']} under {outcome.schedule}"
+    return files
 
 
 def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None, directory: Path) -> Written:
@@ -139,6 +166,8 @@ def _columns(outcome: Outcome) -> list[dict[str, Any]]:
                 "name": list(graph.names),
                 "kind": [NodeKind(kind).name.lower() for kind in graph.kind.tolist()],
                 "operation": [graph.operation(node) for node in nodes],
+                "stage": graph.stage,
+                "microbatch": graph.microbatch,
                 "phase": [graph.phases[phase] for phase in graph.phase.tolist()],
                 "stream": graph.stream,
                 "priority": graph.priority,

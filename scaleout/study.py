@@ -4,12 +4,13 @@ The one call that goes all the way from names to numbers; the command line and t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from scaleout.analysis import Breakdown, breakdown
 from scaleout.device import Device, load_device
+from scaleout.efficiency import Efficiency, Fit, efficiency, fit
 from scaleout.generators import generate
 from scaleout.program import Program
 from scaleout.result import Result
@@ -18,7 +19,7 @@ from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
 from scaleout.what_if import map_ranks, places_of
-from scaleout.workload import Workload, load_workload
+from scaleout.workload import Transformer, Workload, load_workload
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 """Schedules that are compared where neither the user nor the workload says which."""
@@ -35,11 +36,14 @@ class Outcome:
         When everything ran.
     speedup : float
         Makespan of the comparison's first schedule over this one's.
+    efficiency : Efficiency or None
+        Of the step of a transformer: tokens a second, MFU and what they are lost to.
     """
 
     schedule: str
     result: Result
     speedup: float
+    efficiency: Efficiency | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -54,13 +58,15 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A job on a cluster under several schedules."""
+    """A job on a cluster under several schedules; of a transformer also its workload, and whether it fits."""
 
     workload: str
     topology: str
     device: str
     ranks: int
     outcomes: tuple[Outcome, ...]
+    transformer: Transformer | None = None
+    fit: Fit | None = None
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values, as `scaleout run --json` prints them."""
@@ -69,11 +75,13 @@ class Comparison:
             "topology": self.topology,
             "device": self.device,
             "ranks": self.ranks,
+            **({} if self.fit is None else {"memory": self.fit.summary()}),
             "results": [
                 {
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
+                    **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **_links(outcome.result),
                 }
                 for outcome in self.outcomes
@@ -132,7 +140,7 @@ def compare(
     topology = workload.topology if topology is None else topology
     topology = load_topology(topology) if isinstance(topology, str) else topology
     check_ranks(topology, workload.num_ranks)
-    return compare_program(
+    comparison = compare_program(
         time_kernels(generate(workload), device),
         topology=topology,
         device=device.name,
@@ -141,6 +149,12 @@ def compare(
         network=network,
         placement=placement,
     )
+    if not isinstance(workload, Transformer):
+        return comparison
+    outcomes = tuple(
+        replace(outcome, efficiency=efficiency(outcome.result, workload, device)) for outcome in comparison.outcomes
+    )
+    return replace(comparison, outcomes=outcomes, transformer=workload, fit=fit(workload, device))
 
 
 def compare_program(

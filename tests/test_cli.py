@@ -154,7 +154,7 @@ def test_list_names_what_is_shipped(scaleout):
     _, out, _ = scaleout("list", "workloads")
     assert {"dlrm-128", "gpt-3", "llama-3-8b", "mixtral-8x7b"} <= set(out.split())
     _, out, _ = scaleout("list")
-    for heading in ("workloads:", "topologies:", "devices:", "schedules:", "collectives:"):
+    for heading in ("workloads:", "topologies:", "devices:", "schedules:", "pipelines:", "collectives:"):
         assert heading in out
 
 

@@ -217,7 +217,7 @@ def test_the_cache_of_keys_and_values():
     latent = workload(MODEL | {"latent": LATENT, "mode": "prefill", "tensor_parallel": 4})
     assert peak(latent).bytes_of["kv_cache"] == 8 * 8 * 48 * (16 + 4) * 2
     assert peak(latent).bytes_of["gradients"] == peak(latent).bytes_of["optimizer_states"] == 0
-    assert peak(latent).moment == "all through the pass"
+    assert peak(latent).moment == "all of the pass"
 
 
 def test_dualpipe_holds_two_copies_and_its_fold_one():

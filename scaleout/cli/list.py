@@ -2,13 +2,13 @@
 
 import click
 
-KINDS = ("workloads", "topologies", "devices", "schedules", "collectives")
+KINDS = ("workloads", "topologies", "devices", "schedules", "pipelines", "collectives")
 
 
 @click.command(name="list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 def list_names(kind: str | None) -> None:
-    """List workloads, topologies, devices, schedules or collectives; without KIND, all of them."""
+    """List workloads, topologies, devices, schedules, pipelines or collectives; without KIND, all of them."""
     for each in KINDS if kind is None else (kind,):
         if kind is None:
             click.echo(f"{each}:")
@@ -18,10 +18,13 @@ def list_names(kind: str | None) -> None:
 
 def _names(kind: str) -> list[str]:
     from scaleout import collectives, library
+    from scaleout.pipelines import PIPELINES
     from scaleout.schedule import SCHEDULES
 
     if kind == "schedules":
         return list(SCHEDULES)
+    if kind == "pipelines":
+        return [f"{each.name} ({each.description}; {each.source})" for each in PIPELINES.values()]
     if kind == "collectives":
         names = []
         for name in collectives.KINDS:

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from scaleout import analysis
 from scaleout.analysis import Row, Segment
 from scaleout.cli.console import console, print_links, print_table
+from scaleout.efficiency import Efficiency, Fit
 from scaleout.result import Result
 from scaleout.study import Comparison, Outcome
-from scaleout.units import format_seconds
+from scaleout.units import format_bytes, format_seconds
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
@@ -28,6 +29,9 @@ def print_comparison(comparison: Comparison) -> None:
         ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle"),
         [_schedule_row(outcome) for outcome in comparison.outcomes],
     )
+    _print_efficiency(comparison)
+    if comparison.fit is not None:
+        _print_fit(comparison.fit)
     _print_sources(comparison)
 
 
@@ -81,6 +85,61 @@ def _print_critical_path(outcome: Outcome) -> None:
         rows.append(["others", "", "", format_seconds(rest), f"{rest / outcome.makespan_s:.1%}"])
     columns = ("phase", "operation", "nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
+
+
+def _print_efficiency(comparison: Comparison) -> None:
+    """Print how well each schedule of a transformer's step uses its devices, and what it is exposed to by axis."""
+    found = {o.schedule: o.efficiency for o in comparison.outcomes if o.efficiency is not None}
+    axes = sorted({axis for each in found.values() for axis in each.exposed_s})
+    if found:
+        columns = ("schedule", "step", "tokens/s", "a rank", "MFU", "HFU", "bubble", *(f"exposed {a}" for a in axes))
+        rows = [_efficiency_row(schedule, each, axes) for schedule, each in found.items()]
+        print_table("efficiency", columns, rows)
+
+
+def _efficiency_row(schedule: str, found: Efficiency, axes: list[str]) -> list[str]:
+    return [
+        schedule,
+        format_seconds(found.step_s),
+        f"{found.tokens_per_s:,.0f}",
+        f"{found.tokens_per_s_per_rank:,.1f}",
+        f"{found.mfu:.1%}",
+        f"{found.hfu:.1%}",
+        f"{found.bubble:.1%}",
+        *(format_seconds(found.exposed_s.get(axis, 0.0)) for axis in axes),
+    ]
+
+
+def _print_fit(found: Fit) -> None:
+    """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
+    total, capacity = found.peak.total_bytes, found.capacity_bytes
+    held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size}
+    columns = (*held, "together", "of the device")
+    print_table(
+        f"memory of the worst rank, at place {found.peak.place} of the pipeline",
+        columns,
+        [
+            [
+                *map(format_bytes, held.values()),
+                format_bytes(total),
+                f"{format_bytes(capacity)} ({total / capacity:.1%})",
+            ]
+        ],
+        left=0,
+    )
+    console().print(f"most in {found.peak.moment}", highlight=False, soft_wrap=True)
+    if found.fits:
+        return
+    console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:", highlight=False)
+    for advice in found.advice:
+        verdict = "fits" if advice.fits else "not enough"
+        size = format_bytes(advice.peak.total_bytes)
+        console().print(
+            f"  --set {advice.settings}: {size} on {advice.ranks} ranks, {verdict}", highlight=False, soft_wrap=True
+        )
+    if not found.advice:
+        console().print("  nothing that was tried; take devices with more memory", highlight=False)
+    console().print()
 
 
 def _print_sources(comparison: Comparison) -> None:

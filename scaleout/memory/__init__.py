@@ -74,7 +74,7 @@ class Peak:
     def moment(self) -> str:
         """The moment in words."""
         if not self.slot:
-            return "all through the pass"
+            return "all of the pass"
         steps = " and ".join(
             f"{step.action.name.lower().replace('_', ' ')} of micro-batch {step.microbatch}"
             + (f", chunk {step.chunk}" if len(self.in_flight) > 1 else "")

@@ -1,0 +1,242 @@
+"""Steps of transformers: bubbles, exposed communication, memory over time up to its peak, and advice that is true."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from strategies import jobs
+
+import scaleout as package
+from scaleout.analysis import breakdown, exposed_by_family, waited_for
+from scaleout.cli.options import parse_settings
+from scaleout.device import load_device
+from scaleout.efficiency import fit
+from scaleout.generators import generate
+from scaleout.memory import peak, peaks
+from scaleout.memory.advice import advise
+from scaleout.pipeline_timeline import actions, over_time
+from scaleout.pipelines import PIPELINES, Action, orders
+from scaleout.simulation import simulate
+from scaleout.workload import KINDS, Transformer, load_workload
+
+HEADER = {"description": "a test", "source": "none", "topology": "h200-node-4", "device": "h200"}
+MODEL = {
+    "kind": "transformer", "name": "small", "hidden": 1024, "layers": 8, "heads": 16, "ffn": 4096, "sequence": 1024,
+    "batch_per_replica": 8,
+}  # fmt: skip
+PIPELINE = {"pipeline_parallel": 4, "microbatch": 1}
+
+
+def workload(**keys):
+    keys = HEADER | MODEL | keys
+    return KINDS[keys["kind"]].model_validate(keys)
+
+
+def step(job, schedule="baseline"):
+    (outcome,) = package.compare(job, schedules=[schedule]).outcomes
+    return outcome
+
+
+# ---- Analysis
+
+
+@given(jobs(max_roles=2, streams=3, priorities=2))
+def test_exposed_communication_and_idle_time_are_divided_in_full(job):
+    program, topology = job
+    try:
+        result = simulate(program, topology)
+    except package.SimulationError:
+        return  # roles that wait for one another for ever
+    parts = breakdown(result)
+    assert sum(exposed_by_family(result).values()) == pytest.approx(parts.exposed_communication_s, abs=1e-15)
+    assert waited_for(result, lambda line, node: True) == pytest.approx(parts.idle_s, abs=1e-15)
+    assert waited_for(result, lambda line, node: False) <= parts.idle_s + 1e-15
+
+
+# ---- Efficiency
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
+def test_bubbles_are_the_published_ones(schedule, chunks):
+    """``(p - 1) / (v m + p - 1)`` where stages are alike; Narayanan et al., arXiv:2104.04473. Messages add to it."""
+    job = workload(pipeline_schedule=schedule, optimizer="none", hidden=4096, ffn=16384, heads=32, **PIPELINE)
+    bubble = step(job).efficiency.bubble
+    published = 3 / (chunks * 8 + 3)
+    assert published <= bubble < published + 0.01
+
+
+def test_mfu_and_hfu_by_hand():
+    plain, again = (workload(recompute=recompute, tensor_parallel=4) for recompute in ("none", "full"))
+    found = step(plain)
+    tokens, parameters = 8 * 1024, plain.active_parameters
+    flops = 6 * parameters + 12 * 8 * 1024 * 1024  # per token: twelve for each layer, channel and key
+    peak_flops = 4 * load_device("h200").peak("bf16")
+    assert found.efficiency.tokens_per_s == pytest.approx(tokens / found.makespan_s)
+    assert found.efficiency.tokens_per_s_per_rank == pytest.approx(tokens / found.makespan_s / 4)
+    assert found.efficiency.mfu == pytest.approx(tokens * flops / found.makespan_s / peak_flops)
+    slower = step(again)
+    work = [generate(job).total_flops for job in (plain, again)]
+    assert work[0] < work[1] < work[0] * 4 / 3
+    assert slower.efficiency.hfu / slower.efficiency.mfu > found.efficiency.hfu / found.efficiency.mfu
+    assert slower.efficiency.mfu < found.efficiency.mfu
+
+
+def test_exposed_communication_is_told_by_axis():
+    mixture = {"kind": "moe", "experts": 4, "top_k": 2}
+    for axis, keys in (
+        ("tensor", {"tensor_parallel": 4}),
+        ("data", {"data_parallel": 4}),
+        ("data", {"data_parallel": 4, "zero": 3, "shard_ranks": 2}),
+        ("context", {"context_parallel": 4, "context_exchange": "all_gather", "data_parallel": 1, "zero": 0}),
+        ("pipeline", PIPELINE),
+        ("expert", mixture | {"data_parallel": 4, "expert_parallel": 4}),
+    ):
+        found = step(workload(**keys))
+        assert axis in found.efficiency.exposed_s
+        assert found.efficiency.exposed_s.keys() <= {axis, "data", "world"}
+        total = sum(found.efficiency.exposed_s.values())
+        assert total == pytest.approx(found.breakdown.exposed_communication_s)
+        assert found.efficiency.bubble == 0 or axis == "pipeline"
+
+
+# ---- Timelines
+
+
+@pytest.mark.parametrize("schedule", sorted(PIPELINES))
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_actions_run_in_the_order_of_the_schedule_and_memory_reaches_its_peak(schedule, recompute):
+    job = workload(pipeline_schedule=schedule, recompute=recompute, **PIPELINE)
+    result = step(job).result
+    done = actions(result, job)
+    given = orders(schedule, stages=4, microbatches=8, chunks=job.chunks)
+    assert [each.place for each in done] == [0, 1, 2, 3]
+    for each, order in zip(done, given, strict=True):
+        steps = sorted((s.action, s.chunk, s.microbatch) for slot in order for s in slot)
+        columns = (each.action.tolist(), each.chunk.tolist(), each.microbatch.tolist())
+        assert sorted(zip(*columns, strict=True)) == steps
+        if all(len(slot) == 1 for slot in order):
+            assert list(zip(*columns, strict=True)) == [(s.action, s.chunk, s.microbatch) for (s,) in order]
+    for held, highest in zip(over_time(result, job), peaks(job), strict=True):
+        assert held.total_bytes.max() <= highest.total_bytes * (1 + 1e-12)
+        assert held.total_bytes.max() >= highest.total_bytes * (0.8 if schedule.startswith("dualpipe") else 1 - 1e-12)
+        assert held.total_bytes[-1] == pytest.approx(held.total_bytes[0], abs=peak(job).bytes_of["activations"])
+        assert (np.diff(held.time_s) >= 0).all()
+        assert held.bytes_of["activations"][-1] == pytest.approx(0, abs=1)
+
+
+def test_memory_of_a_pass_without_backward_stands_still():
+    job = workload(mode="prefill", tensor_parallel=4)
+    (held,) = over_time(step(job).result, job)
+    assert set(held.total_bytes.tolist()) == {peak(job).total_bytes}
+
+
+def test_backward_is_told_from_its_parts():
+    job = workload(pipeline_schedule="zb_h1", **PIPELINE)
+    found = {Action(action) for each in actions(step(job).result, job) for action in each.action.tolist()}
+    assert found == {Action.FORWARD, Action.INPUT_GRADIENT, Action.WEIGHT_GRADIENT}
+
+
+# ---- Advice
+
+BIG = (
+    "gpt-3",
+    {"tensor_parallel": 8, "batch_per_replica": 16, "model_chunks": 3, "pipeline_schedule": "interleaved_1f1b"}
+    | PIPELINE,
+)
+
+
+def test_a_plan_that_fits_needs_no_advice():
+    assert advise(load_workload(*BIG), 2e12) == []
+
+
+def test_advice_is_evaluated_and_true():
+    job = load_workload(*BIG)
+    now = peak(job).total_bytes
+    for capacity in (0.98 * now, 0.8 * now, 0.3 * now):
+        found = advise(job, capacity)
+        assert found
+        for advice in found:
+            changed = load_workload(BIG[0], BIG[1] | parse_settings(advice.settings.split()))
+            assert advice.peak.total_bytes == peak(changed).total_bytes < now
+            assert advice.fits == (advice.peak.total_bytes <= capacity)
+            assert advice.ranks == changed.num_ranks
+            assert changed.tokens * changed.data_parallel == job.tokens * job.data_parallel
+    assert [advice.fits for advice in found].count(True) > 0
+
+
+def test_several_changes_together_where_none_is_enough():
+    job = workload(data_parallel=2, batch_per_replica=4, attention="unfused", vocabulary=0)
+    alone = [advice.peak.total_bytes for advice in advise(job, 0.9 * peak(job).total_bytes)]
+    *_, together = advise(job, 0.9 * min(alone))
+    assert together.fits
+    assert len(together.changes) > 1
+    assert together.ranks == job.num_ranks
+
+
+def test_nothing_helps_against_no_memory_at_all():
+    found = advise(load_workload(*BIG), 1.0)
+    assert found
+    assert not any(advice.fits for advice in found)
+
+
+def test_fit_says_by_how_much():
+    job = load_workload(*BIG)
+    found = fit(job, load_device("a100-80g"))
+    assert not found.fits
+    assert found.summary()["capacity_bytes"] == 80e9
+    assert found.summary()["peak_bytes"] == sum(found.summary()["bytes_of"].values()) == peak(job).total_bytes
+    assert fit(job, load_device("h200")).advice == ()
+
+
+# ---- The command line
+
+SIZES = {"tensor_parallel": 8, "batch_per_replica": 16, "layers": 8, "hidden": 6144, "heads": 48, "ffn": 24576}
+
+
+def arguments(topology, **keys):
+    settings = [f"--set={key}={value}" for key, value in (SIZES | keys).items()]
+    return ("run", "gpt-3", "--device=a100-80g", "--schedule=baseline", f"--topology={topology}", *settings)
+
+
+def test_run_prints_and_draws_a_transformers_step(scaleout, tmp_path):
+    code, out, _ = scaleout(*arguments("dgx-h200-4", **PIPELINE), "--output", tmp_path)
+    assert code == 0
+    for words in ("tokens/s", "MFU", "HFU", "bubble", "exposed tensor", "optimizer states", "micro-batches in flight"):
+        assert words in out
+    assert "does not fit" not in out
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"pipeline.png", "memory.png"} <= names
+    assert f"{tmp_path / 'pipeline.png'}  who works on which micro-batch" in out
+    results = json.loads((tmp_path / "summary.json").read_text())
+    assert results["memory"]["fits"]
+    assert {"tokens_per_s", "mfu", "hfu", "bubble", "exposed_s"} <= results["results"][0].keys()
+
+
+def test_run_says_by_how_much_a_plan_does_not_fit_and_what_would_help(scaleout):
+    code, out, _ = scaleout(*arguments("dgx-h200-1", sequence=8192))
+    assert code == 0
+    assert "does not fit" in out
+    assert "--set recompute=full:" in out
+    assert "bubble" in out
+
+
+def test_list_pipelines(scaleout):
+    code, out, _ = scaleout("list", "pipelines")
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == list(PIPELINES)
+    assert all("arXiv" in line or "et al." in line for line in lines)
+
+
+def test_dlrm_has_no_such_table(scaleout):
+    _, out, _ = scaleout("run", "dlrm-128", "--schedule", "baseline")
+    assert "MFU" not in out
+    assert "memory of the worst rank" not in out
+
+
+def test_transformers_only():
+    assert isinstance(load_workload("mixtral-8x7b"), Transformer)
+    comparison = package.compare("dlrm-128", schedules=["baseline"])
+    assert comparison.fit is None
+    assert comparison.outcomes[0].efficiency is None
