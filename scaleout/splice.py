@@ -41,7 +41,7 @@ class Splice:
         after : iterable of int
             Nodes of the whole that those of the part wait for which wait for none of the part.
         **columns
-            Values to put in place of the part's columns.
+            Values to put in place of the part's columns of integers: one for all nodes, or one for each.
 
         Returns
         -------
@@ -78,11 +78,42 @@ class Splice:
         )
 
     def _column(self, name: str) -> Any:
-        parts = [
-            np.full(len(part.graph), part.columns[name]) if name in part.columns else getattr(part.graph, name)
-            for part in self._parts
-        ]
+        parts = []
+        for part in self._parts:
+            given = part.columns.get(name)
+            own = getattr(part.graph, name)
+            parts.append(own if given is None else np.broadcast_to(np.asarray(given, np.int64), len(own)))
         return np.concatenate(parts) if parts else np.zeros(0, np.float64 if name == "duration_s" else np.int64)
+
+
+def interleave(first: ExecutionGraph, second: ExecutionGraph) -> tuple[ExecutionGraph, Ints, Ints]:
+    """Merge two graphs that run at the same time: nodes of each stay in order, those of both alternate.
+
+    Returns
+    -------
+    graph : ExecutionGraph
+    places_of_first, places_of_second : (N,)
+        Where the nodes of each are in it.
+    """
+    both = Splice()
+    for graph in (first, second):
+        both.add(graph)
+    whole = both.build()
+    progress = np.concatenate([(np.arange(len(graph)) + 0.5) / max(len(graph), 1) for graph in (first, second)])
+    order = np.argsort(progress, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    counts = np.diff(whole.dependency_offsets)
+    users = np.repeat(np.arange(len(whole)), counts)
+    sorting = np.lexsort((place[whole.dependencies], place[users]))
+    columns = {name: getattr(whole, name)[order] for name in NEUTRAL}
+    merged = whole.with_columns(
+        names=tuple(whole.names[node] for node in order.tolist()),
+        dependency_offsets=np.concatenate(([0], np.cumsum(counts[order]))).astype(np.int64),
+        dependencies=place[whole.dependencies][sorting],
+        **columns,
+    )
+    return merged, place[: len(first)], place[len(first) :]
 
 
 def _renumbered(values: tuple[Any, ...], numbers: dict[Any, int]) -> Ints:

@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+
 from scaleout import pipelines
 from scaleout.generators.axes import Axes
-from scaleout.generators.stage import Stage, Turn
+from scaleout.generators.stage import Part, Stage, Turn
 from scaleout.generators.tape import Bucket, Reduction
-from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.pipelines import PIPELINES, Action, Slot, Step
 from scaleout.pipelines.messages import POSTINGS, Items, Message
 from scaleout.program import Program
-from scaleout.splice import Splice
+from scaleout.splice import Splice, interleave
 from scaleout.workload import Transformer
 
 _WEIGHTS = (Action.BACKWARD, Action.WEIGHT_GRADIENT)
@@ -66,6 +68,7 @@ class _Rank:
     made: dict[_Of, tuple[int, ...]] = field(default_factory=dict)
     received: dict[_Of, int] = field(default_factory=dict)
     last_message: int = NONE
+    pairs: dict[tuple[int, int], tuple[ExecutionGraph, tuple[Ints, ...]]] = field(default_factory=dict)
 
     def write(self, items: Items) -> ExecutionGraph:
         """Write all slots and messages, and the end of the step."""
@@ -79,10 +82,7 @@ class _Rank:
                 if item.sends and not self.workload.overlap_sends:
                     before = (*before, self.last_message)
                 continue
-            done: list[int] = []
-            for step in item:
-                done += self._act(step, turns.get((step.chunk, step.microbatch), Turn(False, False)), before)
-            before = tuple(done)
+            before = self._act(item, [turns.get((s.chunk, s.microbatch), Turn(False, False)) for s in item], before)
         self._finish(before)
         return self.splice.build()
 
@@ -96,22 +96,50 @@ class _Rank:
                 turns[chunk, microbatch] = Turn(accumulates=place > 0, reduces=last)
         return turns
 
-    def _act(self, step: Step, turn: Turn, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Write one action behind what came before and what it received; return what the next one waits for."""
-        stage = self.stages[step.chunk]
-        where = {"microbatch": step.microbatch, "stage": stage.number}
-        key = (step.action == Action.FORWARD, step.chunk, step.microbatch)
-        received = (self.received[key],) if key in self.received and step.action != Action.WEIGHT_GRADIENT else ()
-        part = stage.part(step.action, turn)
-        offset = self.splice.add(part.graph, after=(*before, *received), **where)
-        self.final += [offset + node for node in part.final]
+    def _act(self, slot: Slot, turns: Sequence[Turn], before: tuple[int, ...]) -> tuple[int, ...]:
+        """Write the actions of a slot behind what came before and what they received; return what the next waits for.
+
+        Two actions run at the same time: their nodes alternate, so that one computes while the other communicates.
+        """
+        parts = [self.stages[step.chunk].part(step.action, turn) for step, turn in zip(slot, turns, strict=True)]
+        keys = [(step.action == Action.FORWARD, step.chunk, step.microbatch) for step in slot]
+        received = [
+            self.received[key]
+            for key, step in zip(keys, slot, strict=True)
+            if key in self.received and step.action != Action.WEIGHT_GRADIENT
+        ]
+        after = (*before, *received)
+        graph, places = self._together(parts)
+        columns = {"microbatch": np.empty(len(graph), np.int64), "stage": np.empty(len(graph), np.int64)}
+        for step, place in zip(slot, places, strict=True):
+            columns["microbatch"][place] = step.microbatch
+            columns["stage"][place] = self.stages[step.chunk].number
+        offset = self.splice.add(graph, after=after, **columns)
+        done: list[int] = []
+        for step, key, part, place in zip(slot, keys, parts, places, strict=True):
+            exits = tuple((offset + place[list(part.exits)]).tolist()) or after
+            self.made[key] = exits
+            done += exits
+            self._reduce_later(part, offset + place, step)
+        return tuple(done)
+
+    def _together(self, parts: Sequence[Part]) -> tuple[ExecutionGraph, tuple[Ints, ...]]:
+        """Return the graph of the parts of a slot, and where the nodes of each are in it."""
+        if len(parts) == 1:
+            return parts[0].graph, (np.arange(len(parts[0].graph)),)
+        key = (id(parts[0]), id(parts[1]))
+        if key not in self.pairs:
+            graph, *places = interleave(parts[0].graph, parts[1].graph)
+            self.pairs[key] = graph, tuple(places)
+        return self.pairs[key]
+
+    def _reduce_later(self, part: Part, at: Ints, step: Step) -> None:
+        """Remember a part's final gradients, and its reductions that were put off; its nodes are `at`."""
+        self.final += at[list(part.final)].tolist()
+        where = {"microbatch": step.microbatch, "stage": self.stages[step.chunk].number}
         for reduction in part.reductions:
-            makers = set(reduction.after) - {NONE} or set(part.exits)
-            made = tuple(offset + node for node in makers)
-            self.reductions.append((replace(reduction, after=()), made, where))
-        exits = tuple(offset + node for node in part.exits) or (*before, *received)
-        self.made[key] = exits
-        return exits
+            makers = sorted(set(reduction.after) - {NONE}) or list(part.exits)
+            self.reductions.append((replace(reduction, after=()), tuple(at[makers].tolist()), where))
 
     def _write_message(self, end: Message) -> None:
         """Write one end of a message: a send behind what makes it; where messages keep an order, behind the last."""

@@ -1,0 +1,73 @@
+"""Graphs end to end and side by side: every node keeps what it is and whom it waits for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.graph import NONE, GraphBuilder
+from scaleout.operations import kernel
+from scaleout.splice import Splice, interleave
+
+KERNELS = [kernel("add", dtype="bf16", elements=n) for n in (1, 2, 3)]
+
+
+@st.composite
+def graphs(draw):
+    """Small graphs of any shape."""
+    builder = GraphBuilder()
+    for node in range(draw(st.integers(1, 6))):
+        builder.phase = draw(st.sampled_from(["a", "b"]))
+        after = draw(st.lists(st.integers(0, node - 1), max_size=3)) if node else []
+        builder.compute(draw(st.sampled_from(KERNELS)), after=after, name=f"node {node}")
+    return builder.build()
+
+
+def facts(graph, node):
+    return graph.names[node], graph.kernels[graph.kernel[node]], graph.phases[graph.phase[node]]
+
+
+@given(graphs(), graphs())
+def test_parts_follow_each_other(first, second):
+    splice = Splice()
+    assert splice.add(first) == 0
+    last = len(first) - 1
+    offset = splice.add(second, after=[last], microbatch=7)
+    whole = splice.build()
+    assert (offset, len(whole)) == (len(first), len(first) + len(second))
+    for graph, start in ((first, 0), (second, offset)):
+        for node in range(len(graph)):
+            assert facts(whole, start + node) == facts(graph, node)
+            own = (graph.dependencies_of(node) + start).tolist()
+            assert whole.dependencies_of(start + node).tolist() == (own or [last] * (start > 0))
+    assert set(whole.microbatch[offset:].tolist()) == {7}
+    assert set(whole.microbatch[:offset].tolist()) == {NONE}
+
+
+@given(graphs(), graphs())
+def test_graphs_side_by_side_alternate(first, second):
+    merged, *places = interleave(first, second)
+    assert sorted(np.concatenate(places).tolist()) == list(range(len(first) + len(second)))
+    for graph, place in zip((first, second), places, strict=True):
+        assert (np.diff(place) > 0).all()
+        for node in range(len(graph)):
+            assert facts(merged, place[node]) == facts(graph, node)
+            assert merged.dependencies_of(place[node]).tolist() == place[graph.dependencies_of(node)].tolist()
+    if len(first) == len(second):
+        assert np.abs(places[0] - places[1]).max() == 1
+
+
+def test_an_empty_splice_is_an_empty_graph():
+    assert len(Splice().build()) == 0
+
+
+def test_columns_are_one_value_or_one_a_node():
+    builder = GraphBuilder()
+    for _ in range(3):
+        builder.compute(KERNELS[0])
+    splice = Splice()
+    splice.add(builder.build(), stage=np.array([4, 5, 6]))
+    assert splice.build().stage.tolist() == [4, 5, 6]
+    with pytest.raises(ValueError, match="broadcast"):
+        splice.add(builder.build(), stage=np.array([4, 5]))
+        splice.build()
