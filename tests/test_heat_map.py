@@ -2,11 +2,15 @@
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
 from matplotlib import pyplot as plt
+from strategies import topologies
 
 from scaleout import heat_map, report
 from scaleout.cli import main
@@ -70,6 +74,21 @@ def test_every_network_has_a_picture(topology, tmp_path, monkeypatch):
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     assert all(figure.bbox.padded(1).containsx(box.x0) and figure.bbox.padded(1).containsx(box.x1) for box in boxes)
     plt.close(figure)
+
+
+@given(topology=topologies())
+@settings(max_examples=25, deadline=None)
+def test_any_network_has_a_table_and_a_picture(topology):
+    """Graphs, dragonflies, slow and broken links too: the injected bytes of all, no link overfull, and a figure."""
+    traffic = traffic_of(topology, "all_gather")
+    if traffic is None:  # a group of one
+        return
+    table = pd.DataFrame(traffic.columns())
+    assert (table["bytes_per_s"] > 0).all()
+    assert table["bytes"].sum() > 0
+    assert (table["utilisation"] <= 1 + 1e-9).all()
+    with tempfile.TemporaryDirectory() as folder:
+        heat_map.draw_links(traffic, Path(folder) / "links.png", title="any")
 
 
 def test_a_plane_shows_each_link_in_its_place(monkeypatch, tmp_path):
