@@ -202,17 +202,20 @@ def draw_bandwidths(table: pd.DataFrame, path: Path, *, title: str) -> None:
 def draw_scaling(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]], *, title: str, path: Path
 ) -> None:
-    """Draw what simulating costs against the number of ranks: wall time, and peak memory beside it.
+    """Draw what simulating costs against the number of ranks: processor time, and peak memory beside it.
 
     Parameters
     ----------
     curves : mapping of str to three sequences
-        Label to ranks, wall times in seconds, and peak memories in bytes.
+        Label to ranks, times in seconds, and peak memories in bytes.
     """
     colours = dict(zip(curves, (COMPUTE, COMMUNICATION, COMPUTE, COMMUNICATION), strict=False))
     with mpl.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharex=True)
-        for panel, which, scale, unit in ((panels[0], 1, 1.0, "wall time [s]"), (panels[1], 2, 1e-6, "memory [MB]")):
+        for panel, which, scale, unit in (
+            (panels[0], 1, 1.0, "processor time [s]"),
+            (panels[1], 2, 1e-6, "memory [MB]"),
+        ):
             for index, (label, points) in enumerate(curves.items()):
                 panel.plot(
                     points[0],
