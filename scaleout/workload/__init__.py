@@ -1,7 +1,8 @@
 """Workload files: a model, its parallelism and the options of a run, validated.
 
 A workload is one of three kinds, told apart by the key `kind`. All sizes must divide exactly: what does not
-divide is refused with a message that says which key, and no value is ever rounded.
+divide is refused with a message that says which key, and no value is ever rounded. A file may be `like` another, by
+name or file, and then holds only the keys that differ.
 """
 
 from collections.abc import Mapping
@@ -42,15 +43,27 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
         If there is no such workload, a key is unknown, or sizes do not divide.
     """
     path = find("workload", name_or_file)
-    values = {"name": path.stem} | read_yaml(path)
-    values |= {key: _beside(path, values[key]) for key in ("topology", "device") if key in values}
-    values |= dict(changes or {})
+    values = {"name": path.stem} | _read(path) | dict(changes or {})
     kind = values.get("kind")
     if kind is None:
         raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
     return validate(KINDS[kind], values, where=f"workload {name_or_file}")
+
+
+def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file's keys over those of the workload that it is `like`, if it names one."""
+    if path in seen:
+        raise ConfigError(f"{path}: like leads back to this file; let one of {', '.join(map(str, seen))} do without")
+    values = read_yaml(path)
+    values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    if not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
+    return _read(find("workload", like), seen=(*seen, path)) | values
 
 
 def _beside(path: Path, name: Any) -> Any:
