@@ -42,6 +42,7 @@ def simulate(
     network: str = "alpha_beta",
     algorithms: Mapping[str, str] | None = None,
     unfold: bool = False,
+    injection_bytes_per_s: float | None = None,
 ) -> Result:
     """Run a timed and scheduled program on a topology.
 
@@ -57,6 +58,8 @@ def simulate(
         Kind of collective to the algorithm for it; the fastest for each of those not named.
     unfold : bool
         Simulate every rank on its own; same result, more work.
+    injection_bytes_per_s : float, optional
+        What a rank can send over all its links together, under the link model.
 
     Raises
     ------
@@ -78,7 +81,13 @@ def simulate(
     job = job_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
     links = None
     if network == "link":
-        job, links = _on_links(job, unfold=unfold)
+        job, found = _on_links(job, unfold=unfold)
+        links = LinkNetwork(topology, found, injection_bytes_per_s=injection_bytes_per_s)
+    elif injection_bytes_per_s is not None:
+        raise ConfigError(
+            f"a limit to what a rank sends over all its links is one of the link model, and this is {network}; choose "
+            f"the network model link (--network link), or leave the limit out (--injection)"
+        )
     meetings = meetings_of(job)
     tasks, chosen = _tasks(job, meetings, links)
     times = run(tasks, links)
@@ -91,7 +100,7 @@ def simulate(
     return replace(result, link_traffic=traffic)
 
 
-def _on_links(job: Job, *, unfold: bool) -> tuple[Job, LinkNetwork]:
+def _on_links(job: Job, *, unfold: bool) -> tuple[Job, Symmetry]:
     """Fold only what a symmetry of the links keeps; without one, or with messages between ranks, nothing."""
     messages = any((graph.kind > NodeKind.COLLECTIVE).any() for graph in job.graphs)
     found = Symmetry() if unfold or messages else _symmetry(job)
@@ -100,7 +109,7 @@ def _on_links(job: Job, *, unfold: bool) -> tuple[Job, LinkNetwork]:
     if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
         found = Symmetry()
         folding = fold(job.program, job.topology, unfold=True)
-    return job_of(job.program, job.topology, job.algorithms, folding), LinkNetwork(job.topology, found)
+    return job_of(job.program, job.topology, job.algorithms, folding), found
 
 
 def _symmetry(job: Job) -> Symmetry:

@@ -109,6 +109,7 @@ def compare(
     algorithms: Mapping[str, str] | None = None,
     network: str = "alpha_beta",
     placement: str | Sequence[int] = "linear",
+    injection_bytes_per_s: float | None = None,
 ) -> Comparison:
     """Simulate a workload under several schedules.
 
@@ -128,6 +129,8 @@ def compare(
         The network model.
     placement : str or sequence of int
         Which rank of the topology each rank of the job is, see `what_if.places_of`.
+    injection_bytes_per_s : float, optional
+        What a rank can send over all its links together, under the link model.
 
     Raises
     ------
@@ -148,6 +151,7 @@ def compare(
         algorithms=algorithms,
         network=network,
         placement=placement,
+        injection_bytes_per_s=injection_bytes_per_s,
     )
     if not isinstance(workload, Transformer):
         return comparison
@@ -166,6 +170,7 @@ def compare_program(
     algorithms: Mapping[str, str] | None = None,
     network: str = "alpha_beta",
     placement: str | Sequence[int] = "linear",
+    injection_bytes_per_s: float | None = None,
 ) -> Comparison:
     """Simulate a timed program under several schedules; see `compare`."""
     check_ranks(topology, program.num_ranks)
@@ -173,7 +178,13 @@ def compare_program(
         program = map_ranks(program, places_of(placement, topology) if isinstance(placement, str) else placement)
     outcomes: list[Outcome] = []
     for name in dict.fromkeys(schedules):
-        result = simulate(apply_schedule(program, name), topology, network=network, algorithms=algorithms)
+        result = simulate(
+            apply_schedule(program, name),
+            topology,
+            network=network,
+            algorithms=algorithms,
+            injection_bytes_per_s=injection_bytes_per_s,
+        )
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
         outcomes.append(Outcome(name, result, first_s / result.makespan_s if result.makespan_s else 1.0))
     return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))

@@ -616,3 +616,16 @@ def test_a_run_names_the_busiest_links_of_each_schedule(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["scaleout", *arguments])
     main()
     assert "busiest links of baseline" in capsys.readouterr().out
+
+
+def test_a_run_may_limit_what_a_rank_injects(monkeypatch, capsys):
+    """Embeddings go all to all over a torus whose ranks have four links of 25 GB/s: 10 GB/s a rank are far less."""
+    arguments = ["scaleout", "run", "dlrm-128", "--schedule", "baseline", "--injection", "10 GB/s"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--network", "link", "--json"])
+    main()
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert row["busiest_links"][0]["link"] == "injection of rank 0"
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "a limit to what a rank sends over all its links is one of the link model" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import change_links, json_option, link_options
+from scaleout.cli.options import change_links, injection_option, json_option, link_options
 
 if TYPE_CHECKING:
     from scaleout.placement import Placement
@@ -27,7 +27,7 @@ DECIDED = "1KiB:1GiB"
 @click.option("--algorithm", default="auto", show_default=True, metavar="A", help="One algorithm instead of all.")
 @click.option("--group", metavar="RANKS", help="Members, such as 0-7 or 0,8,16; by default all ranks.")
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
-@click.option("--injection", metavar="RATE", help="What a rank sends at most over all its links, such as '400 Gb/s'.")
+@injection_option
 @click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables and a heat map of all links here."

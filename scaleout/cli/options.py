@@ -23,6 +23,12 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
+def injection_option(command: Command) -> Command:
+    """Add ``--injection``."""
+    meaning = "What a rank sends at most over all its links, such as '400 Gb/s'; with --network link."
+    return click.option("--injection", metavar="RATE", help=meaning)(command)
+
+
 def link_options(command: Command) -> Command:
     """Add ``--degrade`` and ``--break``."""
     degrade = click.option(

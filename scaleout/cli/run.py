@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import change_links, change_ranks, json_option, link_options, parse_settings, set_option
+from scaleout.cli.options import (
+    change_links,
+    change_ranks,
+    injection_option,
+    json_option,
+    link_options,
+    parse_settings,
+    set_option,
+)
 
 if TYPE_CHECKING:
     from scaleout.program import Program
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
+@injection_option
 @link_options
 @click.option("--slow", multiple=True, metavar="RANK=FACTOR", help="Slow a rank's kernels: 5=1.3; repeatable.")
 @click.option(
@@ -58,6 +67,7 @@ def run(
     settings: tuple[str, ...],
     algorithms: tuple[str, ...],
     network: str,
+    injection: str | None,
     degrade: tuple[str, ...],
     broken: tuple[str, ...],
     slow: tuple[str, ...],
@@ -76,9 +86,11 @@ def run(
     from scaleout.errors import ConfigError
     from scaleout.study import DEFAULT_SCHEDULES, compare, compare_program
     from scaleout.topology import load_topology
+    from scaleout.units import BYTES_PER_S, parse
     from scaleout.workload import load_workload
 
     chosen = _algorithms(algorithms)
+    limit = None if injection is None else parse(injection, BYTES_PER_S)
     if (workload is None) == (trace_path is None):
         raise ConfigError("give either a workload or --trace DIR, not both; `scaleout list workloads` names workloads")
     if workload is not None:
@@ -92,6 +104,7 @@ def run(
             algorithms=chosen,
             network=network,
             placement=placement,
+            injection_bytes_per_s=limit,
         )
     else:
         if settings:
@@ -105,6 +118,7 @@ def run(
             algorithms=chosen,
             network=network,
             placement=placement,
+            injection_bytes_per_s=limit,
         )
     written = _write(comparison, output)
     if as_json:

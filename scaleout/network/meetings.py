@@ -30,9 +30,9 @@ class _Offer:
 class LinkNetwork:
     """The links of a topology, for a program whose ranks are alike by a symmetry."""
 
-    def __init__(self, topology: Topology, symmetry: Symmetry) -> None:
+    def __init__(self, topology: Topology, symmetry: Symmetry, *, injection_bytes_per_s: float | None = None) -> None:
         self.symmetry = symmetry
-        self.traffic = Traffic(links_of(topology))
+        self.traffic = Traffic(links_of(topology, injection_bytes_per_s=injection_bytes_per_s))
         self._offers: dict[int, _Offer] = {}
         self._demands: dict[tuple[str, str, int], tuple[Demand, Sequence[Group]]] = {}
 
