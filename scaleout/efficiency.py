@@ -15,6 +15,7 @@ from scaleout.device import Device
 from scaleout.graph import NONE, NodeKind
 from scaleout.memory import Peak, peak
 from scaleout.memory.advice import Advice, advise
+from scaleout.pipeline_timeline import places_of_ranks
 from scaleout.result import Result, Timeline
 from scaleout.workload import Transformer
 
@@ -98,7 +99,7 @@ def efficiency(result: Result, workload: Transformer, device: Device) -> Efficie
     step_s, ranks = result.makespan_s, workload.num_ranks
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
     peak_flops_per_s = ranks * device.peak(workload.dtype)
-    places = workload.mesh.coordinates("pipeline")
+    places = places_of_ranks(result.program)
     spans = [len(set(places[list(family.members[0])].tolist())) > 1 for family in result.program.groups]
 
     def meets_other_places(line: Timeline, node: int) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from scaleout.graph import NONE, Floats, Ints, NodeKind
 from scaleout.memory import KINDS, Ledger
 from scaleout.pipelines import PIPELINES, Action
+from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.workload import Transformer
 
@@ -67,9 +68,19 @@ class MemoryOverTime:
         return np.asarray(np.sum(list(self.bytes_of.values()), axis=0))
 
 
+def places_of_ranks(program: Program) -> Ints:
+    """Return the place of each rank in its pipeline, shape (R,), wherever the ranks of the job lie."""
+    places = np.zeros(program.num_ranks, np.int64)
+    for family in program.groups:
+        if family.name == "pipeline":
+            members = np.array(family.members)
+            places[members] = np.arange(members.shape[1])
+    return places
+
+
 def actions(result: Result, workload: Transformer) -> list[Actions]:
     """Return what each place of a job's pipeline did, first to last."""
-    place_of_rank = workload.mesh.coordinates("pipeline")
+    place_of_rank = places_of_ranks(result.program)
     found: dict[int, Actions] = {}
     for line in result.timelines:
         place = int(place_of_rank[line.ranks[0]])
