@@ -15,12 +15,13 @@ from scaleout.faults import name_link
 from scaleout.generators import generate
 from scaleout.graph import NodeKind
 from scaleout.kernels import leave_one_out
+from scaleout.memory import peak
 from scaleout.network.bound import wire_bound
 from scaleout.placement import place
 from scaleout.topology import Dimension, Topology, load_topology
 from scaleout.transport import Library
 from scaleout.units import format_seconds
-from scaleout.workload import load_workload
+from scaleout.workload import Transformer, load_workload
 
 _MEBIBYTES_64 = 64 * 2.0**20
 
@@ -46,6 +47,7 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
         "matrix_flops": program.total_flops,
         "matrix_flops_per_rank": program.total_flops // job.num_ranks,
         "payload_per_rank_bytes": {name: size // job.num_ranks for name, size in payload.items()},
+        **({"peak_memory_bytes": dict(peak(job).bytes_of)} if isinstance(job, Transformer) else {}),
         "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},
         "keys": job.model_dump(mode="json", exclude={"name", "description", "source"}),
     }

@@ -146,7 +146,8 @@ def _lane(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
     rest = [(start * scale, (end - start) * scale) for start, end in done.rest_s]
     axes.broken_barh(rest, (done.place - _LANE / 2, _LANE), facecolors=_REST)
     room = _DIGIT_INCHES * np.array([len(str(microbatch)) for microbatch in done.microbatch.tolist()])
-    for index in np.flatnonzero(seconds * inches_per_s > 1.3 * room).tolist():
+    room *= np.where(done.action == Action.WEIGHT_GRADIENT, 1.5, 1.1)  # a hatch needs more
+    for index in np.flatnonzero(seconds * inches_per_s > room).tolist():
         face = _toned(colours[index], _TONES[Action(done.action[index])][1])
         ink = PUBLISHED if np.dot(face, (0.299, 0.587, 0.114)) > 0.55 else "white"  # luma, as ITU-R BT.601 weighs it
         axes.text(
