@@ -229,12 +229,22 @@ class InStep:
             weights.append(whole.weights[rows])
         if not flows:
             return []
-        used, local = np.unique(np.concatenate(links), return_inverse=True)
+        used, local = _numbered(np.concatenate(links), len(self.links))
         rates = max_min(
             np.concatenate(flows),
-            local.reshape(-1),
+            local,
             np.concatenate(weights),
             num_flows=int(offsets[-1]),
             bytes_per_s=self.links.bytes_per_s(used),
         )
         return np.split(rates, offsets[1:-1])
+
+
+def _numbered(links: Ints, num_links: int) -> tuple[Ints, Ints]:
+    """Return the links that occur, in order, and the place of each among them; by marks where sorting takes longer."""
+    if len(links) < num_links:
+        used, local = np.unique(links, return_inverse=True)
+        return used, local.reshape(-1)
+    occurs = np.zeros(num_links, bool)
+    occurs[links] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[links]
