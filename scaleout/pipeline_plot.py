@@ -34,7 +34,7 @@ MEMORY = dict(zip(KINDS, ("#332288", "#88ccee", "#44aa99", "#999933", "#aa4499",
 """Colours of what memory is held for (Paul Tol's muted scheme)."""
 
 MOST_PANELS = 8
-"""Places whose memory is drawn; of longer pipelines these many, evenly spaced, the first and the last among them."""
+"""Places whose memory is drawn; of longer pipelines these many, evenly spaced, with both ends and the worst."""
 
 _TONES = {
     Action.FORWARD: ("forward", 0.6, None),
@@ -168,11 +168,12 @@ def draw_memory(
     held: Sequence[MemoryOverTime], *, capacity_bytes: float, makespan_s: float, title: str, path: Path
 ) -> None:
     """Draw the memory of the ranks of each place over time, stacked by kind, with the device's capacity."""
-    shown = [held[index] for index in _spread(len(held), MOST_PANELS)]
+    highest = [float(each.total_bytes.max()) for each in held]
+    shown = [held[index] for index in shown_places(highest)]
     columns = min(len(shown), 2)
     rows = math.ceil(len(shown) / columns)
     scale, unit = time_scale(makespan_s)
-    most = max(float(each.total_bytes.max()) for each in held)
+    most = max(highest)
     kinds = [kind for kind in KINDS if max(each.bytes_of[kind].max() for each in shown) > _SEEN * most]
     with mpl.rc_context(STYLE):
         figure, grid = plt.subplots(
@@ -200,6 +201,15 @@ def draw_memory(
         save(figure, path)
 
 
-def _spread(count: int, most: int) -> list[int]:
-    """Choose at most so many of a row, evenly, both ends among them."""
-    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most)).tolist()})
+def shown_places(highest_bytes: Sequence[float]) -> list[int]:
+    """Choose the places whose memory is drawn, given the most that each holds: evenly, with both ends and the worst."""
+    count = len(highest_bytes)
+    if count <= MOST_PANELS:
+        return list(range(count))
+    worst = int(np.argmax(highest_bytes))
+    places = [round(index) for index in np.linspace(0, count - 1, MOST_PANELS).tolist()]
+    inner = range(1, MOST_PANELS - 1) if worst not in (0, count - 1) else range(0)
+    nearest = min(inner, key=lambda number: abs(places[number] - worst), default=None)
+    if nearest is not None:
+        places[nearest] = worst
+    return sorted(places)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import jobs
 
 import scaleout as package
@@ -15,6 +16,7 @@ from scaleout.efficiency import fit
 from scaleout.generators import generate
 from scaleout.memory import peak, peaks
 from scaleout.memory.advice import advise
+from scaleout.pipeline_plot import MOST_PANELS, shown_places
 from scaleout.pipeline_timeline import actions, over_time
 from scaleout.pipelines import PIPELINES, Action, orders
 from scaleout.simulation import simulate
@@ -221,6 +223,14 @@ def test_run_prints_and_draws_a_transformers_step(scaleout, tmp_path):
     results = json.loads((tmp_path / "summary.json").read_text())
     assert results["memory"]["fits"]
     assert {"tokens_per_s", "mfu", "hfu", "bubble", "exposed_s"} <= results["results"][0].keys()
+
+
+@given(st.lists(st.floats(1, 1e12), min_size=1, max_size=70))
+def test_the_worst_place_is_drawn(highest):
+    shown = shown_places(highest)
+    assert len(shown) == len(set(shown)) == min(len(highest), MOST_PANELS)
+    assert {0, len(highest) - 1, int(np.argmax(highest))} <= set(shown)
+    assert shown == sorted(shown)
 
 
 def test_run_says_by_how_much_a_plan_does_not_fit_and_what_would_help(scaleout):
