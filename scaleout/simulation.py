@@ -15,6 +15,7 @@ import numpy as np
 
 from scaleout.collectives import check_kind
 from scaleout.config import nearest
+from scaleout.contention import Contention, SharedDevices
 from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.fold import fold
@@ -43,6 +44,7 @@ def simulate(
     algorithms: Mapping[str, str] | None = None,
     unfold: bool = False,
     injection_bytes_per_s: float | None = None,
+    contention: Contention | None = None,
 ) -> Result:
     """Run a timed and scheduled program on a topology.
 
@@ -60,6 +62,9 @@ def simulate(
         Simulate every rank on its own; same result, more work.
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together, under the link model.
+    contention : Contention, optional
+        What kernels and collectives that run at the same time take from each other; nothing if left out, and under
+        the link model, which does not know it.
 
     Raises
     ------
@@ -89,8 +94,9 @@ def simulate(
             f"the network model link (--network link), or leave the limit out (--injection)"
         )
     meetings = meetings_of(job)
-    tasks, chosen = _tasks(job, meetings, links)
-    times = run(tasks, links)
+    shared = None if contention is None or links is not None else _shared(job, contention)
+    tasks, chosen = _tasks(job, meetings, links, shared)
+    times = run(tasks, shared or links)
     if np.isnan(times.start_s).any():
         raise SimulationError(_why_stuck(job, tasks, times, meetings))
     result = _result(job, tasks, times, chosen, network)
@@ -128,8 +134,16 @@ def _symmetry(job: Job) -> Symmetry:
     )
 
 
-def _tasks(job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None) -> tuple[Tasks, list[str]]:
-    """Lay out what the clock runs, and the algorithm of each task; meetings on links have no duration of their own."""
+def _shared(job: Job, contention: Contention) -> SharedDevices | None:
+    """Let devices be shared, if anything can run at the same time there."""
+    overlaps = any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
+    return SharedDevices(contention) if overlaps else None
+
+
+def _tasks(
+    job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None, shared: SharedDevices | None
+) -> tuple[Tasks, list[str]]:
+    """Lay out what the clock runs, and the algorithm of each task; what others time has no duration of its own."""
     duration_s = _durations(job)
     occupancy_s = list(duration_s)
     meeting_of = [NONE] * job.offsets[-1]
@@ -156,7 +170,10 @@ def _tasks(job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None) -> 
         sizes.append(len(members))
         wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
     users, counts = _dependencies(job)
-    _add_messages(_Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires), links)
+    laid = _Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires)
+    _add_messages(laid, links)
+    if shared is not None:
+        _share_devices(laid, meetings, shared)
     priorities = [priority for graph in job.graphs for priority in graph.priority.tolist()]
     tasks = Tasks(duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires)
     return tasks, algorithms
@@ -173,6 +190,27 @@ class _Laid(NamedTuple):
     meeting_of: list[int]
     sizes: list[int]
     wires: list[tuple[int, ...]]
+
+
+def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevices) -> None:
+    """Let kernels and whole collectives be timed as they share the devices of their classes."""
+    job = laid.job
+    for index, meeting in enumerate(meetings):
+        first = meeting.tasks[0]
+        if laid.duration_s[first] > 0 and laid.duration_s[first] == laid.occupancy_s[first]:
+            devices = meeting.family.members_of_class[meeting.group_class]
+            shared.offer_collective(index, devices, laid.duration_s[first])
+            for task in meeting.tasks:
+                laid.duration_s[task] = laid.occupancy_s[task] = np.nan
+    for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
+        kernels = (*graph.kernels, None)  # `NONE` is the last entry
+        for node in np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0)).tolist():
+            task = offset + node
+            shared.offer_kernel(len(laid.sizes), number, kernels[graph.kernel[node]], laid.duration_s[task])
+            laid.meeting_of[task] = len(laid.sizes)
+            laid.duration_s[task] = laid.occupancy_s[task] = np.nan
+            laid.sizes.append(1)
+            laid.wires.append(())
 
 
 def _add_messages(laid: _Laid, links: LinkNetwork | None) -> None:

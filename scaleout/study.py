@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from scaleout.analysis import Breakdown, breakdown
+from scaleout.contention import Contention, contention_of
 from scaleout.device import Device, load_device
 from scaleout.efficiency import Efficiency, Fit, efficiency, fit
 from scaleout.generators import generate
@@ -110,6 +111,7 @@ def compare(
     network: str = "alpha_beta",
     placement: str | Sequence[int] = "linear",
     injection_bytes_per_s: float | None = None,
+    contention: bool = True,
 ) -> Comparison:
     """Simulate a workload under several schedules.
 
@@ -131,6 +133,9 @@ def compare(
         Which rank of the topology each rank of the job is, see `what_if.places_of`.
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together, under the link model.
+    contention : bool
+        Whether kernels and collectives that run at the same time take SMs and memory from each other, where the
+        network's library says how much.
 
     Raises
     ------
@@ -152,6 +157,7 @@ def compare(
         network=network,
         placement=placement,
         injection_bytes_per_s=injection_bytes_per_s,
+        contention=contention_of(device, topology) if contention else None,
     )
     if not isinstance(workload, Transformer):
         return comparison
@@ -171,6 +177,7 @@ def compare_program(
     network: str = "alpha_beta",
     placement: str | Sequence[int] = "linear",
     injection_bytes_per_s: float | None = None,
+    contention: Contention | None = None,
 ) -> Comparison:
     """Simulate a timed program under several schedules; see `compare`."""
     check_ranks(topology, program.num_ranks)
@@ -184,6 +191,7 @@ def compare_program(
             network=network,
             algorithms=algorithms,
             injection_bytes_per_s=injection_bytes_per_s,
+            contention=contention,
         )
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
         outcomes.append(Outcome(name, result, first_s / result.makespan_s if result.makespan_s else 1.0))

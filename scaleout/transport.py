@@ -105,6 +105,28 @@ BARE = Protocol("", (), WIRES)
 
 
 @dataclass(frozen=True)
+class Appetite:
+    """What a collective takes from the device while it runs, and what it suffers beside a kernel.
+
+    Attributes
+    ----------
+    num_sms : int
+        SMs that its own kernel holds.
+    memory_bytes_per_s : float
+        Traffic of the device's memory.
+    slowdown : float
+        How many times as long it takes beside any kernel.
+    slowdown_by_memory : float
+        What a kernel adds to that which takes all of the memory's bandwidth.
+    """
+
+    num_sms: int
+    memory_bytes_per_s: float
+    slowdown: float
+    slowdown_by_memory: float
+
+
+@dataclass(frozen=True)
 class Library:
     """A communication library.
 
@@ -116,12 +138,15 @@ class Library:
         Kind of collective to the algorithms that `auto` chooses from; from all if it is not there.
     source : str
         Where the numbers come from.
+    appetite : Appetite, optional
+        What its collectives take from a device; without it they take nothing.
     """
 
     name: str
     protocols: tuple[Protocol, ...]
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     source: str = ""
+    appetite: Appetite | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)  # placements are hashed often
@@ -181,9 +206,18 @@ class _ProtocolFile(config.Config):
     source: str
 
 
+class _AppetiteFile(config.Config):
+    sms: Annotated[int, Field(ge=0)]
+    memory_bandwidth: _Rate
+    slowdown: Annotated[float, Field(ge=1)]
+    slowdown_by_memory: Annotated[float, Field(ge=0)]
+    source: str
+
+
 class _LibraryFile(config.Config):
     name: str
     source: str
+    contention: _AppetiteFile | None = None
     algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
     protocols: tuple[_ProtocolFile, ...]
 
@@ -201,13 +235,21 @@ def load_library(path: Path) -> Library:
     values = config.validate(_LibraryFile, config.read_yaml(path), where=str(path))
     if not values.protocols:
         raise ConfigError(f"{path}: a library without protocols; give at least one")
-    lines = [values.source, *(f"{protocol.name}: {protocol.source}" for protocol in values.protocols)]
+    contention = [] if values.contention is None else [f"contention: {values.contention.source}"]
+    lines = [values.source, *contention, *(f"{protocol.name}: {protocol.source}" for protocol in values.protocols)]
     return Library(
         values.name,
         tuple(_protocol(entry) for entry in values.protocols),
         tuple((kind, names) for kind, names in values.algorithms.items()),
         "\n".join(lines),
+        _appetite(values.contention),
     )
+
+
+def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
+    if entry is None:
+        return None
+    return Appetite(entry.sms, entry.memory_bandwidth, entry.slowdown, entry.slowdown_by_memory)
 
 
 def _protocol(entry: _ProtocolFile) -> Protocol:

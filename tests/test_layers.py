@@ -20,7 +20,7 @@ LAYERS = tuple(
     graph splice program timing transport fabric dimension wiring faults topology what_if peers placement
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory schedule operators network
-    engine fold job message result simulation analysis pipeline_timeline efficiency study plans
+    contention engine fold job message result simulation analysis pipeline_timeline efficiency study plans
     astra_result astra_physical validate measure timeline plot heat_map pipeline_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )

@@ -81,7 +81,8 @@ class Stage:
         self.rank = Rank(workload, self.axes, tied=[] if workload.tied_embedding and self.first and self.last else None)
         gradients = None
         if workload.mode == "training":
-            gradients = Gradients(workload.gradient_bucket, workload.gradient_bytes)
+            copied = (workload.gradient_dtype or workload.dtype) if workload.copied_buckets else ""
+            gradients = Gradients(workload.gradient_bucket, workload.gradient_bytes, copied=copied)
         self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients)
         output = forward(self.tape, self.rank, self.layers, first=self.first, last=self.last)
         self.forward = Part(self.tape.graph.build(), output)

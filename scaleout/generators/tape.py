@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scaleout.graph import NONE, GraphBuilder
-from scaleout.operations import ITEM_BYTES, kernel
+from scaleout.operations import ITEM_BYTES, Kernel, kernel
 
 Action = Callable[[int], int]
 BULK, URGENT = 0, 1
@@ -63,17 +63,24 @@ class Reduction:
     collectives : tuple of (str, int, int)
         Kind, bytes and family of groups of each.
     after : tuple of int
+    copy : Kernel, optional
+        Copies the gradients into the bucket before, and out of it after.
     """
 
     collectives: tuple[tuple[str, int, int], ...]
     after: tuple[int, ...]
+    copy: Kernel | None = None
 
     def write(self, graph: GraphBuilder) -> int:
-        """Write the collectives, and return the last one."""
+        """Write the collectives and the copies, and return the last node."""
         after = self.after
+        if self.copy is not None:
+            after = (graph.compute(self.copy, after=after, name="copy_into_bucket"),)
         for kind, size_bytes, group in self.collectives:
             name = f"gradients_{kind}"
             after = (graph.collective(kind, size_bytes, group=group, after=after, name=name, priority=BULK),)
+        if self.copy is not None:
+            after = (graph.compute(self.copy, after=after, name="copy_out_of_bucket"),)
         return after[0]
 
 
@@ -91,6 +98,8 @@ class Gradients:
         Whether these gradients are reduced; otherwise they are added up until those of a later micro-batch are.
     accumulates : str
         Data type of the gradients that are there already, to which a kernel of its own adds these; empty if none.
+    copied : str
+        Data type of gradients that are copied into their bucket and out of it; empty if they lie there.
     put_off : list or None
         Reductions are put off into this list, if there is one: in a pipeline other ranks wait for what comes next.
     final : list of int
@@ -101,6 +110,7 @@ class Gradients:
     item_bytes: int
     reduces: bool = True
     accumulates: str = ""
+    copied: str = ""
     put_off: list[Reduction] | None = None
     final: list[int] = field(default_factory=list)
 
@@ -126,7 +136,8 @@ class Gradients:
             steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
         if sharing.num_copies > 1:
             steps.append(("all_reduce", -(-size_bytes // sharing.degree), sharing.copies))
-        reduction = Reduction(tuple(steps), tuple(bucket.nodes))
+        copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
+        reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
         if not steps:
             self.final += bucket.nodes
         elif self.put_off is None:

@@ -55,6 +55,10 @@ class Training(Parallel):
     fused_accumulation: bool = Field(
         default=False, description="gradients are added to those of earlier micro-batches by the GEMM that makes them"
     )
+    copied_buckets: bool = Field(
+        default=False,
+        description="gradients are copied into buckets and back, as by DDP without gradient_as_bucket_view",
+    )
     clip_gradients: bool = Field(default=False, description="scale by the norm over all ranks before the optimizer")
 
     @model_validator(mode="after")
