@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
+@click.option(
+    "--contention/--no-contention",
+    default=True,
+    help="Whether kernels and collectives that run at the same time share SMs and memory, where a library says so.",
+)
 @link_options
 @click.option("--slow", multiple=True, metavar="RANK=FACTOR", help="Slow a rank's kernels: 5=1.3; repeatable.")
 @click.option(
@@ -68,6 +73,7 @@ def run(
     algorithms: tuple[str, ...],
     network: str,
     injection: str | None,
+    contention: bool,
     degrade: tuple[str, ...],
     broken: tuple[str, ...],
     slow: tuple[str, ...],
@@ -105,6 +111,7 @@ def run(
             network=network,
             placement=placement,
             injection_bytes_per_s=limit,
+            contention=contention,
         )
     else:
         if settings:
