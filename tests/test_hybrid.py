@@ -296,3 +296,20 @@ def test_messages_that_wait_for_each_other_are_named():
             program.map_graphs(lambda graph: graph.with_columns(tag=tags) if graph is first else graph), network(2)
         )
     assert receive > send
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved_1f1b", "dualpipe"])
+def test_inference_goes_down_the_pipeline_once(mode, name):
+    """Forward alone, of all micro-batches; nothing is learnt, and the work is that of one rank."""
+    keys = {"mode": mode, "kv_heads": 8, "microbatch": 1}
+    program = generate(workload(pipeline_parallel=4, pipeline_schedule=name, **keys))
+    assert program.total_flops == generate(workload(**keys)).total_flops
+    phases = {phase for graph in program.graphs for phase in graph.phases}
+    assert all("backward" not in phase and phase not in ("gradients", "optimizer") for phase in phases)
+    job = workload(pipeline_parallel=4, pipeline_schedule=name, **keys)
+    result = run(job)
+    sends = sum(int((graph.kind == NodeKind.SEND).sum()) for graph in program.graphs)
+    hops = job.num_stages - 1
+    assert sends == (hops if name != "dualpipe" else 3) * job.num_microbatches
+    assert result.makespan_s > 0

@@ -86,7 +86,6 @@ REFUSED = [
     (TRANSFORMER, {"pipeline_schedule": "1f1c"}, "unknown pipeline_schedule '1f1c'; did you mean '1f1b'?"),
     (TRANSFORMER, {"model_chunks": 2}, "pipeline_schedule '1f1b' cuts the model of a rank into 1 chunks, not"),
     (TRANSFORMER, {"microbatch": 2}, "microbatch 2 does not divide batch_per_replica 1"),
-    (TRANSFORMER, {"mode": "prefill", "pipeline_parallel": 2}, "pipeline_parallel 2 and 1 micro-batches are for"),
     (TRANSFORMER, {"context_parallel": 3}, "sequence 32 does not divide over context_parallel 3 ranks"),
     (TRANSFORMER, {"context_parallel": 2, "mode": "decode"}, "context_parallel 2 cuts sequences; decode has one"),
     (TRANSFORMER, {"shard_ranks": 2}, "shard_ranks 2 shards nothing with zero 0"),

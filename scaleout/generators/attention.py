@@ -92,7 +92,7 @@ def _scores(tape: Tape, x: int, heads: Heads) -> int:
     workload = heads.workload
     if workload.mode == "decode":
         return tape.kernel(
-            "attention_decode", x, batch=workload.batch_per_replica, heads=heads.heads, kv_heads=heads.kv_heads,
+            "attention_decode", x, batch=workload.microbatch_size, heads=heads.heads, kv_heads=heads.kv_heads,
             kv_seq=workload.sequence, head_dim=workload.head_dim,
         )  # fmt: skip
     if workload.context_parallel > 1:

@@ -39,9 +39,17 @@ def generate(workload: Transformer) -> Program:
         microbatches=workload.num_microbatches,
         chunks=workload.chunks,
     )
+    if workload.mode != "training":
+        orders = tuple(_forward_only(order) for order in orders)
     items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
     graphs = tuple(_Rank(workload, axes, stages[place], place).write(own) for place, own in enumerate(items))
     return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
+
+
+def _forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    """Leave out what only training does."""
+    slots = (tuple(step for step in slot if step.action == Action.FORWARD) for slot in order)
+    return tuple(slot for slot in slots if slot)
 
 
 def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:
@@ -72,8 +80,6 @@ class _Rank:
 
     def write(self, items: Items) -> ExecutionGraph:
         """Write all slots and messages, and the end of the step."""
-        if self.workload.mode != "training":
-            return self.stages[0].forward.graph
         turns = self._turns([item for item in items if not isinstance(item, Message)])
         before: tuple[int, ...] = ()
         for item in items:
@@ -83,7 +89,8 @@ class _Rank:
                     before = (*before, self.last_message)
                 continue
             before = self._act(item, [turns.get((s.chunk, s.microbatch), Turn(False, False)) for s in item], before)
-        self._finish(before)
+        if self.workload.mode == "training":
+            self._finish(before)
         return self.splice.build()
 
     def _turns(self, order: Sequence[Slot]) -> dict[tuple[int, int], Turn]:

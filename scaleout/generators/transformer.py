@@ -270,7 +270,7 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
         into = _gather_in(workload) if workload.sequence_parallel else COPY_IN
         x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name="head")
     # Prefill needs the logits of each sequence's last token only.
-    tokens = workload.batch_per_replica if workload.mode == "prefill" else workload.local_tokens
+    tokens = workload.microbatch_size if workload.mode == "prefill" else workload.local_tokens
     part = workload.vocabulary // workload.tensor_parallel
     x = linear(
         tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",

@@ -68,11 +68,6 @@ class Training(Parallel):
                 f"microbatch {self.microbatch_size} does not divide batch_per_replica {self.batch_per_replica}; "
                 f"choose a divisor of {self.batch_per_replica}"
             )
-        if self.mode != "training" and self.num_stages * self.num_microbatches > 1:
-            raise ValueError(
-                f"pipeline_parallel {self.pipeline_parallel} and {self.num_microbatches} micro-batches are for "
-                f"training; use one of each for {self.mode}"
-            )
         if self.shard_ranks is not None and self.zero == 0:
             raise ValueError(f"shard_ranks {self.shard_ranks} shards nothing with zero 0; set zero to 1, 2 or 3")
         replicas = self.data_parallel * self.context_parallel
