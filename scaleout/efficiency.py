@@ -1,7 +1,7 @@
 """Steps of transformers to what their users ask first: tokens a second, MFU, bubble, exposed communication, memory.
 
-MFU counts what the model needs, HFU what the kernels run: recomputed parts as well, and of causal attention the half
-that the mask leaves, which MFU by convention counts whole. So HFU can be lower than MFU.
+MFU counts what the model needs; of causal attention, by convention, the half that the mask leaves out as well. HFU adds
+what is computed again, by its share of all FLOPs that run.
 
 Source: PaLM, arXiv:2204.02311, appendix B (MFU); Korthikanti et al., arXiv:2205.05198 (HFU).
 """
@@ -9,6 +9,8 @@ Source: PaLM, arXiv:2204.02311, appendix B (MFU); Korthikanti et al., arXiv:2205
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from scaleout.analysis import exposed_by_family, waited_for
 from scaleout.device import Device
@@ -29,7 +31,7 @@ class Efficiency:
     step_s : float
     tokens_per_s, tokens_per_s_per_rank : float
     mfu, hfu : float
-        FLOPs a second over the device's peak for the data type: those that the model needs, and those that run.
+        FLOPs a second over the device's peak for the data type: those that the model needs, and recomputed ones too.
     bubble : float
         Share of the step in which a rank waits for other places of the pipeline, the mean over ranks.
     exposed_s : mapping
@@ -110,15 +112,25 @@ def efficiency(result: Result, workload: Transformer, device: Device) -> Efficie
     for name, seconds in exposed_by_family(result).items():
         axis = _axis(name)
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
+    mfu = tokens_per_s * workload.flops_per_token / peak_flops_per_s
     return Efficiency(
         step_s,
         tokens_per_s,
         tokens_per_s / ranks,
-        mfu=tokens_per_s * workload.flops_per_token / peak_flops_per_s,
-        hfu=result.program.total_flops / step_s / peak_flops_per_s,
+        mfu=mfu,
+        hfu=mfu / (1 - _recomputed(result)),
         bubble=waited_for(result, meets_other_places) / step_s if workload.pipeline_parallel > 1 else 0.0,
         exposed_s=exposed_s,
     )
+
+
+def _recomputed(result: Result) -> float:
+    """Return the share of all FLOPs that computes something again."""
+    again = 0.0
+    for line in result.timelines:
+        phases = [number for number, name in enumerate(line.graph.phases) if name.endswith("_recompute")]
+        again += len(line.ranks) * float(line.graph.flops[np.isin(line.graph.phase, phases)].sum())
+    return again / result.program.total_flops if result.program.total_flops else 0.0
 
 
 _AXES_OF_FAMILIES = {"replica": "data", "expert_data": "data", "expert_replica": "data"}

@@ -3,7 +3,9 @@
 Symbols: p stages, m micro-batches, v chunks of a rank; d ranks that share parameters; P parameters of a rank.
 """
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from scaleout.graph import COLLECTIVES, NodeKind
 from scaleout.pipelines import PIPELINES
 from scaleout.schedule import apply_schedule
 from scaleout.simulation import simulate
+from scaleout.study import compare
 from scaleout.timing import time_kernels
 from scaleout.topology import Dimension, Topology
 from scaleout.workload import KINDS
@@ -33,7 +36,7 @@ H200 = load_device("h200")
 
 
 def workload(model=MODEL, **keys):
-    values = HEADER | model | keys
+    values = HEADER | dict(model) | keys
     return KINDS[values["kind"]].model_validate(values)
 
 
@@ -313,3 +316,50 @@ def test_inference_goes_down_the_pipeline_once(mode, name):
     hops = job.num_stages - 1
     assert sends == (hops if name != "dualpipe" else 3) * job.num_microbatches
     assert result.makespan_s > 0
+
+
+MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4"
+needs_measurements = pytest.mark.skipif(not MEASURED.exists(), reason="needs the shared measurements of 4 H200")
+BLOCKS = {"kind": "transformer", "vocabulary": 0, "optimizer": "none"}
+
+
+def measured(name, kind):
+    rows = [json.loads(line) for line in (MEASURED / name).read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+def step_us(row, *, schedule, topology="h200-node-4", **keys):
+    sizes = {key: row[key] for key in ("hidden", "heads", "layers", "dtype")}
+    job = workload(BLOCKS, ffn=4 * row["hidden"], sequence=row["seq"], **sizes, **keys)
+    return compare(job, topology=topology, device=H200, schedules=[schedule]).outcomes[0].makespan_s * 1e6
+
+
+@needs_measurements
+def test_pipelines_measured_on_4_gpus_are_predicted_within_10_percent():
+    """PyTorch's schedules; its interleaved one posts messages as they are made."""
+    for row in measured("pipeline.jsonl", "pipeline"):
+        chunks = {"model_chunks": row["virtual"], "messages": "as_made"} if row["virtual"] > 1 else {}
+        found = step_us(
+            row,
+            schedule="baseline",
+            pipeline_parallel=row["stages"],
+            pipeline_schedule=row["schedule"],
+            batch_per_replica=row["microbatches"] * row["microbatch"],
+            microbatch=row["microbatch"],
+            **chunks,
+        )
+        assert found == pytest.approx(row["step_us"], rel=0.1), row["schedule"]
+
+
+@needs_measurements
+def test_tensor_and_data_parallel_steps_measured_on_4_gpus_are_predicted_within_10_percent():
+    """Serial gradients and AdamW; DDP beside the backward pass, whose kernels and collectives share the GPUs."""
+    plans = {
+        "serial_grad_allreduce_adamw": {"schedule": "baseline"},
+        "ddp_overlap_adamw": {"schedule": "overlap", "copied_buckets": True},
+    }
+    for row in measured("hybrid.jsonl", "hybrid_tp2_dp2"):
+        if row["variant"] in plans:
+            plan = plans[row["variant"]] | {"batch_per_replica": row["batch"], "optimizer": "adamw"}
+            found = step_us(row, tensor_parallel=2, data_parallel=2, **plan)
+            assert found == pytest.approx(row["step_us"], rel=0.1), row["variant"]

@@ -246,3 +246,10 @@ def test_moments_that_can_be_the_peak_are_few():
 def test_the_moment_in_words():
     found = peak(load_workload("megatron-1t"))
     assert found.moment == "step 65 of 1024 (backward of micro-batch 0), 64 micro-batches in flight"
+
+
+def test_a_pipeline_caches_the_keys_of_its_own_layers():
+    keys = {"mode": "decode", "sequence": 8191, "batch_per_replica": 4, "tensor_parallel": 1, "data_parallel": 1}
+    whole = peak(load_workload("llama-3-8b", keys)).bytes_of["kv_cache"]
+    found = peaks(load_workload("llama-3-8b", keys | {"pipeline_parallel": 4, "microbatch": 1}))
+    assert [each.bytes_of["kv_cache"] for each in found] == [whole / 4] * 4

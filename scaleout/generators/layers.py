@@ -144,8 +144,11 @@ def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int) -> int:
     tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
 
     def backward(dy: int) -> int:
-        again = tape.again()
-        return again.backward(layer(again, dy))
+        again, phase = tape.again(), tape.graph.phase
+        tape.graph.phase = f"{phase.removesuffix('_backward')}{again.phase_suffix}"
+        y = layer(again, dy)
+        tape.graph.phase = phase
+        return again.backward(y)
 
     tape.push(backward)
     tape.keep(kept_elements)

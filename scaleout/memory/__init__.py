@@ -132,13 +132,14 @@ class Ledger:
         stages = [[of_stage[number] for number in place] for place in numbers]
         axes = Axes(workload)
         sharing = (axes.dense(), axes.experts() if isinstance(workload, Moe) else axes.dense())
-        alike: dict[tuple[Units, ...], Mapping[str, float]] = {}
+        alike: dict[tuple[tuple[Units, ...], int], Mapping[str, float]] = {}
         of_place = []
         for place in numbers:
             held = tuple(units[number] for number in place)
-            if held not in alike:
-                alike[held] = standing(workload, held, sharing)
-            of_place.append(alike[held])
+            key = (held, sum(workload.layers_of_stage[number] for number in place))
+            if key not in alike:
+                alike[key] = standing(workload, held, sharing, layers=key[1])
+            of_place.append(alike[key])
         activations, recomputed, moment = _highest(workload, stages)
         total = np.array([sum(each.values()) for each in of_place]) + activations + recomputed
         return cls(workload, stages, of_place, activations, recomputed, total, moment)
@@ -167,8 +168,9 @@ def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[F
     """
     if workload.mode != "training":
         layers = [held for stage in units_of_stages(workload) for held, _ in stage]
-        one = np.array([max(held.kept_bytes + held.again_bytes for held in layers)])
-        return one, np.zeros(1), np.zeros(1, np.int64)
+        one = max(held.kept_bytes + held.again_bytes for held in layers)
+        p = len(stages)
+        return np.full(p, one), np.zeros(p), np.zeros(p, np.int64)
     kept, again, all_again = (
         np.array([[getattr(held, name) for held in place] for place in stages])
         for name in ("kept_bytes", "again_bytes", "all_again_bytes")

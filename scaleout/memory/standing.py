@@ -12,6 +12,7 @@ from scaleout.generators.attention import Heads
 from scaleout.generators.tape import Bucket, Sharing
 from scaleout.memory.parts import Units
 from scaleout.operations import ITEM_BYTES
+from scaleout.pipelines import PIPELINES
 from scaleout.workload import Moe, Transformer
 
 _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
@@ -24,8 +25,8 @@ Shares = tuple[Sharing, Sharing]
 """Who shares the parameters that are no expert's, and the experts'."""
 
 
-def standing(workload: Transformer, units: Sequence[Units], sharing: Shares) -> Mapping[str, float]:
-    """Return the bytes of all kinds but activations that a rank holds."""
+def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, layers: int) -> Mapping[str, float]:
+    """Return the bytes of all kinds but activations that a rank with so many layers holds."""
     trains = workload.mode == "training"
     item_bytes = {
         "parameters": workload.item_bytes,
@@ -45,7 +46,7 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares) -> 
     }
     return found | {
         "communication_buffers": _buffers(workload, units, sharing),
-        "kv_cache": 0.0 if trains else _cache(workload),
+        "kv_cache": 0.0 if trains else _cache(workload, layers),
     }
 
 
@@ -113,10 +114,11 @@ def _widest(sizes: Sequence[int], width: int) -> int:
     return int((ends[width:] - ends[:-width]).max()) if width else 0
 
 
-def _cache(workload: Transformer) -> float:
-    """Return the bytes of keys and values of all tokens; latent attention caches what they are made from."""
+def _cache(workload: Transformer, layers: int) -> float:
+    """Return the bytes of keys and values in so many layers; latent attention caches what they are made from."""
     tokens = workload.sequence + 1 if workload.mode == "decode" else workload.local_sequence
     width = 2 * workload.key_value_heads * workload.head_dim // workload.tensor_parallel
     if workload.latent is not None:
         width = workload.latent.key_value_rank + workload.latent.rotary_dim
-    return float(workload.layers * workload.batch_per_replica * tokens * width * workload.item_bytes)
+    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].copies
+    return float(layers * sequences * tokens * width * workload.item_bytes)
