@@ -173,3 +173,48 @@ def test_dlrm_parameters():
     bottom = 682 * 682 * 2 + 682 * 92
     top = 92 * 682 + 38 * 682 * 682 + 682 * 1
     assert optimizer_parameters(load_workload("dlrm-128")) == bottom + top
+
+
+SIZES = [
+    ("llama-3-8b", 8.03e9, 8.03e9 - 128256 * 4096),
+    ("llama-3-70b", 70.6e9, 70.6e9 - 128256 * 8192),
+    ("mixtral-8x7b", 46.7e9, 12.9e9 - 32000 * 4096),
+    ("gpt-3", 175e9, 175e9),
+    ("deepseek-v3", 671e9, 37e9),
+]
+"""Model to its published parameters, and to those that multiply a token: the embedding is a look-up."""
+
+
+@pytest.mark.parametrize(("name", "parameters", "active"), SIZES)
+def test_models_have_the_size_that_was_published(name, parameters, active):
+    workload = load_workload(name)
+    assert workload.num_parameters == pytest.approx(parameters, rel=3e-3)
+    assert workload.active_parameters == pytest.approx(active, rel=0.015)
+
+
+def test_flops_of_a_token():
+    """Six for each parameter that multiplies it, and 12 l h s of attention (PaLM, arXiv:2204.02311, appendix B)."""
+    gpt = load_workload("gpt-3")
+    assert gpt.flops_per_token == 6 * gpt.active_parameters + 12 * gpt.layers * gpt.hidden * gpt.sequence
+    assert load_workload("gpt-3", {"mode": "prefill"}).flops_per_token == gpt.flops_per_token / 3
+    # Narayanan et al., arXiv:2104.04473: 96 b s l h^2 (1 + s / 6h + v / 16 l h), with every layer computed again.
+    layers = 72 * gpt.layers * gpt.hidden**2 * (1 + gpt.sequence / (6 * gpt.hidden))
+    head = 6 * gpt.vocabulary * gpt.hidden
+    norms = 6 * (2 * gpt.layers + 1) * gpt.norm_width
+    assert gpt.flops_per_token == pytest.approx(layers + head + norms, rel=1e-12)
+
+
+def test_a_file_may_be_like_another(tmp_path):
+    (tmp_path / "mine.yaml").write_text("like: gpt-3\nlayers: 48\n")
+    (tmp_path / "again.yaml").write_text("like: ./mine.yaml\ntensor_parallel: 8\ntopology: dgx-h200-1\n")
+    workload = load_workload(str(tmp_path / "again.yaml"))
+    assert (workload.name, workload.layers, workload.tensor_parallel, workload.hidden) == ("again", 48, 8, 12288)
+    (tmp_path / "mine.yaml").write_text("like: ./again.yaml\n")
+    with pytest.raises(ConfigError, match="like leads back to this file"):
+        load_workload(str(tmp_path / "mine.yaml"))
+    (tmp_path / "mine.yaml").write_text("like: [gpt-3]\n")
+    with pytest.raises(ConfigError, match="give the name or file of a workload"):
+        load_workload(str(tmp_path / "mine.yaml"))
+    (tmp_path / "mine.yaml").write_text("like: gpt-4\n")
+    with pytest.raises(ConfigError, match="unknown workload 'gpt-4'"):
+        load_workload(str(tmp_path / "mine.yaml"))
