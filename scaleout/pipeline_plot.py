@@ -164,6 +164,10 @@ def _overlapping(done: Actions) -> npt.NDArray[np.bool_]:
     return np.asarray(np.r_[False, late] | np.r_[late, False])
 
 
+_FAR = 3.0
+"""Capacity over what is held from which on the capacity is not drawn."""
+
+
 def draw_memory(
     held: Sequence[MemoryOverTime], *, capacity_bytes: float, makespan_s: float, title: str, path: Path
 ) -> None:
@@ -189,13 +193,16 @@ def draw_memory(
         for axes in grid.flat[len(shown) :]:
             axes.axis("off")
         grid[0, 0].set_xlim(0, makespan_s * scale)
-        grid[0, 0].set_ylim(0, max(most, capacity_bytes) / 2**30 * 1.08)
+        # A capacity far above what is held would press it flat: then the legend alone says how much it is.
+        top = capacity_bytes if most < capacity_bytes <= _FAR * most else most
+        grid[0, 0].set_ylim(0, top / 2**30 * 1.08)
         for axes in grid[-1]:
             axes.set_xlabel(f"time [{unit}]")
         for axes in grid[:, 0]:
             axes.set_ylabel("memory [GiB]")
         handles = [Patch(color=MEMORY[kind], label=kind.replace("_", " ")) for kind in kinds]
-        limit = Line2D([], [], color=PUBLISHED, linewidth=1, linestyle="--", label="capacity of the device")
+        limit = Line2D([], [], color=PUBLISHED, linewidth=1, linestyle="--")
+        limit.set_label(f"capacity of the device, {capacity_bytes / 2**30:.0f} GiB")
         figure.legend(handles=[*handles, limit], loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         figure.suptitle(title)
         save(figure, path)
