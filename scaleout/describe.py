@@ -69,6 +69,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
                 "latency_s": dimension.latency_s,
                 **({"radices": dimension.radices} if dimension.radices else {}),
                 **({"oversubscription": dimension.oversubscription} if dimension.oversubscription else {}),
+                **({"in_network_reduction": True} if dimension.in_network_reduction else {}),
                 **({"global_links": dimension.global_links} if dimension.global_links else {}),
                 **({"level_latency": _latencies(dimension)} if dimension.level_latency_s else {}),
                 **({"switches": len(dimension.fabric.switches)} if dimension.fabric else {}),

@@ -91,6 +91,8 @@ class Dimension:
         Graphs only: nodes and links.
     link : str
         Kind of link, such as `nvlink`, by which the protocols of a library know it; empty if it does not matter.
+    in_network_reduction : bool
+        Switches and fat trees only: the switches can add up what passes through them, and multicast (SHARP, NVLS).
     """
 
     kind: str
@@ -104,6 +106,7 @@ class Dimension:
     level_bytes_per_s: tuple[float, ...] = ()
     fabric: Fabric | None = None
     link: str = ""
+    in_network_reduction: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -116,6 +119,11 @@ class Dimension:
         for latency_s in (self.latency_s, *self.level_latency_s):
             if not (math.isfinite(latency_s) and latency_s >= 0):
                 raise ConfigError(f"a hop takes {latency_s} s; give a latency of zero or more")
+        if self.in_network_reduction and self.kind not in ("switch", "fat_tree"):
+            raise ConfigError(
+                f"a {self.kind} has no switches that reduce; leave out 'in_network_reduction', which a switch, a "
+                f"fat_tree or a leaf_spine may have"
+            )
         _check_levels(self)
         if self.kind == "dragonfly":
             _check_dragonfly(self)

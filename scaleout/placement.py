@@ -159,6 +159,15 @@ def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
     return together if len(members) == 1 else _irregular(topology, topology.coordinates(members))
 
 
+def kept_in_place(placement: Placement) -> Placement:
+    """Return a placement that keeps ranks like its group's, in a topology of its dimensions alone."""
+    topology = Topology("grid", tuple(extent.dimension for extent in placement.extents))
+    ranks = placement.members
+    if placement.regular:
+        ranks = _in_grid_order(topology, [extent.stride * np.arange(extent.size) for extent in placement.extents])
+    return replace(placement, topology=topology, ranks=ranks)
+
+
 def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
     """Find the groups of an axis from one of them: as many as the topology has room for, the given one first.
 

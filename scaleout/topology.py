@@ -212,6 +212,8 @@ class _DimensionFile(config.Config):
     links: tuple[_LinkFile, ...] = ()
     file: str = ""
     links_source: str = ""
+    in_network_reduction: bool = False
+    in_network_reduction_source: str = ""
 
 
 class _ChangesFile(config.Config):
@@ -290,7 +292,8 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
 
 def _dimension(number: int, entry: _DimensionFile, path: Path) -> Dimension:
     try:
-        return _graph(entry, path) if entry.kind == "graph" else _even(entry)
+        found = _graph(entry, path) if entry.kind == "graph" else _even(entry)
+        return replace(found, in_network_reduction=entry.in_network_reduction)
     except ConfigError as error:
         raise ConfigError(f"dimensions.{number}: {error}") from None
 
@@ -301,6 +304,8 @@ def _even(entry: _DimensionFile) -> Dimension:
         raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
     if not entry.latency:
         raise ConfigError("key 'latency' is missing; add it")
+    if entry.in_network_reduction and not entry.in_network_reduction_source:
+        raise ConfigError("key 'in_network_reduction_source' is missing; say where it is written that they can")
     bytes_per_s, *others = _bandwidths(entry)
     return Dimension(
         _kind(entry),
@@ -381,7 +386,7 @@ def _join_sources(values: _TopologyFile, found: Library | None) -> str:
     lines = [values.source]
     for number, entry in enumerate(values.dimensions):
         lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
-        for what in ("levels", "links"):
+        for what in ("levels", "links", "in_network_reduction"):
             if source := getattr(entry, f"{what}_source"):
                 lines[-1] += f"; {what}: {source}"
     if values.startup_source:

@@ -91,6 +91,8 @@ class Protocol:
     largest_message_bytes : float
         The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
         protocol against the others.
+    algorithms : tuple of str
+        Algorithms that it serves, and alone with others that name them; empty if it serves those that none names.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Protocol:
     takes: Terms = WIRES
     expects: Terms | None = None
     largest_message_bytes: float = math.inf
+    algorithms: tuple[str, ...] = ()
 
 
 BARE = Protocol("", (), WIRES)
@@ -151,14 +154,16 @@ class Library:
     def __hash__(self) -> int:
         return hash(self.name)  # placements are hashed often
 
-    def for_kind(self, kind: str) -> tuple[Protocol, ...]:
-        """Return the protocols for a kind of collective, with the bare wires where there is none for any size."""
-        found = tuple(protocol for protocol in self.protocols if kind in protocol.collectives)
+    def protocols_for(self, kind: str, algorithm: str) -> tuple[Protocol, ...]:
+        """Return the protocols for a collective by an algorithm, with the bare wires where none is for any size."""
+        serving = tuple(protocol for protocol in self.protocols if kind in protocol.collectives)
+        own = tuple(protocol for protocol in serving if algorithm in protocol.algorithms)
+        found = own or tuple(protocol for protocol in serving if not protocol.algorithms)
         return found if any(protocol.largest_message_bytes == math.inf for protocol in found) else (*found, BARE)
 
-    def serving(self, kind: str, message_bytes: float) -> tuple[Protocol, ...]:
+    def serving(self, kind: str, algorithm: str, message_bytes: float) -> tuple[Protocol, ...]:
         """Return the protocols that the library weighs for messages of a size."""
-        found = self.for_kind(kind)
+        found = self.protocols_for(kind, algorithm)
         fitting = tuple(protocol for protocol in found if message_bytes <= protocol.largest_message_bytes < math.inf)
         return fitting or tuple(protocol for protocol in found if protocol.largest_message_bytes == math.inf)
 
@@ -203,6 +208,7 @@ class _ProtocolFile(config.Config):
     local_bandwidth: _Rate | None = None
     expected: _ExpectedFile | None = None
     largest_message: Annotated[Bytes, Field(gt=0)] | None = None
+    algorithms: tuple[str, ...] = ()
     source: str
 
 
@@ -257,7 +263,7 @@ def _protocol(entry: _ProtocolFile) -> Protocol:
     local = math.inf if entry.local_bandwidth is None else entry.local_bandwidth
     limit = math.inf if entry.largest_message is None else entry.largest_message
     takes = Terms(entry.startup, _hops(entry.links), local)
-    return Protocol(entry.name, entry.collectives, takes, expected, limit)
+    return Protocol(entry.name, entry.collectives, takes, expected, limit, entry.algorithms)
 
 
 def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:

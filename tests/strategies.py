@@ -44,11 +44,12 @@ sizes = st.one_of(st.sampled_from([0, 1, 25_000, 50_000]), st.integers(0, 1_000_
 def _dimensions(draw, size):
     kind = draw(st.sampled_from(["ring", "switch", "fully_connected", "mesh", "fat_tree"]))
     speed, latency = draw(st.sampled_from([25e9, 100e9])), draw(st.sampled_from([0.0, 0.25e-6, 0.7e-6]))
+    reduces = kind in ("switch", "fat_tree") and draw(st.booleans())
     if kind != "fat_tree":
-        return Dimension(kind, size, speed, latency)
+        return Dimension(kind, size, speed, latency, in_network_reduction=reduces)
     leaf = draw(st.sampled_from([d for d in range(2, size) if size % d == 0] or [size]))
     levels = ((leaf, size // leaf), (draw(st.sampled_from([1.0, 2.0])),)) if leaf < size else ((size,), ())
-    return Dimension(kind, size, speed, latency, *levels)
+    return Dimension(kind, size, speed, latency, *levels, in_network_reduction=reduces)
 
 
 @st.composite

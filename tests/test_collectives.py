@@ -21,6 +21,7 @@ from scaleout.collectives import (
     schedule,
     transfers,
 )
+from scaleout.collectives.step import Combined
 from scaleout.errors import ConfigError
 from scaleout.network.load import load_of
 from scaleout.placement import arrange, place
@@ -54,7 +55,8 @@ def meshes(draw, max_ranks=48):
         kind = draw(st.sampled_from(["ring", "ring", "switch", "fully_connected", "mesh", "fat_tree"]))
         speed, latency = draw(st.sampled_from([1.0, 2.0, 3.0])), draw(st.sampled_from([1.0, 4.0]))
         levels = draw(tree_levels(size)) if kind == "fat_tree" else ()
-        dimensions.append(Dimension(kind, size, speed, latency, *levels))
+        reduces = kind in ("switch", "fat_tree") and draw(st.booleans())
+        dimensions.append(Dimension(kind, size, speed, latency, *levels, in_network_reduction=reduces))
         m = draw(st.sampled_from(divisors(size)))
         s = draw(st.sampled_from(divisors(size // m)))
         starts = [block + offset for block in range(0, size, m * s) for offset in range(s)]
@@ -106,7 +108,8 @@ def route(topology, messages):
     """Busy time of the busiest link for one byte of the collective, and latency of the farthest message."""
     busy = defaultdict(float)
     farthest = 0.0
-    for source, destination, fraction in messages:
+    passed = set()
+    for source, destination, fraction, like in messages:
         at, to = (list(point) for point in topology.coordinates([source, destination]).tolist())
         latency = 0.0
         for d, dimension in enumerate(topology.dimensions):
@@ -114,18 +117,27 @@ def route(topology, messages):
                 line = (d, *at[:d], *at[d + 1 :])
                 links, hops = links_of(dimension, at[d], to[d])
                 for link, share in links:
-                    busy[line, link] += share * fraction / dimension.bytes_per_s
+                    if like is None or (line, link, like) not in passed:
+                        busy[line, link] += share * fraction / dimension.bytes_per_s
+                    passed.add((line, link, like))
                 latency += hops * dimension.latency_s
                 at[d] = to[d]
         farthest = max(farthest, latency)
     return max(busy.values(), default=0.0), farthest
 
 
+def likeness(pattern, group, source, destination):
+    """What messages have in common that switches make one of where they meet; None if they make nothing."""
+    if not isinstance(pattern, Combined):
+        return None
+    return min(group), None if pattern.reduced else source, None if pattern.copied else destination
+
+
 def messages_of(step, topology, groups):
     for group in groups:
         placement, ranks = arrange(topology, group)
         for source, destination, fraction in zip(*transfers(step, placement), strict=True):
-            yield ranks[source], ranks[destination], fraction
+            yield ranks[source], ranks[destination], fraction, likeness(step.pattern, group, source, destination)
 
 
 def distinct(steps):
@@ -166,7 +178,8 @@ def test_closed_forms_equal_brute_force_along_every_small_dimension(algorithm, k
             tree = next(d for d in divisors(n)[::-1] if d * d <= n)
             levels = ((tree, n // tree), (2.0,)) if tree > 1 else ((n,), ())
             levels = levels if kind == "fat_tree" else ()
-            topology = Topology("one", (Dimension(kind, n, 2.0, 3.0, *levels),))
+            reduces = algorithm.name == "in_network" and kind in ("switch", "fat_tree")
+            topology = Topology("one", (Dimension(kind, n, 2.0, 3.0, *levels, in_network_reduction=reduces),))
             groups = [[offset + i * s for i in range(m)] for offset in range(s)]
             if kind == "fat_tree":  # what is beside the groups shares their bundles
                 groups = [

@@ -163,7 +163,8 @@ def placements(draw):
         speed, latency = draw(st.floats(1e8, 1e12)), draw(st.floats(0, 1e-4))
         kind = draw(kinds_of_dimension)
         levels = draw(tree_levels(size)) if kind == "fat_tree" else ()
-        dimensions.append(Dimension(kind, size, speed, latency, *levels))
+        reduces = kind in ("switch", "fat_tree") and draw(st.booleans())
+        dimensions.append(Dimension(kind, size, speed, latency, *levels, in_network_reduction=reduces))
         m = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
         s = draw(st.sampled_from([d for d in range(1, size // m + 1) if size // m % d == 0]))
         sets.append([i * s for i in range(m)])
@@ -212,7 +213,10 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(algorithm, group, size):
             collective_cost(kind, size, group, algorithm.name).time_s - group.startup_s
             for kind in ("all_reduce", "reduce_scatter", "all_gather")
         )
-        assert whole_s == pytest.approx(sum(halves), rel=1e-9)
+        if any(extent.dimension.in_network_reduction for extent in group.extents):
+            assert whole_s <= sum(halves) * (1 + 1e-9)  # a port that one half fills has room for the other
+        else:
+            assert whole_s == pytest.approx(sum(halves), rel=1e-9)
 
 
 @given(group=placements(), size=sizes, kind=st.sampled_from(KINDS[:-1]))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from strategies import topologies
 
 from scaleout import collectives, transport
+from scaleout.cli import main
 from scaleout.errors import ConfigError
 from scaleout.library import folder
 from scaleout.network import alpha_beta, link
@@ -319,3 +320,40 @@ def test_all_reduce_on_a100_of_all_sizes_of_groups(ranks, size_bytes, us):
     """nccl-tests in one node, from vTrain (trace/a100): four numbers for groups of 2 to 8."""
     cost = collective_cost("all_reduce", size_bytes, place(load_topology("a100-node-8"), range(ranks)))
     assert cost.time_s * 1e6 == pytest.approx(us, rel=0.06)
+
+
+# ---- Protocols of an algorithm of their own
+
+OWN = Protocol("own", EVERY, HIGH, algorithms=("ring",))
+
+
+def test_a_protocol_of_an_algorithm_serves_it_alone():
+    topology = using(OWN, Protocol("P", EVERY, LOW))
+    found = [collective_cost("all_gather", N, place(topology, range(4)), name).protocol for name in ("ring", "direct")]
+    assert found == ["own", "P"]
+    small = Protocol("LL", EVERY, LOW, largest_message_bytes=1e12)  # taken for the others whatever it costs
+    assert [chosen(using(OWN, small), N, algorithm=name)[0] for name in ("ring", "direct")] == ["own", "LL"]
+
+
+def test_an_unknown_algorithm_of_a_protocol_is_refused():
+    topology = using(dataclasses.replace(OWN, algorithms=("rings",)))
+    with pytest.raises(ConfigError, match="names algorithm 'rings' for all_gather; did you mean 'ring'"):
+        collective_cost("all_gather", N, place(topology, range(4)))
+
+
+def test_the_table_says_what_the_library_takes_even_if_it_is_wrong(tmp_path, monkeypatch, capsys):
+    """The library expects nothing of its ring's start-up, which takes a second."""
+    wrong = "  - {name: Q, collectives: [all_reduce], algorithms: [ring], startup: 1 s, expected: {startup: 0 s},\n" \
+            "     links: {wire: {latency: 0 s}}, source: made up}\n"  # fmt: skip
+    (tmp_path / "toy.yaml").write_text(FILE.format(**GOOD).replace("[ring]", "[ring, direct]") + wrong)
+    (tmp_path / "mine.yaml").write_text(TOPOLOGY.format(library="toy.yaml", link="wire"))
+    arguments = ["scaleout", "collective", "all_reduce", "--topology", str(tmp_path / "mine.yaml"), "--bytes", "1kB"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--decide"])
+    main()
+    out = capsys.readouterr().out
+    assert "not the fastest" in out
+    assert out.index("ring") < out.index("direct")
+    monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
+    main()
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [(row["algorithm"], row["auto"]) for row in rows] == [("direct", False), ("ring", True)]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import changed, dragonflies, fabrics, topologies
+from test_collectives import likeness
 
 from scaleout.collectives import ALGORITHMS, KINDS, schedule, transfers
 from scaleout.dimension import graph_dimension
@@ -264,13 +265,16 @@ def test_loads_equal_brute_force(algorithm, case):
         if algorithm.supports(kind, placement) is not None:
             continue
         for step in schedule(kind, placement, algorithm=algorithm.name).steps:
-            busy, latency_s = np.zeros(len(links)), 0.0
+            busy, latency_s, passed = np.zeros(len(links)), 0.0, set()
             mine = np.zeros(len(links), bool)
             for group in groups:
                 where, order = arrange(topology, group)
                 for source, destination, weight in zip(*transfers(step, where), strict=True):
                     routes = links.routes(np.array([order[source]]), np.array([order[destination]]))
-                    np.add.at(busy, routes.links, routes.shares * weight)
+                    like = likeness(step.pattern, group, source, destination)
+                    fresh = np.array([like is None or (link, like) not in passed for link in routes.links.tolist()])
+                    passed |= {(link, like) for link in routes.links.tolist()}
+                    np.add.at(busy, routes.links, routes.shares * weight * fresh)
                     if set(group) == set(ranks):
                         mine[routes.links] = True
                         latency_s = max(latency_s, routes.latency_s[0])

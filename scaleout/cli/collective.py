@@ -53,7 +53,8 @@ def collective(
     A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
     All groups like the one of --group are active at the same time; an irregular group, or a message, is alone. With
     --network link the messages of all of them share the links of the topology one by one, and the busiest links are
-    named. With --decide it prints the fastest algorithm at each size, the next fastest, and where that changes.
+    named. With --decide it prints what auto takes at each size, the fastest other, and where that changes: auto takes
+    the fastest, but a topology's communication library the one that it expects to be.
     """
     from scaleout.topology import load_topology
 
@@ -184,10 +185,16 @@ def _alpha_beta(
     placement = _place(kind, cluster, members)
     names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
     costs = {name: collective_cost(kind, size_bytes, placement, name) for name in names}
+    taken = collective_cost(kind, size_bytes, placement).algorithm if algorithm == "auto" else ""
     return {
-        name: {"time_s": cost.time_s, **({"protocol": cost.protocol} if cost.protocol else {})}
+        name: {"time_s": cost.time_s, **({"protocol": cost.protocol} if cost.protocol else {}), **_auto(name, taken)}
         for name, cost in costs.items()
     }
+
+
+def _auto(name: str, taken: str) -> dict[str, bool]:
+    """Whether auto takes an algorithm; nothing if it was not asked."""
+    return {"auto": name == taken} if taken else {}
 
 
 def _link(
@@ -200,14 +207,16 @@ def _link(
     limit = None if injection is None else parse(injection, BYTES_PER_S)
     if algorithm == "auto":
         costs = collective_costs(kind, size_bytes, cluster, members, injection_bytes_per_s=limit)
+        taken = min(costs, key=lambda name: costs[name].time_s)
     else:
         cost = collective_cost(kind, size_bytes, cluster, members, algorithm, injection_bytes_per_s=limit)
-        costs = {algorithm: cost}
+        costs, taken = {algorithm: cost}, ""
     return {
         name: {
             "time_s": cost.time_s,
             "busiest_links": [asdict(use) for use in cost.busiest_links],
             "traffic": cost.traffic,
+            **_auto(name, taken),
         }
         for name, cost in costs.items()
     }
@@ -252,7 +261,7 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
     from scaleout.units import format_bytes
 
     times = {size: {name: price["time_s"] for name, price in prices.items()} for size, prices in by_size.items()}
-    decisions = decide(times)
+    decisions = decide(times, {size: _taken(prices) for size, prices in by_size.items()})
     if as_json:
         click.echo(json.dumps({**about, "decisions": [asdict(decision) for decision in decisions]}, indent=2))
         return
@@ -263,7 +272,11 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
             [
                 decision.algorithm,
                 decision.runner_up,
-                "changes here" if decision.changed else "",
+                ", ".join(
+                    note
+                    for note, holds in (("changes here", decision.changed), ("not the fastest", decision.ratio < 1))
+                    if holds
+                ),
                 format_bytes(decision.bytes),
                 f"{decision.time_s * 1e6:.2f}",
                 f"{decision.ratio:.2f}x",
@@ -272,6 +285,11 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
         ],
         left=3,
     )
+
+
+def _taken(prices: dict[str, dict[str, Any]]) -> str:
+    """Return what auto takes; for no bytes, where all cost nothing, the first."""
+    return next((name for name, price in prices.items() if price.get("auto")), next(iter(prices)))
 
 
 def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
@@ -284,17 +302,18 @@ def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Pat
 
 
 def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
-    """Print all algorithms of one size, or the fastest of each of several."""
+    """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import print_links, print_table
 
-    chosen = by_size[0] if len(by_size) == 1 else [rows[0] for rows in by_size]
+    several = len(by_size) > 1
+    chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
     print_table(
         title,
         ("bytes", "algorithm", "time [us]", "algorithm bandwidth [GB/s]", "bus bandwidth [GB/s]"),
         [
             [
                 str(row["bytes"]),
-                f"{row['algorithm']} {row.get('protocol', '')}".rstrip(),
+                " ".join(filter(None, (row["algorithm"], row.get("protocol"), "(auto)" if row.get("auto") else ""))),
                 f"{row['time_s'] * 1e6:.2f}",
                 f"{row['algorithm_bandwidth_bytes_per_s'] / 1e9:.2f}",
                 f"{row['bus_bandwidth_bytes_per_s'] / 1e9:.2f}",

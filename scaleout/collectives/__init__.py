@@ -11,6 +11,7 @@ from scaleout.collectives import (
     direct,
     double_binary_tree,
     hierarchical,
+    in_network,
     multiported_bucket,
     pairwise,
     point_to_point,
@@ -40,6 +41,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         recursive_doubling.ALGORITHM,
         rabenseifner.ALGORITHM,
         double_binary_tree.ALGORITHM,
+        in_network.ALGORITHM,
         hierarchical.ALGORITHM,
         hierarchical.DIRECT,
         multiported_bucket.ALGORITHM,
@@ -82,10 +84,12 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
     if not found:
         reasons = [f"{a.name} {a.supports(kind, placement)}" for a in ALGORITHMS.values() if kind in a.schedules]
         raise ConfigError(f"no algorithm does {kind} on a group of {placement.num_ranks} ranks: {'; '.join(reasons)}")
-    chosen = placement.library.algorithms_for(kind) if placement.library else ()
-    for name in chosen:
+    if placement.library is None:
+        return found
+    chosen = placement.library.algorithms_for(kind)
+    served = (name for protocol in placement.library.protocols for name in protocol.algorithms)
+    for name in (*chosen, *served):
         if name not in ALGORITHMS:
-            assert placement.library
             raise ConfigError(
                 f"library {placement.library.name!r} names algorithm {name!r} for {kind}; "
                 f"{config.nearest(name, list(ALGORITHMS))}"

@@ -5,18 +5,20 @@ one within it did; all-gather comes back; all-reduce is both. Chunks follow one 
 work at the same time.
 
 Within a dimension the best algorithm for it is used: on a ring of links the bidirectional ring (neighbours only,
-both ways), elsewhere direct (one step, nothing carried twice). `hierarchical_direct` uses direct on rings as well:
-fewer hops, more load, for small buffers.
+both ways), elsewhere direct (one step, nothing carried twice), and in the network where switches reduce and multicast.
+`hierarchical_direct` uses direct on rings and such switches as well: on rings fewer hops, more load, for small buffers.
 
 Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives.
 """
 
 import math
+from collections.abc import Callable
 
-from scaleout.collectives import bidirectional_ring, direct
+from scaleout.collectives import bidirectional_ring, direct, in_network
 from scaleout.collectives.algorithm import Algorithm, Scheduler, along, on_dimension, several_dimensions
 from scaleout.collectives.step import Schedule, Step
 from scaleout.placement import Placement
+from scaleout.topology import Dimension
 
 _BEST = {
     "ring": bidirectional_ring.ALGORITHM,
@@ -25,15 +27,24 @@ _BEST = {
     "fat_tree": direct.ALGORITHM,
     "fully_connected": direct.ALGORITHM,
 }
-_DIRECT = dict.fromkeys(_BEST, direct.ALGORITHM)
 
 
-def _schedules(best: dict[str, Algorithm]) -> dict[str, Scheduler]:
+def _best(dimension: Dimension) -> Algorithm:
+    """Algorithm that takes the least time for large buffers along a dimension."""
+    return in_network.ALGORITHM if dimension.in_network_reduction else _BEST.get(dimension.kind, direct.ALGORITHM)
+
+
+def _direct(dimension: Dimension) -> Algorithm:
+    del dimension
+    return direct.ALGORITHM
+
+
+def _schedules(within: Callable[[Dimension], Algorithm]) -> dict[str, Scheduler]:
     def phase(placement: Placement, number: int, kind: str) -> tuple[Step, ...]:
         line = along(placement, number)
-        within = math.prod(placement.shape[:number])
-        schedule = best.get(line.extents[0].dimension.kind, direct.ALGORITHM).schedules[kind](line)
-        return on_dimension(schedule, number, fraction=1 / within)
+        members = math.prod(placement.shape[:number])
+        schedule = within(line.extents[0].dimension).schedules[kind](line)
+        return on_dimension(schedule, number, fraction=1 / members)
 
     def up(placement: Placement) -> tuple[Step, ...]:
         numbers = range(len(placement.shape))
@@ -53,12 +64,12 @@ def _schedules(best: dict[str, Algorithm]) -> dict[str, Scheduler]:
 ALGORITHM = Algorithm(
     "hierarchical",
     "dimension by dimension, in chunks, with the best algorithm in each",
-    _schedules(_BEST),
+    _schedules(_best),
     several_dimensions,
 )
 DIRECT = Algorithm(
     "hierarchical_direct",
     "dimension by dimension, in chunks, directly in each",
-    _schedules(_DIRECT),
+    _schedules(_direct),
     several_dimensions,
 )

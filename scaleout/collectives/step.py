@@ -124,6 +124,34 @@ class Edges:
 
 
 @dataclass(frozen=True)
+class Combined:
+    """Messages of a pattern through switches that make one of those that meet.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        Who sends to whom.
+    copied : bool
+        What a member sends is the same for all: a link carries it once, and switches copy it (multicast).
+    reduced : bool
+        What a member receives is a sum: switches add it up on the way, and a link carries the sum.
+    """
+
+    pattern: Pattern
+    copied: bool = False
+    reduced: bool = False
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell out who sends to whom, as if nothing were combined."""
+        return self.pattern.messages(extents)
+
+
+def uncombined(pattern: Pattern) -> Pattern:
+    """Return who sends to whom, whatever switches make of it."""
+    return pattern.pattern if isinstance(pattern, Combined) else pattern
+
+
+@dataclass(frozen=True)
 class Step:
     """Messages that are sent at once.
 

@@ -20,6 +20,7 @@ of the same axis; without a library also the additions of a reduction.
 Symbols: p members; n bytes, as in `collectives.convention`; c chunks; A, a [s]; B, b [s/B].
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -164,8 +165,8 @@ def _collective_cost(kind: str, size_bytes: float, placement: Placement, algorit
         return CollectiveCost(0.0, 0.0)
     shard_bytes = size_bytes / placement.num_ranks if kind in SHARDED else 0.0
     if placement.library is not None:
-        weighed = placement.library.serving(kind, shard_bytes or size_bytes)
-        offers = tuple(offer for offer in offers if offer.protocol in weighed)
+        serving = functools.partial(placement.library.serving, kind, message_bytes=shard_bytes or size_bytes)
+        offers = tuple(offer for offer in offers if offer.protocol in serving(offer.algorithm))
 
     def expected_s(offer: _Offer) -> float:
         terms = offer.protocol.expects or offer.protocol.takes
@@ -193,7 +194,6 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
     if auto and placement.topology is not None:
         names = [name for name in names if is_quick(collectives.schedule(kind, placement, algorithm=name), placement)]
         names = names or ["direct"]
-    protocols = placement.library.for_kind(kind) if placement.library else (BARE,)
     return tuple(
         _Offer(
             name,
@@ -203,7 +203,7 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
             _profile(kind, placement, name, WIRES),
         )
         for name in names
-        for protocol in protocols
+        for protocol in (placement.library.protocols_for(kind, name) if placement.library else (BARE,))
     )
 
 

@@ -4,7 +4,12 @@ From two counts only: the bytes that one rank must send or receive, against all 
 must cross a cut through a dimension, against the links in the cut, which the groups that interleave on a ring
 share. Where it matters where the group lies the links are counted one by one: those of each member, and those in cuts
 between the nodes of its lines, in two orders: of their places, and of the Fiedler vector. Latency counts nothing. Holds
-for messages that only members send and that take the shortest way, and without reduction in the network.
+for messages that only members send and that take the shortest way.
+
+In an all-reduce a rank sends ``2 (p - 1) / p n`` if only ranks add up. Where the group extends along a dimension whose
+switches can (`Dimension.in_network_reduction`), any algorithm may use them, and what is left of it is ``n``: all that a
+rank has is in the sum, and all of the sum is new to it. All else that is counted holds as well where switches reduce
+and multicast: what must reach a rank that others send one copy of, and sums that cross a cut.
 
 Symbols: p members; m members along a dimension, j of them on one side of a cut; L = p / m lines of the group along
 it; s groups that share a ring; n bytes, as in `collectives.convention`.
@@ -25,7 +30,7 @@ from scaleout.placement import Extent, Placement
 from scaleout.wiring import Edges, Floats, Ints, edges_of, num_nodes
 
 _ALIKE = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-"""Kinds in which all members together send what one sends at the least, times their number."""
+"""Kinds in which all members together send, or receive, what one does at the least, times their number."""
 
 _MOST_NODES = 1536
 """Nodes of a line up to which cuts are sought."""
@@ -40,6 +45,12 @@ _CROSSING: dict[str, Callable[[float, int], float]] = {
     "send": lambda share, p: 1.0,
 }
 """Kind to the bytes that cross a cut in the busier direction, for each of n, with a share of the ranks on one side."""
+
+
+def _factor(kind: str, placement: Placement) -> float:
+    """Bytes that a rank must send or receive, for each of n."""
+    in_network = any(extent.dimension.in_network_reduction for extent in placement.extents)
+    return 1.0 if in_network and kind == "all_reduce" else BUS_FACTORS[kind](placement.num_ranks)
 
 
 def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
@@ -74,7 +85,7 @@ def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
     if placement.topology is not None:
         return size_bytes * _over_links(kind, placement)
     egress = sum(_egress(extent, regular=placement.regular) for extent in placement.extents)
-    bounds = [BUS_FACTORS[kind](p) * size_bytes / egress]
+    bounds = [_factor(kind, placement) * size_bytes / egress]
     for extent in placement.extents if placement.regular else ():
         lines = p // extent.size
         for j in {1, extent.size // 2}:
@@ -90,7 +101,7 @@ def _over_links(kind: str, placement: Placement) -> float:
     cuts = [(1 / p, float(sends.min())), *cuts]
     if any(capacity <= 0 for _, capacity in cuts):
         return math.inf
-    together = BUS_FACTORS[kind](p) * p / float(sends.sum()) if kind in _ALIKE else 0.0
+    together = _factor(kind, placement) * p / float(sends.sum()) if kind in _ALIKE else 0.0
     return max(together, *(_CROSSING[kind](share, p) / capacity for share, capacity in cuts))
 
 

@@ -17,8 +17,9 @@ from functools import cached_property
 import numpy as np
 
 from scaleout.collectives import Schedule, Step, schedule, transfers
-from scaleout.collectives.step import Edges, Everyone, Ring, Shift
+from scaleout.collectives.step import Combined, Edges, Everyone, Ring, Shift, uncombined
 from scaleout.errors import ConfigError
+from scaleout.network.combining import combined
 from scaleout.network.links import Floats, Ints, Links, Routes
 from scaleout.network.symmetry import Pairs, Symmetry
 from scaleout.placement import Placement, arrange
@@ -123,7 +124,7 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     found = _plan(topology, groups[0], kind, algorithm)[2].steps
     steps = {(step.pattern, step.dimensions) for step in found}
     for index, step in enumerate(found):
-        if not isinstance(step.pattern, Everyone) and not _sum_of_others(step, steps):
+        if not isinstance(uncombined(step.pattern), Everyone) and not _sum_of_others(step, steps):
             chosen.setdefault((step.pattern, step.dimensions), index)
     if not chosen:
         return []
@@ -215,11 +216,13 @@ def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) 
 
 def _size(step: Step, placement: Placement) -> int:
     """Messages of a step that have to be spelled out whatever the symmetry, at the most."""
-    pattern = step.pattern
+    pattern = uncombined(step.pattern)
     if isinstance(pattern, Shift) and step.dimensions is None:
         return 0
     if isinstance(pattern, Everyone) and step.dimensions is not None:
         return placement.num_ranks * math.prod(placement.shape[number] for number in step.dimensions)
+    if isinstance(step.pattern, Combined) and isinstance(pattern, Everyone):
+        return placement.num_ranks**2
     if isinstance(pattern, Ring) and placement.regular:
         return placement.num_ranks * math.prod(placement.shape[:-1])
     if isinstance(pattern, Edges):
@@ -242,7 +245,7 @@ def demand_of_message(links: Links, source: int, destination: int) -> Demand:
 
 def _share(step: Step, placement: Placement) -> float:
     """Part of the step's fraction that each of its messages is: all of them the same."""
-    if isinstance(step.pattern, (Everyone, Shift)):
+    if isinstance(step.pattern, (Combined, Everyone, Shift)):
         return 1.0
     weights = transfers(replace(step, fraction=1.0), placement).weights
     assert (weights == weights[0]).all()
@@ -306,23 +309,41 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
     for plan in plans:
         orbit = orbits.setdefault(np.sort(symmetry.first(plan[1])).tobytes(), len(orbits))
         for index, step in enumerate(plan[2].steps):
-            routes = links.routes(*_standing(symmetry, [_spelled(plan, index)]))
+            routes = _standing_routes(links, symmetry, plan, index)
             each = np.round(step.repeat * step.fraction * _share(step, plan[0]) / busiest * _GRAIN) / _GRAIN
             flows.append(np.full(len(routes.links), orbit))
             crossed, shares = _standing_links(links, symmetry, routes)
             found.append(crossed)
             weights.append(each * shares)
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
-    total = np.bincount(inverse.reshape(-1), np.concatenate(weights)).astype(np.float64)
+    total = np.round(np.bincount(inverse.reshape(-1), np.concatenate(weights)) * _GRAIN) / _GRAIN
     members = np.zeros(len(orbits), np.int64)
     return Flows(members, members, np.zeros(len(orbits)), pairs[0], pairs[1], total, len(groups) // len(orbits))
+
+
+def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
+    """Routes of the messages of one step that stand for all.
+
+    Messages that are combined stand for themselves alone, so of those each has the part of the members that do.
+    """
+    ranks, pattern = plan[1], plan[2].steps[index].pattern
+    if not isinstance(pattern, Combined):
+        return links.routes(*_standing(symmetry, [_spelled(plan, index)]))
+    routes = _combined_routes(links, plan, index)
+    return routes._replace(shares=routes.shares * np.mean(symmetry.first(ranks) == ranks))
+
+
+def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
+    """Routes of all messages of one step of a group, without what switches combine."""
+    ends = _spelled(plan, index)
+    return combined(plan[2].steps[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
 
 
 def _busiest(links: Links, plan: _Plan) -> float:
     """Load of the busiest link, for each byte of the collective, of all messages of one group alone."""
     found, loads = [], []
     for index, step in enumerate(plan[2].steps):
-        routes = links.routes(*_spelled(plan, index))
+        routes = _combined_routes(links, plan, index)
         found.append(routes.links)
         loads.append(step.repeat * step.fraction * _share(step, plan[0]) * routes.shares)
     local = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)

@@ -19,10 +19,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.collectives.step import Everyone, Exchange, Messages, Ring, Schedule, Shift, Step, transfers
+from scaleout.collectives.step import (
+    Combined,
+    Everyone,
+    Exchange,
+    Messages,
+    Pattern,
+    Ring,
+    Schedule,
+    Shift,
+    Step,
+    transfers,
+    uncombined,
+)
+from scaleout.network.combining import combined, through_switches
 from scaleout.network.links import Floats, Links, Routes, links_of
 from scaleout.network.symmetry import symmetry
-from scaleout.placement import Extent, Placement, siblings
+from scaleout.placement import Extent, Placement, kept_in_place, siblings
 
 _QUICK_STEPS, _QUICK_MESSAGES = 256, 2**24
 """Different steps, and messages of one, that `auto` weighs at the most where they have to be routed."""
@@ -65,7 +78,9 @@ def load_of(step: Step, placement: Placement) -> Load:
     """
     if placement.topology is not None:
         return _over_links(step, placement)
-    closed_form = _CLOSED_FORMS.get(type(step.pattern))
+    closed_form = _closed_form(step.pattern)
+    if isinstance(step.pattern, Combined) and not (placement.regular and closed_form):
+        return _over_links(step, kept_in_place(placement))
     if not placement.regular or closed_form is None:
         return _routed(transfers(step, placement), placement)
     numbers = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
@@ -75,8 +90,8 @@ def load_of(step: Step, placement: Placement) -> Load:
     for number, (messages, hops) in zip(numbers, closed_form(step.pattern, extents), strict=True):
         dimension = placement.extents[number].dimension
         latency_s += dimension.latency_of(hops) if hops else 0.0
-        if messages:
-            seconds_per_byte[number] = np.array([messages * step.fraction / dimension.bytes_per_s])
+        if np.any(messages):
+            seconds_per_byte[number] = np.atleast_1d(messages) * step.fraction / dimension.bytes_per_s
     return Load(latency_s, seconds_per_byte)
 
 
@@ -196,7 +211,7 @@ def _climbed(extent: Extent, leaving: Sequence[float]) -> tuple[float, int]:
 
 def is_quick(schedule: Schedule, placement: Placement) -> bool:
     """Whether the steps of a schedule are few enough, and of few enough messages, to be routed in seconds."""
-    patterns = {(step.pattern, step.dimensions) for step in schedule.steps}
+    patterns = {(uncombined(step.pattern), step.dimensions) for step in schedule.steps}
     everyone = any(isinstance(pattern, Everyone) for pattern, _ in patterns)
     return len(patterns) <= _QUICK_STEPS and not (everyone and placement.num_ranks**2 > _QUICK_MESSAGES)
 
@@ -233,7 +248,9 @@ def _routes(
     """Routes of a step of some groups, and the weight of each message."""
     sources, destinations, weights = transfers(step, placement)
     ranks = np.array(groups)
-    return links.routes(ranks[:, sources].ravel(), ranks[:, destinations].ravel()), np.tile(weights, len(groups))
+    ends = ranks[:, sources].ravel(), ranks[:, destinations].ravel()
+    routes = combined(step.pattern, links.routes(*ends), ends, np.repeat(np.arange(len(groups)), len(sources)))
+    return routes, np.tile(weights, len(groups))
 
 
 @lru_cache(maxsize=256)
@@ -278,13 +295,16 @@ def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> t
     return latency_s, carried[everywhere.ravel()]
 
 
-_CLOSED_FORMS: dict[type, Callable[[Any, tuple[Extent, ...]], list[tuple[float, int]]]] = {
-    Ring: _ring,
-    Everyone: _everyone,
-    Shift: _shift,
-    Exchange: _exchange,
-}
-"""Pattern to the messages on the busiest link and the hops of the farthest, for each extent."""
+_ClosedForm = Callable[[Any, tuple[Extent, ...]], list[tuple[Any, int]]]
+
+_CLOSED_FORMS: dict[type, _ClosedForm] = {Ring: _ring, Everyone: _everyone, Shift: _shift, Exchange: _exchange}
+"""Pattern to the messages on the busiest link (or on each) and the hops of the farthest, for each extent."""
+
+
+def _closed_form(pattern: Pattern) -> _ClosedForm | None:
+    if isinstance(pattern, Combined):
+        return through_switches if isinstance(pattern.pattern, Everyone) else None
+    return _CLOSED_FORMS.get(type(pattern))
 
 
 def _routed(messages: Messages, placement: Placement) -> Load:
