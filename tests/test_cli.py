@@ -129,7 +129,9 @@ def test_collective_prints_all_algorithms_the_chosen_first(summary):
         "time_s",
         "algorithm_bandwidth_bytes_per_s",
         "bus_bandwidth_bytes_per_s",
+        "auto",
     }
+    assert [row["auto"] for row in found["results"]] == [True] + [False] * (len(times) - 1)
     assert first["bytes"] == 64 * 2**20
     assert first["algorithm_bandwidth_bytes_per_s"] == pytest.approx(first["bytes"] / first["time_s"])
     assert first["bus_bandwidth_bytes_per_s"] == pytest.approx(2 * 127 / 128 * first["bytes"] / first["time_s"])
