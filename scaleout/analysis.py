@@ -5,7 +5,7 @@ makespan. Exposed communication is time in which a rank communicates and does no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -174,7 +174,8 @@ def critical_path(result: Result) -> list[Segment]:
     """Nodes that decide the makespan, from first to last, each waiting for the one before it.
 
     Unlike the longest chain of dependencies, it includes waiting for a stream or a wire that another node holds.
-    The segments follow each other without a gap and add up to the makespan.
+    The segments follow each other without a gap and add up to the makespan. Where
+    the first node waited for the host to issue it, a segment `host` stands for the host's calls up to there.
     """
     ends = np.concatenate([line.end_s for line in result.timelines])
     if not len(ends):
@@ -200,6 +201,8 @@ def critical_path(result: Result) -> list[Segment]:
                 )
             )
         node, until = int(line.cause[index]), start
+    if path and until > 0:  # nothing that ran held the first node up: the host had not issued it
+        path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=until))
     return path[::-1]
 
 

@@ -127,6 +127,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "sms": found.num_sms,
         "link_bandwidth_each_way_bytes_per_s": found.link_bytes_per_s,
         "host_launch_s": dict(found.host_launch_s),
+        "launch_gap_s": found.launch_gap_s,
         "sources": dict(found.sources),
     }
     if not found.kernel_files:

@@ -45,6 +45,7 @@ class DeviceFile(Config):
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
+    launch_gap: Sourced[Seconds] | None = None
 
     @field_validator("peak_flops")
     @classmethod
@@ -89,7 +90,9 @@ class Device:
     efficiency_from : str
         The device whose measured kernels lend their efficiency where this one has none; itself if it has some.
     host_launch_s : mapping
-        A call, such as ``"mm"``, to the host time to issue it.
+        A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
+    launch_gap_s : float
+        Time from the end of a kernel to the begin of the next on its stream, beyond that in a CUDA graph.
     sources : mapping
         Dotted key in the device file to the source of its number.
     """
@@ -106,6 +109,7 @@ class Device:
     kernel_files: tuple[Path, ...] = ()
     efficiency_from: str = ""
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    launch_gap_s: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str) -> float:
@@ -161,6 +165,7 @@ def load_device(name_or_path: str | Path) -> Device:
         kernel_files=files,
         efficiency_from=given.efficiency_from or path.stem,
         host_launch_s=_values(given.host_launch),
+        launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
         sources=_sources(given),
     )
 

@@ -1,12 +1,12 @@
 """The clock: tasks with dependencies, streams and wires, to the times at which they start and end.
 
-A task becomes ready when all it depends on is done. A *stream* holds one task at a time: when it is free it takes
-its ready task of the highest priority, of those the lowest index. A task of a *meeting* (a collective between
-several timelines) waits on its stream until every member has come; the meeting then takes its *wires*, which carry
-one meeting at a time, and all members start together. A task holds stream and wires for its occupancy and is done
-after its duration, which is longer when the last bytes are still in flight. Meetings whose duration depends on what
-else is in flight are timed by a `Network` instead, which says when they let go of their streams and when they are
-done.
+A task becomes ready when all it depends on is done and the host has issued it. A *stream* holds one task at a time:
+when it is free it takes its ready task of the highest priority, of those the lowest index. A task of a *meeting* (a
+collective between several timelines) waits on its stream until every member has come; the meeting then takes its
+*wires*, which carry one meeting at a time, and all members start together. A task holds stream and wires for its
+occupancy and is done after its duration, which is longer when the last bytes are still in flight. Meetings whose
+duration depends on what else is in flight are timed by a `Network` instead, which says when they let go of their
+streams and when they are done.
 
 This is list scheduling, so more resources are not always faster (Graham, SIAM J. Appl. Math. 17(2), 1969). Ties are
 broken by index alone: the same input gives the same bits. The engine knows no ranks, graphs or collectives.
@@ -37,6 +37,7 @@ class Tasks:
     meeting : length N, or `NONE`
     meeting_size : length M, members that must come
     meeting_wires : length M, the wires that each meeting holds
+    issue_s : length N, the time before which each task cannot start; empty if there is no such time
     """
 
     duration_s: Sequence[float]
@@ -48,6 +49,7 @@ class Tasks:
     meeting: Sequence[int]
     meeting_size: Sequence[int]
     meeting_wires: Sequence[tuple[int, ...]]
+    issue_s: Sequence[float] = ()
 
 
 class Network(Protocol):
@@ -98,7 +100,7 @@ class _State:
     events: list[tuple[float, int, int]] = field(default_factory=list)
 
 
-_RELEASE, _DONE, _BOTH = 0, 1, 2
+_RELEASE, _DONE, _BOTH, _ISSUED = 0, 1, 2, 3
 
 
 def run(tasks: Tasks, network: Network | None = None) -> Times:
@@ -136,6 +138,9 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
             break
         while events and events[0][0] == state.now_s:
             _, task, kind = heapq.heappop(events)
+            if kind == _ISSUED:
+                touched.update(_make_ready(state, task))
+                continue
             if kind != _DONE:
                 touched |= _release(state, task)
             if kind != _RELEASE:
@@ -172,7 +177,14 @@ def _advance(state: _State, network: Network) -> set[int]:
 
 
 def _make_ready(state: _State, task: int) -> tuple[int, ...]:
-    """Queue a ready task on its stream, or start it if it needs none; return the streams to look at."""
+    """Queue a ready task on its stream, or start it if it needs none; return the streams to look at.
+
+    One that the host has not issued yet comes back when it has; nothing that ran is then the cause of its start.
+    """
+    if state.tasks.issue_s and state.tasks.issue_s[task] > state.now_s:
+        state.ready_cause[task] = NONE
+        heapq.heappush(state.events, (state.tasks.issue_s[task], task, _ISSUED))
+        return ()
     stream = state.tasks.stream[task]
     if stream == NONE:
         _start(state, task)

@@ -61,6 +61,7 @@ class ExecutionGraph:
     stream : (N,) a stream runs one node at a time; 0 is the compute stream
     priority : (N,) of several ready nodes of a stream the highest goes first, then the lowest index
     phase : (N,) index into `phases`
+    issue_s : (N,) seconds after the step's begin at which the host has issued the node, which cannot start before
     microbatch, stage : (N,) of nodes of a pipeline: the micro-batch, and the part of the model; else `NONE`
     dependency_offsets, dependencies : (N + 1,) and (E,), compressed sparse rows of indices of earlier nodes
     kernels, phases : the distinct kernels and phase names that the columns index
@@ -81,6 +82,7 @@ class ExecutionGraph:
     stream: Ints
     priority: Ints
     phase: Ints
+    issue_s: Floats
     microbatch: Ints
     stage: Ints
     dependency_offsets: Ints
@@ -141,6 +143,7 @@ _NODE_COLUMNS = (
     "stream",
     "priority",
     "phase",
+    "issue_s",
     "microbatch",
     "stage",
 )
@@ -230,7 +233,7 @@ class GraphBuilder:
 
     def _column(self, name: str, neutral: float) -> Ints | Floats:
         values = [row.get(name, neutral) for row in self._rows]
-        if name == "duration_s":
+        if name in FLOAT_COLUMNS:
             return np.array(values, np.float64)
         try:
             return np.array(values, np.int64)
@@ -274,10 +277,14 @@ NEUTRAL: dict[str, float] = {
     "stream": 0,
     "priority": 0,
     "phase": 0,
+    "issue_s": 0.0,
     "microbatch": NONE,
     "stage": NONE,
 }
 """Value of each node column where a node has no such thing."""
+
+FLOAT_COLUMNS = ("duration_s", "issue_s")
+"""Node columns that hold times; all others hold whole numbers."""
 
 
 def compress(dependencies: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:

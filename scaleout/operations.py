@@ -130,6 +130,10 @@ _CONVOLUTION = Operation(
 )
 _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
+_HEADS = Operation(
+    Family.ROWS, ("batch", "heads", "seq", "head_dim"), counts.no_flops,
+    counts.per_point("batch", "heads", "seq", "head_dim", items=2),
+)  # fmt: skip
 _BAG = ("batch", "tables", "dim", "pooling")
 _ROUTED = ("tokens", "hidden", "topk")
 _SCORES = ("tokens", "experts", "topk")
@@ -216,6 +220,10 @@ OPERATIONS: Mapping[str, Operation] = {
         counts.expert_scores_bytes(2),
         "moe_router_64_experts",
     ),
+    # What PyTorch copies where heads are cut out of one product and backward puts their gradients side by side again:
+    # queries', keys' and values' gradients into one tensor, heads first, then that one into the product's layout.
+    "heads_cat": _HEADS,
+    "heads_to_rows": _HEADS,
     # Element by element; `elements` counts the result.
     "add": _elementwise(3),
     "mul_scalar": _elementwise(2),

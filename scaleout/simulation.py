@@ -175,7 +175,11 @@ def _tasks(
     if shared is not None:
         _share_devices(laid, meetings, shared)
     priorities = [priority for graph in job.graphs for priority in graph.priority.tolist()]
-    tasks = Tasks(duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires)
+    issue_s = np.concatenate([graph.issue_s for graph in job.graphs]).tolist()
+    tasks = Tasks(
+        duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires,
+        issue_s if any(issue_s) else (),
+    )  # fmt: skip
     return tasks, algorithms
 
 

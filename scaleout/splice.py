@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.graph import NEUTRAL, NONE, ExecutionGraph, Ints
+from scaleout.graph import FLOAT_COLUMNS, NEUTRAL, NONE, ExecutionGraph, Ints
 from scaleout.operations import Kernel
 
 
@@ -83,7 +83,7 @@ class Splice:
             given = part.columns.get(name)
             own = getattr(part.graph, name)
             parts.append(own if given is None else np.broadcast_to(np.asarray(given, np.int64), len(own)))
-        return np.concatenate(parts) if parts else np.zeros(0, np.float64 if name == "duration_s" else np.int64)
+        return np.concatenate(parts) if parts else np.zeros(0, np.float64 if name in FLOAT_COLUMNS else np.int64)
 
 
 def interleave(first: ExecutionGraph, second: ExecutionGraph) -> tuple[ExecutionGraph, Ints, Ints]:

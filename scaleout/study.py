@@ -13,6 +13,7 @@ from scaleout.contention import Contention, contention_of
 from scaleout.device import Device, load_device
 from scaleout.efficiency import Efficiency, Fit, efficiency, fit
 from scaleout.generators import generate
+from scaleout.host import issue
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
@@ -112,6 +113,7 @@ def compare(
     placement: str | Sequence[int] = "linear",
     injection_bytes_per_s: float | None = None,
     contention: bool = True,
+    host: str = "none",
 ) -> Comparison:
     """Simulate a workload under several schedules.
 
@@ -136,6 +138,8 @@ def compare(
     contention : bool
         Whether kernels and collectives that run at the same time take SMs and memory from each other, where the
         network's library says how much.
+    host : str
+        How the host issues a step, a name in `host.HOSTS`.
 
     Raises
     ------
@@ -149,7 +153,7 @@ def compare(
     topology = load_topology(topology) if isinstance(topology, str) else topology
     check_ranks(topology, workload.num_ranks)
     comparison = compare_program(
-        time_kernels(generate(workload), device),
+        issue(time_kernels(generate(workload), device), device, host=host),
         topology=topology,
         device=device.name,
         schedules=schedules or workload.schedules or DEFAULT_SCHEDULES,

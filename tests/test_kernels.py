@@ -296,7 +296,7 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    assert len(TABLE.provenance) == len(H200.kernel_files) == 3
+    assert len(TABLE.provenance) == len(H200.kernel_files) == 4
     for provenance in TABLE.provenance:
         assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(provenance)
     assert all(dtype in ITEM_BYTES for _, dtype in TABLE.rows)

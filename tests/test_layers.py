@@ -17,11 +17,11 @@ LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
     device interpolation kernel_guesses kernel_models kernel_table kernels
-    graph splice program timing transport fabric dimension wiring faults topology what_if peers placement
+    graph splice program timing host transport fabric dimension wiring faults topology what_if peers placement
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory schedule operators network
     contention engine fold job message result simulation analysis pipeline_timeline efficiency study plans
-    astra_result astra_physical validate measure timeline plot heat_map pipeline_plot report describe cli
+    astra_result astra_physical validation measure timeline plot heat_map pipeline_plot parity_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 
@@ -29,7 +29,7 @@ LAYERS = tuple(
 HOMES = {
     "click": ("cli",),
     "rich": ("cli",),
-    "matplotlib": ("plot", "heat_map", "pipeline_plot"),
+    "matplotlib": ("plot", "heat_map", "pipeline_plot", "parity_plot"),
     "google": ("chakra",),
     "torch": ("measure",),
     "numba": ("network",),

@@ -15,6 +15,7 @@ from scaleout.cli.list import list_names
 from scaleout.cli.run import run
 from scaleout.cli.show import show
 from scaleout.cli.trace import trace
+from scaleout.cli.validate import validate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +27,7 @@ def scaleout() -> None:
     """
 
 
-for verb in (run, collective, trace, astra, list_names, show):
+for verb in (run, collective, trace, astra, list_names, show, validate):
     scaleout.add_command(verb)
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     metavar="KIND=NAME",
     help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
 )
+@click.option("--host", default="none", show_default=True, help="How the host issues a step: none (at once) or eager.")
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
 @click.option(
@@ -74,6 +75,7 @@ def run(
     network: str,
     injection: str | None,
     contention: bool,
+    host: str,
     degrade: tuple[str, ...],
     broken: tuple[str, ...],
     slow: tuple[str, ...],
@@ -109,11 +111,14 @@ def run(
             schedules=schedules,
             algorithms=chosen,
             network=network,
+            host=host,
             placement=placement,
             injection_bytes_per_s=limit,
             contention=contention,
         )
     else:
+        if host != "none":
+            raise ConfigError("--host is for workloads: a trace's kernels say when they ran; leave it out")
         if settings:
             raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
         program, cluster, traced_on = _load_trace(str(trace_path), topology, device)

@@ -64,9 +64,22 @@ def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
         bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens,
     )  # fmt: skip
     tape.keep(workload.local_tokens * (width + 2 * kv_width))
+    if workload.layout_copies and workload.mode == "training":
+        tape.push(partial(_put_together, tape, heads))
     if workload.rotary:
         x = pointwise(tape, x, "rope_fwd_unfused", "rope_bwd", tokens=workload.local_tokens, hidden=width + kv_width)
     return x
+
+
+def _put_together(tape: Tape, heads: Heads, dy: int) -> int:
+    """Copy the gradients of queries, keys and values side by side, and then into the layout of the product."""
+    workload = heads.workload
+    for op in ("heads_cat", "heads_to_rows"):
+        dy = tape.kernel(
+            op, dy, batch=workload.microbatch_size, heads=heads.heads + 2 * heads.kv_heads,
+            seq=workload.local_sequence, head_dim=workload.head_dim,
+        )  # fmt: skip
+    return dy
 
 
 def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:

@@ -81,8 +81,13 @@ class Stage:
         self.rank = Rank(workload, self.axes, tied=[] if workload.tied_embedding and self.first and self.last else None)
         gradients = None
         if workload.mode == "training":
-            copied = (workload.gradient_dtype or workload.dtype) if workload.copied_buckets else ""
-            gradients = Gradients(workload.gradient_bucket, workload.gradient_bytes, copied=copied)
+            dtype = workload.gradient_dtype or workload.dtype
+            gradients = Gradients(
+                workload.gradient_bucket,
+                workload.gradient_bytes,
+                copied=dtype if workload.copied_buckets else "",
+                copies=dtype if workload.layout_copies else "",
+            )
         self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients)
         output = forward(self.tape, self.rank, self.layers, first=self.first, last=self.last)
         self.forward = Part(self.tape.graph.build(), output)

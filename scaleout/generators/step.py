@@ -231,7 +231,8 @@ class Finish:
             self._chain_kernel("mul_scalar", elements=self._owned())
         if workload.optimizer == "adamw":
             self.graph.phase = "optimizer"
-            self._chain_kernel("adamw_fused", parameters=self._owned(), dtype="fp32")
+            dtype = "fp32" if workload.master_weights else workload.dtype
+            self._chain_kernel("adamw_fused", parameters=self._owned(), dtype=dtype)
         if workload.zero in (1, 2):
             self._gather()
         return self.graph.build()

@@ -104,6 +104,8 @@ class Gradients:
         Reductions are put off into this list, if there is one: in a pipeline other ranks wait for what comes next.
     final : list of int
         The nodes.
+    copies : str
+        Data type of the gradients, if they are copied into the buffers that are reduced; empty if not.
     """
 
     bucket_bytes: float
@@ -113,6 +115,7 @@ class Gradients:
     copied: str = ""
     put_off: list[Reduction] | None = None
     final: list[int] = field(default_factory=list)
+    copies: str = ""
 
     def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
@@ -121,16 +124,29 @@ class Gradients:
             gradient = graph.compute(add, after=(gradient,), name="accumulate_gradient")
         if not self.reduces:
             return
+        sharing = bucket.sharing
+        if self._copies_in(sharing):
+            scale = kernel("mul_scalar", dtype=self.copies, elements=num_parameters)
+            gradient = graph.compute(scale, after=(gradient,), name="gradient_into_bucket")
         bucket.nodes.append(gradient)
         bucket.size_bytes += num_parameters * self.item_bytes
         if bucket.size_bytes >= self.bucket_bytes:
             self.flush(graph, bucket)
+
+    def _copies_in(self, sharing: Sharing) -> bool:
+        """Whether each gradient is scaled into its bucket: where that holds several, and is not copied whole."""
+        if not self.copies or self.copied or sharing.sharded:
+            return False
+        return sharing.degree > 1 and self.bucket_bytes > self.item_bytes
 
     def flush(self, graph: GraphBuilder, bucket: Bucket) -> None:
         """Reduce what a bucket holds over its group, if anybody shares it."""
         if not bucket.nodes:
             return
         sharing, size_bytes = bucket.sharing, bucket.size_bytes
+        if self.copies and sharing.sharded:
+            copy = kernel("clone", dtype=self.copies, elements=size_bytes // self.item_bytes)
+            bucket.nodes = [graph.compute(copy, after=bucket.nodes, name="gradients_copy_in")]
         steps = []
         if sharing.degree > 1:
             steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
@@ -215,6 +231,10 @@ class Tape:
         """Add one kernel of the tape's data type, and return its index."""
         waits, self.page.waits = self.page.waits, ()
         return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=(*after, *waits), name=name)
+
+    def aside(self, op: str, after: int, *, name: str, **shape: int) -> int:
+        """Add a kernel that does not wait for what the next one of the layers does, and return its index."""
+        return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=(after,), name=name)
 
     def push(self, action: Action) -> None:
         """Remember what backward does here."""

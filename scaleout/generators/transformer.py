@@ -158,13 +158,21 @@ class Units:
         for bucket in self.rank.buckets:
             size_bytes = parameters.get(bucket.name, 0) * tape.item_bytes
             if size_bytes and bucket.sharing.degree > 1:
-                gathers.append(
-                    tape.graph.collective(
-                        "all_gather", size_bytes, group=bucket.sharing.group, after=(after,),
-                        name="parameters_all_gather", priority=URGENT,
-                    )
-                )  # fmt: skip
+                gathers.append(self._gather_bucket(tape, bucket, size_bytes, after))
         tape.page.waits += tuple(gathers)
+
+    def _gather_bucket(self, tape: Tape, bucket: Bucket, size_bytes: int, after: int) -> int:
+        """Gather the parameters of a bucket; where eager FSDP copies, through a buffer that it fills and empties."""
+        degree, elements = bucket.sharing.degree, size_bytes // tape.item_bytes
+        if self.rank.workload.layout_copies:
+            after = tape.aside("clone", after, name="parameters_copy_in", elements=-(-elements // degree))
+        gather = tape.graph.collective(
+            "all_gather", size_bytes, group=bucket.sharing.group, after=(after,),
+            name="parameters_all_gather", priority=URGENT,
+        )  # fmt: skip
+        if not self.rank.workload.layout_copies:
+            return gather
+        return tape.aside("clone", gather, name="parameters_copy_out", elements=elements)
 
 
 def _layer(tape: Tape, x: int, rank: Rank, number: int) -> int:

@@ -141,6 +141,20 @@ def _permute_rows(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: x[order]
 
 
+def _heads_cat(s: Sizes, dtype: torch.dtype) -> Call:
+    """Queries, keys and values, a third of the heads each, along the last dimension, as a split is undone."""
+    heads = s["heads"] // 3
+    of = (s["seq"], s["batch"], heads, s["head_dim"])  # as attention leaves gradients of a sequence-first layer
+    parts = [random(*of, dtype=dtype).permute(1, 2, 0, 3) for _ in range(3)]
+    return lambda: torch.cat(parts, dim=-1)
+
+
+def _heads_to_rows(s: Sizes, dtype: torch.dtype) -> Call:
+    """From heads first to sequence first, the layout in which the product made them."""
+    x = random(s["batch"], s["heads"] // 3, s["seq"], 3 * s["head_dim"], dtype=dtype)
+    return lambda: x.permute(2, 0, 1, 3).contiguous()
+
+
 def _sgd(s: Sizes, dtype: torch.dtype) -> Call:
     weight, gradient = (random(s["parameters"], dtype=dtype) for _ in range(2))
     return lambda: weight.add_(gradient, alpha=-1e-6)
@@ -171,6 +185,8 @@ MAKERS: Mapping[str, Maker] = {
     "moe_repeat_topk": _repeat_top_k,
     "moe_sum_topk": _sum_top_k,
     "moe_permute_rows": _permute_rows,
+    "heads_cat": _heads_cat,
+    "heads_to_rows": _heads_to_rows,
     "add": _pointwise(torch.add, inputs=2),
     "mul_scalar": _pointwise(lambda x: x * 1.5),
     "clone": _pointwise(torch.clone),

@@ -193,7 +193,7 @@ class _Rewrite:
             for name, value in change.items():
                 if name != "name":
                     columns[name][node] = value
-        for name in ("kind", "collective", "group", "peer", "tag", "phase", "microbatch", "stage"):
+        for name in ("kind", "collective", "group", "peer", "tag", "phase", "issue_s", "microbatch", "stage"):
             columns[name] = getattr(graph, name)[self.origin]
         offsets, flat = compress(self.dependencies)
         return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=flat, **columns)

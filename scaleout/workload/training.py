@@ -48,6 +48,11 @@ class Training(Parallel):
     reshard_after_forward: bool = Field(default=True, description="zero 3: gather parameters again for backward")
     prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
     context_exchange: Literal["ring", "all_gather"] = "ring"
+    layout_copies: bool = Field(
+        default=False,
+        description="copies of PyTorch's eager layers: heads' gradients side by side; gradients into buckets, those of "
+        "a single element left out; shards into and out of the buffers of FSDP",
+    )
 
     optimizer: Literal["adamw", "none"] = "adamw"
     master_weights: bool = Field(default=True, description="keep fp32 parameters where the model's are of 16 bits")

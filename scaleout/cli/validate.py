@@ -1,0 +1,100 @@
+"""`scaleout validate`: predictions held against measured runs."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scaleout.cli.options import json_option
+
+if TYPE_CHECKING:
+    from scaleout.validation import Accuracy, Comparison
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--table", metavar="ID", help="Read one table of a file that holds several.")
+@click.option("--device", metavar="D", help="Device that the rows were measured on, instead of the one that they name.")
+@click.option("--topology", metavar="T", help="Topology that they were measured on, instead of the one that they name.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write the rows (JSON) and a parity plot here."
+)
+@json_option
+def validate(
+    files: tuple[Path, ...],
+    table: str | None,
+    device: str | None,
+    topology: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict the measured runs of FILES, one JSON object a line, and say how far off the predictions are.
+
+    A row describes its run: {"workload": "llama-3-8b", "changes": {"data_parallel": 8}, "topology": "dgx-h200-1",
+    "device": "h200", "schedule": "overlap", "measured_us": 812345}; or it is one of the kinds that scaleout measured
+    itself. Rows that cannot be predicted are listed with the reason, and count against the coverage.
+    """
+    from scaleout.validation import compare_files
+
+    comparison = compare_files(files, table=table, device=device, topology=topology)
+    written = _write(comparison, output)
+    if as_json:
+        click.echo(json.dumps(comparison.summary(), indent=2))
+        return
+    _print(comparison)
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
+
+
+def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
+    if output is None:
+        return []
+    from scaleout.parity_plot import draw_parity
+
+    output.mkdir(parents=True, exist_ok=True)
+    summary, picture = output / "validation.json", output / "parity.png"
+    summary.write_text(json.dumps(comparison.summary(), indent=2) + "\n", encoding="utf-8")
+    draw_parity(comparison, picture)
+    return [(summary, "all rows, and how good each family is"), (picture, "predicted against measured")]
+
+
+def _print(comparison: "Comparison") -> None:
+    from scaleout.cli.console import print_table
+    from scaleout.units import format_seconds
+
+    print_table(
+        "measured and predicted",
+        ("row", "run", "measured", "predicted", "error"),
+        [
+            [
+                row.id,
+                row.name or row.family,
+                "-" if row.measured_s is None else format_seconds(row.measured_s),
+                f"not predicted: {row.reason}" if row.predicted_s is None else format_seconds(row.predicted_s),
+                "-" if row.error is None else f"{row.error:+.1%}",
+            ]
+            for row in comparison.rows
+        ],
+        left=2,
+    )
+    families = comparison.families
+    rows = [[name, *_cells(accuracy)] for name, accuracy in families.items()]
+    if len(families) > 1:
+        rows.append(["all", *_cells(comparison.accuracy)])
+    print_table(
+        "how good the predictions are",
+        ("family", "rows", "predicted", "mean", "median", "90% within", "worst", "bias"),
+        rows,
+    )
+
+
+def _cells(accuracy: "Accuracy") -> list[str]:
+    errors = (
+        f"{accuracy.mean_absolute_error:.1%}",
+        f"{accuracy.median_absolute_error:.1%}",
+        f"{accuracy.p90_absolute_error:.1%}",
+        f"{accuracy.worst:+.1%}",
+        f"{accuracy.bias:+.1%}",
+    )
+    return [str(accuracy.num_rows), str(accuracy.predicted), *(errors if accuracy.predicted else ["-"] * 5)]

@@ -1,0 +1,107 @@
+"""Rows of one thing alone: a collective, or a workload that the row itself describes.
+
+`bytes` of a collective is the whole tensor on a rank, as `collectives.convention` says. Collectives that the host
+launched one after another take at least what it spends on a launch; those of a CUDA graph do not.
+
+A row of any file may describe a run of its own:
+
+    {"workload": "llama-3-8b", "changes": {"data_parallel": 8}, "topology": "dgx-h200-1", "device": "h200",
+     "schedule": "overlap", "host": "eager", "measured_us": 812345.0}
+
+`workload` is a name, a file, or an object with the keys of a workload's file; `measured`, such as "812 ms", may stand
+in place of `measured_us`; `changes`, `schedule` (baseline), `host` (none) and `network` (alpha_beta) may be left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from scaleout.collectives import KINDS
+from scaleout.config import nearest
+from scaleout.errors import ConfigError
+from scaleout.host import HOSTS
+from scaleout.network.alpha_beta import collective_cost
+from scaleout.placement import place, place_alone
+from scaleout.units import SECONDS, parse
+from scaleout.validation.case import Case, Machine, case_of, workload_of
+from scaleout.validation.rows import Row
+from scaleout.workload import Workload, load_workload
+
+_NAMES = {"send_recv": "send"}
+"""Other names of collectives."""
+_KEYS = (
+    "id", "name", "note", "workload", "changes", "topology", "device", "schedule", "host", "network",
+    "measured", "measured_us",
+)  # fmt: skip
+"""Keys of a described run."""
+
+
+def collective(row: Row, machine: Machine) -> Case:
+    """A collective over the first ranks of a node; groups beside it do the same."""
+    given = row.word("collective", (*KINDS, *_NAMES))
+    kind, ranks, size_bytes = _NAMES.get(given, given), row.count("ranks"), row.number("bytes")
+    if ranks > machine.topology.num_ranks:
+        raise ConfigError(
+            f"{row.where}: {ranks} ranks are more than the {machine.topology.num_ranks} of topology "
+            f"{machine.topology.name!r}; give a larger one (--topology)"
+        )
+    graph = "graph" in row.source or "graph" in str(row.values.get("note", ""))
+
+    def predict_s() -> float:
+        topology = machine.topology
+        group = place_alone(topology, list(range(ranks))) if kind == "send" else place(topology, range(ranks))
+        cost_s = collective_cost(kind, size_bytes, group).time_s
+        if graph:
+            return cost_s
+        return max(cost_s - topology.startup_s, machine.device.host_launch_s.get("collective_loop", 0.0))
+
+    return Case(row.number("us") * 1e-6, predict_s)
+
+
+def described(row: Row, machine: Machine) -> Case:
+    """A run that the row describes itself."""
+    _check_keys(row)
+    measured_s = _measured_s(row)
+    options = {
+        "schedule": str(row.values.get("schedule", "baseline")),
+        "host": row.word("host", HOSTS) if "host" in row.values else "none",
+        "network": str(row.values.get("network", "alpha_beta")),
+    }
+    microseconds = replace(row, values={**row.values, "measured_us": measured_s * 1e6})
+    return case_of(_workload(row, machine), microseconds, machine, measured="measured_us", **options)
+
+
+def _measured_s(row: Row) -> float:
+    if "measured" not in row.values:
+        return row.number("measured_us") * 1e-6
+    try:
+        seconds = parse(row.values["measured"], SECONDS)
+    except ConfigError as error:
+        raise ConfigError(f"{row.where}: measured: {error}") from None
+    if not seconds > 0:
+        raise ConfigError(f"{row.where}: measured is {row.values['measured']!r}; give a time above zero")
+    return seconds
+
+
+def _workload(row: Row, machine: Machine) -> Workload:
+    given, changes = row.values["workload"], row.values.get("changes", {})
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"{row.where}: changes is {changes!r}; give an object of a workload's keys")
+    if isinstance(given, Mapping):
+        return workload_of({**given, **changes}, row, machine)
+    try:
+        return load_workload(str(given), changes)
+    except ConfigError as error:
+        raise ConfigError(f"{row.where}: {error}") from None
+
+
+def _check_keys(row: Row) -> None:
+    """Refuse keys of a described run that mean nothing.
+
+    Raises
+    ------
+    ConfigError
+        With the nearest key that does.
+    """
+    for key in row.values:
+        if key not in _KEYS:
+            raise ConfigError(f"{row.where}: unknown key {key!r}; {nearest(key, _KEYS)}")

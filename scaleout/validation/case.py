@@ -1,0 +1,165 @@
+"""What a row becomes: something that can be simulated, on a machine, beside the time that was measured.
+
+Knows no format of rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scaleout.config import nearest, validate
+from scaleout.contention import contention_of
+from scaleout.device import Device, load_device
+from scaleout.dimension import Dimension
+from scaleout.errors import ConfigError
+from scaleout.generators import generate
+from scaleout.host import issue
+from scaleout.program import Program
+from scaleout.schedule import apply_schedule
+from scaleout.simulation import simulate
+from scaleout.timing import time_kernels
+from scaleout.topology import Topology, load_topology
+from scaleout.validation.rows import Row
+from scaleout.workload import KINDS, Workload
+
+
+class NoModelError(Exception):
+    """A row that scaleout has no model of; the message is the reason."""
+
+
+MACHINES = {
+    "NVIDIA H200": ("h200", "h200-node-4"),
+    "NVIDIA A100": ("a100-80g", "a100-node-8"),
+}
+"""A GPU, as its driver calls it, to the device and the topology of a node of them."""
+
+_CUTS = {"ring": "mesh", "mesh": "mesh", "switch": "switch", "fully_connected": "fully_connected"}
+"""Kind of dimension to the kind of a part of its line."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run was measured on."""
+
+    device: Device
+    topology: Topology
+
+    def of(self, ranks: int) -> "Machine":
+        """Return the part of the machine that so many of its first ranks are."""
+        return replace(self, topology=first_ranks(self.topology, ranks))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to predict: the time that was measured, and what predicts it in seconds."""
+
+    measured_s: float
+    predict_s: Callable[[], float]
+
+
+def simulated(
+    row: Row,
+    program: Program,
+    machine: Machine,
+    *,
+    measured: str = "step_us",
+    schedule: str = "baseline",
+    host: str = "eager",
+    network: str = "alpha_beta",
+) -> Case:
+    """Return the case of a program on as many of the machine's ranks as it has; see `scaleout.study.compare`."""
+
+    def predict_s() -> float:
+        device, topology = machine.device, machine.of(program.num_ranks).topology
+        timed = issue(time_kernels(program, device), device, host=host)
+        contention = contention_of(device, topology)
+        return simulate(apply_schedule(timed, schedule), topology, network=network, contention=contention).makespan_s
+
+    return Case(row.number(measured) * 1e-6, predict_s)
+
+
+def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:
+    """Return the machine that a row names, or that its file's environment does; `device` and `topology` go first.
+
+    Raises
+    ------
+    ConfigError
+        If none is named, or it is not known.
+    """
+    device, topology = device or row.values.get("device"), topology or row.values.get("topology")
+    if device is None or topology is None:
+        if not row.gpu:
+            raise ConfigError(
+                f"{row.where}: no machine is named; add the keys device and topology to the row, or give --device "
+                f"and --topology"
+            )
+        if row.gpu not in MACHINES:
+            raise ConfigError(
+                f"{row.where}: unknown machine {row.gpu!r} in environment.json beside the file; "
+                f"{nearest(row.gpu, MACHINES)}, or give --device and --topology"
+            )
+        device, topology = device or MACHINES[row.gpu][0], topology or MACHINES[row.gpu][1]
+    try:
+        return Machine(load_device(str(device)), load_topology(str(topology)))
+    except ConfigError as error:
+        raise ConfigError(f"{row.where}: {error}") from None
+
+
+def first_ranks(topology: Topology, ranks: int) -> Topology:
+    """Return the topology of the first ranks of a larger one: whole inner dimensions, and part of the next.
+
+    A part of a ring is a line, and ports of a switch are as fast as before.
+
+    Raises
+    ------
+    ConfigError
+        If so many ranks are no such part, or more than there are.
+
+    >>> from scaleout.topology import load_topology
+    >>> first_ranks(load_topology("h200-node-4"), 2).num_ranks
+    2
+    """
+    if ranks == topology.num_ranks:
+        return topology
+    dimensions: list[Dimension] = []
+    left = ranks
+    for dimension in topology.dimensions:
+        if left % dimension.size == 0 and left >= dimension.size:
+            dimensions.append(dimension)
+            left //= dimension.size
+        elif left <= dimension.size and dimension.kind in _CUTS:
+            dimensions.append(replace(dimension, kind=_CUTS[dimension.kind], size=left))
+            left = 1
+        if left == 1:
+            return replace(topology, dimensions=tuple(dimensions), name=f"{topology.name}[0:{ranks}]")
+    raise ConfigError(
+        f"topology {topology.name!r} has {topology.num_ranks} ranks, of which {ranks} are no part that is known; "
+        f"give a topology of {ranks} ranks (--topology)"
+    )
+
+
+def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> Workload:
+    """Build the workload of a row.
+
+    Raises
+    ------
+    ConfigError
+        If its keys do not fit each other; the message names the row.
+    """
+    whole = {
+        "name": row.id,
+        "description": "a measured run",
+        "source": row.where,
+        "topology": machine.topology.name,
+        "device": machine.device.name,
+        **values,
+    }
+    kind = whole.get("kind")
+    if kind not in KINDS:
+        raise ConfigError(f"{row.where}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
+    return validate(KINDS[kind], whole, where=row.where)
+
+
+def case_of(workload: Workload, row: Row, machine: Machine, **options: Any) -> Case:
+    """Return the case of a workload; options are those of `simulated`."""
+    return simulated(row, generate(workload), machine, **options)

@@ -1,0 +1,193 @@
+"""Rows to predictions beside what was measured, and to how good they are, by family.
+
+A row that no family knows, or that its family has no model of, is kept with the reason: it counts against coverage.
+A row that a family knows but that lacks a key, or holds a value that cannot be, is an error.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scaleout.errors import ConfigError, GraphError, SimulationError
+from scaleout.validation import alone, direct, steps
+from scaleout.validation.accuracy import Accuracy, accuracy_of
+from scaleout.validation.case import Case, Machine, NoModelError, machine_of
+from scaleout.validation.rows import Row, read_rows
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that are read alike.
+
+    Attributes
+    ----------
+    name : str
+        For tables.
+    knows : callable
+        Whether a row is of the family.
+    case : callable
+        From a row and its machine to something to predict; raises `NoModelError` where there is no model.
+    """
+
+    name: str
+    knows: Callable[[Row], bool]
+    case: Callable[[Row, Machine], Case]
+
+
+def _named(*starts: str) -> Callable[[Row], bool]:
+    return lambda row: row.name.startswith(starts)
+
+
+def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
+    def case(row: Row, machine: Machine) -> Case:
+        raise NoModelError(reason)
+
+    return case
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("described run", lambda row: "workload" in row.values, alone.described),
+    Family(
+        "fused kernels", lambda row: "fused_us" in row.values, _no_model("no model of this fused kernel's own slices")
+    ),
+    Family(
+        "host", lambda row: row.name == "host_launch", _no_model("a cost of the host, which is given and not predicted")
+    ),
+    Family(
+        "kernels",
+        lambda row: "op" in row.values,
+        _no_model("the device's own table; `scaleout show` says how well its kernels predict each other"),
+    ),
+    Family("transformer", _named("transformer_"), steps.tensor_parallel),
+    Family("data parallel", _named("dp_", "fsdp"), steps.data_parallel),
+    Family("hybrid", _named("hybrid_"), steps.hybrid),
+    Family("pipeline", lambda row: row.name == "pipeline", steps.pipeline),
+    Family("pipeline stage", lambda row: row.name == "pipeline_stage", steps.pipeline_stage),
+    Family(
+        "mixture of experts",
+        lambda row: row.name.startswith("moe_") and "topk" in row.values,
+        direct.mixture_of_experts,
+    ),
+    Family("DLRM", _named("dlrm_"), steps.dlrm),
+    Family(
+        "DLRM", lambda row: row.name == "embedding_all_to_all" and "step_us" in row.values, steps.embedding_exchange
+    ),
+    Family("chunked overlap", _named("gemm_then_collective"), direct.chunked),
+    Family("async TP", lambda row: row.name == "all_gather_then_matmul", direct.gather_then_product),
+    Family("async TP", _named("async_tp"), _no_model("no model of copies through symmetric memory beside products")),
+    Family(
+        "contention",
+        lambda row: row.name == "contention",
+        _no_model("no model of kernels and collectives that share a device"),
+    ),
+    Family("collectives", lambda row: "collective" in row.values, alone.collective),
+)
+"""Families, the first that knows a row takes it."""
+
+
+def family_of(row: Row) -> Family | None:
+    """Return the family of a row; None if there is none."""
+    return next((family for family in FAMILIES if family.knows(row)), None)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row: what was measured and, unless there is a reason why not, what is predicted."""
+
+    id: str
+    name: str
+    family: str
+    measured_s: float | None
+    predicted_s: float | None
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """``predicted / measured - 1``."""
+        if self.measured_s is None or self.predicted_s is None:
+            return None
+        return self.predicted_s / self.measured_s - 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows of some files."""
+
+    rows: tuple[Compared, ...]
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Of all rows."""
+        return _accuracy(self.rows)
+
+    @property
+    def families(self) -> dict[str, Accuracy]:
+        """Of each family's rows."""
+        names = dict.fromkeys(row.family for row in self.rows)
+        return {name: _accuracy([row for row in self.rows if row.family == name]) for name in names}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values, as `scaleout validate --json` prints them; what is not known is null."""
+        rows = [
+            {
+                "id": row.id,
+                "measured_us": None if row.measured_s is None else row.measured_s * 1e6,
+                "predicted_us": None if row.predicted_s is None else row.predicted_s * 1e6,
+                "error": row.error,
+                **({"reason": row.reason} if row.reason else {}),
+            }
+            for row in self.rows
+        ]
+        families = {name: _plain(accuracy) for name, accuracy in self.families.items()}
+        return {"rows": rows, **_plain(self.accuracy), "families": families}
+
+
+def _accuracy(rows: Sequence[Compared]) -> Accuracy:
+    return accuracy_of([row.error for row in rows if row.error is not None], num_rows=len(rows))
+
+
+def _plain(accuracy: Accuracy) -> dict[str, Any]:
+    values = {**asdict(accuracy), "coverage": accuracy.coverage}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def compare_files(
+    paths: Sequence[Path], *, table: str | None = None, device: str | None = None, topology: str | None = None
+) -> Comparison:
+    """Predict all rows of some files.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+    table : str, optional
+        The table to read, where the files hold tables.
+    device, topology : str, optional
+        The machine, instead of the one that rows or their file's environment name.
+
+    Raises
+    ------
+    ConfigError
+        If a file or row cannot be read, or names a machine that is not known; the message says which.
+    """
+    rows = [row for path in paths for row in read_rows(path, table=table)]
+    return Comparison(tuple(_compare(row, device, topology) for row in rows))
+
+
+def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
+    family = family_of(row)
+    if family is None:
+        return Compared(row.id, row.name, row.source, None, None, "rows of this kind are not known")
+    measured_s = None
+    try:
+        case = family.case(row, machine_of(row, device=device, topology=topology))
+        measured_s = case.measured_s
+        return Compared(row.id, row.name, family.name, measured_s, case.predict_s())
+    except NoModelError as reason:
+        return Compared(row.id, row.name, family.name, measured_s, None, str(reason))
+    except (GraphError, SimulationError) as error:
+        return Compared(row.id, row.name, family.name, measured_s, None, str(error))
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(row.where) else f"{row.where}: {text}") from None

@@ -1,0 +1,131 @@
+"""The host: when it has issued each node, worked by hand; laws over random workloads; what it refuses."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout import analysis
+from scaleout.device import load_device
+from scaleout.engine import run
+from scaleout.errors import ConfigError
+from scaleout.generators import generate
+from scaleout.graph import GraphBuilder
+from scaleout.host import issue
+from scaleout.operations import kernel
+from scaleout.program import GroupFamily, Program
+from scaleout.schedule import apply_schedule
+from scaleout.simulation import simulate
+from scaleout.study import compare
+from scaleout.timing import time_kernels
+from scaleout.topology import load_topology
+from scaleout.workload import load_workload
+from tests.test_engine import tasks
+
+H200 = load_device("h200")
+NODE = load_topology("h200-node-4")
+US = 1e-6
+
+
+def program_of(graph, ranks=4):
+    world = GroupFamily("world", (tuple(range(ranks)),))
+    return time_kernels(Program("hand", (graph.build(),), np.zeros(ranks, np.int64), (world,)), H200)
+
+
+def small_layers(count, *, phase="layers_forward"):
+    graph = GraphBuilder(phase)
+    node = graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024))
+    for _ in range(count - 1):
+        node = graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024), after=(node,))
+    return graph
+
+
+def test_the_clock_holds_a_task_back_until_it_is_issued():
+    # 1 could start at 1 and is issued at 5; 2 follows on the stream, and 3 on another one is issued at 2.
+    given_tasks = replace(tasks([1.0, 1.0, 1.0, 4.0], stream=[0, 0, 0, 1]), issue_s=[0.0, 5.0, 5.5, 2.0])
+    times = run(given_tasks)
+    assert times.start_s.tolist() == [0, 5, 6, 2]
+    assert times.cause.tolist()[1:3] == [-1, 1]
+
+
+def test_a_later_task_that_is_issued_overtakes_none_before_it_on_its_stream():
+    """On one stream the host issues in order, and so they run in order."""
+    times = run(replace(tasks([1.0] * 3), issue_s=[2.0, 4.0, 6.0]))
+    assert times.start_s.tolist() == [2, 4, 6]
+
+
+def test_a_step_of_small_kernels_takes_as_long_as_its_calls():
+    calls = 50
+    result = simulate(issue(program_of(small_layers(calls)), H200, host="eager"), NODE)
+    per_call_s = H200.host_launch_s["gelu_no_grad"]
+    last_s = float(result.timelines[0].duration_s[-1])
+    assert result.makespan_s == pytest.approx(calls * per_call_s + last_s)
+    segments = analysis.critical_path(result)
+    assert segments[0].name == "host"
+    assert all(one.end_s == two.start_s for one, two in pairwise(segments))
+    assert segments[0].start_s == 0
+    assert segments[-1].end_s == result.makespan_s
+
+
+def test_calls_by_hand():
+    """Forward, then backward, which has to be started; a node of no kernel is no call."""
+    graph = GraphBuilder("layer_forward")
+    product = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
+    sent = graph.collective("all_reduce", 1024, group=0, after=(product,))
+    other = graph.compute(kernel("softmax_fwd", dtype="bf16", tokens=8, keys=8), after=(sent,))
+    pause = graph.add((other,), name="pause", duration_s=0.0)
+    graph.phase = "layer_backward"
+    graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64), after=(pause,))
+    launch = H200.host_launch_s
+    calls = [launch["gemm_forward"], launch["all_reduce_forward"], launch["pointwise_forward"], 0.0]
+    calls.append(launch["gemm_backward"] + launch["start_backward"])
+    plain = program_of(graph)
+    issued = issue(plain, H200, host="eager")
+    assert issued.graphs[0].issue_s == pytest.approx(np.cumsum(calls))
+    gaps = issued.graphs[0].duration_s - plain.graphs[0].duration_s
+    assert gaps[[0, 2, 4]] == pytest.approx(H200.launch_gap_s)
+    assert gaps[3] == 0
+
+
+def test_each_microbatch_starts_its_own_backward():
+    job = load_workload("gpt-3", {"layers": 8, "pipeline_parallel": 4, "tensor_parallel": 1, "batch_per_replica": 4,
+                                  "microbatch": 1, "data_parallel": 1})  # fmt: skip
+    graph = issue(time_kernels(generate(job), H200), H200, host="eager").graphs[0]
+    costs = np.diff(graph.issue_s, prepend=0.0)
+    assert (costs >= H200.host_launch_s["start_backward"]).sum() == 4
+
+
+@given(host=st.sampled_from(["none", "eager"]), schedule=st.sampled_from(["baseline", "overlap", "fused"]))
+def test_folded_and_unfolded_agree_and_the_host_only_holds_up(host, schedule):
+    job = load_workload("llama-3-8b", {"layers": 2, "data_parallel": 2, "tensor_parallel": 2, "sequence": 128})
+    timed = time_kernels(generate(job), H200)
+    scheduled = apply_schedule(issue(timed, H200, host=host), schedule)
+    folded, unfolded = (simulate(scheduled, NODE, unfold=unfold) for unfold in (False, True))
+    assert folded.makespan_s == unfolded.makespan_s
+    for line in folded.timelines:
+        assert (line.start_s >= line.graph.issue_s).all()
+    if schedule == "baseline":  # one stream: no anomaly, so waiting for the host never helps
+        assert folded.makespan_s >= simulate(apply_schedule(timed, schedule), NODE).makespan_s
+
+
+def test_by_default_no_host_is_waited_for():
+    plain, eager = (
+        compare("dlrm-128", device="h200", schedules=["baseline"], **options).outcomes[0].makespan_s
+        for options in ({}, {"host": "eager"})
+    )
+    assert plain < eager
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "message"),
+    [
+        ("mi210", "eager", "device 'mi210' does not say what its host spends on a call"),
+        ("h200", "egaer", "unknown host 'egaer'; did you mean 'eager'?"),
+    ],
+)
+def test_what_is_refused(device, host, message):
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace("?", r"\?")):
+        issue(program_of(small_layers(2)), load_device(device), host=host)

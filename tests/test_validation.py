@@ -1,0 +1,198 @@
+"""Measured rows to predictions: what is read, what is said of rows that cannot be, and errors worked by hand."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.cli import scaleout
+from scaleout.errors import ConfigError
+from scaleout.study import compare
+from scaleout.topology import load_topology
+from scaleout.validation import accuracy_of, compare_files
+from scaleout.validation.case import first_ranks
+
+STEP = {
+    "name": "transformer_forward", "gpus": 4, "hidden": 512, "heads": 4, "layers": 2, "seq": 256, "batch": 1,
+    "mode": "tp", "dtype": "bf16", "step_us": 900.0,
+}  # fmt: skip
+ROWS = [
+    STEP,
+    {**STEP, "name": "transformer_forward_backward", "mode": "tp_sp"},
+    {**STEP, "gpus": 2},
+    *({**STEP, "mode": "dp", "name": name} for name in ("dp_compute_only", "dp_serial_allreduce_per_parameter")),
+    {**STEP, "mode": "dp", "name": "dp_ddp_overlap", "bucket_mb": 25},
+    {**STEP, "mode": "fsdp", "name": "fsdp2_fully_shard"},
+    {"kind": "hybrid_tp2_dp2", **{key: STEP[key] for key in STEP if key not in ("name", "mode")}, "variant": "tp_only"},
+    {"kind": "hybrid_tp2_dp2", "dtype": "bf16", "parameters_per_gpu": 10**6, "variant": "adamw_only", "step_us": 9.0},
+    {"kind": "pipeline", "schedule": "interleaved_1f1b", "stages": 4, "virtual": 2, "hidden": 512, "heads": 4,
+     "layers": 16, "seq": 256, "microbatch": 1, "microbatches": 8, "dtype": "bf16", "step_us": 9000.0},
+    {"kind": "pipeline_stage", "layers": 2, "hidden": 512, "seq": 256, "microbatch": 1, "forward_backward_us": 90.0},
+    *({"name": name, "gpus": 4, "hidden": 512, "ffn": 1024, "tokens": 256, "topk": 2, "chunks": 2, "dtype": "bf16",
+       "step_us": 700.0} for name in ("moe_forward", "moe_forward_backward")),
+    *({"name": name, "gpus": 4, "batch": 512, "tables_per_gpu": 2, "dim": 64, "pooling": 4, "top_layers": 3,
+       "mlp": 64, "dtype": "fp32", "step_us": 500.0}
+      for name in ("embedding_all_to_all", "dlrm_forward", "dlrm_forward_backward_allreduce")),
+    {"name": "gemm_then_collective_chunked", "gpus": 4, "M": 1024, "N": 512, "K": 256, "collective": "all_reduce",
+     "chunks": 4, "dtype": "bf16", "step_us": 100.0},
+    {"name": "all_gather_then_matmul", "gpus": 4, "M": 1024, "N": 512, "K": 256, "dtype": "bf16", "step_us": 50.0},
+    {"collective": "all_reduce", "ranks": 2, "bytes": 2**24, "us": 77.6},
+    {"collective": "send_recv", "ranks": 2, "bytes": 2**24, "us": 59.0, "note": "CUDA graph of 20"},
+    {"workload": "llama-3-8b", "changes": {"layers": 2, "sequence": 256, "data_parallel": 4}, "measured": "12 ms"},
+]  # fmt: skip
+"""One row of every kind that can be predicted."""
+
+UNKNOWN = [
+    {**STEP, "name": "async_tp_fused_all_gather_matmul"},
+    {"kind": "contention", "compute": "gemm", "compute_together_us": 3.0},
+    {"op": "gemm", "dtype": "bf16", "M": 1, "N": 2, "K": 3, "us": 4.0},
+    {**STEP, "name": "dp_by_pigeon"},
+    {"name": "resnet", "step_us": 3.0},
+    {**STEP, "name": "moe_forward", "ffn": 512, "tokens": 255, "topk": 2, "chunks": 2},
+]
+
+
+def write(folder, rows, *, gpu="NVIDIA H200"):
+    file = folder / "runs.jsonl"
+    file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    if gpu:
+        (folder / "environment.json").write_text(json.dumps({"gpu": gpu}))
+    return file
+
+
+def test_every_kind_of_row_is_predicted(tmp_path):
+    comparison = compare_files([write(tmp_path, ROWS)])
+    assert [row.reason for row in comparison.rows] == [""] * len(ROWS)
+    assert all(row.predicted_s > 0 for row in comparison.rows)
+    assert comparison.accuracy.coverage == 1
+
+
+@pytest.mark.parametrize("row", UNKNOWN, ids=lambda row: row.get("name") or row.get("kind") or row["op"])
+def test_a_row_that_cannot_be_predicted_is_kept_with_its_reason(tmp_path, row):
+    comparison = compare_files([write(tmp_path, [STEP, row])])
+    assert len(comparison.rows) == 2
+    assert comparison.rows[1].reason
+    assert comparison.rows[1].predicted_s is None
+    assert comparison.accuracy.coverage == 0.5
+
+
+def test_a_described_run_is_what_compare_says(tmp_path):
+    changes = {"layers": 2, "sequence": 256, "data_parallel": 4}
+    row = {"workload": "llama-3-8b", "changes": changes, "device": "h200", "topology": "h200-node-4",
+           "schedule": "overlap", "host": "eager", "measured_us": 1000.0}  # fmt: skip
+    (compared,) = compare_files([write(tmp_path, [row], gpu="")]).rows
+    expected_s = compare(
+        "llama-3-8b", changes=changes, device="h200", topology="h200-node-4", schedules=["overlap"], host="eager"
+    ).outcomes[0].makespan_s  # fmt: skip
+    assert compared.predicted_s == expected_s
+    assert compared.error == expected_s / 1e-3 - 1
+
+
+def test_layout_copies_and_the_host_make_a_step_longer():
+    sizes = {"layers": 2, "data_parallel": 4, "sequence": 2048, "optimizer": "none"}
+    plain, copies = (
+        compare("llama-3-8b", changes={**sizes, "layout_copies": which}, device="h200", topology="h200-node-4",
+                schedules=["baseline"]).outcomes[0].result
+        for which in (False, True)
+    )  # fmt: skip
+    assert copies.makespan_s > plain.makespan_s
+    counted = [
+        sum(graph.operation(node) == "heads_cat" for node in range(len(graph))) for graph in copies.program.graphs
+    ]
+    assert counted == [2]
+    assert copies.program.graphs[0].payload_bytes == plain.program.graphs[0].payload_bytes
+    assert copies.program.graphs[0].total_flops == plain.program.graphs[0].total_flops
+
+
+@given(st.lists(st.floats(-0.9, 9.0), min_size=1, max_size=30), st.integers(0, 5))
+def test_laws_of_accuracy(errors, more):
+    found = accuracy_of(errors, num_rows=len(errors) + more)
+    assert abs(found.bias) <= found.mean_absolute_error + 1e-12
+    assert found.median_absolute_error <= found.p90_absolute_error <= abs(found.worst)
+    assert found.worst in errors
+    assert found.coverage == len(errors) / (len(errors) + more)
+
+
+def test_accuracy_by_hand():
+    found = accuracy_of([0.1, -0.2, 0.0, 0.3], num_rows=5)
+    assert (found.mean_absolute_error, found.median_absolute_error, found.worst) == pytest.approx((0.15, 0.15, 0.3))
+    assert (found.bias, found.coverage) == pytest.approx((0.05, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("topology", "ranks", "shape"),
+    [("h200-node-4", 2, (2,)), ("h200-node-4", 1, (1,)), ("torus-8x16", 32, (8, 4)), ("torus-8x16", 4, (4,)),
+     ("dgx-h200-16", 8, (8,))],
+)  # fmt: skip
+def test_the_first_ranks_of_a_topology(topology, ranks, shape):
+    whole = load_topology(topology)
+    part = first_ranks(whole, ranks)
+    assert part.shape == shape
+    assert part.num_ranks == ranks
+    assert all(one.bytes_per_s == two.bytes_per_s for one, two in zip(part.dimensions, whole.dimensions, strict=False))
+
+
+def without(row, key):
+    return {name: value for name, value in row.items() if name != key}
+
+
+BAD = [
+    ([STEP, "{"], {}, "runs.jsonl, line 2: not JSON"),
+    (["[1]"], {}, "runs.jsonl, line 1: holds list, not an object"),
+    ([], {}, "holds no rows"),
+    ([STEP, without(STEP, "hidden")], {}, "runs.jsonl, line 2: key 'hidden' is missing"),
+    ([without(STEP, "step_us")], {}, "line 1: key 'step_us' is missing"),
+    ([{**STEP, "layers": 2.5}], {}, "line 1: layers is 2.5; give a whole number"),
+    ([{**STEP, "step_us": "fast"}], {}, "line 1: step_us is 'fast'; give a number above zero"),
+    ([{**STEP, "mode": "tp_ps"}], {}, "line 1: unknown mode 'tp_ps'; did you mean 'tp_sp'?"),
+    ([{**STEP, "hidden": 510}], {}, "line 1: hidden 510 does not divide by heads 4"),
+    ([{**STEP, "gpus": 8, "heads": 8}], {}, "line 1: topology 'h200-node-4' has 4 ranks, of which 8 are no part"),
+    ([STEP], {"gpu": "NVIDIA H20"}, "line 1: unknown machine 'NVIDIA H20' in environment.json"),
+    ([STEP], {"gpu": ""}, "line 1: no machine is named"),
+    ([{"workload": "llama-3-8b", "measured": "3 parsec"}], {}, "line 1: measured: "),
+    ([{"workload": "llama-3-8b", "measured": "3 ms", "hots": "eager"}], {}, "line 1: unknown key 'hots'; did you mean"),
+    ([{"workload": "lama-3-8b", "measured": "3 ms"}], {}, "line 1: unknown workload 'lama-3-8b'"),
+    ([{"workload": {"kind": "cnn"}, "measured_us": 3}], {}, "line 1: kind 'cnn' is no kind of workload"),
+    ([{"workload": "llama-3-8b", "measured_us": 3, "device": "h2000"}], {}, "line 1: unknown device 'h2000'"),
+    (
+        [{"workload": "llama-3-8b", "measured_us": 3, "schedule": "late", "changes": {"data_parallel": 1}}],
+        {},
+        "line 1: unknown schedule 'late'",
+    ),
+    ([{"collective": "all_reduce", "ranks": 8, "bytes": 8, "us": 1}], {}, "line 1: 8 ranks are more than the 4"),
+]
+
+
+@pytest.mark.parametrize(("rows", "options", "message"), BAD, ids=[message[-40:] for *_, message in BAD])
+def test_bad_input_says_which_row_and_what(tmp_path, rows, options, message):
+    with pytest.raises(ConfigError) as caught:
+        compare_files([write(tmp_path, rows, **options)])
+    assert message in str(caught.value)
+
+
+def test_tables_of_a_file(tmp_path):
+    file = tmp_path / "tables.json"
+    file.write_text(json.dumps({"tables": [{"id": "h200_steps", "rows": [STEP]}]}))
+    named = {"device": "h200", "topology": "h200-node-4"}
+    (row,) = compare_files([file], table="h200_steps", **named).rows
+    assert row.id == "h200_steps:1"
+    with pytest.raises(ConfigError, match="has no table 'h200_setps'; did you mean 'h200_steps'"):
+        compare_files([file], table="h200_setps", **named)
+
+
+def test_the_command_line(tmp_path):
+    file = write(tmp_path, [*ROWS[:2], UNKNOWN[0]])
+    out = tmp_path / "out"
+    shown = CliRunner().invoke(scaleout, ["validate", str(file), "--output", str(out)], catch_exceptions=False)
+    assert "not predicted: no model of copies" in shown.output
+    assert "transformer" in shown.output
+    assert (out / "parity.png").stat().st_size > 1000
+    printed = CliRunner().invoke(scaleout, ["validate", str(file), "--json"], catch_exceptions=False)
+    summary = json.loads(printed.output)
+    assert summary == json.loads((out / "validation.json").read_text())
+    assert {"rows", "mean_absolute_error", "median_absolute_error", "worst", "bias"} <= summary.keys()
+    assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "error"}
+    assert summary["rows"][2]["predicted_us"] is None
+    assert summary["coverage"] == pytest.approx(2 / 3)
