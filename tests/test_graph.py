@@ -202,4 +202,4 @@ def test_graphs_are_what_their_type_says():
     graph = small().build()
     assert isinstance(graph, ExecutionGraph)
     for name, column in columns_of(graph).items():
-        assert column.dtype == (np.float64 if name == "duration_s" else np.int64), name
+        assert column.dtype == (np.float64 if name in FLOAT_COLUMNS else np.int64), name

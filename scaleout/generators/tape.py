@@ -144,9 +144,9 @@ class Gradients:
         if not bucket.nodes:
             return
         sharing, size_bytes = bucket.sharing, bucket.size_bytes
-        if self.copies and sharing.sharded:
-            copy = kernel("clone", dtype=self.copies, elements=size_bytes // self.item_bytes)
-            bucket.nodes = [graph.compute(copy, after=bucket.nodes, name="gradients_copy_in")]
+        if self.copies and not self.copied and sharing.sharded:
+            fill = kernel("clone", dtype=self.copies, elements=size_bytes // self.item_bytes)
+            bucket.nodes = [graph.compute(fill, after=bucket.nodes, name="gradients_copy_in")]
         steps = []
         if sharing.degree > 1:
             steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
