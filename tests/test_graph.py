@@ -11,6 +11,7 @@ from strategies import jobs, pipelines
 from scaleout.errors import GraphError
 from scaleout.graph import (
     COLLECTIVES,
+    FLOAT_COLUMNS,
     NONE,
     ExecutionGraph,
     GraphBuilder,
