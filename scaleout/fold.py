@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.graph import NONE, Ints, NodeKind
-from scaleout.peers import distances, hops_of, names_ranks, peers_of
+from scaleout.peers import distances, hops_of_program, names_ranks
 from scaleout.placement import Placement, place
 from scaleout.program import GroupFamily, Program
 from scaleout.topology import Topology
@@ -82,7 +82,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     alone = np.array([names_ranks(graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | alone[program.role_of_rank]
-    peers = [] if apart.all() else _peers(program)
+    peers = [] if apart.all() else list(hops_of_program(program).values())
     classes = _number(
         np.stack(
             [
@@ -107,18 +107,6 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
         index: _folded(program.groups[index], topology, groups[index], placed[index], classes) for index in used
     }
     return Folding(classes, representative, families)
-
-
-def _peers(program: Program) -> list[Ints]:
-    """Other ends of the messages of each hop, for the ranks whose role has such messages."""
-    roles: dict[tuple[int, int], list[int]] = {}
-    for role, graph in enumerate(program.graphs):
-        for hop in hops_of(graph):
-            roles.setdefault(hop, []).append(role)
-    return [
-        peers_of(program, hop, np.flatnonzero(np.isin(program.role_of_rank, using)).tolist())
-        for hop, using in sorted(roles.items())
-    ]
 
 
 def _distances(topology: Topology, peers: Ints) -> list[Ints]:

@@ -60,6 +60,18 @@ def peers_of(program: Program, hop: Hop, ranks: Iterable[int]) -> Ints:
     return found
 
 
+def hops_of_program(program: Program) -> dict[Hop, Ints]:
+    """Return each hop of a program and the other end of it from each rank whose role takes it, `NONE` from others."""
+    roles: dict[Hop, list[int]] = {}
+    for role, graph in enumerate(program.graphs):
+        for hop in hops_of(graph):
+            roles.setdefault(hop, []).append(role)
+    return {
+        hop: peers_of(program, hop, np.flatnonzero(np.isin(program.role_of_rank, using)).tolist())
+        for hop, using in sorted(roles.items())
+    }
+
+
 def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
     """Return numbers that decide what a message costs alone, shape (R, D): equal rows cost the same.
 

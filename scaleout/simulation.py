@@ -26,7 +26,7 @@ from scaleout.network import demand
 from scaleout.network.link_traffic import LinkTraffic
 from scaleout.network.meetings import LinkNetwork
 from scaleout.network.symmetry import Symmetry, symmetry
-from scaleout.peers import peer_of
+from scaleout.peers import hops_of_program, names_ranks, peer_of
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.topology import Topology, check_ranks
@@ -107,9 +107,9 @@ def simulate(
 
 
 def _on_links(job: Job, *, unfold: bool) -> tuple[Job, Symmetry]:
-    """Fold only what a symmetry of the links keeps; without one, or with messages between ranks, nothing."""
-    messages = any((graph.kind > NodeKind.COLLECTIVE).any() for graph in job.graphs)
-    found = Symmetry() if unfold or messages else _symmetry(job)
+    """Fold only what a symmetry of the links keeps; without one, or with messages that name ranks, nothing."""
+    named = any(names_ranks(graph) for graph in job.program.graphs)
+    found = Symmetry() if unfold or named else _symmetry(job)
     orbits = found.first(np.arange(job.program.num_ranks))
     folding = fold(job.program, job.topology, orbits=orbits)
     if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
@@ -126,10 +126,14 @@ def _symmetry(job: Job) -> Symmetry:
         key = (meeting.order[1], meeting.group_class, name, algorithm)
         if algorithm and key not in messages:
             messages[key] = demand.messages_of(job.topology, groups_of(job, meeting), name, algorithm)
+    sets = [pairs for found in messages.values() for pairs in found]
+    for ends in hops_of_program(job.program).values():
+        having = np.flatnonzero(ends != NONE)
+        sets.append((having, ends[having]))
     return symmetry(
         job.topology,
         [family.group_of_rank for family in job.folding.families.values()],
-        messages=[pairs for found in messages.values() for pairs in found],
+        messages=sets,
         roles=job.program.role_of_rank,
     )
 

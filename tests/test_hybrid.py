@@ -115,6 +115,28 @@ def test_folded_ranks_run_as_they_do_alone(plan, schedule):
             assert np.array_equal(line.end_s, ends[rank])
 
 
+@given(plans(), st.sampled_from(["switch", "ring", "fat_tree"]))
+@settings(max_examples=25)
+def test_folded_ranks_run_as_they_do_alone_over_links(plan, kind):
+    """Messages that are alike by a symmetry of the links are one flow, and fill the links as all of them do."""
+    model, keys = plan
+    job = workload(model, **(keys | {"microbatch": 4}) if keys["pipeline_parallel"] == 1 else keys)
+    n = job.num_ranks
+    levels = {"radices": (2, n // 2), "oversubscription": (2.0,)} if n > 2 else {"radices": (n,)}
+    dimension = Dimension(kind, n, 50e9, 1e-6, **(levels if kind == "fat_tree" else {}))
+    program = apply_schedule(time_kernels(generate(job), H200), "overlap")
+    folded, unfolded = (
+        simulate(program, Topology("test", (dimension,)), network="link", unfold=unfold) for unfold in (False, True)
+    )
+    assert folded.makespan_s == pytest.approx(unfolded.makespan_s, rel=1e-12)
+
+
+def test_ranks_of_a_stage_are_one_class_over_links():
+    job = workload(tensor_parallel=2, data_parallel=4, pipeline_parallel=2, microbatch=1)
+    nodes = Topology("nodes", (Dimension("switch", 8, 400e9, 1e-6), Dimension("switch", 2, 25e9, 3e-6)))
+    assert len(run(job, topology=nodes, network="link").timelines) == 2
+
+
 def test_ranks_of_a_stage_are_one_class():
     job = workload(tensor_parallel=2, data_parallel=4, pipeline_parallel=4, microbatch=1, context_parallel=2)
     assert len(run(job).timelines) == 4

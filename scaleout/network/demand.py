@@ -36,6 +36,9 @@ MOST_STEPS = 50_000
 
 Group = tuple[int, ...]
 
+ALONE = Symmetry()
+"""Nothing is alike."""
+
 
 class TooManyMessagesError(ConfigError):
     """An algorithm whose messages cannot be spelled out in a machine's memory."""
@@ -237,10 +240,18 @@ def _spelled(plan: _Plan, index: int) -> Pairs:
     return ranks[sources], ranks[destinations]
 
 
-def demand_of_message(links: Links, source: int, destination: int) -> Demand:
-    """Return what one message between two ranks asks of the links."""
+def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = ALONE) -> Demand:
+    """Return what one message asks of the links, and with it all that are alike by a symmetry that keeps them.
+
+    Parameters
+    ----------
+    source : int
+        A rank that stands for others.
+    destination : int
+    """
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
-    return Demand(2, (_flows(links, Symmetry(), pairs, np.sort(np.concatenate(pairs))),), (1.0,))
+    members = np.unique(symmetry.first(np.concatenate(pairs)))
+    return Demand(len(members), (_flows(links, symmetry, pairs, members),), (1.0,))
 
 
 def _share(step: Step, placement: Placement) -> float:

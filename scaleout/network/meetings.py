@@ -66,7 +66,7 @@ class LinkNetwork:
         """Say what a meeting is: one message between two ranks."""
         links = self.traffic.links
         cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
-        demand = demand_of_message(links, source, destination)
+        demand = demand_of_message(links, source, destination, self.symmetry)
         self._offers[meeting] = _Offer(demand, size_bytes * cost.inflation, 0.0, cost.latency_s, True)
 
     def begin(self, meeting: int, now_s: float) -> None:
