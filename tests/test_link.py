@@ -19,7 +19,7 @@ from scaleout import engine
 from scaleout.cli import main
 from scaleout.collectives import ALGORITHMS, schedule, transfers
 from scaleout.errors import ConfigError
-from scaleout.network import alpha_beta
+from scaleout.network import alpha_beta, even
 from scaleout.network.bound import wire_bound
 from scaleout.network.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.in_step import InStep
@@ -74,11 +74,28 @@ def test_links_have_names():
     assert len(links) == 48 * 8
 
 
+@given(meshes(), st.data())
+@settings(max_examples=60)
+def test_ways_that_are_kept_are_those_worked_out_one_by_one(mesh, data):
+    topology, _ = mesh
+    rank = st.integers(0, topology.num_ranks - 1)
+    pairs = np.array(data.draw(st.lists(st.tuples(rank, rank), min_size=1, max_size=40))).T
+    kept = links_of(topology).routes(*pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(even, "_FEW", 0)
+        even.ways.cache_clear()
+        worked_out = links_of(topology).routes(*pairs)
+    even.ways.cache_clear()
+    assert kept.latency_s.tolist() == worked_out.latency_s.tolist()
+    one, other = (sorted(zip(*map(np.ndarray.tolist, found[:3]), strict=True)) for found in (kept, worked_out))
+    assert one == other
+
+
 def test_half_way_round_a_ring_half_goes_each_way():
     routes = links_of(RING4).routes(np.array([0, 1, 3]), np.array([2, 0, 3]))
-    assert routes.offsets.tolist() == [0, 4, 5, 5]
-    assert routes.links.tolist() == [0, 1, 4, 7, 5]  # 0 -> 1 -> 2 and 0 -> 3 -> 2; 1 -> 0; nothing
-    assert routes.shares.tolist() == [0.5, 0.5, 0.5, 0.5, 1.0]
+    found = sorted(zip(*(column.tolist() for column in routes[:3]), strict=True))
+    # 0 -> 1 -> 2 and 0 -> 3 -> 2; 1 -> 0; nothing
+    assert found == [(0, 0, 0.5), (0, 1, 0.5), (0, 4, 0.5), (0, 7, 0.5), (1, 5, 1.0)]
     assert routes.latency_s.tolist() == [2 * ALPHA, ALPHA, 0.0]
 
 
@@ -92,7 +109,7 @@ def test_routes_equal_brute_force(mesh, data):
     links = links_of(topology)
     routes = links.routes(*np.array(pairs).T)
     for index, (source, destination) in enumerate(pairs):
-        part = slice(routes.offsets[index], routes.offsets[index + 1])
+        part = routes.messages == index
         found = sorted(zip(map(links.name, routes.links[part].tolist()), routes.shares[part].tolist(), strict=True))
         expected, latency = [], 0.0
         at, to = (list(point) for point in topology.coordinates([source, destination]).tolist())
@@ -521,8 +538,7 @@ def brute_force_bytes(links, groups, steps, size_bytes):
         placement, order = arrange(links.topology, group)
         sources, destinations, fractions = transfers(step, placement)
         routes = links.routes(np.array(order)[sources], np.array(order)[destinations])
-        message = np.repeat(np.arange(len(sources)), np.diff(routes.offsets))
-        np.add.at(carried, routes.links, routes.shares * fractions[message] * step.repeat * size_bytes)
+        np.add.at(carried, routes.links, routes.shares * fractions[routes.messages] * step.repeat * size_bytes)
     return carried
 
 

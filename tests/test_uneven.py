@@ -19,7 +19,8 @@ from scaleout.errors import ConfigError
 from scaleout.fabric import fabric_of
 from scaleout.network import alpha_beta, link
 from scaleout.network.bound import wire_bound
-from scaleout.network.links import _WAYS, links_of
+from scaleout.network.even import WAYS
+from scaleout.network.links import links_of
 from scaleout.network.load import load_of
 from scaleout.network.routing import router
 from scaleout.network.symmetry import symmetry
@@ -69,7 +70,7 @@ def cost(topology, kind, algorithm, ranks=None):
 def test_shortest_ways_over_the_edges_are_the_closed_forms(dimension):
     n = dimension.size
     ends = tuple(axis.ravel()[np.arange(n * n) % (n + 1) != 0] for axis in np.indices((n, n)))
-    closed, hops = _WAYS[dimension.kind](dimension, ends)
+    closed, hops = WAYS[dimension.kind](dimension, ends)
     found, latency_s = router(dimension).ways(ends)
     assert sorted(zip(*map(np.ndarray.tolist, closed), strict=True)) == sorted(
         zip(*map(np.ndarray.tolist, found), strict=True)

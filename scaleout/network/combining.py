@@ -57,7 +57,7 @@ def combined(pattern: Pattern, routes: Routes, ends: tuple[Ints, Ints], groups: 
         return routes
     kinds = {(True, True): groups, (True, False): ends[0], (False, True): ends[1]}
     alike = kinds.get((pattern.copied, pattern.reduced), np.arange(len(groups)))
-    each = np.repeat(alike, np.diff(routes.offsets))
+    each = alike[routes.messages]
     first = np.unique(routes.links * (int(alike.max(initial=0)) + 1) + each, return_index=True)[1]
     shares = np.zeros_like(routes.shares)
     shares[first] = routes.shares[first]

@@ -300,7 +300,7 @@ def _flows(links: Links, symmetry: Symmetry, pairs: Pairs, members: Ints) -> Flo
         np.searchsorted(members, sources),
         np.searchsorted(members, symmetry.first(destinations)),
         routes.latency_s,
-        np.repeat(np.arange(len(sources)), np.diff(routes.offsets)),
+        routes.messages,
         *_standing_links(links, symmetry, routes),
         symmetry.order,
     )
@@ -308,6 +308,8 @@ def _flows(links: Links, symmetry: Symmetry, pairs: Pairs, members: Ints) -> Flo
 
 def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
     """Links that stand for those of routes, and what the messages that are alike put on one of them together."""
+    if not symmetry.digits:
+        return routes.links, routes.shares
     ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
     fixing = np.array([symmetry.fixing(*links.spread(port)) for port in links.ports], np.float64)
     return np.asarray(ports * links.topology.num_ranks + symmetry.first(ranks), np.int64), routes.shares * fixing[ports]

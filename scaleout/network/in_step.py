@@ -7,6 +7,7 @@ long as many messages start and end together; it counts what it does, so that `t
 import heapq
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +191,11 @@ class InStep:
         left_bytes, since_s, end_s = (np.full(len(which), value) for value in (size_bytes, now_s, np.inf))
         self._batches.append(_Batch(collective, step, which, left_bytes, np.zeros(len(which)), since_s, end_s))
         rows = slice(None) if len(which) == len(flows) else np.isin(flows.flows, which)
-        np.add.at(self.link_bytes, flows.links[rows], flows.weights[rows] * size_bytes)
+        links, weights = flows.links[rows], flows.weights[rows]
+        if len(links) < len(self.links):
+            np.add.at(self.link_bytes, links, weights * size_bytes)
+        else:
+            self.link_bytes += np.bincount(links, weights, minlength=len(self.links)) * size_bytes
         return True
 
     def _share(self, now_s: float) -> None:
@@ -219,32 +224,38 @@ class InStep:
         offsets = np.cumsum([0, *(len(batch.which) for batch in self._batches)])
         for batch, offset in zip(self._batches, offsets, strict=False):
             whole = batch.flows
-            rows: slice | Ints = slice(None)
+            if len(batch.which) == len(whole):
+                flows.append(whole.flows + offset if offset else whole.flows)
+                links.append(whole.links)
+                weights.append(whole.weights)
+                continue
             number = np.full(len(whole), -1)
             number[batch.which] = offset + np.arange(len(batch.which))
-            if len(batch.which) < len(whole):
-                rows = np.flatnonzero(number[whole.flows] >= 0)
+            rows = np.flatnonzero(number[whole.flows] >= 0)
             flows.append(number[whole.flows[rows]])
             links.append(whole.links[rows])
             weights.append(whole.weights[rows])
         if not flows:
             return []
-        used, local = _numbered(np.concatenate(links), len(self.links))
+        used, local = _numbered(_joined(links), len(self.links))
         rates = max_min(
-            np.concatenate(flows),
+            _joined(flows),
             local,
-            np.concatenate(weights),
+            _joined(weights),
             num_flows=int(offsets[-1]),
             bytes_per_s=self.links.bytes_per_s(used),
         )
         return np.split(rates, offsets[1:-1])
 
 
+def _joined(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Concatenate columns; one alone, which may be large, is not copied."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
 def _numbered(links: Ints, num_links: int) -> tuple[Ints, Ints]:
-    """Return the links that occur, in order, and the place of each among them; by marks where sorting takes longer."""
-    if len(links) < num_links:
-        used, local = np.unique(links, return_inverse=True)
-        return used, local.reshape(-1)
-    occurs = np.zeros(num_links, bool)
-    occurs[links] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[links]
+    """Return links, in order, with all that occur, and the place of each among them: all links, where many occur."""
+    if len(links) >= num_links:
+        return np.arange(num_links), links
+    used, local = np.unique(links, return_inverse=True)
+    return used, local.reshape(-1)

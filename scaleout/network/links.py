@@ -14,32 +14,31 @@ Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all thei
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleout.dimension import UNEVEN
 from scaleout.errors import ConfigError
 from scaleout.faults import LinkChange, name_link
+from scaleout.network.even import WAYS, Rows, ways
 from scaleout.network.ports import PORTS, Port
 from scaleout.network.routing import Local, router
-from scaleout.topology import Dimension, Topology
+from scaleout.topology import Topology
 from scaleout.wiring import Floats, Ints, edges_of, switches_of
 
-Flags = npt.NDArray[np.bool_]
+_Ends = tuple[Ints, Ints]
 
 __all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
 
 
 class Routes(NamedTuple):
-    """Links of M messages in compressed rows: message m takes ``links[offsets[m]:offsets[m + 1]]``."""
+    """Links of M messages, H pairs of a message and a link; in no order that counts."""
 
-    offsets: Ints
-    """(M + 1,)"""
+    messages: Ints
+    """(H,)"""
     links: Ints
     """(H,)"""
     shares: Floats
@@ -107,7 +106,7 @@ class Links:
     def name(self, link: int) -> str:
         """Name a link for the user.
 
-        >>> from scaleout.topology import Dimension, Topology
+        >>> from scaleout.topology import Topology
         >>> links = links_of(Topology("t", (Dimension("ring", 4, 1e9, 0.0), Dimension("switch", 2, 1e9, 0.0))))
         >>> links.name(3), links.name(4), links.name(21)
         ('ring 0: 3 -> 0', 'ring 0: 0 -> 3', 'switch 1: port of rank 5, up')
@@ -160,7 +159,9 @@ class Links:
         -------
         Routes
         """
-        at, to = (self.topology.coordinates(ranks) for ranks in (sources, destinations))
+        for ends in (sources, destinations):
+            if len(ends):
+                self.topology.coordinates([ends.min(), ends.max()])  # refuses ranks that are not there
         rank = np.asarray(sources, np.int64).copy()
         latency_s = np.zeros(len(rank))
         parts: list[_Part] = []
@@ -168,34 +169,54 @@ class Links:
         for number, (dimension, weight) in enumerate(
             zip(self.topology.dimensions, _weights(self.topology), strict=True)
         ):
-            moving = np.flatnonzero(at[:, number] != to[:, number])
-            lines = rank[moving] - at[moving, number] * weight
-            local, passed_s = self._ways(number, lines, (at[moving, number], to[moving, number]))
-            message = moving[local.message]
-            place = rank[message] + (local.place - at[message, number]) * weight
-            parts.append(_Part(message, (first + local.port) * self.topology.num_ranks + place, local.share))
-            latency_s[moving] += passed_s
-            rank += (to[:, number] - at[:, number]) * weight
+            at, to = (self._places[number][ends] for ends in (sources, destinations))
+            added, passed_s = self._crossing(number, rank - at * weight, (at, to))
+            parts += [part._replace(first=part.first + first * self.topology.num_ranks) for part in added]
+            latency_s += passed_s
+            rank += (to - at) * weight
             first += len(PORTS[dimension.kind](dimension))
         if len(self.ports) > first:
             leaving = np.flatnonzero(sources != destinations)
-            links = first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]
-            parts.append(_Part(leaving, links, np.ones(len(leaving))))
-        message, links, shares = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(message, kind="stable")
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(message, minlength=len(rank)))))
-        return Routes(offsets.astype(np.int64), links[order], shares[order], latency_s)
+            parts.append(_Part(leaving, first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]))
+        return Routes(*_spelled(parts), latency_s)
 
-    def _ways(self, number: int, lines: Ints, ends: "_Ends") -> tuple[Local, Floats]:
-        """Links and latency of messages along one dimension: in closed form, or over the edges of their lines."""
-        dimension = self.topology.dimensions[number]
-        broken = {
+    @cached_property
+    def _places(self) -> Ints:
+        """(D, R) place of each rank along each dimension."""
+        return np.ascontiguousarray(self.topology.coordinates(np.arange(self.topology.num_ranks)).T)
+
+    def _crossing(self, number: int, lines: Ints, ends: _Ends) -> tuple[list["_Part"], Floats]:
+        """Links and latency of messages along one dimension, links from its first port on; by rows if it is even."""
+        dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
+        num_ranks = self.topology.num_ranks
+        if dimension.kind not in UNEVEN and not self._broken(number):
+            known = ways(dimension, num_ranks=num_ranks, weight=weight)
+            if known is not None:
+                pairs = ends[0] * dimension.size + ends[1]
+                chosen = known.chosen(pairs)
+                parts = [_Part(message, lines[message], rows, known.row[pairs[message]]) for rows, message in chosen]
+                return parts, known.latency_s[pairs]
+        latency_s = np.zeros(len(lines))
+        moving = np.flatnonzero(ends[0] != ends[1])
+        local, latency_s[moving] = self._ways(number, lines[moving], (ends[0][moving], ends[1][moving]))
+        message = moving[local.message]
+        links = local.port * num_ranks + lines[message] + local.place * weight
+        return [_Part(message, links, share=local.share)], latency_s
+
+    def _broken(self, number: int) -> dict[int, tuple[LinkChange, ...]]:
+        """Lines of a dimension that have broken links, and all that is changed there."""
+        return {
             line: changes
             for (changed, line), changes in self.topology.changes_of_line.items()
             if changed == number and not all(change.factor for change in changes)
         }
+
+    def _ways(self, number: int, lines: Ints, ends: _Ends) -> tuple[Local, Floats]:
+        """Links and latency of messages along one dimension: in closed form, or over the edges of their lines."""
+        dimension = self.topology.dimensions[number]
+        broken = self._broken(number)
         if not broken and dimension.kind not in UNEVEN:
-            local, hops = _WAYS[dimension.kind](dimension, ends)
+            local, hops = WAYS[dimension.kind](dimension, ends)
             return local, dimension.latency_of(hops)
         parts = []
         latency_s = np.zeros(len(lines))
@@ -211,10 +232,10 @@ class Links:
             parts.append(Local(chosen[local.message], *local[1:]))
         return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), latency_s
 
-    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: "_Ends") -> tuple[Local, Floats]:
+    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: _Ends) -> tuple[Local, Floats]:
         dimension = self.topology.dimensions[number]
         if not changes and dimension.kind not in UNEVEN:
-            local, hops = _WAYS[dimension.kind](dimension, ends)
+            local, hops = WAYS[dimension.kind](dimension, ends)
             return local, dimension.latency_of(hops)
         broken = tuple(change.ends for change in changes if not change.factor)
         return router(dimension, broken).ways(ends)
@@ -256,83 +277,41 @@ def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) 
 
 
 class _Part(NamedTuple):
-    """Links of messages, one row each: which message, which link, what share of it."""
+    """Links of messages: one each, or rows of equally many."""
 
     message: Ints
-    link: Ints
-    share: Floats
+    """(N,)"""
+    first: Ints
+    """(N,) the link, or what to add to those of the row."""
+    rows: Rows | None = None
+    row: Ints | None = None
+    """(N,)"""
+    share: Floats | None = None
+    """(N,) of one link each; 1 if not given."""
+
+    def spell(self, messages: Ints, links: Ints, shares: Floats) -> None:
+        """Write the links, the message of each and its share, all (h, N)."""
+        messages[:] = self.message
+        if self.rows is None or self.row is None:
+            links[:] = self.first
+            shares[:] = 1.0 if self.share is None else self.share
+            return
+        np.take(self.rows.links, self.row, axis=1, out=links, mode="clip")
+        links += self.first
+        shares[:] = self.rows.shares if len(self.rows.shares) == 1 else self.rows.shares[:, self.row]
 
 
-_Ends = tuple[Ints, Ints]
+def _spelled(parts: list[_Part]) -> tuple[Ints, Ints, Floats]:
+    """Messages, links and shares of all parts, written to their place at once: they may be gigabytes."""
+    lengths = [1 if part.rows is None else len(part.rows.links) for part in parts]
+    ends = np.cumsum([0, *(len(part.message) * length for part, length in zip(parts, lengths, strict=True))]).tolist()
+    messages, links, shares = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int64), np.empty(ends[-1])
+    for part, length, begin, end in zip(parts, lengths, ends, ends[1:], strict=False):
+        shape = length, len(part.message)
+        part.spell(*(column[begin:end].reshape(shape) for column in (messages, links, shares)))
+    return messages, links, shares
 
 
 def _weights(topology: Topology) -> list[int]:
     """Ranks from one place along a dimension to the next."""
     return [math.prod(topology.shape[:number]) for number in range(len(topology.shape))]
-
-
-def _around(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Links of a ring; two ranks have one link, so one way only."""
-    n, (source, destination) = dimension.size, ends
-    ahead = (destination - source) % n
-    halved = (2 * ahead == n) & (n > 2)
-    return _along(n, source, np.minimum(ahead, n - ahead), (2 * ahead <= n, (2 * ahead > n) | halved), halved)
-
-
-def _on_line(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Links of a mesh."""
-    source, destination = ends
-    up = destination > source
-    return _along(dimension.size, source, np.abs(destination - source), (up, ~up), np.zeros(len(up), bool))
-
-
-def _along(n: int, source: Ints, hops: Ints, ways: tuple[Flags, Flags], halved: Flags) -> tuple[Local, Ints]:
-    """Links from place to place, to the next or to the previous; messages that go both ways are halved."""
-    parts = []
-    for port, (step, chosen) in enumerate(zip((1, -1), ways, strict=True)):
-        taken = np.flatnonzero(chosen)
-        message = np.repeat(taken, hops[taken])
-        gone = np.arange(len(message)) - np.repeat(np.cumsum(hops[taken]) - hops[taken], hops[taken])
-        place = (source[message] + step * gone) % n
-        parts.append(Local(message, np.full(len(message), port), place, np.where(halved[message], 0.5, 1.0)))
-    return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
-
-
-def _through(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Ports of a switch: the sender's up, the receiver's down."""
-    del dimension
-    count = len(ends[0])
-    ports = np.repeat([0, 1], count)
-    return Local(np.tile(np.arange(count), 2), ports, np.concatenate(ends), np.ones(2 * count)), np.ones(count, int)
-
-
-def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Bundles up to the lowest level that joins both ends, and down from it."""
-    source, destination = ends
-    parts = []
-    hops = np.full(len(source), -1)
-    for level, (span, _) in enumerate(dimension.levels):
-        message = np.flatnonzero(source // span != destination // span)
-        hops[message] += 2
-        for way, end in enumerate(ends):
-            place = end[message] // span * span
-            parts.append(Local(message, np.full(len(message), 2 * level + way), place, np.ones(len(message))))
-    return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
-
-
-def _straight(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """The link of each pair."""
-    source, destination = ends
-    count = len(source)
-    port = (destination - source) % dimension.size - 1
-    return Local(np.arange(count), port, source, np.ones(count)), np.ones(count, int)
-
-
-_WAYS: dict[str, Callable[[Dimension, _Ends], tuple[Local, Ints]]] = {
-    "ring": _around,
-    "mesh": _on_line,
-    "switch": _through,
-    "fully_connected": _straight,
-    "fat_tree": _over_tree,
-}
-"""Kind of dimension, if even, to the links of messages along it, and to their hops."""

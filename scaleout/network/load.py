@@ -264,8 +264,7 @@ def _of_group(links: Links, placement: Placement, step: Step) -> tuple[float, np
 def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step) -> Floats:
     """(L,) bytes on each link of a step of all groups, for each byte of the collective."""
     routes, weights = _routes(links, placement, groups, step)
-    each = np.repeat(weights, np.diff(routes.offsets))
-    return np.bincount(routes.links, routes.shares * each, minlength=len(links)).astype(np.float64)
+    return np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links)).astype(np.float64)
 
 
 @lru_cache(maxsize=64)

@@ -55,6 +55,9 @@ def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_
             np.minimum.at(level := np.full(count, np.inf), parts, share)
             level = np.where(np.isfinite(level), level, 0.0)[parts]
             full = share <= level * (1 + SAME)
+        if full[load > 0].all() and (level == level[0]).all():
+            rates[flows] = level[0]
+            break
         pair = full[links]
         stopped = np.zeros(num_flows, bool)
         stopped[flows[pair]] = True
