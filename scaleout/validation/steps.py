@@ -53,7 +53,7 @@ def tensor_parallel(row: Row, machine: Machine) -> Case:
 _DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
     "dp_compute_only": {"data_parallel": 1},
     "dp_serial_allreduce_per_parameter": {"gradient_bucket": _ALONE},
-    "dp_ddp_overlap": {"schedule": "overlap"},
+    "dp_ddp_overlap": {"schedule": "overlap", "copied_buckets": True},
     "fsdp2_fully_shard": {"schedule": "overlap", "zero": 3},
 }
 """Kind of data-parallel step to the keys of its workload, and its schedule."""
@@ -74,7 +74,7 @@ def data_parallel(row: Row, machine: Machine) -> Case:
 _HYBRID: Mapping[str, Mapping[str, Any]] = {
     "tp_only": {"data_parallel": 1},
     "serial_grad_allreduce_adamw": {"optimizer": "adamw", "gradient_bucket": _ALONE},
-    "ddp_overlap_adamw": {"optimizer": "adamw", "schedule": "overlap"},
+    "ddp_overlap_adamw": {"optimizer": "adamw", "schedule": "overlap", "copied_buckets": True},
 }
 
 
