@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleout.errors import ConfigError, GraphError, SimulationError
-from scaleout.validation import alone, direct, steps
+from scaleout.validation import alone, direct, steps, tables
 from scaleout.validation.accuracy import Accuracy, accuracy_of
 from scaleout.validation.case import Case, Machine, NoModelError, machine_of
 from scaleout.validation.rows import Row, read_rows
@@ -29,11 +29,14 @@ class Family:
         Whether a row is of the family.
     case : callable
         From a row and its machine to something to predict; raises `NoModelError` where there is no model.
+    home : callable
+        Device and topology that a row was measured on, where its family says so; None if it does not.
     """
 
     name: str
     knows: Callable[[Row], bool]
     case: Callable[[Row, Machine], Case]
+    home: Callable[[Row], tuple[str, str] | None] = lambda row: None
 
 
 def _named(*starts: str) -> Callable[[Row], bool]:
@@ -82,6 +85,8 @@ FAMILIES: tuple[Family, ...] = (
         lambda row: row.name == "contention",
         _no_model("no model of kernels and collectives that share a device"),
     ),
+    Family("NCCL", lambda row: row.source.startswith("nccl_allreduce_"), tables.all_reduce, tables.node_of),
+    Family("Megatron-LM", lambda row: "step" in row.values and "model" in row.values, tables.step, tables.cluster_of),
     Family("collectives", lambda row: "collective" in row.values, alone.collective),
 )
 """Families, the first that knows a row takes it."""
@@ -171,7 +176,7 @@ def compare_files(
     ConfigError
         If a file or row cannot be read, or names a machine that is not known; the message says which.
     """
-    rows = [row for path in paths for row in read_rows(path, table=table)]
+    rows = tables.split([row for path in paths for row in read_rows(path, table=table)])
     return Comparison(tuple(_compare(row, device, topology) for row in rows))
 
 
@@ -181,7 +186,8 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         return Compared(row.id, row.name, row.source, None, None, "rows of this kind are not known")
     measured_s = None
     try:
-        case = family.case(row, machine_of(row, device=device, topology=topology))
+        home = (device, topology) if device and topology else family.home(row) or (device, topology)
+        case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
         measured_s = case.measured_s
         return Compared(row.id, row.name, family.name, measured_s, case.predict_s())
     except NoModelError as reason:
