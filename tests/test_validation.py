@@ -182,6 +182,29 @@ def test_tables_of_a_file(tmp_path):
         compare_files([file], table="h200_setps", **named)
 
 
+def test_published_tables(tmp_path):
+    """A row of two steps becomes two; a model that is not shipped, or is cut otherwise, is said."""
+    model = {"model": "megatron-22B", "gpus": 8, "tp": 8, "pp": 1, "full_s": 1.42, "seqsel_s": 1.1}
+    tables = [
+        {"id": "megatron", "rows": [model, {**model, "model": "megatron-3B"}, {**model, "tp": 4}]},
+        {"id": "nccl_allreduce_a100_node", "rows": [{"gpus": 4, "bytes": 2**26, "time_us": 480.0}]},
+        {"id": "nccl_allreduce_v100_node", "rows": [{"gpus": 4, "bytes": 2**26, "time_us": 480.0}]},
+    ]
+    file = tmp_path / "tables.json"
+    file.write_text(json.dumps({"tables": tables}))
+    rows = compare_files([file], table="megatron").rows
+    assert [row.id for row in rows[:2]] == ["megatron:1:full", "megatron:1:seqsel"]
+    assert all(abs(row.error) < 0.1 for row in rows[:2])
+    assert rows[0].predicted_s > rows[1].predicted_s
+    assert [row.reason for row in rows[2::2]] == [
+        "no workload of model 'megatron-3B'", "the shipped workload has tp 8, not 4"
+    ]  # fmt: skip
+    (reduced,) = compare_files([file], table="nccl_allreduce_a100_node").rows
+    assert reduced.family == "NCCL"
+    with pytest.raises(ConfigError, match="row 1: no machine is named"):
+        compare_files([file], table="nccl_allreduce_v100_node")
+
+
 def test_the_command_line(tmp_path):
     file = write(tmp_path, [*ROWS[:2], UNKNOWN[0]])
     out = tmp_path / "out"

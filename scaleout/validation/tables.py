@@ -72,7 +72,10 @@ def cluster_of(row: Row) -> tuple[str, str] | None:
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step of Megatron-LM, whose kernels the host issues well ahead."""
+    """A step of Megatron-LM, whose kernels the host issues well ahead; collectives run beside gradients of weights.
+
+    Kernel by kernel over all micro-batches: the largest models take minutes.
+    """
     workload = _shipped(row, _STEPS[row.values["step"]])
     for key, own in (
         ("gpus", workload.num_ranks),
