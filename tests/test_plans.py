@@ -114,9 +114,12 @@ def test_bubble_of_stages_that_are_alike():
     assert evaluate(workload, fast, DEVICE).bubble == pytest.approx(3 / 15, abs=2e-3)  # a norm and a copy at the ends
 
 
-def test_inference_is_one_pass():
+@pytest.mark.parametrize(
+    "sizes", [{"data_parallel": 4}, {"pipeline_parallel": 4, "batch_per_replica": 8, "microbatch": 2}]
+)
+def test_inference_runs_forward_only(sizes):
     for mode in ("prefill", "decode"):
-        workload = load_workload("llama-3-8b", {"mode": mode, "tensor_parallel": 4, "data_parallel": 4})
+        workload = load_workload("llama-3-8b", {"data_parallel": 1, "mode": mode, "tensor_parallel": 4} | sizes)
         assert evaluate(workload, SWITCHES, DEVICE).step_s == pytest.approx(simulated_s(workload, SWITCHES), rel=1e-9)
         assert lower_bound(workload, SWITCHES, DEVICE) <= simulated_s(workload, SWITCHES)
 
@@ -131,7 +134,7 @@ def test_a_recommendation_model_has_no_plans():
         evaluate(load_workload("dlrm-128"), load_topology("torus-8x16"), DEVICE)
 
 
-def test_messages_in_one_line_are_refused():
-    change = {"tensor_parallel": 8, "pipeline_parallel": 2, "batch_per_replica": 4, "microbatch": 1}
-    with pytest.raises(ConfigError, match="messages 'as_made' cannot be timed block by block; set messages to at_need"):
-        evaluate(load_workload("gpt-3", change | {"messages": "as_made"}), SWITCHES, DEVICE)
+@pytest.mark.parametrize("key", [{"messages": "as_made"}, {"layout_copies": True}, {"copied_buckets": True}])
+def test_what_blocks_do_not_know_is_refused(key):
+    with pytest.raises(ConfigError, match=r"cannot be timed block by block; set it to (at_need|False)"):
+        evaluate(load_workload("gpt-3", {"tensor_parallel": 16} | key), SWITCHES, DEVICE)

@@ -13,6 +13,7 @@ from scaleout.cli.astra import astra
 from scaleout.cli.collective import collective
 from scaleout.cli.list import list_names
 from scaleout.cli.run import run
+from scaleout.cli.search import search
 from scaleout.cli.show import show
 from scaleout.cli.trace import trace
 from scaleout.cli.validate import validate
@@ -27,7 +28,7 @@ def scaleout() -> None:
     """
 
 
-for verb in (run, collective, trace, astra, list_names, show, validate):
+for verb in (run, search, collective, trace, astra, list_names, show, validate):
     scaleout.add_command(verb)
 
 

@@ -40,13 +40,13 @@ def generate(workload: Transformer) -> Program:
         chunks=workload.chunks,
     )
     if workload.mode != "training":
-        orders = tuple(_forward_only(order) for order in orders)
+        orders = tuple(forward_only(order) for order in orders)
     items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
     graphs = tuple(_Rank(workload, axes, stages[place], place).write(own) for place, own in enumerate(items))
     return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
 
 
-def _forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
+def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
     """Leave out what only training does."""
     slots = (tuple(step for step in slot if step.action == Action.FORWARD) for slot in order)
     return tuple(slot for slot in slots if slot)

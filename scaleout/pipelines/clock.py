@@ -103,7 +103,9 @@ def run(
     slot_s = seconds[blocks.what].sum(axis=1)
     if together_s is not None:
         _overlap(blocks, slot_s, together_s)
-    np.subtract.at(slot_s, blocks.first_gradients.ravel(), _spread(saved_s, (p, v), "saved_s"))
+    spared_s = _spread(saved_s, (p, v), "saved_s")
+    if spared_s.any():
+        np.subtract.at(slot_s, blocks.first_gradients.ravel(), spared_s)
     kept_s = np.r_[_spread(after_s, (len(Action), p, v), "after_s"), 0.0][blocks.what].sum(axis=1)
     held_s = np.maximum(kept_s, link_s[blocks.sends].max(axis=1)) if blocking else kept_s
     start = _longest_paths(blocks, slot_s, held_s, link_s[blocks.receives])

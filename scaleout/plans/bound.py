@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.device import Device
-from scaleout.pipelines import PIPELINES
-from scaleout.plans.stages import Stage
+from scaleout.pipelines import PIPELINES, Action
+from scaleout.plans.stages import Ledger, Stage, contents_of
 from scaleout.topology import Topology
 from scaleout.workload import Transformer
 
@@ -63,9 +63,9 @@ def lower_bound(workload: Transformer, topology: Topology, device: Device) -> fl
     forward_s[-1] += (
         2.0 * workload.local_tokens * workload.hidden * workload.vocabulary / workload.tensor_parallel / peak
     )
-    if workload.mode != "training":
-        return float(forward_s.sum()) if workload.mode == "decode" else float(sum(layers))
     nothing = np.zeros(len(forward_s))
+    if workload.mode != "training":
+        return bound_of(workload, Least(forward_s, nothing, forward_s, nothing, nothing, nothing))
     return bound_of(workload, Least(forward_s, forward_s, 3 * forward_s, nothing, forward_s, nothing))
 
 
@@ -106,6 +106,17 @@ def bound_of(workload: Transformer, least: Least) -> float:
     later_s = (m * least.later_s)[stage_of].sum(axis=1)
     back_s = np.r_[0.0, np.cumsum(least.back_s)][first] - later_s
     return float((before_s + busy_s + np.maximum(back_s, last_s)).max())
+
+
+def family_bound(workload: Transformer, ledger: Ledger) -> float:
+    """Return what no plan of a family is faster than: all micro-batches through all parts, spread over all places."""
+    total_s = 0.0
+    for content in contents_of(workload):
+        for kind, count in content:
+            part = ledger.parts[kind]
+            works = (part.works[action] for action in (Action.FORWARD, Action.BACKWARD))
+            total_s += count * sum(ledger.prices.work(work, workload, ledger.axes).total_s for work in works)
+    return workload.num_microbatches * total_s / workload.pipeline_parallel
 
 
 @functools.lru_cache(maxsize=512)

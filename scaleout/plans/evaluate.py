@@ -16,11 +16,11 @@ import numpy as np
 from scaleout import memory
 from scaleout.device import Device
 from scaleout.errors import ConfigError
-from scaleout.generators.step import Finish
+from scaleout.generators.step import Finish, forward_only
 from scaleout.generators.tape import Bucket
 from scaleout.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
-from scaleout.pipelines import PIPELINES, Action
-from scaleout.pipelines.blocks import Blocks, blocks
+from scaleout.pipelines import PIPELINES, Action, orders
+from scaleout.pipelines.blocks import Blocks, blocks, connect
 from scaleout.pipelines.clock import run
 from scaleout.plans.prices import Prices, Spent, prices_of, sends_s
 from scaleout.plans.stages import Ledger, Stage, stages_of
@@ -34,6 +34,9 @@ MEETINGS: Mapping[str, Callable[[Transformer, int], tuple[int, ...]]] = {
     "world": lambda workload, _place: tuple(range(workload.pipeline_parallel)),
 }
 """Family of groups that reach over places of the pipeline, to the places of the group that a place is in."""
+
+ENOUGH = 4
+"""Rounds of a pipeline, of as many micro-batches as it has places, after which its memory is as full as ever."""
 
 Places = Sequence[Sequence[Stage]]
 """The stages of each place of the pipeline, by chunk."""
@@ -106,34 +109,67 @@ def evaluate(workload: Workload, topology: Topology, device: Device) -> Estimate
     Raises
     ------
     ConfigError
-        If the workload is no transformer, its messages wait for each other, or the topology has other ranks.
+        If the workload is no transformer, has a key that blocks do not know, or the topology has other ranks.
     """
     if not isinstance(workload, Transformer):
         raise ConfigError(
             f"workload {workload.name!r} is no transformer; plans are of transformers, dense or with experts"
         )
-    if workload.messages != "at_need" and workload.pipeline_parallel > 1:
-        raise ConfigError(f"messages {workload.messages!r} cannot be timed block by block; set messages to at_need")
+    refuse_beside(workload)
     check_ranks(topology, workload.num_ranks)
     prices = prices_of(topology, device)
     places = stages_of_places(workload, prices)
-    if workload.mode != "training":
-        whole = Spent.total((stage.actions[Action.FORWARD], 1) for stage in places[0])
-        return _estimate(workload, device, whole.total_s, [whole])
-    v = len(places[0])
-    found = blocks(workload.pipeline_schedule, stages=len(places), microbatches=workload.num_microbatches, chunks=v)
+    found = _blocks(workload)
     counts = found.counts
     spent = [_of_blocks(place, counts[:, number]) for number, place in enumerate(places)]
     # With one place nobody waits for anybody.
     ends = [spent[0].total_s] if len(places) == 1 else _on_the_clock(workload, prices, places, found)
     ends = [end + sum(stage.put_off.total_s for stage in place) for end, place in zip(ends, places, strict=True)]
-    finish = _finish(workload, prices, places)
+    finish = _finish(workload, prices, places) if workload.mode == "training" else [[] for _ in places]
     step_s = _meet(workload, finish, ends)
     totals = [
         Spent.total((each, 1) for each in (before, *(stage.put_off for stage in place), *(step for step, _ in after)))
         for before, place, after in zip(spent, places, finish, strict=True)
     ]
     return _estimate(workload, device, step_s, totals)
+
+
+ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": False}
+"""Keys that blocks know at one value only."""
+
+
+def refuse_beside(workload: Transformer) -> None:
+    """Refuse what blocks do not know.
+
+    Raises
+    ------
+    ConfigError
+        If a key of `ON_BLOCKS` has another value.
+    """
+    for key, value in ON_BLOCKS.items():
+        if getattr(workload, key) != value:
+            raise ConfigError(f"{key} {getattr(workload, key)} cannot be timed block by block; set it to {value}")
+
+
+def _blocks(workload: Transformer) -> Blocks:
+    sizes = {
+        "stages": workload.pipeline_parallel, "microbatches": workload.num_microbatches, "chunks": workload.chunks
+    }  # fmt: skip
+    if workload.mode == "training":
+        return blocks(workload.pipeline_schedule, **sizes)
+    order = tuple(map(forward_only, orders(workload.pipeline_schedule, **sizes)))
+    return connect(PIPELINES[workload.pipeline_schedule], order, num_chunks=workload.chunks)
+
+
+def peak_of(workload: Transformer) -> memory.Peak:
+    """Return what the fullest rank holds, from few micro-batches where more do not add to it.
+
+    All schedules but GPipe, which keeps every micro-batch, are as full after `ENOUGH` rounds of the pipeline as ever.
+    """
+    few = ENOUGH * workload.pipeline_parallel
+    if workload.pipeline_schedule == "gpipe" or workload.num_microbatches <= few:
+        return memory.peak(workload)
+    return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
 
 
 def stages_of_places(workload: Transformer, prices: Prices) -> list[list[Stage]]:
@@ -252,5 +288,5 @@ def _estimate(workload: Transformer, device: Device, step_s: float, spent: Seque
         bubble_s=max(0.0, step_s - mean.total_s),
         tokens_per_s=tokens / step_s,
         mfu=workload.flops_per_token * tokens / peak_flops,
-        memory_bytes=memory.peak(workload).bytes_of,
+        memory_bytes=peak_of(workload).bytes_of,
     )

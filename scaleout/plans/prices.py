@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from scaleout import engine
 from scaleout.device import Device
 from scaleout.generators.axes import Axes
-from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.graph import NodeKind
 from scaleout.kernels import kernel_times
 from scaleout.network.alpha_beta import CollectiveCost, collective_cost, send_cost
 from scaleout.operations import Kernel
@@ -25,9 +24,8 @@ from scaleout.parallelism import Mesh
 from scaleout.peers import distances
 from scaleout.pipelines import PIPELINES
 from scaleout.placement import Placement, place
+from scaleout.plans.ring import ring_s
 from scaleout.plans.work import Collective, Work
-from scaleout.program import Program
-from scaleout.schedule import apply_schedule
 from scaleout.topology import Topology
 from scaleout.workload import Transformer
 
@@ -54,6 +52,9 @@ class Spent:
                 exposed_s[family] = exposed_s.get(family, 0.0) + times * seconds
         return cls(compute_s, exposed_s)
 
+
+Hop = tuple[float, float]
+"""Seconds of a message, and those in which it holds the wire."""
 
 Site = tuple[Mesh, int]
 """What decides where the groups of a job lie: its mesh, and over how many ranks states are sharded."""
@@ -84,6 +85,9 @@ class Prices:
     _collectives: dict[tuple[Site, Collective], float] = field(default_factory=dict)
     _work: dict[tuple[Work, Site], Spent] = field(default_factory=dict)
     _compute: dict[Work, float] = field(default_factory=dict)
+    _pairs: dict[tuple[Mesh, str], list[tuple[tuple[int, int], ...]]] = field(default_factory=dict)
+    _rings: dict[tuple[Work, tuple[Hop, ...], tuple[float, ...]], float] = field(default_factory=dict)
+    _longest: dict[tuple[Mesh, str, int], Hop] = field(default_factory=dict)
     _hops: dict[tuple[Mesh, int], list[float]] = field(default_factory=dict)
 
     def learn(self, kernels: Iterable[Kernel]) -> None:
@@ -126,7 +130,7 @@ class Prices:
                 exposed_s[collective.family] = exposed_s.get(collective.family, 0.0) + seconds
             spent = Spent(self._compute[work], exposed_s)
             if work.graph is not None:
-                waited_s = self._on_the_clock(work.graph, work.families, workload, axes) - spent.total_s
+                waited_s = self._on_the_clock(work, workload, axes) - spent.total_s
                 spent = Spent.total([(spent, 1), (Spent(0.0, {"context": max(waited_s, 0.0)}), 1)])
             self._work[key] = spent
         return self._work[key]
@@ -149,50 +153,45 @@ class Prices:
 
     def _slowest(self, mesh: Mesh, axis: str, size_bytes: int) -> list[CollectiveCost]:
         """Return the slowest message from each place of an axis to the next, of all groups, one a place."""
-        groups = np.array(mesh.groups(axis).members)
-        found = []
-        for number in range(groups.shape[1]):
-            sources, targets = groups[:, number], groups[:, (number + 1) % groups.shape[1]]
-            rows = np.unique(distances(self.topology, sources, targets), axis=0, return_index=True)[1]
-            costs = [
-                send_cost(size_bytes, self.topology, source=int(sources[row]), destination=int(targets[row]))
-                for row in rows
-            ]
-            found.append(max(costs, key=lambda cost: cost.time_s))
-        return found
+        return [
+            max(
+                (send_cost(size_bytes, self.topology, source=source, destination=to) for source, to in pairs),
+                key=lambda cost: cost.time_s,
+            )
+            for pairs in self._neighbours(mesh, axis)
+        ]
 
-    def _on_the_clock(
-        self, graph: ExecutionGraph, families: tuple[str, ...], workload: Transformer, axes: Axes
-    ) -> float:
-        """Run a graph whose neighbours all do the same at the same time: what is sent is what arrives."""
-        everyone = np.zeros(workload.num_ranks, np.int64)
-        program = Program("part", (graph,), everyone, tuple(axes.family(name) for name in families))
-        graph = apply_schedule(program, "baseline").graphs[0]
-        kind, sizes = graph.kind.tolist(), graph.bytes.tolist()
-        duration_s, wire_s, stream = [0.0] * len(graph), {}, [0] * len(graph)
-        users: list[list[int]] = [[] for _ in range(len(graph))]
-        counts = np.diff(graph.dependency_offsets).tolist()
-        for node in range(len(graph)):
-            for dependency in graph.dependencies_of(node).tolist():
-                users[dependency].append(node)
-            if kind[node] == NodeKind.COMPUTE and graph.kernel[node] != NONE:
-                duration_s[node] = self.kernel_s(graph.kernels[graph.kernel[node]])
-            elif kind[node] == NodeKind.COLLECTIVE:
-                asked = Collective(COLLECTIVES[graph.collective[node]], sizes[node], families[graph.group[node]])
-                duration_s[node] = self.collective_s(asked, workload, axes)
-            elif kind[node] == NodeKind.SEND:
-                cost = max(self._slowest(workload.mesh, "context", sizes[node]), key=lambda cost: cost.time_s)
-                duration_s[node], wire_s[node], stream[node] = cost.time_s, cost.serialization_s, 1
-            elif kind[node] == NodeKind.RECV:
-                stream[node] = NONE
-                users[node - 1].append(node)
-                counts[node] += 1
-        alone = [NONE] * len(graph)
-        occupancy_s = [wire_s.get(node, seconds) for node, seconds in enumerate(duration_s)]
-        times = engine.run(
-            engine.Tasks(duration_s, occupancy_s, stream, graph.priority.tolist(), users, counts, alone, (), ())
-        )
-        return float(times.end_s.max())
+    def _neighbours(self, mesh: Mesh, axis: str) -> list[tuple[tuple[int, int], ...]]:
+        """Return for each place of an axis the pairs of a rank and its next that are not alike."""
+        if (mesh, axis) not in self._pairs:
+            groups = np.array(mesh.groups(axis).members)
+            following = np.roll(groups, -1, axis=1)
+            sources, targets = groups.T.ravel(), following.T.ravel()
+            apart = distances(self.topology, sources, targets)
+            first, kind = np.unique(apart, axis=0, return_index=True, return_inverse=True)[1:]
+            pairs = list(zip(sources[first].tolist(), targets[first].tolist(), strict=True))
+            places = kind.reshape(groups.shape[::-1])
+            self._pairs[mesh, axis] = [tuple(pairs[number] for number in np.unique(place_)) for place_ in places]
+        return self._pairs[mesh, axis]
+
+    def _on_the_clock(self, work: Work, workload: Transformer, axes: Axes) -> float:
+        """Time work whose neighbours all do the same at the same time; sites that cost the same share the answer."""
+        assert work.graph is not None
+        graph = work.graph
+        sizes = dict.fromkeys(graph.bytes[graph.kind == NodeKind.SEND].tolist())
+        hops = {size: self._longest_hop(workload.mesh, "context", size) for size in sizes}
+        costs = {each: self.collective_s(each, workload, axes) for each in work.collectives}
+        key = (work, tuple(hops.values()), tuple(costs.values()))
+        if key not in self._rings:
+            self._rings[key] = ring_s(work, {kernel: self.kernel_s(kernel) for kernel in work.kernels}, costs, hops)
+        return self._rings[key]
+
+    def _longest_hop(self, mesh: Mesh, axis: str, size_bytes: int) -> Hop:
+        """Return the seconds of the slowest message between neighbours along an axis, and of its bytes alone."""
+        if (mesh, axis, size_bytes) not in self._longest:
+            found = max(self._slowest(mesh, axis, size_bytes), key=lambda cost: cost.time_s)
+            self._longest[mesh, axis, size_bytes] = (found.time_s, found.serialization_s)
+        return self._longest[mesh, axis, size_bytes]
 
 
 @functools.lru_cache(maxsize=8)

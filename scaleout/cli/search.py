@@ -1,0 +1,197 @@
+"""`scaleout search`: the best parallel plans of a training job on a cluster."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.options import json_option, parse_settings, set_option
+
+if TYPE_CHECKING:
+    from scaleout.plans.search import Answer, Found, Question
+
+
+@click.command()
+@click.argument("workload")
+@click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
+@click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks of the job; the topology must have as many.")
+@click.option("--memory", metavar="SIZE", help="What a rank may hold, such as 80GB; by default the device's memory.")
+@click.option(
+    "--global-batch",
+    type=click.IntRange(min=1),
+    help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
+@set_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.",
+)
+@json_option
+def search(
+    workload: str,
+    topology: str | None,
+    device: str | None,
+    ranks: int | None,
+    memory: str | None,
+    global_batch: int | None,
+    top: int,
+    workers: int | None,
+    settings: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Find the fastest plans of training WORKLOAD, a name or file, that fit the memory of a rank.
+
+    A plan is the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
+    schedule, what is computed again, ZeRO, and sequence parallelism. A key that --set names is held at its value.
+
+    Example: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans.
+    """
+    from scaleout.device import load_device
+    from scaleout.errors import ConfigError
+    from scaleout.plans.ask import ask, why_none
+    from scaleout.topology import load_topology
+    from scaleout.workload import load_workload
+
+    loaded = load_workload(workload)
+    question = ask(
+        workload,
+        load_topology(topology or loaded.topology),
+        load_device(device or loaded.device),
+        num_ranks=ranks,
+        batch=global_batch,
+        memory_bytes=None if memory is None else _memory(memory),
+        top=top,
+        changes=parse_settings(settings),
+    )
+    answer = _find(question, output, workers, quiet=as_json)
+    if not answer.fastest:
+        raise ConfigError(why_none(question, answer))
+    written = _write(question, answer, output)
+    if as_json:
+        click.echo(json.dumps(_summary(question, answer), indent=2))
+        return
+    _print(question, answer)
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
+
+
+def _memory(text: str) -> float:
+    from scaleout.errors import ConfigError
+    from scaleout.units import BYTES, parse
+
+    size_bytes = parse(text, BYTES)
+    if not text.strip()[-1:].isalpha():
+        raise ConfigError(f"--memory {text}: give a unit, such as {text}GB")
+    return size_bytes
+
+
+def _find(question: "Question", output: Path | None, workers: int | None, *, quiet: bool) -> "Answer":
+    """Search, with a bar of progress on standard error; evaluated plans go into the journal at once."""
+    from contextlib import ExitStack
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from scaleout.plans.journal import Journal
+    from scaleout.plans.search import search as find
+    from scaleout.units import format_seconds
+
+    with ExitStack() as stack:
+        journal = None if output is None else stack.enter_context(Journal(output, question))
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        shown = Console(stderr=True)
+        hidden = quiet or not shown.is_terminal
+        progress = stack.enter_context(
+            Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
+        )
+        bar = progress.add_task("weighing plans", total=None)
+
+        def tell(done: int, total: int, counts: Any, best: Any) -> None:
+            fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
+            progress.update(
+                bar, completed=done, total=total, description=f"{counts.evaluated} plans evaluated{fastest}"
+            )
+            progress.refresh()
+
+        if journal is None:
+            return find(question, workers=workers, tell=tell)
+        return find(question, workers=workers, tell=tell, known=journal.known, keep=journal.add)
+
+
+def _write(question: "Question", answer: "Answer", output: Path | None) -> list[tuple[Path, str]]:
+    if output is None:
+        return []
+    from scaleout.plans.journal import FILE
+    from scaleout.plot import draw_plans
+
+    (output / "summary.json").write_text(json.dumps(_summary(question, answer), indent=2) + "\n")
+    draw_plans(question, answer, output / "pareto.png")
+    return [
+        (output / FILE, "every plan that was evaluated; the same search goes on from it"),
+        (output / "summary.json", "the numbers of the tables"),
+        (output / "pareto.png", "time against memory"),
+    ]
+
+
+def _summary(question: "Question", answer: "Answer") -> dict[str, Any]:
+    return {
+        "workload": question.base.name,
+        "topology": question.topology.name,
+        "device": question.device.name,
+        "ranks": question.num_ranks,
+        "global_batch": question.batch,
+        "memory_bytes": question.memory_bytes,
+        "counts": vars(answer.counts),
+        "fastest": [_row(found) for found in answer.fastest],
+        "front": [_row(found) for found in answer.front],
+    }
+
+
+def _row(found: "Found") -> dict[str, Any]:
+    return {"plan": found.plan._asdict(), **found.estimate.summary()}
+
+
+def _print(question: "Question", answer: "Answer") -> None:
+    from scaleout.cli.console import console, print_table
+    from scaleout.units import format_bytes
+
+    where = f"{question.base.name} on {question.topology.name}, ranks {question.num_ranks}"
+    _print_plans("least memory for its time, up to a quarter slower than the fastest", answer.front)
+    _print_plans(
+        f"{where}, global batch {question.batch}, {format_bytes(question.memory_bytes)} a rank", answer.fastest
+    )
+    counts = vars(answer.counts)
+    print_table("plans", [key.replace("_", " ") for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
+    console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
+
+
+def _print_plans(title: str, plans: "tuple[Found, ...]") -> None:
+    from scaleout.cli.console import print_table
+    from scaleout.units import format_bytes, format_seconds
+
+    axes = list(dict.fromkeys(axis for found in plans for axis in found.estimate.exposed_s))
+    rows = []
+    for number, found in enumerate(plans, start=1):
+        each = found.estimate
+        rows.append(
+            [
+                str(number),
+                str(found.plan),
+                format_seconds(each.step_s),
+                f"{each.tokens_per_s:,.0f}",
+                f"{each.mfu:.1%}",
+                f"{each.bubble:.1%}",
+                *(f"{each.exposed_s.get(axis, 0.0) / each.step_s:.1%}" for axis in axes),
+                format_bytes(each.peak_bytes),
+                each.bound_by,
+            ]
+        )
+    exposed = [f"exposed {axis}" for axis in axes]
+    columns = ("", "plan", "step", "tokens/s", "MFU", "bubble", *exposed, "memory", "most time")
+    print_table(title, columns, rows, left=2)

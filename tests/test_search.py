@@ -1,0 +1,223 @@
+"""The search over plans: the same as evaluating every plan, whatever is pruned; journals, and what cannot be."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout import memory
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.pipelines import PIPELINES
+from scaleout.plans.ask import ask
+from scaleout.plans.evaluate import evaluate, peak_of
+from scaleout.plans.journal import FILE, Journal
+from scaleout.plans.search import SLACK, Best, Found, Question, search
+from scaleout.plans.space import Plan, divisors, families, fits, workload_of
+from scaleout.topology import Dimension, Topology
+from scaleout.workload import load_workload
+
+DEVICE = load_device("h200")
+SMALL = {
+    "layers": 4, "hidden": 512, "heads": 4, "kv_heads": 4, "ffn": 1024, "sequence": 2048, "vocabulary": 3000,
+    "batch_per_replica": 1,
+}  # fmt: skip
+EXPERTS = {"kind": "moe", "experts": 4, "top_k": 2}
+
+
+def cluster(*sizes):
+    return Topology("small", tuple(Dimension("switch", size, 1e11 / (1 + n), 2e-6) for n, size in enumerate(sizes)))
+
+
+def model(changes):
+    return load_workload("llama-3-8b", SMALL | changes)
+
+
+@st.composite
+def questions(draw):
+    """Small models on four or eight ranks, some with experts, some with little memory, some with keys held."""
+    changes = draw(st.sampled_from([{}, EXPERTS, {"tied_embedding": True, "attention": "unfused"}]))
+    fixed = draw(st.sampled_from([{"recompute": "none"}, {"zero": 1}, {"sequence_parallel": False}]))
+    topology = draw(st.sampled_from([cluster(4), cluster(2, 2)]))
+    memory_bytes = draw(st.sampled_from([80e9, 0.35e9, 0.2e9]))
+    ranks, batch, top = topology.num_ranks, draw(st.sampled_from([8, 12])), draw(st.integers(1, 6))
+    return Question(model(changes), topology, DEVICE, ranks, batch, memory_bytes, top, fixed)
+
+
+def everything(question):
+    """Evaluate every plan, in whatever order."""
+    found, too_large = [], 0
+    asked = families(question.base, question.num_ranks, question.batch, fixed=question.fixed)
+    for plan in (plan for family in asked for plan in family.plans):
+        estimate = evaluate(question.workload(plan), question.topology, question.device)
+        if estimate.peak_bytes <= question.memory_bytes:
+            found.append(Found(plan, estimate))
+        else:
+            too_large += 1
+    return sorted(found, key=lambda each: each.key), too_large
+
+
+@settings(max_examples=10)
+@given(questions())
+def test_a_search_finds_what_evaluating_every_plan_finds(question):
+    found, _ = everything(question)
+    answer = search(question, workers=1)
+    assert list(answer.fastest) == found[: question.top]
+    last_s = SLACK * found[0].estimate.step_s if found else 0.0
+    least, front = float("inf"), []
+    for each in found:
+        if each.estimate.peak_bytes < least and each.estimate.step_s <= last_s:
+            least = each.estimate.peak_bytes
+            front.append(each)
+    assert list(answer.front) == front
+    counts = answer.counts
+    assert counts.enumerated == counts.indivisible + counts.bounded + counts.too_large + counts.evaluated
+
+
+def test_some_plans_are_not_evaluated():
+    """Otherwise the test before says nothing of bounds."""
+    question = Question(model({}), cluster(4, 2), DEVICE, 8, 16, 80e9, 3)
+    counts = search(question, workers=1).counts
+    assert counts.bounded > counts.evaluated > 3
+
+
+def test_processes_find_what_one_finds():
+    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 5)
+    alone, together = search(question, workers=1), search(question, workers=2)
+    assert (alone.fastest, alone.front) == (together.fastest, together.front)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_plan_fits_if_a_workload_can_be_made_of_it(data):
+    """Whole numbers say what the workload's own checks say."""
+    ranks, batch = data.draw(st.sampled_from([6, 8, 12])), data.draw(st.sampled_from([8, 12, 24]))
+    base = model(data.draw(st.sampled_from([{}, EXPERTS, {"stage_layers": (1, 3), "pipeline_parallel": 2}])))
+    any_of = st.sampled_from(divisors(ranks))
+    pipeline = data.draw(any_of)
+    plan = Plan(
+        data.draw(any_of), data.draw(any_of), pipeline, data.draw(any_of), data.draw(any_of),
+        data.draw(st.sampled_from([1, 2, 3, 4])), data.draw(st.sampled_from(list(PIPELINES))), None,
+        data.draw(st.sampled_from(["none", "full"])), data.draw(st.integers(0, 3)), data.draw(st.booleans()),
+    )  # fmt: skip
+    changes = {**plan._asdict(), "batch_per_replica": max(1, batch // plan.data_parallel)}
+    if PIPELINES[plan.pipeline_schedule].num_chunks is None:
+        plan = plan._replace(model_chunks=2)
+    try:
+        made = load_workload("llama-3-8b", base.model_dump(exclude_none=True) | changes)
+    except ConfigError:
+        made = None
+    divides = batch % plan.data_parallel == 0
+    assert fits(plan, base, batch) == (made is not None and divides)
+    if made is not None and divides:
+        assert evaluate_key(made) == evaluate_key(workload_of(plan, base, batch))
+
+
+def evaluate_key(workload):
+    return workload.model_dump(exclude={"model_chunks"}) | {"chunks": workload.chunks}
+
+
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "gpipe"])
+@given(places=st.sampled_from([2, 4]), more=st.integers(0, 9), again=st.sampled_from(["none", "full"]))
+@settings(max_examples=15)
+def test_more_microbatches_hold_no_more(name, places, more, again):
+    microbatches = (4 + more) * places
+    workload = load_workload("gpt-3", {
+        "tensor_parallel": 1, "pipeline_parallel": places, "microbatch": 1, "batch_per_replica": microbatches,
+        "pipeline_schedule": name, "recompute": again,
+    })  # fmt: skip
+    assert peak_of(workload).bytes_of == memory.peak(workload).bytes_of
+
+
+def test_the_front_is_kept_in_order_of_time():
+    best = Best(1)
+    assert best.wants(1.0, 1e9)
+    assert best.limit() == float("inf")
+
+
+def test_a_search_goes_on_where_it_was(tmp_path):
+    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
+    with Journal(tmp_path, question) as journal:
+        first = search(question, workers=1, known=journal.known, keep=journal.add)
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert len(lines) == 1 + first.counts.evaluated
+    (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of a line
+    with Journal(tmp_path, question) as journal:
+        assert len(journal.known) == 2
+        second = search(question, workers=1, known=journal.known, keep=journal.add)
+    assert (first.fastest, first.front) == (second.fastest, second.front)
+    assert sorted((tmp_path / FILE).read_text().splitlines()) == sorted(lines)
+
+
+def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
+    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
+    first = search(question, workers=1)
+    monkeypatch.setattr("scaleout.plans.search.evaluate", None)
+    known = {found.plan: found.estimate for found in first.evaluated}
+    assert search(question, workers=1, known=known).fastest == first.fastest
+
+
+def test_a_journal_of_another_search_is_refused(tmp_path):
+    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9)
+    Journal(tmp_path, question).__exit__(None, None, None)
+    with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
+        Journal(tmp_path, Question(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
+    (tmp_path / FILE).write_text("no journal\n")
+    with pytest.raises(ConfigError, match="is no journal of a search"):
+        Journal(tmp_path, question)
+
+
+SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8")
+
+
+def test_the_command_prints_plans_and_draws_them(scaleout, tmp_path):
+    fixed = ("--set", "recompute=none", "--set", "zero=1", "--workers", "1")
+    code, out, _ = scaleout(*SEARCH, *fixed, "--top", "3", "--output", tmp_path)
+    assert code == 0
+    assert "the fastest: tp" in out
+    assert (tmp_path / "pareto.png").stat().st_size > 10_000
+    code, out, _ = scaleout(*SEARCH, *fixed, "--top", "3", "--output", tmp_path, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["fastest"]) == 3
+    assert all(row["plan"]["zero"] == 1 for row in found["fastest"])
+    assert json.loads((tmp_path / "summary.json").read_text()) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ranks", "4"), "--ranks 4: topology 'dgx-h200-1' has 8 ranks; give a topology of 4 ranks"),
+        (("--memory", "80"), "--memory 80: give a unit, such as 80GB"),
+        (("--memory", "80 parsecs"), "unknown unit 'parsecs' for a size"),
+        (("--memory", "1GB", "--workers", "1"), "more; give more ranks or a smaller batch"),
+        (("--set", "tensor_paralel=8"), "unknown key 'tensor_paralel'; did you mean 'tensor_parallel'?"),
+        (("--set", "tensor_parallel=3"), "none of 0 plans"),
+        (("--set", "tensor_parallel=many"), "--set: tensor_parallel: Input should be a valid integer"),
+        (("--set", "pipeline_schedule=1f2b"), "unknown pipeline_schedule '1f2b'; did you mean '1f1b'?"),
+        (("--set", "layers=7", "--set", "pipeline_parallel=8"), "divides: layers 7"),
+        (("--set", "mode=prefill"), "in mode 'prefill'; a search is over plans of training"),
+    ],
+)
+def test_what_cannot_be_searched(scaleout, options, message):
+    code, out, err = scaleout(*SEARCH, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_the_nearest_number_of_ranks_is_named():
+    question = ask("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
+    from scaleout.plans.ask import why_none
+
+    message = why_none(question, search(question, workers=1))
+    assert "on 7 ranks with a global batch of 8" in message
+    assert "the nearest number of ranks with a plan is 8" in message
+
+
+def test_a_recommendation_model_is_not_searched(scaleout):
+    code, _, err = scaleout("search", "dlrm-128")
+    assert code == 2
+    assert "'dlrm-128' is a dlrm; a search is over plans of training a transformer" in err
