@@ -364,6 +364,31 @@ def test_the_largest_torus_is_turned_into_one_rank():
     assert cost.time_s == pytest.approx((32 + 32 + 16) * ALPHA + 8 * LINK, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "error"),
+    [
+        ("all_reduce", "multiported_bucket", 0.02),
+        ("all_reduce", "hierarchical", 1e-9),
+        ("all_reduce", "hierarchical_direct", 1e-9),
+        ("all_to_all", "dimension_wise", 1e-9),
+    ],
+)
+def test_the_largest_torus_goes_dimension_by_dimension(kind, algorithm, error):
+    """One line stands for all of its dimension; the lanes of the bucket fall out of step, as lines are not as long."""
+    topology = load_topology("torus-64x64x32")
+    closed = alpha_beta.collective_cost(kind, N, place(topology, range(topology.num_ranks)), algorithm)
+    assert cost_of(topology, kind, algorithm).time_s == pytest.approx(closed.time_s, rel=error)
+
+
+def test_the_busiest_link_is_that_of_one_group_whatever_its_siblings():
+    """Two groups of two in a ring of 4: turns by one swap them, and only those by two keep a group."""
+    topology = Topology("ring-4", (Dimension("ring", 4, BANDWIDTH, ALPHA),))
+    turns = symmetry(topology, [np.array([0, 1, 0, 1])])
+    assert turns.order == 4
+    assert turns.keeping(np.array([0, 2])).order == 1
+    assert turns.keeping(np.arange(4)).order == 4
+
+
 def test_too_many_messages_are_refused():
     with pytest.raises(ConfigError, match="'pairwise' takes 131071 steps in a group of 131072 ranks, too many"):
         cost_of("torus-64x64x32", "all_to_all", "pairwise")

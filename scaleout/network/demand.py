@@ -153,7 +153,7 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     standing = set(members.tolist())
     plans = [_plan(topology, group, kind, algorithm) for group in groups if not standing.isdisjoint(group)]
     if plans[0][2].pipelined:
-        busiest = _busiest(links, _plan(topology, groups[0], kind, algorithm))
+        busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm))
         return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
     known: dict[tuple[object, object], tuple[Flows, float]] = {}
     found: list[Flows] = []
@@ -227,7 +227,8 @@ def _size(step: Step, placement: Placement) -> int:
     if isinstance(step.pattern, Combined) and isinstance(pattern, Everyone):
         return placement.num_ranks**2
     if isinstance(pattern, Ring) and placement.regular:
-        return placement.num_ranks * math.prod(placement.shape[:-1])
+        along = range(len(placement.shape)) if step.dimensions is None else step.dimensions
+        return placement.num_ranks * math.prod(placement.shape[number] for number in along[:-1])
     if isinstance(pattern, Edges):
         return len(pattern.sources)
     return placement.num_ranks
@@ -289,7 +290,8 @@ def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pair
 def _standing(symmetry: Symmetry, pairs: Sequence[Pairs]) -> Pairs:
     """Messages that stand for all: those whose senders do."""
     sources, destinations = _joined(pairs)
-    chosen = symmetry.first(sources) == sources
+    ranks = np.arange(sources.max(initial=-1) + 1)
+    chosen = (symmetry.first(ranks) == ranks)[sources]
     return sources[chosen], destinations[chosen]
 
 
@@ -352,12 +354,18 @@ def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
     return combined(plan[2].steps[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
 
 
-def _busiest(links: Links, plan: _Plan) -> float:
-    """Load of the busiest link, for each byte of the collective, of all messages of one group alone."""
-    found, loads = [], []
+def _busiest(links: Links, symmetry: Symmetry, plan: _Plan) -> float:
+    """Load of the busiest link, for each byte of the collective, of all messages of one group alone.
+
+    Messages are counted in whole grains within a step, and steps follow in their order: the same to the last bit
+    whatever the symmetry.
+    """
+    switched = any(isinstance(step.pattern, Combined) for step in plan[2].steps)
+    own = Symmetry() if switched else symmetry.keeping(plan[1])
+    total = np.zeros(len(links))
     for index, step in enumerate(plan[2].steps):
-        routes = _combined_routes(links, plan, index)
-        found.append(routes.links)
-        loads.append(step.repeat * step.fraction * _share(step, plan[0]) * routes.shares)
-    local = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
-    return float(np.bincount(local, np.concatenate(loads)).max())
+        routes = _standing_routes(links, own, plan, index)
+        whole = routes._replace(shares=np.round(routes.shares * _GRAIN) / _GRAIN)
+        messages = np.bincount(*_standing_links(links, own, whole), minlength=len(links))
+        total += step.repeat * step.fraction * _share(step, plan[0]) * messages
+    return float(total.max())

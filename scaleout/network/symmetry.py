@@ -56,6 +56,12 @@ class Symmetry:
         """Return the rank that stands for each rank."""
         return self.seen_from(ranks, ranks)
 
+    def keeping(self, ranks: Ints) -> "Symmetry":
+        """Return the turns that take a set of ranks to itself."""
+        members = np.sort(ranks)
+        kept = (digit for digit in self.digits if np.array_equal(np.sort(_turned(digit, members)), members))
+        return Symmetry(tuple(kept))
+
     def seen_from(self, origins: Ints, ranks: Ints) -> Ints:
         """Return where ranks come to lie by the turns that take their origins to those that stand for them."""
         turned = ranks.copy()
