@@ -169,7 +169,9 @@ def test_advice_is_evaluated_and_true():
         found = advise(job, capacity)
         assert found
         for advice in found:
-            changed = load_workload(BIG[0], BIG[1] | parse_settings(advice.settings.split()))
+            option, *settings = advice.settings.split("--set ")
+            assert option == ""
+            changed = load_workload(BIG[0], BIG[1] | parse_settings([text.strip() for text in settings]))
             assert advice.peak.total_bytes == peak(changed).total_bytes < now
             assert advice.fits == (advice.peak.total_bytes <= capacity)
             assert advice.ranks == changed.num_ranks

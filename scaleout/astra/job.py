@@ -3,6 +3,7 @@
 Knows which options ASTRA-sim has and which of them change nothing there; knows nothing of time.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,6 +131,8 @@ def load(options: Options) -> Job:
         )
     if options.num_queues < 1:
         raise ConfigError(f"--num-queues-per-dim is {options.num_queues}, but a dimension needs at least 1 queue")
+    if not math.isfinite(options.injection_scale):
+        raise ConfigError(f"--injection-scale is {options.injection_scale:g}, which is no scale; give a finite number")
     endpoint_ns = int(system.endpoint_delay * options.injection_scale)
     if endpoint_ns < 1:
         raise ConfigError(

@@ -135,7 +135,7 @@ def _print_fit(found: Fit) -> None:
         verdict = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
         console().print(
-            f"  --set {advice.settings}: {size} on {advice.ranks} ranks, {verdict}", highlight=False, soft_wrap=True
+            f"  {advice.settings}: {size} on {advice.ranks} ranks, {verdict}", highlight=False, soft_wrap=True
         )
     if not found.advice:
         console().print("  nothing that was tried; take devices with more memory", highlight=False)

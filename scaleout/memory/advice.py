@@ -42,8 +42,8 @@ class Advice:
 
     @property
     def settings(self) -> str:
-        """The changes as ``--set`` takes them, one after the other."""
-        return " ".join(f"{key}={json.dumps(value)}" for key, value in self.changes.items()).replace('"', "")
+        """The changes as options of the command line, each with its ``--set``."""
+        return " ".join(f"--set {key}={json.dumps(value)}" for key, value in self.changes.items()).replace('"', "")
 
 
 def advise(workload: Transformer, capacity_bytes: float) -> list[Advice]:
