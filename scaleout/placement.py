@@ -224,7 +224,8 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
     if not ranks:
         raise ConfigError("a process group has no ranks; give at least one")
     if len(set(ranks)) < len(ranks):
-        raise ConfigError(f"a process group of {len(ranks)} ranks names a rank twice; give each rank once")
+        twice = next(rank for rank, after in zip(ranks, ranks[1:], strict=False) if rank == after)
+        raise ConfigError(f"a process group of {len(ranks)} ranks names rank {twice} twice; give each rank once")
     coordinates = topology.coordinates(ranks)
     along = [np.unique(coordinates[:, number]) for number in range(len(topology.dimensions))]
     if math.prod(len(values) for values in along) == len(ranks):

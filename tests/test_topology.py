@@ -280,7 +280,7 @@ def test_siblings_are_disjoint_and_lie_alike(dimensions, data):
     ("ranks", "message"),
     [
         ([], "a process group has no ranks"),
-        ([1, 1], "names a rank twice"),
+        ([1, 1], "names rank 1 twice"),
         ([0, 128], "rank 128 is not in topology 'torus', which has 128 ranks"),
         ([-1, 0], "rank -1 is not in topology"),
     ],

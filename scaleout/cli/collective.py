@@ -62,7 +62,7 @@ def collective(
     _check(network, algorithm, injection, decide=decide, output=output, count=len(wanted))
     kind = kind.replace("-", "_")
     cluster = change_links(load_topology(topology), degrade, broken)
-    members = parse_ranks(group, cluster.num_ranks) if group else list(range(cluster.num_ranks))
+    members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
     price = functools.partial(
         PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection
     )
