@@ -1,8 +1,8 @@
 """Traffic to pictures: how busy every link of a network is.
 
 Two rings or meshes are drawn as they lie, each place with a link to its neighbours both ways; whatever has more
-dimensions or other kinds, as one panel for each dimension and direction: places along it against its lines. Darker is
-busier, on one scale for all links of a picture.
+dimensions or other kinds, as one panel for each dimension and direction: places along it against its lines. Edges of
+graphs have no order: the busiest of them are bars, by name. Darker is busier, on one scale for all links of a picture.
 """
 
 import math
@@ -29,6 +29,9 @@ COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMM
 
 MOST_DRAWN = 40
 """Places along a dimension that are drawn link by link; more are too small to see."""
+
+MOST_EDGES = 24
+"""Edges of graphs that are drawn."""
 
 _LANE, _GAP = 0.13, 0.16
 """Distance of a link from the line between its ends, to the right of its way, and of its ends from the places."""
@@ -110,9 +113,16 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
 
 def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
     """Draw one panel for each dimension and direction, two in a row; links of pairs as a matrix of places."""
-    pictures = [_picture(traffic, *link) for link in ports if link[0].role != "pair"] + _matrices(traffic, ports)
+    pictures = [_picture(traffic, *link) for link in ports if link[0].role not in ("pair", "edge")]
+    pictures += _matrices(traffic, ports)
+    bars = _edges(traffic)
+    if not pictures:
+        figure, panel = plt.subplots(figsize=(6.5, 0.9 + 0.19 * len(bars)), layout="constrained")
+        _bars(panel, bars, scale)
+        return figure, panel
     columns = min(2, len(pictures))
     heights = [2.2 if max(len(picture[3]) for picture in row) > 1 else 0.8 for row in _rows(pictures, columns)]
+    heights += [0.4 + 0.19 * len(bars)] if bars else []
     figure, axes = plt.subplots(
         len(heights), columns, figsize=(1.2 + 4 * columns, max(2.4, 0.9 + sum(heights))), height_ratios=heights,
         layout="constrained", squeeze=False,
@@ -130,7 +140,34 @@ def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -
             panel.set_yticks([])
     for panel in list(axes.flat)[len(pictures) :]:
         panel.set_visible(False)
+    if bars:
+        _bars(figure.add_subplot(axes[0, 0].get_gridspec()[-1, :]), bars, scale)
     return figure, axes
+
+
+def _edges(traffic: LinkTraffic) -> list[tuple[str, float]]:
+    """Return names and utilisation of the busiest edges of graphs, the busiest first; of links that are alike, all."""
+    links, count = traffic.links, traffic.links.topology.num_ranks
+    found = [
+        (float(busy), links.name(number * count + int(rank)))
+        for number, (port, ranks, _, utilisation) in enumerate(traffic.ports())
+        if port.role == "edge" and len(ranks)
+        for rank, busy in zip(ranks.tolist(), utilisation.tolist(), strict=True)
+    ]
+    found.sort(key=lambda edge: -edge[0])
+    return [(name, busy) for busy, name in found[:MOST_EDGES]]
+
+
+def _bars(panel: Axes, edges: Sequence[tuple[str, float]], scale: mpl.cm.ScalarMappable) -> None:
+    """Draw the busiest edges as bars."""
+    names, busy = zip(*edges, strict=True)
+    values = 100 * np.array(busy)
+    panel.barh(range(len(names)), values, color=scale.to_rgba(values), height=0.8)
+    panel.set_yticks(range(len(names)), names, fontsize=7)
+    panel.invert_yaxis()
+    panel.set_xlim(0, max(values.max(), 1e-9) * 1.02)
+    panel.set_xlabel("utilisation of an edge [%]")
+    panel.set_title(f"the {len(names)} busiest edges", fontsize=9)
 
 
 def _rows(pictures: Sequence["_Picture"], columns: int) -> Iterator[Sequence["_Picture"]]:

@@ -224,7 +224,7 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
     if not ranks:
         raise ConfigError("a process group has no ranks; give at least one")
     if len(set(ranks)) < len(ranks):
-        twice = next(rank for rank, after in zip(ranks, ranks[1:], strict=False) if rank == after)
+        twice = next(rank for rank, after in itertools.pairwise(ranks) if rank == after)
         raise ConfigError(f"a process group of {len(ranks)} ranks names rank {twice} twice; give each rank once")
     coordinates = topology.coordinates(ranks)
     along = [np.unique(coordinates[:, number]) for number in range(len(topology.dimensions))]
