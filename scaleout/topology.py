@@ -90,7 +90,7 @@ class Topology:
         """Product of the dimensions' sizes."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Ranks along each dimension, innermost first."""
         return tuple(dimension.size for dimension in self.dimensions)

@@ -46,16 +46,21 @@ def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_
     count = len(left)
     while len(flows):
         load = np.bincount(links, weights, minlength=count)
+        loaded = load > 0
+        shares = left[loaded] / load[loaded]
+        if (lowest := shares.min()) == shares.max():  # all links that are used fill at once
+            rates[flows] = lowest
+            break
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(load > 0, left / load, np.inf)
-        level: Floats = np.full(count, share.min())
+            share = np.where(loaded, left / load, np.inf)
+        level: Floats = np.full(count, lowest)
         full = share <= level * (1 + SAME)
         if (share[full] != level[full]).any():
             parts = _hanging_together(*pairs, num_links=count)
             np.minimum.at(level := np.full(count, np.inf), parts, share)
             level = np.where(np.isfinite(level), level, 0.0)[parts]
             full = share <= level * (1 + SAME)
-        if full[load > 0].all() and (level == level[0]).all():
+        if full[loaded].all() and (level == level[0]).all():
             rates[flows] = level[0]
             break
         pair = full[links]
