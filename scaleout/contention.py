@@ -23,6 +23,9 @@ from scaleout.operations import CUSTOM, Kernel
 from scaleout.topology import Topology
 from scaleout.transport import Appetite
 
+_LEAST_LEFT = 0.1
+"""Part of the memory's bandwidth that kernels keep on a device with less than the library asks for."""
+
 
 @dataclass(frozen=True)
 class Contention:
@@ -37,7 +40,8 @@ class Contention:
         device, appetite = self.device, self.appetite
         num_sms = max(1, device.num_sms - appetite.num_sms)
         peaks = {name: peak * num_sms / device.num_sms for name, peak in device.peak_flops_per_s.items()}
-        left = max(device.memory_bytes_per_s - appetite.memory_bytes_per_s, 0.1 * device.memory_bytes_per_s)
+        whole = device.memory_bytes_per_s
+        left = max(whole - appetite.memory_bytes_per_s, _LEAST_LEFT * whole)
         return replace(device, num_sms=num_sms, peak_flops_per_s=peaks, memory_bytes_per_s=left)
 
     def slowed(self, kernel: Kernel | None) -> float:

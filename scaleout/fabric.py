@@ -176,7 +176,7 @@ def _read(path: Path) -> Any:
             graph = networkx.read_edgelist(path, create_using=networkx.MultiGraph)
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror}); give an existing file") from None
-    except Exception as error:
+    except Exception as error:  # whatever networkx and its parsers raise on a file that is not what its name says
         first = (str(error).splitlines() or [type(error).__name__])[0]
         kind = "a GraphML file" if path.suffix == ".graphml" else "an edge list"
         raise ConfigError(f"not {kind} ({first}); mend the file") from None

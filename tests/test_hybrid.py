@@ -17,8 +17,9 @@ from scaleout.chakra import load_program, save_program
 from scaleout.device import load_device
 from scaleout.errors import SimulationError
 from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NodeKind
+from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.pipelines import PIPELINES
+from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation import simulate
 from scaleout.study import compare
@@ -166,7 +167,7 @@ def test_a_pipeline_by_hand():
     size_bytes = job.local_tokens * job.hidden * job.item_bytes
     topology = Topology("slow", (Dimension("switch", 2, float(size_bytes), 0.0),))
     first, last = simulate(program, topology).timelines
-    forward_s, _ = span(first, 0, "forward")[1], None
+    _, forward_s = span(first, 0, "forward")
     begin_s, _ = span(last, 0, "forward")
     assert begin_s == pytest.approx(forward_s + 1.0)
     # The second activation leaves when the first has arrived, or when it is made.
@@ -308,11 +309,10 @@ def test_a_pipelined_job_comes_back_from_its_trace(tmp_path):
         assert np.array_equal(back.graphs[back.role_of_rank[rank]].microbatch, graph.microbatch)
 
 
-def test_messages_that_wait_for_each_other_are_named():
+def test_a_message_without_its_other_end_is_refused():
     job = even(layers=2, pipeline_parallel=2, batch_per_replica=2)
     program = apply_schedule(time_kernels(generate(job), H200), "baseline")
     first = program.graphs[0]
-    # The first stage receives gradients before it sends the activations that they are gradients of.
     receive, send = (int(np.flatnonzero(first.kind == kind)[0]) for kind in (NodeKind.RECV, NodeKind.SEND))
     tags = first.tag.copy()
     tags[send] = 99
@@ -321,6 +321,20 @@ def test_messages_that_wait_for_each_other_are_named():
             program.map_graphs(lambda graph: graph.with_columns(tag=tags) if graph is first else graph), network(2)
         )
     assert receive > send
+
+
+def test_messages_that_wait_for_each_other_are_named():
+    """Two ranks that each send only what they have received."""
+    builder = GraphBuilder()
+    ends = {"group": 0, "peer": 1, "bytes": 8}
+    received = builder.add((), name="receive", kind=NodeKind.RECV, **ends)
+    builder.add((received,), name="send", kind=NodeKind.SEND, **ends)
+    program = Program("circle", (builder.build(),), np.zeros(2, np.int64), (GroupFamily("pair", ((0, 1),)),))
+    for unfold in (False, True):
+        with pytest.raises(SimulationError) as caught:
+            simulate(program, network(2), unfold=unfold)
+        assert "rank 0, node 0 ('receive') waits for a message from rank 1" in str(caught.value)
+        assert "wait for each other's messages in a circle" in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
