@@ -21,7 +21,8 @@ LAYERS = tuple(
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory schedule operators network
     contention engine fold job message result simulation analysis pipeline_timeline efficiency study plans
-    astra_result astra_physical validation measure timeline plot heat_map pipeline_plot parity_plot report describe cli
+    astra_result astra_physical validation reproductions
+    measure timeline plot heat_map pipeline_plot parity_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 

@@ -1,0 +1,91 @@
+"""Published claims: the file, the tolerances, and figures that answer what they say they answer."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scaleout.cli import scaleout
+from scaleout.errors import ConfigError
+from scaleout.reproductions import PAPERS, Published, answers, page, published, reproduce
+from scaleout.reproductions.claims import Figure
+
+TARGETS = Path(__file__).parents[2] / "shared" / "targets" / "published.csv"
+FIGURES = [(paper, figure) for paper, figures in PAPERS.items() for figure in figures]
+
+
+def claim(value, unit, metric="x"):
+    return Published("id", "t3", "Fig. 1", "", metric, value, unit)
+
+
+def test_the_copy_of_the_published_numbers_is_exact():
+    if not TARGETS.is_file():
+        pytest.skip("../shared/targets/published.csv is not there")
+    with TARGETS.open(encoding="utf-8", newline="") as file:
+        theirs = list(csv.DictReader(file))
+    ours = published()
+    assert [(row["id"], float(row["published"]), row["unit"]) for row in theirs] == [
+        (each.id, each.value, each.unit) for each in ours
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "met", "missed"),
+    [
+        (claim(21, "percent"), 25.9, 26.1),
+        (claim(21, "percent"), 16.1, 15.9),
+        (claim(2.0, "ratio"), 2.29, 2.31),
+        (claim(2.0, "ratio"), 1.71, 1.69),
+        (claim(32, "GPUs"), 64, 65),
+        (claim(32768, "parameters"), 16384, 16383),
+        (claim(1, "true"), 1, 0),
+        (claim(50, "percent", "communication share is above"), 90, 49),
+    ],
+)
+def test_tolerances(row, met, missed):
+    assert row.met_by(met)
+    assert not row.met_by(missed)
+
+
+def test_every_claim_is_answered_by_one_figure_of_its_own_paper():
+    paper_of = {row.id: row.paper for row in published()}
+    answered = [name for _, figure in FIGURES for name in figure.ids]
+    assert len(answered) == len(set(answered))
+    for paper, figure in FIGURES:
+        assert {paper_of[name] for name in figure.ids} == {paper}
+        assert set(figure.notes) <= set(figure.ids)
+
+
+def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch):
+    asked = []
+
+    def simulate():
+        asked.append(1)
+        return {"T4-train": 36.0, "T4-prompt": 99.0}
+
+    figure = Figure(("T4-train", "T4-prompt"), simulate, {"T4-prompt": "why"})
+    monkeypatch.setattr(answers, "PAPERS", {**PAPERS, "t3": (figure,)})
+    rows = {row.claim.id: row for row in reproduce(["T4-train", "T4-prompt", "T20-op"])}
+    assert asked == [1]
+    assert (rows["T4-train"].met, rows["T4-prompt"].met, rows["T20-op"].met) == (True, False, False)
+    assert rows["T20-op"].note == "not reproduced yet"
+    assert "| T4-prompt | Fig. 4 | largest share of communication | 43.0% | 99.0% | 5 points | missed | why |" in page(
+        list(rows.values())
+    )
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match=r"unknown paper or claim 'F15'; did you mean 'F15-mean'\?"):
+        reproduce(["F15"])
+
+
+def test_the_command(tmp_path):
+    ran = CliRunner().invoke(scaleout, ["reproduce", "F15-mean", "--json", "--output", str(tmp_path)])
+    assert ran.exit_code == 0
+    row = json.loads(ran.stdout)["rows"][0]
+    assert row["id"] == "F15-mean"
+    assert row["published"] == 21
+    assert row["met"] == (abs(row["simulated"] - 21) <= 5)
+    assert "F15-mean" in (tmp_path / "reproductions.md").read_text(encoding="utf-8")
