@@ -132,7 +132,9 @@ def device(name_or_file: str) -> dict[str, Any]:
     }
     if not found.kernel_files:
         lender = found.efficiency_from
-        facts["kernel_times"] = f"roofline, with the efficiency that the nearest kernel reached on {lender}"
+        calibrated = ", times the calibration of its class" if found.calibration else ""
+        facts["kernel_times"] = f"roofline, with the efficiency that the nearest kernel reached on {lender}{calibrated}"
+        facts["calibration"] = dict(found.calibration)
         return facts
     facts["leave_one_out_error"] = [
         {

@@ -2,10 +2,14 @@
 
 A device is its peak rates, memory, caches and links, what the host spends to launch work on it, and the files of
 kernel times that were measured on it. It knows no kernel and no time of one; `kernels` turns the files into times.
+A device on which none was measured borrows the efficiency of another's kernels; its `calibration` says, by class of
+kernel, how many times as efficient its own are: few numbers, each fitted to published runs of the device or taken from
+a data sheet, as its source says. They hold for all that runs on the device.
 
 Source of each number: the device file itself, beside the number; `Device.sources` keeps them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +20,7 @@ from pydantic import Field, StringConstraints, field_validator
 from scaleout import library
 from scaleout.config import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
-from scaleout.operations import ITEM_BYTES
+from scaleout.operations import ITEM_BYTES, OPERATIONS, Family
 from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 Value = TypeVar("Value")
@@ -29,6 +33,17 @@ class Sourced(Config, Generic[Value]):
 
     value: Value
     source: Text
+
+
+CLASSES: Mapping[Family, str] = {
+    Family.GEMM: "gemm",
+    Family.CONVOLUTION: "gemm",
+    Family.ATTENTION: "attention",
+    Family.ROWS: "memory",
+    Family.ELEMENTWISE: "memory",
+    Family.GATHER: "memory",
+}
+"""Family of operations to the class in which it is calibrated: by what limits it."""
 
 
 class DeviceFile(Config):
@@ -44,6 +59,9 @@ class DeviceFile(Config):
     link_bandwidth: Sourced[BytesPerSecond]
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
+    calibration: dict[str, Sourced[float]] = Field(
+        default_factory=dict, description="class of kernels, or one operation, to its efficiency over the lender's"
+    )
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     launch_gap: Sourced[Seconds] | None = None
 
@@ -55,6 +73,17 @@ class DeviceFile(Config):
                 raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
             if peak.value <= 0:
                 raise ValueError(f"the peak of {dtype} must be above zero")
+        return value
+
+    @field_validator("calibration")
+    @classmethod
+    def _known_classes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
+        known = (*dict.fromkeys(CLASSES.values()), *OPERATIONS)
+        for name, ratio in value.items():
+            if name not in known:
+                raise ValueError(f"unknown class of kernels {name!r}; {nearest(name, known)}")
+            if not (ratio.value > 0 and math.isfinite(ratio.value)):
+                raise ValueError(f"the efficiency of {name} over the lender's is {ratio.value}; give one above zero")
         return value
 
     @field_validator("memory_bandwidth")
@@ -89,6 +118,8 @@ class Device:
         Measured kernel times, earliest first; empty for a device known from its data sheet only.
     efficiency_from : str
         The device whose measured kernels lend their efficiency where this one has none; itself if it has some.
+    calibration : mapping
+        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency over that of the lender's.
     host_launch_s : mapping
         A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
     launch_gap_s : float
@@ -108,6 +139,7 @@ class Device:
     link_bytes_per_s: float
     kernel_files: tuple[Path, ...] = ()
     efficiency_from: str = ""
+    calibration: Mapping[str, float] = field(default_factory=dict, hash=False)
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch_gap_s: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
@@ -126,6 +158,10 @@ class Device:
                 f"use one of {', '.join(self.peak_flops_per_s)}, or add it to the device file"
             )
         return self.peak_flops_per_s[dtype]
+
+    def calibrated(self, op: str) -> float:
+        """Return the efficiency of an operation's kernels over that of the lender's: its own, its class's, or 1."""
+        return self.calibration.get(op, self.calibration.get(CLASSES[OPERATIONS[op].family], 1.0))
 
 
 def load_device(name_or_path: str | Path) -> Device:
@@ -152,6 +188,11 @@ def load_device(name_or_path: str | Path) -> Device:
             f"{path}: no kernel was measured on the device; name another one that lends its kernels' efficiency, such "
             f"as efficiency_from: h200"
         )
+    if files and given.calibration:
+        raise ConfigError(
+            f"{path}: calibration: kernels were measured on the device, which borrows no efficiency to correct; "
+            f"leave it out"
+        )
     return Device(
         name=path.stem,
         title=given.name,
@@ -164,6 +205,7 @@ def load_device(name_or_path: str | Path) -> Device:
         link_bytes_per_s=given.link_bandwidth.value,
         kernel_files=files,
         efficiency_from=given.efficiency_from or path.stem,
+        calibration=_values(given.calibration),
         host_launch_s=_values(given.host_launch),
         launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
         sources=_sources(given),

@@ -3,7 +3,8 @@
 A kernel that was measured takes its measured time. One between measured shapes is interpolated: the logarithm of time
 over a physical guess (`kernel_models`) is a smooth surface over the logarithm of the sizes (`interpolation`). One
 further off, or on a device without measurements, takes the shortest time of its operation, and beside that its
-roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided by the efficiency that the nearest measured kernel reaches.
+roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided by the efficiency that the nearest measured kernel reaches,
+times what the device's `calibration` says of such kernels.
 No kernel is faster than the shortest measured one of its operation: small ones wait for their launch.
 
 An efficiency is that of the time beyond the shortest, and at most 1. Measured times may beat the roofline all the
@@ -232,7 +233,10 @@ def _log2(calls: Calls) -> Array:
 
 
 def _scaled_roofline(device: Device, calls: Calls) -> Array:
-    """Return the shortest time of the operation, and the roofline over the nearest measured kernel's efficiency."""
+    """Return the shortest time of the operation, and the roofline over the nearest measured kernel's efficiency.
+
+    A device whose efficiency is borrowed reaches what its calibration makes of it, but no more than its peaks.
+    """
     lender = device if device.kernel_files else _lender(device.efficiency_from, device.name)
     table = read_table(lender.kernel_files)
     keys = _resembling(table, calls)
@@ -244,7 +248,10 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
     above_s = np.concatenate([seconds for _, seconds in series]) - floor_s
     efficiency = np.minimum(1.0, bound / np.maximum(above_s, bound))
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
-    return np.asarray(floor_s + roofline(calls, device) / efficiency[closest])
+    lent = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
+    ratio = np.repeat(lent, [len(seconds) for _, seconds in series])
+    reached = np.minimum(1.0, efficiency * ratio)[closest]
+    return np.asarray(floor_s + roofline(calls, device) / reached)
 
 
 def _work(calls: Calls) -> Array:

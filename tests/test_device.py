@@ -101,6 +101,12 @@ def test_dtype_without_a_peak_is_refused():
         ({"sms": {"value": 0, "source": "x"}}, "sms.value"),
         ({"memroy": 1}, "unknown key 'memroy'; did you mean 'memory'"),
         ({"kernels": ["absent.jsonl"]}, "'absent.jsonl' does not exist beside it"),
+        (
+            {"calibration": {"gemms": {"value": 1, "source": "x"}}},
+            "unknown class of kernels 'gemms'; did you mean 'gemm'",
+        ),
+        ({"calibration": {"memory": {"value": 0, "source": "x"}}}, "memory over the lender's is 0.0; give one above"),
+        ({"calibration": {"memory": {"value": 0.9}}}, "'calibration.memory.source' is missing"),
     ],
 )
 def test_bad_files_are_refused_by_message(tmp_path, changes, message):
@@ -111,3 +117,19 @@ def test_bad_files_are_refused_by_message(tmp_path, changes, message):
 def test_unknown_device_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'h200'"):
         load_device("h20")
+
+
+def test_a_calibration_is_of_a_class_or_of_one_operation(tmp_path):
+    calibration = {name: {"value": value, "source": "made up"} for name, value in (("gemm", 1.1), ("memory", 0.9))}
+    calibration["gelu_fwd"] = {"value": 0.7, "source": "made up"}
+    toy = load_device(written(tmp_path, {"efficiency_from": "h200", "calibration": calibration}))
+    ratios = [toy.calibrated(op) for op in ("gemm", "conv2d_fwd", "layer_norm_fwd", "gelu_fwd", "attention_bwd")]
+    assert ratios == [1.1, 1.1, 0.9, 0.7, 1.0]
+    assert toy.sources["calibration.gelu_fwd"] == "made up"
+
+
+def test_a_measured_device_is_not_calibrated(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"provenance": {}}\n', encoding="utf-8")
+    calibration = {"gemm": {"value": 1.1, "source": "made up"}}
+    with pytest.raises(ConfigError, match="calibration: kernels were measured on the device"):
+        load_device(written(tmp_path, {"kernels": ["rows.jsonl"], "calibration": calibration}))

@@ -6,13 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scaleout import library
-from scaleout.device import load_device
+from scaleout.device import CLASSES, load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Points, Smoothness, estimate
+from scaleout.kernel_guesses import roofline
+from scaleout.kernel_models import calls_of
 from scaleout.kernel_table import read_table
 from scaleout.kernels import kernel_time, kernel_times, leave_one_out
 from scaleout.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
@@ -180,6 +182,36 @@ def test_custom_kernels_are_like_a_copy_or_a_matrix_product():
 def test_kernel_without_work_is_refused():
     with pytest.raises(GraphError, match="no time and no FLOPs"):
         kernel_time(H200, custom(dtype="fp32", flops=0, bytes=0))
+
+
+@given(
+    op=st.sampled_from(sorted(set(OPERATIONS) - {"gemm_fp8"})),
+    size=st.integers(96, 1024),
+    ratio=st.floats(0.2, 5.0),
+    of_class=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_calibration_scales_what_is_above_the_shortest_time_down_to_the_roofline(op, size, ratio, of_class):
+    call = kernel(op, dtype="bf16", **dict.fromkeys(OPERATIONS[op].parameters, size))
+    assume(call.flops + call.bytes > 0)
+    key = CLASSES[OPERATIONS[op].family] if of_class else op
+    plain = dataclasses.replace(H100, name="plain", calibration={})
+    roofline_s = float(roofline(calls_of([call]), H100)[0])
+    at_roofline, before, after = (
+        kernel_time(dataclasses.replace(plain, calibration={key: value}), call).seconds for value in (1e9, 1.0, ratio)
+    )
+    floor_s = at_roofline - roofline_s
+    assert before == kernel_time(plain, call).seconds
+    assert after - floor_s == pytest.approx(max((before - floor_s) / ratio, roofline_s), rel=1e-6, abs=1e-12)
+
+
+def test_calibration_of_one_class_leaves_the_others():
+    calibrated = dataclasses.replace(H100, calibration={"memory": 0.5})
+    product, add = kernel("gemm", dtype="bf16", M=512, N=512, K=512), kernel("add", dtype="bf16", elements=10**8)
+    assert kernel_time(calibrated, product) == kernel_time(H100, product)
+    assert kernel_time(calibrated, add).seconds == pytest.approx(2 * kernel_time(H100, add).seconds, rel=0.02)
+    unknown = custom(dtype="bf16", flops=0, bytes=6 * 10**8)
+    assert kernel_time(calibrated, unknown).seconds > 1.9 * kernel_time(H100, unknown).seconds
 
 
 def test_device_that_borrows_from_one_without_measurements_is_refused():
