@@ -17,14 +17,18 @@ _MARKERS = "osD^vP"
 
 
 def draw_parity(comparison: Comparison, path: Path) -> None:
-    """Draw predicted against measured times, both logarithmic, with the mean absolute error of each family."""
+    """Draw predicted against measured times, both logarithmic, with the mean absolute error of each family.
+
+    Families of memory have no place on axes of time and are left out.
+    """
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-        known = [row for row in comparison.rows if row.measured_s is not None and row.predicted_s is not None]
+        times_only = [row for row in comparison.rows if row.quantity == "time"]
+        known = [row for row in times_only if row.measured is not None and row.predicted is not None]
         colours = plt.get_cmap("tab10")
         names = dict.fromkeys(row.family for row in known)
         for number, name in enumerate(names):
-            points = np.array([(row.measured_s, row.predicted_s) for row in known if row.family == name], np.float64)
+            points = np.array([(row.measured, row.predicted) for row in known if row.family == name], np.float64)
             accuracy = comparison.families[name]
             axes.scatter(
                 points[:, 0] * 1e3,
@@ -36,7 +40,7 @@ def draw_parity(comparison: Comparison, path: Path) -> None:
                 linewidths=0,
                 label=f"{name}: {accuracy.mean_absolute_error:.1%} of {accuracy.predicted}",
             )
-        times = [time for row in known for time in (row.measured_s, row.predicted_s) if time]
+        times = [time for row in known for time in (row.measured, row.predicted) if time]
         ends = np.array([0.7 * min(times), 1.4 * max(times)]) * 1e3 if times else np.array([0.1, 1.0])
         axes.plot(ends, ends, color="#222222", linewidth=0.8)
         axes.fill_between(ends, ends * (1 - _BAND), ends * (1 + _BAND), color="#222222", alpha=0.1, linewidth=0)

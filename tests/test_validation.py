@@ -65,7 +65,7 @@ def write(folder, rows, *, gpu="NVIDIA H200"):
 def test_every_kind_of_row_is_predicted(tmp_path):
     comparison = compare_files([write(tmp_path, ROWS)])
     assert [row.reason for row in comparison.rows] == [""] * len(ROWS)
-    assert all(row.predicted_s > 0 for row in comparison.rows)
+    assert all(row.predicted > 0 for row in comparison.rows)
     assert comparison.accuracy.coverage == 1
 
 
@@ -74,7 +74,7 @@ def test_a_row_that_cannot_be_predicted_is_kept_with_its_reason(tmp_path, row):
     comparison = compare_files([write(tmp_path, [STEP, row])])
     assert len(comparison.rows) == 2
     assert comparison.rows[1].reason
-    assert comparison.rows[1].predicted_s is None
+    assert comparison.rows[1].predicted is None
     assert comparison.accuracy.coverage == 0.5
 
 
@@ -86,7 +86,7 @@ def test_a_described_run_is_what_compare_says(tmp_path):
     expected_s = compare(
         "llama-3-8b", changes=changes, device="h200", topology="h200-node-4", schedules=["overlap"], host="eager"
     ).outcomes[0].makespan_s  # fmt: skip
-    assert compared.predicted_s == expected_s
+    assert compared.predicted == expected_s
     assert compared.error == expected_s / 1e-3 - 1
 
 
@@ -186,23 +186,39 @@ def test_published_tables(tmp_path):
     """A row of two steps becomes two; a model that is not shipped, or is cut otherwise, is said."""
     model = {"model": "megatron-22B", "gpus": 8, "tp": 8, "pp": 1, "full_s": 1.42, "seqsel_s": 1.1}
     tables = [
-        {"id": "megatron", "rows": [model, {**model, "model": "megatron-3B"}, {**model, "tp": 4}]},
+        {"id": "megatron_seqsel_tab5", "rows": [model, {**model, "model": "megatron-3B"}, {**model, "tp": 4}]},
         {"id": "nccl_allreduce_a100_node", "rows": [{"gpus": 4, "bytes": 2**26, "time_us": 480.0}]},
-        {"id": "nccl_allreduce_v100_node", "rows": [{"gpus": 4, "bytes": 2**26, "time_us": 480.0}]},
+        {"id": "nccl_of_another_node", "rows": [{"gpus": 4, "bytes": 2**26, "time_us": 480.0}]},
     ]
     file = tmp_path / "tables.json"
     file.write_text(json.dumps({"tables": tables}))
-    rows = compare_files([file], table="megatron").rows
-    assert [row.id for row in rows[:2]] == ["megatron:1:full", "megatron:1:seqsel"]
+    rows = compare_files([file], table="megatron_seqsel_tab5").rows
+    assert [row.id for row in rows[:2]] == ["megatron_seqsel_tab5:1:full", "megatron_seqsel_tab5:1:seqsel"]
     assert all(abs(row.error) < 0.1 for row in rows[:2])
-    assert rows[0].predicted_s > rows[1].predicted_s
+    assert rows[0].predicted > rows[1].predicted
     assert [row.reason for row in rows[2::2]] == [
         "no workload of model 'megatron-3B'", "the shipped workload has tp 8, not 4"
     ]  # fmt: skip
     (reduced,) = compare_files([file], table="nccl_allreduce_a100_node").rows
     assert reduced.family == "NCCL"
-    with pytest.raises(ConfigError, match="row 1: no machine is named"):
-        compare_files([file], table="nccl_allreduce_v100_node")
+    (unknown,) = compare_files([file], table="nccl_of_another_node").rows
+    assert unknown.reason == "rows of this kind are not known"
+
+
+def test_rows_of_memory_are_in_bytes(tmp_path):
+    """18 bytes of 12 h^2 L / 8 parameters, and 34 s b h L / 8 of activations: arXiv:2205.05198, Fig. 1 and eq. 6."""
+    values = {"model": "megatron-22B", "seqsel_param_opt": 45.5625, "seqsel_act": 9.5625, "none_act": "much"}
+    file = tmp_path / "tables.json"
+    file.write_text(json.dumps({"tables": [{"id": "megatron_seqsel_fig1_mem", "rows": [values]}]}))
+    with pytest.raises(ConfigError, match="row 1: none_act is 'much'"):
+        compare_files([file], table="megatron_seqsel_fig1_mem")
+    file.write_text(json.dumps({"tables": [{"id": "megatron_seqsel_fig1_mem", "rows": [without(values, "none_act")]}]}))
+    comparison = compare_files([file], table="megatron_seqsel_fig1_mem")
+    assert all(abs(row.error) < 2e-3 for row in comparison.rows)
+    assert [row["measured_bytes"] for row in comparison.summary()["rows"]] == [45.5625 * 2**30, 9.5625 * 2**30]
+    options = ["validate", str(file), "--table", "megatron_seqsel_fig1_mem", "--output", str(tmp_path)]
+    shown = CliRunner().invoke(scaleout, options, catch_exceptions=False)
+    assert "45.56 GiB" in shown.output
 
 
 def test_the_command_line(tmp_path):

@@ -61,8 +61,9 @@ def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, st
 
 def _print(comparison: "Comparison") -> None:
     from scaleout.cli.console import print_table
-    from scaleout.units import format_seconds
+    from scaleout.units import format_bytes, format_seconds
 
+    formats = {"time": format_seconds, "memory": format_bytes}
     print_table(
         "measured and predicted",
         ("row", "run", "measured", "predicted", "error"),
@@ -70,8 +71,8 @@ def _print(comparison: "Comparison") -> None:
             [
                 row.id,
                 row.name or row.family,
-                "-" if row.measured_s is None else format_seconds(row.measured_s),
-                f"not predicted: {row.reason}" if row.predicted_s is None else format_seconds(row.predicted_s),
+                "-" if row.measured is None else formats[row.quantity](row.measured),
+                f"not predicted: {row.reason}" if row.predicted is None else formats[row.quantity](row.predicted),
                 "-" if row.error is None else f"{row.error:+.1%}",
             ]
             for row in comparison.rows

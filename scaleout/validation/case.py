@@ -1,11 +1,11 @@
-"""What a row becomes: something that can be simulated, on a machine, beside the time that was measured.
+"""What a row becomes: something that can be predicted, a time or memory, beside what was measured on a machine.
 
 Knows no format of rows.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaleout.config import nearest, validate
 from scaleout.contention import contention_of
@@ -49,12 +49,34 @@ class Machine:
         return replace(self, topology=first_ranks(self.topology, ranks))
 
 
+class Unit(NamedTuple):
+    """How a quantity is written in JSON: the end of its keys, and how many of these units one of SI is."""
+
+    name: str
+    per_base: float
+
+
+QUANTITIES: Mapping[str, Unit] = {"time": Unit("us", 1e6), "memory": Unit("bytes", 1.0)}
+"""What can be measured: times in seconds, written in microseconds, and memory in bytes."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """Something to predict: the time that was measured, and what predicts it in seconds."""
+    """Something to predict.
 
-    measured_s: float
-    predict_s: Callable[[], float]
+    Attributes
+    ----------
+    measured : float
+        In seconds, or in bytes if `quantity` is memory.
+    predict : callable
+        What predicts it, in the same unit.
+    quantity : str
+        A key of `QUANTITIES`.
+    """
+
+    measured: float
+    predict: Callable[[], float]
+    quantity: str = "time"
 
 
 def simulated(

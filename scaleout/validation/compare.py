@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from scaleout.errors import ConfigError, GraphError, SimulationError
-from scaleout.validation import alone, direct, steps, tables
+from scaleout.validation import alone, direct, steps
 from scaleout.validation.accuracy import Accuracy, accuracy_of
-from scaleout.validation.case import Case, Machine, NoModelError, machine_of
+from scaleout.validation.case import QUANTITIES, Case, Machine, NoModelError, machine_of
+from scaleout.validation.published import TABLES, Table
 from scaleout.validation.rows import Row, read_rows
 
 
@@ -85,35 +86,56 @@ FAMILIES: tuple[Family, ...] = (
         lambda row: row.name == "contention",
         _no_model("no model of kernels and collectives that share a device"),
     ),
-    Family("NCCL", lambda row: row.source.startswith("nccl_allreduce_"), tables.all_reduce, tables.node_of),
-    Family("Megatron-LM", lambda row: "step" in row.values and "model" in row.values, tables.step, tables.cluster_of),
     Family("collectives", lambda row: "collective" in row.values, alone.collective),
 )
 """Families, the first that knows a row takes it."""
 
 
-def family_of(row: Row) -> Family | None:
-    """Return the family of a row; None if there is none."""
-    return next((family for family in FAMILIES if family.knows(row)), None)
+def family_of(row: Row) -> Family | Table | None:
+    """Return the published table that a row is of, or else its family; None if there is none."""
+    return TABLES.get(row.source) or next((family for family in FAMILIES if family.knows(row)), None)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One row: what was measured and, unless there is a reason why not, what is predicted."""
+    """One row: what was measured and, unless there is a reason why not, what is predicted.
+
+    Attributes
+    ----------
+    id, name, family : str
+    measured, predicted : float or None
+        In seconds or bytes, as `quantity` says.
+    reason : str
+        Why there is no prediction.
+    quantity : str
+        A key of `QUANTITIES`.
+    """
 
     id: str
     name: str
     family: str
-    measured_s: float | None
-    predicted_s: float | None
+    measured: float | None
+    predicted: float | None
     reason: str = ""
+    quantity: str = "time"
 
     @property
     def error(self) -> float | None:
         """``predicted / measured - 1``."""
-        if self.measured_s is None or self.predicted_s is None:
+        if self.measured is None or self.predicted is None:
             return None
-        return self.predicted_s / self.measured_s - 1
+        return self.predicted / self.measured - 1
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values: times as `measured_us`, memory as `measured_bytes`."""
+        unit = QUANTITIES[self.quantity]
+        return {
+            "id": self.id,
+            f"measured_{unit.name}": None if self.measured is None else self.measured * unit.per_base,
+            f"predicted_{unit.name}": None if self.predicted is None else self.predicted * unit.per_base,
+            "error": self.error,
+            **({"reason": self.reason} if self.reason else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -135,16 +157,7 @@ class Comparison:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values, as `scaleout validate --json` prints them; what is not known is null."""
-        rows = [
-            {
-                "id": row.id,
-                "measured_us": None if row.measured_s is None else row.measured_s * 1e6,
-                "predicted_us": None if row.predicted_s is None else row.predicted_s * 1e6,
-                "error": row.error,
-                **({"reason": row.reason} if row.reason else {}),
-            }
-            for row in self.rows
-        ]
+        rows = [row.summary() for row in self.rows]
         families = {name: _plain(accuracy) for name, accuracy in self.families.items()}
         return {"rows": rows, **_plain(self.accuracy), "families": families}
 
@@ -176,24 +189,28 @@ def compare_files(
     ConfigError
         If a file or row cannot be read, or names a machine that is not known; the message says which.
     """
-    rows = tables.split([row for path in paths for row in read_rows(path, table=table)])
+    rows = [part for path in paths for row in read_rows(path, table=table) for part in _runs_of(row)]
     return Comparison(tuple(_compare(row, device, topology) for row in rows))
+
+
+def _runs_of(row: Row) -> list[Row]:
+    """Return a row for each measured run in a row."""
+    table = TABLES.get(row.source)
+    return table.split(row) if table else [row]
 
 
 def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
     family = family_of(row)
     if family is None:
         return Compared(row.id, row.name, row.source, None, None, "rows of this kind are not known")
-    measured_s = None
+    measured, quantity = None, "time"
     try:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
         case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
-        measured_s = case.measured_s
-        return Compared(row.id, row.name, family.name, measured_s, case.predict_s())
-    except NoModelError as reason:
-        return Compared(row.id, row.name, family.name, measured_s, None, str(reason))
-    except (GraphError, SimulationError) as error:
-        return Compared(row.id, row.name, family.name, measured_s, None, str(error))
+        measured, quantity = case.measured, case.quantity
+        return Compared(row.id, row.name, family.name, measured, case.predict(), quantity=quantity)
+    except (NoModelError, GraphError, SimulationError) as reason:
+        return Compared(row.id, row.name, family.name, measured, None, str(reason), quantity)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(row.where) else f"{row.where}: {text}") from None

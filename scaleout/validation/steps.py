@@ -122,7 +122,7 @@ def pipeline_stage(row: Row, machine: Machine) -> Case:
         )
         for count in (1, 2)
     )  # fmt: skip
-    return Case(one.measured_s, lambda: two.predict_s() - one.predict_s())
+    return Case(one.measured, lambda: two.predict() - one.predict())
 
 
 def dlrm(row: Row, machine: Machine) -> Case:

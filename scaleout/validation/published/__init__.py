@@ -1,0 +1,13 @@
+"""Published tables of runs on others' machines: one module a source, each with its `TABLES`.
+
+`TABLES` maps the id of a table to what its rows are. To add some: a module with a `TABLES` of its own, and a line here.
+"""
+
+from collections.abc import Mapping
+
+from scaleout.validation.published import megatron, nccl
+from scaleout.validation.published.table import Table
+
+TABLES: Mapping[str, Table] = {**nccl.TABLES, **megatron.TABLES}
+
+__all__ = ["TABLES", "Table"]

@@ -1,0 +1,31 @@
+"""Published all-reduces of NCCL: nccl-tests on one node, calls in a row.
+
+Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100/AR_GPU*_LUT.
+"""
+
+from collections.abc import Callable
+
+from scaleout.network.alpha_beta import collective_cost
+from scaleout.placement import place
+from scaleout.validation.case import Case, Machine, NoModelError
+from scaleout.validation.published.table import Table
+from scaleout.validation.rows import Row
+
+
+def all_reduce(row: Row, machine: Machine) -> Case:
+    """An all-reduce over the first ranks of a node, as nccl-tests times it: calls in a row."""
+    topology, ranks, size_bytes = machine.topology, row.count("gpus"), row.number("bytes")
+    if ranks > topology.num_ranks:
+        raise NoModelError(f"{ranks} ranks are more than topology {topology.name!r} has")
+
+    def predict_s() -> float:
+        return collective_cost("all_reduce", size_bytes, place(topology, range(ranks))).time_s - topology.startup_s
+
+    return Case(row.number("time_us") * 1e-6, predict_s)
+
+
+def _node(device: str, topology: str) -> Callable[[Row], tuple[str, str]]:
+    return lambda row: (device, topology)
+
+
+TABLES = {"nccl_allreduce_a100_node": Table("NCCL", all_reduce, _node("a100-80g", "a100-node-8"))}
