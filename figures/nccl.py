@@ -1,12 +1,14 @@
 """NCCL's collectives on four H200: bus bandwidth against size, measured and predicted, and the error of each row.
 
     python figures/nccl.py [--output DIR] [--measured FILE [--startup]] [--forced]
+    python figures/nccl.py --tables TABLES [--output DIR]
 
 Writes nccl.png and nccl.csv, and prints each collective's rows and the median and the worst error from 1 MiB up. The
 measured rows are those of traces/h200-collectives.jsonl, taken on the device without the launch of a call, so the
 topology's start-up is left out of the prediction; --startup keeps it, for rows that have it. With --forced the rows
 are those whose protocol was forced, from which the constants of topologies/nccl/h200.yaml were fitted, and the fit is
-made anew and printed.
+made anew and printed. With --tables it draws the all-reduces of nodes of A100 and V100 instead, from a file of
+published tables, as nccl_nodes.png and nccl_nodes.csv, and prints the error by group and size.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from scaleout.network.alpha_beta import CollectiveCost, collective_cost
 from scaleout.placement import place, place_alone
 from scaleout.plot import draw_bandwidths
 from scaleout.topology import Topology, load_topology
+from scaleout.validation import read_rows
 
 MEBIBYTE = 2**20
 NAMES = {"send_recv": "send"}
@@ -33,6 +36,9 @@ STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """Times that a ring goes round, less one step each."""
 FITTED = {"LL": (1024, 16 * MEBIBYTE), "LL128": (MEBIBYTE // 4, 256 * MEBIBYTE), "Simple": (MEBIBYTE, 1024 * MEBIBYTE)}
 """Protocol to the sizes that it is fitted over: about those that it is used for."""
+
+NODES = {"nccl_allreduce_a100_node": ("A100", "a100-node-8"), "nccl_allreduce_v100_node": ("V100", "v100-node-8")}
+"""Published table to the GPU and the topology of its node."""
 
 
 def measured_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -109,6 +115,25 @@ def fit(table: pd.DataFrame, protocol: str) -> dict[str, float]:
     }
 
 
+def draw_nodes(tables: Path, output: Path) -> None:
+    """Predict the all-reduces of nodes whose curves are published; print the errors, and draw them."""
+    found = []
+    for name, (gpu, node) in NODES.items():
+        topology = load_topology(node)
+        for row in read_rows(tables, table=name):
+            values = {"collective": "all_reduce", "ranks": row.count("gpus"), "forced": "", "bytes": row.count("bytes")}
+            values |= {"measured_us": row.number("time_us")}
+            found.append(predict(topology, values, startup=False) | {"collective": gpu})
+    table = pd.DataFrame(found)
+    table.to_csv(output / "nccl_nodes.csv", index=False)
+    sizes = pd.cut(table["bytes"] / MEBIBYTE, [0, 16, 64, 256, 1024], labels=["16 MiB", "64 MiB", "256 MiB", "1 GiB"])
+    absolute = table.assign(error=table["error"].abs(), up_to=sizes)
+    keys = ["collective", "ranks"]
+    means = absolute.pivot_table("error", keys, "up_to", observed=True, margins=True, margins_name="all")
+    print((100 * means).round(1).to_string(na_rep="-"), "\nmean absolute error [%]")
+    draw_bandwidths(table, output / "nccl_nodes.png", title="NCCL's all-reduce on eight GPUs: measured and predicted")
+
+
 def main() -> None:
     """Predict, print the tables, and write them and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -116,8 +141,12 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, default=folder("device") / "h200-collectives.jsonl")
     parser.add_argument("--startup", action="store_true", help="the rows have the launch of a call in them")
     parser.add_argument("--forced", action="store_true", help="rows with a forced protocol, and the fit to them")
+    parser.add_argument("--tables", type=Path, help="file of published tables")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    if options.tables:
+        draw_nodes(options.tables, options.output)
+        return
     topology = load_topology("h200-node-4")
     rows = measured_rows(options.measured)
     if options.forced:

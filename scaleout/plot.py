@@ -27,7 +27,7 @@ from scaleout.study import Comparison
 COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
 """Colours of all figures (Paul Tol's bright scheme, readable without colour vision)."""
 
-SERIES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+SERIES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#885522")
 """Colours of lines that are told apart by a number."""
 
 STYLE: dict[Any, Any] = {
@@ -175,6 +175,7 @@ def draw_bandwidths(table: pd.DataFrame, path: Path, *, title: str) -> None:
     pairs = sorted(set(zip(table["ranks"].tolist(), table["forced"].tolist(), strict=True)))
     lines = dict(zip(pairs, SERIES, strict=False))
     rows = -(-len(kinds) // 4)
+    names = {10: "1 KiB", 20: "1 MiB", 30: "1 GiB"}
     with mpl.rc_context(STYLE):
         figure, grid = plt.subplots(
             rows, min(4, len(kinds)), figsize=(11, 0.6 + 2.5 * rows), sharex=True, sharey=True, layout="constrained"
@@ -188,7 +189,8 @@ def draw_bandwidths(table: pd.DataFrame, path: Path, *, title: str) -> None:
                 axes.plot(use["bytes"], use["measured_bus_GB_per_s"], "o", color=colour, markersize=2.5)
             axes.set_title(kind)
             axes.set_xscale("log", base=2)
-            axes.set_xticks([2**power for power in (10, 20, 30)], ["1 KiB", "1 MiB", "1 GiB"])
+            powers = [power for power in (10, 20, 30) if 2 ** (power + 9) >= table["bytes"].min()]
+            axes.set_xticks([2**power for power in powers], [names[power] for power in powers])
             axes.grid(color="#eeeeee")
         for axes in panels[len(kinds) :]:
             axes.axis("off")

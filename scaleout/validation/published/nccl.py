@@ -1,6 +1,6 @@
 """Published all-reduces of NCCL: nccl-tests on one node, calls in a row.
 
-Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100/AR_GPU*_LUT.
+Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100 and trace/v100, AR_GPU*_LUT.
 """
 
 from collections.abc import Callable
@@ -28,4 +28,7 @@ def _node(device: str, topology: str) -> Callable[[Row], tuple[str, str]]:
     return lambda row: (device, topology)
 
 
-TABLES = {"nccl_allreduce_a100_node": Table("NCCL", all_reduce, _node("a100-80g", "a100-node-8"))}
+TABLES = {
+    "nccl_allreduce_a100_node": Table("NCCL", all_reduce, _node("a100-80g", "a100-node-8")),
+    "nccl_allreduce_v100_node": Table("NCCL", all_reduce, _node("v100", "v100-node-8")),
+}
