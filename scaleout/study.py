@@ -17,6 +17,7 @@ from scaleout.host import issue
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
+from scaleout.schedule.machine import Machine
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
@@ -162,6 +163,7 @@ def compare(
         placement=placement,
         injection_bytes_per_s=injection_bytes_per_s,
         contention=contention_of(device, topology) if contention else None,
+        machine=Machine(device, topology),
     )
     if not isinstance(workload, Transformer):
         return comparison
@@ -182,6 +184,7 @@ def compare_program(
     placement: str | Sequence[int] = "linear",
     injection_bytes_per_s: float | None = None,
     contention: Contention | None = None,
+    machine: Machine | None = None,
 ) -> Comparison:
     """Simulate a timed program under several schedules; see `compare`."""
     check_ranks(topology, program.num_ranks)
@@ -190,7 +193,7 @@ def compare_program(
     outcomes: list[Outcome] = []
     for name in dict.fromkeys(schedules):
         result = simulate(
-            apply_schedule(program, name),
+            apply_schedule(program, name, machine=machine),
             topology,
             network=network,
             algorithms=algorithms,

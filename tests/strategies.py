@@ -15,7 +15,7 @@ from scaleout.network.links import links_of
 from scaleout.operations import TimeSource, kernel
 from scaleout.parallelism import Mesh
 from scaleout.program import GroupFamily, Program
-from scaleout.schedule.fuse import CONSUMERS, PRODUCERS
+from scaleout.schedule.pairs import CONSUMERS, PRODUCERS
 from scaleout.topology import Dimension, Topology, break_links, degrade_links
 from scaleout.wiring import edges_of
 

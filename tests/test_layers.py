@@ -19,7 +19,7 @@ LAYERS = tuple(
     device interpolation kernel_guesses kernel_models kernel_table kernels
     graph splice program timing host transport fabric dimension wiring faults topology what_if peers placement
     parallelism pipelines workload
-    chakra astra pytorch collectives generators memory schedule operators network
+    chakra astra pytorch collectives generators memory operators schedule network
     contention engine fold job message result simulation analysis pipeline_timeline efficiency study plans
     astra_result astra_physical validation reproductions
     measure timeline plot heat_map pipeline_plot parity_plot report describe cli

@@ -8,9 +8,10 @@ import numpy as np
 
 from scaleout.graph import ExecutionGraph
 from scaleout.program import Program
+from scaleout.schedule.machine import Machine
 
 
-def baseline(program: Program) -> Program:
+def baseline(program: Program, machine: Machine | None = None) -> Program:
     """Put everything on the compute stream, with equal priority."""
     return program.map_graphs(_serial)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from scaleout.graph import ExecutionGraph, NodeKind
 from scaleout.program import Program
+from scaleout.schedule.machine import Machine
 
 COMPUTE_STREAM = 0
 
@@ -18,7 +19,7 @@ def communication_stream(group: int) -> int:
     return 1 + group
 
 
-def overlap(program: Program) -> Program:
+def overlap(program: Program, machine: Machine | None = None) -> Program:
     """Move every collective to the stream of its group."""
     return program.map_graphs(_overlap)
 

@@ -16,6 +16,7 @@ from scaleout.generators import generate
 from scaleout.host import issue
 from scaleout.program import Program
 from scaleout.schedule import apply_schedule
+from scaleout.schedule import machine as schedule_machine
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, load_topology
@@ -95,7 +96,8 @@ def simulated(
         device, topology = machine.device, machine.of(program.num_ranks).topology
         timed = issue(time_kernels(program, device), device, host=host)
         contention = contention_of(device, topology)
-        return simulate(apply_schedule(timed, schedule), topology, network=network, contention=contention).makespan_s
+        scheduled = apply_schedule(timed, schedule, machine=schedule_machine.Machine(device, topology))
+        return simulate(scheduled, topology, network=network, contention=contention).makespan_s
 
     return Case(row.number(measured) * 1e-6, predict_s)
 

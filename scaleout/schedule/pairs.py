@@ -1,0 +1,106 @@
+"""Pairs of kernels and a collective next to them, of which schedules make one operator.
+
+A kernel makes a collective's data where the collective waits for nothing else, or for a join of such kernels; it takes
+the data where nothing else waits for the collective.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+
+PRODUCERS = {
+    "all_to_all": ("embedding_bag_fwd", "gemm"),
+    "all_reduce": ("gemm", "gemv"),
+    "reduce_scatter": ("gemm",),
+}
+"""Collective to the operations that can be fused into it as they make its data."""
+
+CONSUMERS = {"all_to_all": ("embedding_bag_bwd_sparse", "embedding_sgd_sparse")}
+"""Collective to the operations that can be fused with it as they consume its data."""
+
+KEEPS_A_SHARE = ("all_to_all", "reduce_scatter")
+"""Collectives of which a rank keeps the share 1/p: that slice is computed and not sent."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A collective, the kernels that make its data or the one that takes it, and how they are cut.
+
+    `kept` is the share of the kernels' work that is not sent.
+    """
+
+    collective: int
+    kernels: tuple[int, ...]
+    produces: bool
+    slices: int
+    kept: float
+
+
+def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -> list[Pair]:
+    """Find what can be fused; a kernel belongs to one pair at most, the first in program order.
+
+    Parameters
+    ----------
+    group_sizes : sequence of int
+        Of each of the program's families of groups.
+    slices : int
+        That a collective is cut into, at most.
+    """
+    users: list[list[int]] = [[] for _ in range(len(graph))]
+    for node in range(len(graph)):
+        for dependency in graph.dependencies_of(node).tolist():
+            users[dependency].append(node)
+    taken: set[int] = set()
+    pairs = []
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        kind = COLLECTIVES[graph.collective[node]]
+        makers = _makers(graph, graph.dependencies_of(node).tolist())
+        size = group_sizes[graph.group[node]]
+        for kernels, produces, operations in (
+            (makers, True, PRODUCERS.get(kind, ())),
+            (users[node] if len(users[node]) == 1 else [], False, CONSUMERS.get(kind, ())),
+        ):
+            fits = kernels and all(graph.operation(kernel) in operations for kernel in kernels)
+            if not fits or taken.intersection(kernels):
+                continue
+            # Each maker's slices are sent on their own, so there are at least as many slices as makers.
+            count = max(min(slices, int(graph.bytes[node])) // len(kernels), 1) * len(kernels)
+            kept = 1 / size if kind in KEEPS_A_SHARE else 0.0
+            pairs.append(Pair(node, tuple(kernels), produces, count, kept))
+            taken.update(kernels)
+            break
+    return pairs
+
+
+def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]]) -> list[list[Pair]]:
+    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike."""
+    names: list[dict[int, tuple[int, int]]] = []  # of a graph's collectives: the group, and which of the group's it is
+    for graph in graphs:
+        count: Counter[int] = Counter()
+        names.append({})
+        for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+            group = int(graph.group[node])
+            names[-1][node] = (group, count[group])
+            count[group] += 1
+    slices = [{name[pair.collective]: pair.slices for pair in mine} for name, mine in zip(names, pairs, strict=True)]
+    ways: dict[tuple[int, int], set[int]] = {}
+    for name, cut in zip(names, slices, strict=True):
+        for key in name.values():
+            ways.setdefault(key, set()).add(cut.get(key, 1))
+    return [
+        [pair for pair in mine if len(ways[name[pair.collective]]) == 1]
+        for name, mine in zip(names, pairs, strict=True)
+    ]
+
+
+def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:
+    """Kernels that make a collective's data, seen through a join; none if that is not all they wait for."""
+    if len(dependencies) != 1 or graph.kind[dependencies[0]] != NodeKind.COMPUTE:
+        return []
+    if graph.kernel[dependencies[0]] == NONE and graph.duration_s[dependencies[0]] == 0:
+        return [int(node) for node in graph.dependencies_of(dependencies[0])]
+    return dependencies

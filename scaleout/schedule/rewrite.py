@@ -1,0 +1,96 @@
+"""Graphs written anew from old ones: nodes that stay, kernels and collectives that are cut into slices.
+
+Slices of a kernel follow each other; those of a collective go onto its group's stream, each after its own part of the
+data. FLOPs and bytes of the slices add up to those of the node exactly.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from scaleout.graph import ExecutionGraph, compress
+from scaleout.schedule.overlap import communication_stream
+
+
+@dataclass
+class Rewrite:
+    """The new graph as it is written: where each node comes from, what it waits for, and what differs."""
+
+    graph: ExecutionGraph
+    origin: list[int] = field(default_factory=list)
+    dependencies: list[tuple[int, ...]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    done: dict[int, int] = field(default_factory=dict)  # old node to the new one after which it is done
+    sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
+    holds: dict[int, int] = field(default_factory=dict)  # stream to the new node that holds it up
+
+    def add(self, node: int, after: Iterable[int], **changes: Any) -> int:
+        """Write a node that comes from an old one, with some columns changed."""
+        held = self.holds.get(changes.get("stream", int(self.graph.stream[node])))
+        self.dependencies.append(tuple(sorted({*after, *(() if held is None else (held,))})))
+        self.origin.append(node)
+        self.changes.append(changes)
+        return len(self.origin) - 1
+
+    def needs(self, node: int) -> list[int]:
+        """Return what an old node waits for, as new nodes."""
+        return [self.done[old] for old in self.graph.dependencies_of(node).tolist()]
+
+    def add_kernel(
+        self, node: int, edges: Sequence[float], after: Sequence[Sequence[int]], names: Sequence[str]
+    ) -> list[int]:
+        """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1."""
+        graph = self.graph
+        parts: list[int] = []
+        for index, (begin, end) in enumerate(pairwise(edges)):
+            work = {name: between(int(getattr(graph, name)[node]), begin, end) for name in ("flops", "bytes")}
+            duration_s = float(graph.duration_s[node]) * end - float(graph.duration_s[node]) * begin
+            name = f"{graph.names[node]}_{names[index]}"
+            parts.append(self.add(node, [*after[index], *parts[-1:]], name=name, duration_s=duration_s, **work))
+        return parts
+
+    def add_collective(self, node: int, after: Sequence[Sequence[int]]) -> list[int]:
+        """Write the slices of a collective, each after its own part of the data; equal slices."""
+        graph, slices = self.graph, len(after)
+        stream = communication_stream(int(graph.group[node]))
+        total = int(graph.bytes[node])
+        return [
+            self.add(
+                node,
+                after[index],
+                name=f"{graph.names[node]}_slice_{index}",
+                bytes=between(total, index / slices, (index + 1) / slices),
+                pieces=slices,
+                stream=stream,
+            )
+            for index in range(slices)
+        ]
+
+    def build(self) -> ExecutionGraph:
+        """Freeze the new graph."""
+        graph = self.graph
+        names = tuple(
+            change.get("name", graph.names[old]) for old, change in zip(self.origin, self.changes, strict=True)
+        )
+        columns = {}
+        for name in ("kernel", "duration_s", "time_source", "flops", "bytes", "pieces", "stream", "priority"):
+            columns[name] = getattr(graph, name)[self.origin].copy()
+        for node, change in enumerate(self.changes):
+            for name, value in change.items():
+                if name != "name":
+                    columns[name][node] = value
+        for name in ("kind", "collective", "group", "peer", "tag", "phase", "issue_s", "microbatch", "stage"):
+            columns[name] = getattr(graph, name)[self.origin]
+        offsets, flat = compress(self.dependencies)
+        return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=flat, **columns)
+
+
+def between(total: int, begin: float, end: float) -> int:
+    """Whole units between two fractions of a count; adjoining fractions add up to the count exactly."""
+    return _upto(total, end) - _upto(total, begin)
+
+
+def _upto(total: int, fraction: float) -> int:
+    """Whole units up to a fraction of a count; the last one is exact where a float no longer holds the count."""
+    return total if fraction == 1 else int(total * fraction)
