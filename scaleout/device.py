@@ -13,27 +13,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, field_validator
 
 from scaleout import library
 from scaleout.config import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
 from scaleout.operations import ITEM_BYTES, OPERATIONS, Family
+from scaleout.product_stages import Stages, StagesFile, stages
+from scaleout.sourced import Count, Sourced, Text
 from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
-
-Value = TypeVar("Value")
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Sourced(Config, Generic[Value]):
-    """A number and where it comes from: ``{value: 4.8 TB/s, source: "NVIDIA H200 datasheet"}``."""
-
-    value: Value
-    source: Text
-
 
 CLASSES: Mapping[Family, str] = {
     Family.GEMM: "gemm",
@@ -64,6 +53,7 @@ class DeviceFile(Config):
     )
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     launch_gap: Sourced[Seconds] | None = None
+    stages: StagesFile | None = None
 
     @field_validator("peak_flops")
     @classmethod
@@ -124,6 +114,8 @@ class Device:
         A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
     launch_gap_s : float
         Time from the end of a kernel to the begin of the next on its stream, beyond that in a CUDA graph.
+    stages : Stages, optional
+        How it runs a matrix product stage by stage; None if the file does not say.
     sources : mapping
         Dotted key in the device file to the source of its number.
     """
@@ -142,6 +134,7 @@ class Device:
     calibration: Mapping[str, float] = field(default_factory=dict, hash=False)
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch_gap_s: float = 0.0
+    stages: Stages | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str) -> float:
@@ -208,6 +201,7 @@ def load_device(name_or_path: str | Path) -> Device:
         calibration=_values(given.calibration),
         host_launch_s=_values(given.host_launch),
         launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
+        stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth.value) if given.stages else None,
         sources=_sources(given),
     )
 
@@ -221,6 +215,8 @@ def _sources(given: DeviceFile) -> Mapping[str, str]:
     for key, value in given:
         if isinstance(value, Sourced):
             found[key] = value.source
+        elif isinstance(value, StagesFile):
+            found |= {f"{key}.{name}": number.source for name, number in value}
         elif isinstance(value, dict):
             found |= {f"{key}.{name}": number.source for name, number in value.items()}
     return found

@@ -16,7 +16,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if "data" not in path.rela
 LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
-    device interpolation kernel_guesses kernel_models kernel_table kernels
+    sourced product_stages device interpolation kernel_guesses kernel_models kernel_table kernels
     graph splice program timing host transport fabric dimension wiring faults topology what_if peers placement
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory operators schedule network

@@ -1,0 +1,240 @@
+"""Tracked and triggered products: stages, cache, memory, and what T3's configurations make of a sub-layer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.kernels import kernel_time
+from scaleout.operations import kernel
+from scaleout.operators.track.cache import Cache, missed, read_bytes
+from scaleout.operators.track.direct import DIRECT
+from scaleout.operators.track.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
+from scaleout.operators.track.product import Product, constants_of, stage
+from scaleout.operators.track.regions import regions_of
+from scaleout.operators.track.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
+from scaleout.operators.track.sublayer import CONFIGURATIONS, Sublayer
+
+GPU = load_device("t3-gpu")
+LINK, LATENCY_S = 75e9, 500e-9
+
+
+def sublayer(tokens=8192, hidden=4256, depth=1064, ranks=16, device=GPU, **changes):
+    """FC-1 of T-NLG on 16 ranks, unless said otherwise."""
+    alone_s = kernel_time(device, kernel("gemm", dtype="fp16", M=tokens, N=hidden, K=depth)).seconds
+    return Sublayer(Product(tokens, hidden, depth), Ring(ranks, LINK, LATENCY_S), device, alone_s, **changes)
+
+
+sublayers = st.builds(
+    sublayer,
+    tokens=st.sampled_from([512, 2048, 8192]),
+    hidden=st.sampled_from([1024, 4256, 12288]),
+    depth=st.integers(64, 4096),
+    ranks=st.integers(2, 33),
+    policy=st.sampled_from([None, *POLICIES.values()]),
+    trigger_bytes=st.sampled_from([2e5, 2.0**19, 1e7]),
+)
+
+
+def brute_force_ring(ranks):
+    """Chunks that one rank's memory reads and writes in a ring reduce-scatter, by doing it."""
+    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
+    received = [{} for _ in range(ranks)]
+    reads, writes = [0] * ranks, [0] * ranks
+    for step in range(ranks - 1):
+        sent = {}
+        for rank in range(ranks):
+            chunk = (rank - step) % ranks
+            reads[rank] += 1 if chunk not in received[rank] else 2
+            sent[(rank + 1) % ranks] = (chunk, held[rank][chunk] | received[rank].get(chunk, set()))
+        for rank, (chunk, data) in sent.items():
+            received[rank][chunk] = data
+            writes[rank] += 1
+    for rank in range(ranks):
+        chunk = (rank + 1) % ranks
+        reads[rank] += 2
+        writes[rank] += 1
+        assert held[rank][chunk] | received[rank][chunk] == set(range(ranks))
+    return reads[0], writes[0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16])
+def test_bytes_of_a_ring_reduce_scatter_are_those_of_doing_it(ranks):
+    traffic = reduce_scatter_traffic(float(ranks), ranks)
+    assert (traffic.scatter_reads, traffic.scatter_writes) == brute_force_ring(ranks)
+
+
+def test_bytes_of_sequential_execution_in_closed_form():
+    """M x N of 2 bytes on 8 ranks: written once, 15 chunks read and 8 written, then 7 and 7."""
+    layer = sublayer(ranks=8)
+    size = 8192 * 4256 * 2
+    found = CONFIGURATIONS["sequential"](layer).traffic
+    assert found.product_writes == pytest.approx(size)
+    assert found.product_reads >= (8192 + 4256) * 1064 * 2
+    assert found.scatter_reads == pytest.approx(15 / 8 * size)
+    assert found.scatter_writes == pytest.approx(size)
+    assert found.gather_reads == found.gather_writes == pytest.approx(7 / 8 * size)
+
+
+@pytest.mark.parametrize(("ranks", "published"), [(8, 2.5), (16, 2.2)])
+def test_every_byte_that_tracking_saves_is_attributed(ranks, published):
+    """Published: reads of the reduce-scatter fall 2.5 and 2.2 times, writes by 14% and 7% (T3, Sec. 6.2)."""
+    layer = sublayer(ranks=ranks)
+    chunk = layer.product.output_bytes / ranks
+    before, after = (CONFIGURATIONS[name](layer).traffic for name in ("sequential", "t3-mca"))
+    assert before.scatter_reads / after.scatter_reads == pytest.approx(published, abs=0.05)
+    first_chunk_elsewhere = before.product_writes - after.product_writes
+    assert first_chunk_elsewhere == pytest.approx(chunk)
+    assert before.scatter_reads - after.scatter_reads == pytest.approx((ranks + 1) * chunk)
+    assert before.scatter_writes - after.scatter_writes == pytest.approx(chunk)
+    cache_reads = before.product_reads - after.product_reads
+    assert cache_reads >= 0
+    assert before.total - after.total == pytest.approx((ranks + 3) * chunk + cache_reads)
+
+
+@settings(max_examples=60, deadline=None)
+@given(layer=sublayers)
+def test_laws_of_tracking(layer):
+    done = CONFIGURATIONS["t3"](layer)
+    size, ranks = layer.product.output_bytes, layer.ring.ranks
+    chunk = size / ranks
+    wire_s = (ranks - 1) * chunk / LINK
+    assert done.fused_s >= max(done.product_s, wire_s) * (1 - 1e-9)
+    assert done.product_s >= stage(layer.product, GPU, alone_s=layer.alone_s, bypassed=True).compute_s.sum()
+    assert done.traffic.product_writes + chunk == pytest.approx(size)
+    assert done.traffic.scatter_reads == pytest.approx((ranks - 2) * chunk, abs=1.0)
+    assert done.traffic.scatter_writes == pytest.approx((ranks - 1) * chunk)
+    assert done.overlapped.stage_ends_s == tuple(sorted(done.overlapped.stage_ends_s))
+
+
+@settings(max_examples=30, deadline=None)
+@given(layer=sublayers)
+def test_ideal_is_never_slower_than_sequential_nor_faster_than_each_part(layer):
+    alone, ideal, near = (CONFIGURATIONS[name](layer) for name in ("sequential", "ideal", "ideal-nmc"))
+    assert near.total_s <= ideal.total_s <= alone.total_s
+    assert ideal.fused_s == max(alone.product_s, alone.reduce_scatter_s)
+
+
+@settings(max_examples=30, deadline=None)
+@given(layer=sublayers)
+def test_stages_take_what_the_product_takes_alone(layer):
+    staged = stage(layer.product, GPU, alone_s=layer.alone_s)
+    memory_s = (staged.read_bytes.sum() + staged.write_bytes.sum()) / GPU.memory_bytes_per_s
+    assert staged.alone_s(GPU.memory_bytes_per_s) == pytest.approx(max(layer.alone_s, memory_s))
+    down, across = -(-layer.product.rows // 128), -(-layer.product.columns // 128)
+    assert staged.tiles.sum() == down * across
+    assert (np.diff(staged.tiles) <= 0).all()
+
+
+def test_ring_times_by_hand():
+    """64 MiB on 4 ranks: 3 steps of 16 MiB at 75 GB/s and 500 ns; at the end 48 MiB at 1 TB/s."""
+    ring, chunk = Ring(4, LINK, LATENCY_S), 2**24
+    steps_s = 3 * (chunk / LINK + LATENCY_S)
+    assert all_gather_s(4 * chunk, ring, GPU, units=80) == pytest.approx(steps_s)
+    assert reduce_scatter_s(4 * chunk, ring, GPU, units=80) == pytest.approx(steps_s + 3 * chunk / 1e12)
+    assert reduce_scatter_s(4 * chunk, ring, GPU, units=80, near_memory=True) == pytest.approx(steps_s)
+
+
+def test_few_units_slow_a_collective():
+    """One unit moves 2,048 x 4 bytes in 430 ns: 8 of them read two chunks and write one slower than the link sends."""
+    ring, chunk = Ring(8, LINK, LATENCY_S), 2**24
+    unit = 2048 * 4 / 430e-9
+    slow = 7 * LATENCY_S + chunk / LINK + 7 * 3 * chunk / (8 * unit)
+    assert reduce_scatter_s(8 * chunk, ring, GPU, units=8) == pytest.approx(slow)
+
+
+def test_cache_keeps_what_fits_and_loses_what_does_not():
+    cache = Cache(16e6, 16)
+    assert missed(4e6, cache) < 1e-3
+    assert missed(64e6, cache) > 0.999
+    shares = [missed(size, cache) for size in np.linspace(0, 64e6, 50)]
+    assert shares == sorted(shares)
+
+
+def test_reads_of_a_product_that_fits_are_each_operand_once():
+    found = read_bytes(4096, 512, 512, item_bytes=2, sweep_rows=640.0, cache=Cache(1e9, 16), bypassed=False)
+    assert found == pytest.approx((4096 * 512 + 512 * 512) * 2, rel=1e-6)
+
+
+def test_going_round_the_cache_never_reads_more():
+    for depth in (192, 768, 2128):
+        sizes = [
+            read_bytes(8192, 4256, depth, item_bytes=2, sweep_rows=600.0, cache=Cache(16e6, 24), bypassed=way)
+            for way in (True, False)
+        ]
+        assert sizes == sorted(sizes)
+
+
+def test_regions_cover_chunks_and_end_where_stages_do():
+    staged = stage(Product(8192, 4256, 1064), GPU, alone_s=1e-3)
+    size = 8192 * 4256 * 2
+    regions = regions_of(staged, size, 16)
+    assert sum(region.size_bytes for region in regions) == pytest.approx(size)
+    for place in range(16):
+        mine = [region for region in regions if region.place == place]
+        assert mine[0].begin == pytest.approx(0.0, abs=1.0)
+        assert mine[-1].end == pytest.approx(size / 16)
+    assert [region.stage for region in regions] == sorted(region.stage for region in regions)
+
+
+def test_finer_triggers_cut_finer_and_send_the_same():
+    coarse, fine = (CONFIGURATIONS["t3-mca"](sublayer(trigger_bytes=size)) for size in (1e9, 2.5e5))
+    assert fine.traffic.total == pytest.approx(coarse.traffic.total)
+    assert fine.fused_s < coarse.fused_s < 1.2 * fine.fused_s
+
+
+def test_policies_rank_as_published():
+    """Compute-first beats round-robin where a product reads much, and both beat holding everything back (Sec. 4.5)."""
+    layer = sublayer(16384, 3072, 1536, 8)
+    times = [
+        CONFIGURATIONS["t3"](replace(layer, policy=each)).fused_s for each in (COMPUTE_FIRST, ROUND_ROBIN, DEDICATED)
+    ]
+    assert times == sorted(times)
+
+
+def test_thresholds_follow_memory_intensity():
+    assert [threshold_of(share) for share in (0.9, 0.3, 0.2, 0.01)] == [5, 10, 30, None]
+
+
+def test_direct_reduce_scatter_leaves_no_traffic_of_its_own():
+    """Sec. 7.1: the collective is done by the product's stores; its reads vanish."""
+    layer = sublayer(ranks=4)
+    before, after = DIRECT["direct"](layer), DIRECT["t3-direct"](layer)
+    assert after.traffic.scatter_reads == 0
+    assert after.traffic.scatter_writes == pytest.approx(3 / 4 * layer.product.output_bytes)
+    assert after.traffic.product_writes == pytest.approx(layer.product.output_bytes / 4)
+    assert after.total_s < before.total_s
+
+
+def test_a_tracked_all_to_all_is_bound_by_its_product_or_its_links():
+    layer = sublayer(ranks=8)
+    before, after = DIRECT["all-to-all"](layer), DIRECT["t3-all-to-all"](layer)
+    assert before.all_gather_s == after.all_gather_s == 0
+    assert max(after.product_s, layer.product.output_bytes / 8 / LINK) <= after.fused_s < before.fused_s
+
+
+def test_split_depth_writes_every_partial_tile():
+    plain, split = (
+        stage(Product(1024, 1024, 8192, split_depth=parts), GPU, alone_s=1e-3, bypassed=True) for parts in (1, 4)
+    )
+    assert split.write_bytes.sum() == pytest.approx(4 * plain.write_bytes.sum())
+    assert split.output_bytes.sum() == pytest.approx(plain.output_bytes.sum())
+    assert split.tiles.sum() == 4 * plain.tiles.sum()
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match="1 rank has none; give tensor_parallel of 2 or more"):
+        Ring(1, LINK, LATENCY_S)
+    with pytest.raises(ConfigError, match=r"unknown memory policy 'round_robin'; did you mean 'round-robin'\?"):
+        policy_named("round_robin")
+    with pytest.raises(ConfigError, match="'mi210' does not say how it runs products in stages"):
+        constants_of(load_device("mi210"))
+    with pytest.raises(ConfigError, match="90 of 80 compute units for the collective leave -10"):
+        CONFIGURATIONS["split"](sublayer(split_units=90))
+    small = replace(GPU, stages=replace(constants_of(GPU), tracker_entries=1000))
+    with pytest.raises(ConfigError, match=r"follows 1000 wavefronts, and a stage has 1280 .* 280 too many"):
+        CONFIGURATIONS["t3"](replace(sublayer(), device=small))
