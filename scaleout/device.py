@@ -22,7 +22,7 @@ from scaleout.errors import ConfigError
 from scaleout.operations import ITEM_BYTES, OPERATIONS, Family
 from scaleout.product_stages import Stages, StagesFile, stages
 from scaleout.sourced import Count, Sourced, Text
-from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
 
 CLASSES: Mapping[Family, str] = {
     Family.GEMM: "gemm",
@@ -45,6 +45,7 @@ class DeviceFile(Config):
     memory: Sourced[Bytes]
     l2: Sourced[Bytes]
     sms: Sourced[Count]
+    clock: Sourced[Hertz] | None = None
     link_bandwidth: Sourced[BytesPerSecond]
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
@@ -104,6 +105,8 @@ class Device:
         Streaming multiprocessors, or compute units.
     link_bytes_per_s : float
         All links to other devices together, one direction.
+    clock_hz : float
+        Of the streaming multiprocessors at their best; 0 where the file does not say.
     kernel_files : tuple of Path
         Measured kernel times, earliest first; empty for a device known from its data sheet only.
     efficiency_from : str
@@ -129,6 +132,7 @@ class Device:
     l2_bytes: float
     num_sms: int
     link_bytes_per_s: float
+    clock_hz: float = 0.0
     kernel_files: tuple[Path, ...] = ()
     efficiency_from: str = ""
     calibration: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -196,6 +200,7 @@ def load_device(name_or_path: str | Path) -> Device:
         l2_bytes=given.l2.value,
         num_sms=given.sms.value,
         link_bytes_per_s=given.link_bandwidth.value,
+        clock_hz=given.clock.value if given.clock else 0.0,
         kernel_files=files,
         efficiency_from=given.efficiency_from or path.stem,
         calibration=_values(given.calibration),

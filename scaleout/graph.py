@@ -231,6 +231,10 @@ class GraphBuilder:
         self._dependencies.append(tuple(sorted({node for node in after if node != NONE})))
         return len(self._rows) - 1
 
+    def shorten(self, length: int) -> None:
+        """Take back the nodes from an index on, which no other node waits for."""
+        del self._rows[length:], self._dependencies[length:]
+
     def _column(self, name: str, neutral: float) -> Ints | Floats:
         values = [row.get(name, neutral) for row in self._rows]
         if name in FLOAT_COLUMNS:

@@ -54,7 +54,7 @@ def roofline(calls: Calls, device: Device) -> Array:
 
 _LAUNCH_S = 1.0e-6
 """A device kernel that does next to nothing: launch, a round trip to memory, drain."""
-_STREAM_SHARE = 0.88
+STREAM_SHARE = 0.88
 """Share of the peak bandwidth that a long stream reaches."""
 _L2_SPEED = 1.7
 """Bandwidth of the L2 cache over that of the memory."""
@@ -79,16 +79,16 @@ def waits_for_arithmetic(op: str, dtype: str) -> bool:
 
 def _move_s(calls: Calls, device: Device) -> Array:
     """Time to move the bytes: those that lie in the L2 cache from there, the others from memory."""
-    memory_s = calls.bytes / (_STREAM_SHARE * device.memory_bytes_per_s)
+    memory_s = calls.bytes / (STREAM_SHARE * device.memory_bytes_per_s)
     if calls.op not in _GAIN_FROM_L2 or waits_for_arithmetic(calls.op, calls.dtype):
         return np.asarray(memory_s)
     hits = calls.warm / (1.0 + (calls.bytes / (_L2_SHARE * device.l2_bytes)) ** 10)
-    return np.asarray(memory_s * (1.0 - hits * (1.0 - _STREAM_SHARE / _L2_SPEED)))
+    return np.asarray(memory_s * (1.0 - hits * (1.0 - STREAM_SHARE / _L2_SPEED)))
 
 
 def stream(calls: Calls, device: Device) -> Array:
     """Guess the launches, then the roofline at the rates of a long stream."""
-    work_s = calls.flops / (_STREAM_SHARE * device.peak(calls.dtype)) if np.any(calls.flops > 0) else 0.0
+    work_s = calls.flops / (STREAM_SHARE * device.peak(calls.dtype)) if np.any(calls.flops > 0) else 0.0
     return np.asarray(_LAUNCH_S * calls.launches + np.maximum(_move_s(calls, device), work_s))
 
 

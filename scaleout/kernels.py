@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scaleout.device import Device, load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Points, estimate
-from scaleout.kernel_guesses import Calls, roofline
+from scaleout.kernel_guesses import STREAM_SHARE, Calls, roofline
 from scaleout.kernel_models import NUM_VARIANTS, calls_of, coordinates, group_of, guess, smoothness_of, variants
 from scaleout.kernel_table import KernelTable, Key, Series, read_table
 from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel, TimeSource
@@ -250,8 +250,24 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
     lent = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
     ratio = np.repeat(lent, [len(seconds) for _, seconds in series])
+    if lender is not device and not np.any(calls.flops > 0):
+        efficiency = _without_waiting_for_sms(efficiency, lender, device)
     reached = np.minimum(1.0, efficiency * ratio)[closest]
     return np.asarray(floor_s + roofline(calls, device) / reached)
+
+
+def _without_waiting_for_sms(efficiency: Array, lender: Device, device: Device) -> Array:
+    """Return the share of the memory's bandwidth that kernels reach which leave some of the lender's unused.
+
+    Those wait for the SMs: for instructions, or for loads of which an SM holds so many. They take as long on a device
+    whose SMs are as many and as fast, however fast its memory is, as long as that carries it: ``min(e r, share)`` with
+    r the bandwidth that the lender has for each clock of its SMs over that of the device.
+    """
+    if not (lender.clock_hz and device.clock_hz):
+        return efficiency
+    fed = (one.memory_bytes_per_s / one.num_sms / one.clock_hz for one in (lender, device))
+    scaled = np.minimum(efficiency * next(fed) / next(fed), STREAM_SHARE)
+    return np.where(efficiency < STREAM_SHARE, scaled, efficiency)
 
 
 def _work(calls: Calls) -> Array:

@@ -173,6 +173,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "attention_gqa_bwd": Operation(
         Family.ATTENTION, _GROUPED, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
     ),
+    # FlashAttention 1 in Triton: the same work, in a kernel that reaches less of a device.
+    "attention_triton_fwd": Operation(
+        Family.ATTENTION, _ATTENTION, counts.attention_flops(2), counts.attention_bytes(2, 2), "attention_fwd"
+    ),
+    "attention_triton_bwd": Operation(
+        Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
+    ),
     "attention_decode": Operation(
         Family.ATTENTION,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
@@ -187,9 +194,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "rms_norm_bwd": _rows(3),
     "cross_entropy_fwd": _rows(1, columns="vocab"),
     "cross_entropy_bwd": _rows(2, columns="vocab"),
+    "cross_entropy_fused_fwd": _rows(1, columns="vocab", like="layer_norm_fwd"),
+    "cross_entropy_fused_bwd": _rows(2, columns="vocab", like="layer_norm_fwd"),
     "softmax_fwd": _rows(2, columns="keys", like="layer_norm_fwd"),
     "softmax_bwd": _rows(3, columns="keys", like="layer_norm_bwd"),
     "rope_fwd_unfused": _rows(2),
+    "rope_fwd": _rows(2, like="add"),
     "rope_bwd": _rows(2, like="rope_fwd_unfused"),
     "embedding_fwd": _rows(2, Family.GATHER),
     # The gradient of an embedding table is dense: all its rows are cleared, those looked up are added to.
@@ -240,11 +250,21 @@ OPERATIONS: Mapping[str, Operation] = {
     "cast_to_fp32": _elementwise(1, fixed=4),
     "accumulate_fp32": _elementwise(3),
     "sum_all": _elementwise(1),
+    "cast_to_fp8": _elementwise(1, fixed=1, like="clone"),
+    "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # in both layouts
+    # What an addition adds to the kernel of a norm that it is fused with: the other summand, and forward the sum.
+    "add_fused_fwd": _elementwise(2, like="add"),
+    "add_fused_bwd": _elementwise(1, like="add"),
+    "swiglu_fwd": _elementwise(3, like="add"),
     "swiglu_fwd_unfused": _elementwise(3),
     "swiglu_bwd": _elementwise(5, like="silu_bwd"),
     # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
     "adamw_fused": Operation(
         Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=7)
+    ),
+    # Operation by operation: two moments scaled and added to, the root, two scalars, and the quotient.
+    "adamw_unfused": Operation(
+        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=20), "adamw_fused"
     ),
     "sgd": Operation(
         Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=3), "accumulate_fp32"
@@ -268,6 +288,15 @@ OPERATIONS: Mapping[str, Operation] = {
     "interaction_cat_bwd": _interaction(2, 0, "permute_for_all_to_all"),
 }
 """Name of every operation to its sizes, FLOPs and bytes."""
+
+
+BORROWING = frozenset(
+    """
+    attention_triton_fwd attention_triton_bwd cross_entropy_fused_fwd cross_entropy_fused_bwd adamw_unfused
+    add_fused_fwd add_fused_bwd rope_fwd swiglu_fwd cast_to_fp8 cast_to_fp8_twice
+    """.split()  # noqa: SIM905 - a list of strings hides them
+)
+"""Operations that other software runs than is measured here: a compiler's, Triton's, other libraries'."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -41,6 +41,7 @@ _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY) | _with_prefixes("b",
 BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in _BYTE_UNITS.items()}, "200 Gb/s")
 SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}, "700 ns")
+HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
 FLOPS_PER_S = Quantity(
     "a compute rate",
     _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL),
@@ -56,7 +57,7 @@ def parse(text: str | float, quantity: Quantity) -> float:
     text : str or float
         Such as ``"64MiB"`` or ``"200 Gb/s"``; a number, or a string that is one, is returned as it is.
     quantity : Quantity
-        What the string must be: `BYTES`, `BYTES_PER_S`, `SECONDS` or `FLOPS_PER_S`.
+        What the string must be: `BYTES`, `BYTES_PER_S`, `SECONDS`, `HERTZ` or `FLOPS_PER_S`.
 
     Raises
     ------
@@ -96,6 +97,7 @@ Bytes = Annotated[float, _validator(BYTES)]
 BytesPerSecond = Annotated[float, _validator(BYTES_PER_S)]
 Seconds = Annotated[float, _validator(SECONDS)]
 FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
+Hertz = Annotated[float, _validator(HERTZ)]
 
 
 def _one_or_more(quantity: Quantity) -> BeforeValidator:

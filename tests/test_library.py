@@ -29,7 +29,7 @@ def test_kinds_do_not_mix():
     [
         ("topology", "torus8x16", "unknown topology 'torus8x16'; did you mean 'torus-8x16'?"),
         ("workload", "llama-3-8", "unknown workload 'llama-3-8'; did you mean 'llama-3-8b'?"),
-        ("device", "qqqqqq", "unknown device 'qqqqqq'; known: a100-80g,"),
+        ("device", "qqqqqq", "unknown device 'qqqqqq'; known: a100-40g,"),
         ("workload", "mine.yaml", "workload file 'mine.yaml' does not exist; give a file or one of the names"),
         ("device", "no/such", "device file 'no/such' does not exist"),
     ],

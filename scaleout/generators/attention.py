@@ -52,7 +52,14 @@ def attend(tape: Tape, x: int, heads: Heads, label: str) -> int:
     x = _scores(tape, x, heads)
     tokens = workload.local_tokens
     return linear(
-        tape, x, tokens=tokens, inputs=width, outputs=workload.hidden, bucket=heads.bucket, name=f"{label}_output"
+        tape,
+        x,
+        tokens=tokens,
+        inputs=width,
+        outputs=workload.hidden,
+        bucket=heads.bucket,
+        name=f"{label}_output",
+        bias=workload.biases,
     )
 
 
@@ -61,14 +68,20 @@ def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
     width, kv_width = heads.heads * workload.head_dim, heads.kv_heads * workload.head_dim
     x = linear(
         tape, x, tokens=workload.local_tokens, inputs=workload.hidden, outputs=width + 2 * kv_width,
-        bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens,
+        bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens, bias=workload.biases,
     )  # fmt: skip
     tape.keep(workload.local_tokens * (width + 2 * kv_width))
     if workload.layout_copies and workload.mode == "training":
         tape.push(partial(_put_together, tape, heads))
     if workload.rotary:
-        x = pointwise(tape, x, "rope_fwd_unfused", "rope_bwd", tokens=workload.local_tokens, hidden=width + kv_width)
+        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width)
     return x
+
+
+def _rotate(tape: Tape, x: int, *, tokens: int, hidden: int) -> int:
+    """Rotate queries and keys by their positions."""
+    forward = "rope_fwd" if tape.style.compiled else "rope_fwd_unfused"
+    return pointwise(tape, x, forward, "rope_bwd", tokens=tokens, hidden=hidden)
 
 
 def _put_together(tape: Tape, heads: Heads, dy: int) -> int:
@@ -98,7 +111,7 @@ def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:
     x = of(x, inputs=latent.key_value_rank, outputs=heads.heads * up, name=f"{label}_key_value_up")
     tape.keep(tokens * heads.heads * (2 * width + latent.value_dim))
     rotated = (heads.heads + 1) * latent.rotary_dim
-    return pointwise(tape, x, "rope_fwd_unfused", "rope_bwd", tokens=tokens, hidden=rotated)
+    return _rotate(tape, x, tokens=tokens, hidden=rotated)
 
 
 def _scores(tape: Tape, x: int, heads: Heads) -> int:
@@ -111,7 +124,7 @@ def _scores(tape: Tape, x: int, heads: Heads) -> int:
     if workload.context_parallel > 1:
         way = {"ring": _around, "all_gather": _gathered}[workload.context_exchange]
         return way(tape, x, heads)
-    if workload.attention == "flash":
+    if workload.attention != "unfused":
         return _flash(tape, x, heads)
     core = partial(_unfused, heads=heads)
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
@@ -125,6 +138,8 @@ def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1) -> int:
         pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads, seq=workload.local_sequence,
         head_dim=workload.score_dim, causal=1,
     )  # fmt: skip
+    if workload.attention == "triton":
+        return of("attention_triton_fwd", "attention_triton_bwd")
     if heads.kv_heads == heads.heads:
         return of("attention_fwd", "attention_bwd")
     return of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads)

@@ -10,7 +10,9 @@ Chen et al., arXiv:1604.06174 (checkpoints).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scaleout.generators.style import CASTS, FP8
 from scaleout.generators.tape import URGENT, Action, Bucket, Tape
+from scaleout.operations import kernel
 
 Layer = Callable[[Tape, int], int]
 """From the node that makes an input to the node that makes the output."""
@@ -27,32 +29,48 @@ def linear(
     name: str,
     shared: list[int] | None = None,
     kept_tokens: int | None = None,
+    bias: bool = False,
+    plain: bool = False,
 ) -> int:
-    """``y = x W``: one GEMM forward, two backward.
+    """``y = x W + b``: one GEMM forward, two backward; a bias is added by the GEMM, its gradient a sum over tokens.
 
     An `x` of None is data, which needs no gradient. If another layer uses the weight too, its gradient is put into
-    `shared`, for that layer to add to its own. Of the input, `kept_tokens` are kept for backward, or all.
+    `shared`, for that layer to add to its own. Of the input, `kept_tokens` are kept for backward, or all. A `plain`
+    one is in the tape's data type, whatever its style.
     """
+    casts = () if plain else CASTS[tape.style.products]
+
+    def gemm(*after: int, name: str, **sizes: int) -> int:
+        return tape.add(kernel("gemm", dtype=FP8 if casts else tape.dtype, **sizes), *after, name=name)
+
+    def cast(node: int, elements: int) -> int:
+        for op in casts:
+            node = tape.kernel(op, node, name=f"{name}_{op}", elements=elements)
+        return node
 
     def backward(dy: int) -> int:
         def weight_gradient(node: int) -> int:
-            return tape.kernel("gemm", node, name=f"{name}_weight_gradient", M=outputs, N=inputs, K=tokens)
+            made = gemm(node, name=f"{name}_weight_gradient", M=outputs, N=inputs, K=tokens)
+            return (
+                tape.kernel("sum_all", made, name=f"{name}_bias_gradient", elements=tokens * outputs) if bias else made
+            )
 
-        dx = dy
+        dx = dy = cast(dy, tokens * outputs)
         if x is not None:
-            dx = tape.kernel("gemm", dy, name=f"{name}_input_gradient", M=tokens, N=inputs, K=outputs)
+            dx = gemm(dy, name=f"{name}_input_gradient", M=tokens, N=inputs, K=outputs)
         if shared is None:
-            tape.learn(weight_gradient, dy, inputs * outputs, bucket)
+            tape.learn(weight_gradient, dy, num_parameters, bucket)
         else:
             shared.append(weight_gradient(dy))
         return dx
 
+    num_parameters = (inputs + bias) * outputs
     tape.push(backward)
     if shared is None:
-        tape.hold(inputs * outputs, bucket)
+        tape.hold(num_parameters, bucket)
     tape.keep((tokens if kept_tokens is None else kept_tokens) * inputs)
-    after = () if x is None else (x,)
-    return tape.kernel("gemm", *after, name=name, M=tokens, N=outputs, K=inputs)
+    after = () if x is None else (cast(cast(x, tokens * inputs), inputs * outputs),)
+    return gemm(*after, name=name, M=tokens, N=outputs, K=inputs)
 
 
 def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
@@ -91,8 +109,10 @@ def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
     """``y = x + branch(x)``; backward, the two gradients meet where the branch began."""
     skipped: list[int] = []
 
+    add, add_gradient = ("add_fused_fwd", "add_fused_bwd") if tape.style.compiled else ("add", "add")
+
     def join(dx: int) -> int:
-        return tape.kernel("add", dx, skipped.pop(), name="residual_gradient", elements=elements)
+        return tape.kernel(add_gradient, dx, skipped.pop(), name="residual_gradient", elements=elements)
 
     def fork(dy: int) -> int:
         skipped.append(dy)
@@ -101,7 +121,7 @@ def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
     tape.push(join)
     y = branch(tape, x)
     tape.push(fork)
-    return tape.kernel("add", y, x, name="residual", elements=elements)
+    return tape.kernel(add, y, x, name="residual", elements=elements)
 
 
 def dropout(tape: Tape, x: int, *, elements: int) -> int:
@@ -113,6 +133,8 @@ def dropout(tape: Tape, x: int, *, elements: int) -> int:
 def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
     """GELU, or SwiGLU: SiLU of one half of the input times the other; `elements` counts the output."""
     forward, backward, inputs = _ACTIVATIONS[kind]
+    if tape.style.compiled:
+        forward = forward.removesuffix("_unfused")
     tape.keep(inputs * elements)
     return pointwise(tape, x, forward, backward, elements=elements)
 
@@ -134,8 +156,11 @@ def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
     return y
 
 
-def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int) -> int:
-    """Apply a layer of which only the input is kept: backward computes it again first."""
+def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False) -> int:
+    """Apply a layer of which only the input is kept: backward computes it again first.
+
+    With `stop_early` that ends with the last node that makes something to be kept.
+    """
     if tape.gradients is None:
         return layer(tape, x)
     forward = tape.branch()
@@ -144,9 +169,12 @@ def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int) -> int:
     tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
 
     def backward(dy: int) -> int:
-        again, phase = tape.again(), tape.graph.phase
+        again, phase, begin = tape.again(), tape.graph.phase, len(tape.graph)
         tape.graph.phase = f"{phase.removesuffix('_backward')}{again.phase_suffix}"
         y = layer(again, dy)
+        if stop_early and again.needed > begin:
+            tape.graph.shorten(again.needed)
+            y = again.needed - 1
         tape.graph.phase = phase
         return again.backward(y)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scaleout.generators.axes import Axes
+from scaleout.generators.style import style_of
 from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Tape
 from scaleout.generators.transformer import Rank, forward
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
@@ -52,6 +53,15 @@ class Turn:
     reduces: bool
 
 
+def flat_gradients(workload: Transformer) -> tuple[tuple[str, str], ...]:
+    """Return the kernels that make one flat tensor of a layer's gradients: put together, cast, and scaled."""
+    if not workload.flat_gradients or workload.zero < 2:
+        return ()
+    dtype = workload.gradient_dtype or workload.dtype
+    cast = (("cast_to_fp32", workload.dtype),) if dtype == "fp32" != workload.dtype else ()
+    return (("clone", workload.dtype), *cast, ("mul_scalar", dtype))
+
+
 @dataclass
 class Stage:
     """A stage of a model on one rank.
@@ -87,8 +97,9 @@ class Stage:
                 workload.gradient_bytes,
                 copied=dtype if workload.copied_buckets else "",
                 copies=dtype if workload.layout_copies else "",
+                flat=flat_gradients(workload),
             )
-        self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients)
+        self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
         output = forward(self.tape, self.rank, self.layers, first=self.first, last=self.last)
         self.forward = Part(self.tape.graph.build(), output)
 

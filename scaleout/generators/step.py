@@ -232,7 +232,7 @@ class Finish:
         if workload.optimizer == "adamw":
             self.graph.phase = "optimizer"
             dtype = "fp32" if workload.master_weights else workload.dtype
-            self._chain_kernel("adamw_fused", parameters=self._owned(), dtype=dtype)
+            self._chain_kernel(f"adamw_{workload.optimizer_kernels}", parameters=self._owned(), dtype=dtype)
         if workload.zero in (1, 2):
             self._gather()
         return self.graph.build()

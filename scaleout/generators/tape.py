@@ -15,6 +15,7 @@ Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); ZeRO, arXiv:1910.02
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from scaleout.generators.style import PLAIN, Style
 from scaleout.graph import NONE, GraphBuilder
 from scaleout.operations import ITEM_BYTES, Kernel, kernel
 
@@ -106,6 +107,8 @@ class Gradients:
         The nodes.
     copies : str
         Data type of the gradients, if they are copied into the buffers that are reduced; empty if not.
+    flat : tuple of str
+        Kernels, with their data types, that turn sharded gradients into one flat tensor that is ready to be reduced.
     """
 
     bucket_bytes: float
@@ -116,6 +119,7 @@ class Gradients:
     put_off: list[Reduction] | None = None
     final: list[int] = field(default_factory=list)
     copies: str = ""
+    flat: tuple[tuple[str, str], ...] = ()
 
     def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
@@ -147,6 +151,9 @@ class Gradients:
         if self.copies and not self.copied and sharing.sharded:
             fill = kernel("clone", dtype=self.copies, elements=size_bytes // self.item_bytes)
             bucket.nodes = [graph.compute(fill, after=bucket.nodes, name="gradients_copy_in")]
+        for op, dtype in self.flat if sharing.sharded and sharing.degree > 1 else ():
+            made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
+            bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
         steps = []
         if sharing.degree > 1:
             steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
@@ -205,6 +212,10 @@ class Tape:
         Name of a bucket to the parameters that its layers hold.
     phase_suffix : str
         Ends the names of the phases that layers write.
+    needed : int
+        Nodes of the graph when a layer last kept something: those after make nothing that backward reads.
+    style : Style
+        How layers become kernels.
     """
 
     page: Page
@@ -216,6 +227,8 @@ class Tape:
     all_again_bytes: float = 0.0
     parameters: dict[str, int] = field(default_factory=dict)
     phase_suffix: str = "_forward"
+    needed: int = 0
+    style: Style = PLAIN
 
     @property
     def graph(self) -> GraphBuilder:
@@ -229,8 +242,12 @@ class Tape:
 
     def kernel(self, op: str, *after: int, name: str = "", **shape: int) -> int:
         """Add one kernel of the tape's data type, and return its index."""
+        return self.add(kernel(op, dtype=self.dtype, **shape), *after, name=name)
+
+    def add(self, made: Kernel, *after: int, name: str = "") -> int:
+        """Add one kernel, and return its index."""
         waits, self.page.waits = self.page.waits, ()
-        return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=(*after, *waits), name=name)
+        return self.graph.compute(made, after=(*after, *waits), name=name)
 
     def aside(self, op: str, after: int, *, name: str, **shape: int) -> int:
         """Add a kernel that does not wait for what the next one of the layers does, and return its index."""
@@ -245,6 +262,7 @@ class Tape:
         """Count elements that are kept for backward, of the tape's data type unless another size is given."""
         if self.gradients is not None:
             self.kept_bytes += elements * (self.item_bytes if item_bytes is None else item_bytes)
+            self.needed = len(self.graph)
 
     def hold(self, num_parameters: int, bucket: Bucket) -> None:
         """Count parameters of a layer."""
@@ -252,11 +270,14 @@ class Tape:
 
     def branch(self) -> "Tape":
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
-        return Tape(self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix)
+        return Tape(
+            self.page, self.dtype, self.gradients,
+            parameters=self.parameters, phase_suffix=self.phase_suffix, style=self.style,
+        )  # fmt: skip
 
     def again(self) -> "Tape":
         """Return a tape for layers that are computed again."""
-        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute")
+        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style)
 
     def learn(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
         """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""

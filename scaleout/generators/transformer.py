@@ -34,7 +34,7 @@ from scaleout.generators.layers import (
 from scaleout.generators.moe import Experts, mixture
 from scaleout.generators.tape import URGENT, Bucket, Page, Tape
 from scaleout.graph import NONE, GraphBuilder
-from scaleout.operations import ITEM_BYTES
+from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.workload import Moe, Transformer
 
 
@@ -106,7 +106,10 @@ def forward(tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool) -
     for number in layers:
         whole = partial(_layer, rank=rank, number=number)
         if rank.workload.recompute == "full":
-            x = units.apply(tape, x, partial(checkpoint, layer=whole, kept_elements=rank.elements))
+            again = partial(
+                checkpoint, layer=whole, kept_elements=rank.elements, stop_early=rank.workload.stop_recompute_early
+            )
+            x = units.apply(tape, x, again)
         else:
             x = units.apply(tape, x, whole)
     return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
@@ -233,7 +236,7 @@ def feed_forward(tape: Tape, x: int, rank: Rank, label: str) -> int:
     """Two products with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
-    of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense)
+    of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
     outputs = workload.gates * width
     x = of(x, inputs=workload.hidden, outputs=outputs, name=f"{label}_1", kept_tokens=_kept_tokens(rank))
     x = activation(tape, x, workload.activation, elements=workload.local_tokens * width)
@@ -282,7 +285,7 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
     part = workload.vocabulary // workload.tensor_parallel
     x = linear(
         tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",
-        shared=rank.tied, kept_tokens=_kept_tokens(rank),
+        shared=rank.tied, kept_tokens=_kept_tokens(rank), plain=True,
     )  # fmt: skip
     if workload.mode == "training":
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
@@ -295,9 +298,13 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
 def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree = rank.workload.tensor_parallel
-    tape.push(lambda dy: tape.kernel("cross_entropy_bwd", dy, tokens=tokens, vocab=vocabulary))
+    op = {"unfused": "cross_entropy", "fused": "cross_entropy_fused"}[rank.workload.loss]
+    tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary))
     tape.keep(tokens * vocabulary, ITEM_BYTES["fp32"])
-    x = tape.kernel("cross_entropy_fwd", x, tokens=tokens, vocab=vocabulary)
+    logits, x = x, tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
+    for _ in range(rank.workload.logged_losses):
+        tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=tokens * vocabulary)
+        tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
     for number in ("maximum", "sum", "target") if degree > 1 else ():
         x = tape.graph.collective(
             "all_reduce",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scaleout.generators.axes import Axes
+from scaleout.generators.style import style_of
 from scaleout.generators.tape import Bucket, Gradients, Page, Tape
 from scaleout.generators.transformer import Rank, forward
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind
@@ -176,7 +177,7 @@ def _part(piece: _Piece) -> Part:
     rank = Rank(workload, axes, tied=tied)
     trains = workload.mode == "training"
     gradients = _Learning(workload.gradient_bucket, workload.gradient_bytes, reduces=False)
-    tape = Tape(Page(GraphBuilder()), workload.dtype, gradients if trains else None)
+    tape = Tape(Page(GraphBuilder()), workload.dtype, gradients if trains else None, style=style_of(workload))
     number = next((n for n in range(workload.layers) if workload.layer_kind(n) == piece.kind), 0)
     layers = range(number, number if piece.kind in (EMBEDDING, HEAD) else number + 1)
     forward(tape, rank, layers, first=piece.kind == EMBEDDING, last=piece.kind == HEAD)

@@ -39,6 +39,11 @@ class Training(Parallel):
     recompute: Literal["none", "selective", "full"] = Field(
         default="none", description="what backward computes again: nothing, the attention core, or whole layers"
     )
+    stop_recompute_early: bool = Field(
+        default=False,
+        description="recompute full: end with the last activation that backward reads, so that the last product of a "
+        "layer is left out; as by torch.utils.checkpoint from 2.1 on, without reentrance",
+    )
     zero: Literal[0, 1, 2, 3] = Field(
         default=0, description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP)"
     )
@@ -54,7 +59,15 @@ class Training(Parallel):
         "a single element left out; shards into and out of the buffers of FSDP",
     )
 
+    flat_gradients: bool = Field(
+        default=False,
+        description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
+        "before they are reduced, as by PyTorch's first FSDP",
+    )
     optimizer: Literal["adamw", "none"] = "adamw"
+    optimizer_kernels: Literal["fused", "unfused"] = Field(
+        default="fused", description="one kernel for all of a parameter's update, or one for each operation"
+    )
     master_weights: bool = Field(default=True, description="keep fp32 parameters where the model's are of 16 bits")
     gradient_dtype: Dtype | None = Field(default=None, description="of accumulated gradients; the model's if unset")
     fused_accumulation: bool = Field(

@@ -34,15 +34,32 @@ class Transformer(Training):
     ffn: Count = Field(description="width of the feed-forward network")
     activation: Literal["gelu", "swiglu"] = "gelu"
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    rotary: bool = False
-    attention: Literal["flash", "unfused"] = Field(
-        default="flash", description="flash: one kernel, no scores kept; unfused: scores, softmax, values one by one"
+    biases: bool = Field(
+        default=False, description="products with weights add a bias, whose gradient is a sum over tokens"
     )
+    rotary: bool = False
+    attention: Literal["flash", "triton", "unfused"] = Field(
+        default="flash",
+        description="flash: one kernel, no scores kept; triton: the same by FlashAttention 1 in Triton; unfused: "
+        "scores, softmax, values one by one",
+    )
+    products: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
+        default="same",
+        description="products with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
+        "steps, of tensors or of rows",
+    )
+    compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: int = Field(
         default=0, ge=0, strict=True, description="tokens known; 0 leaves out embedding, head and loss"
     )
     tied_embedding: bool = False
+    loss: Literal["unfused", "fused"] = Field(
+        default="unfused", description="cross entropy as the framework's several kernels, or as one that reads once"
+    )
+    logged_losses: int = Field(
+        default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
+    )
     sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
     sequence_parallel: bool = False
     keep_gathered: bool = Field(

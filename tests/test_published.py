@@ -1,0 +1,65 @@
+"""Published tables as rows: what becomes of one, and how far predictions of a few are off."""
+
+import json
+
+import pytest
+
+from scaleout.errors import ConfigError
+from scaleout.validation import compare_files
+
+MPT = {
+    "Model": "3b", "SeqLen (T)": 512, "# GPUs": 8, "GPU": "a100_80gb", "MicroBatchSize": 40, "GradAccum": 6,
+    "Throughput (T/s/GPU)": 12127, "Precision": "amp_bf16", "MP Mode": "DEFAULT", "Sharding Strategy": "FULL_SHARD",
+    "Activation Checkpointing": "False", "Activation CPUOffload": "False",
+}  # fmt: skip
+ROWS = {
+    "llm_foundry_mpt": [
+        MPT,
+        {**MPT, "GPU": "h100_80gb", "Throughput (T/s/GPU)": 27965},
+        {**MPT, "GPU": "h100_80gb", "Throughput (T/s/GPU)": 36527, "Precision": "amp_fp8"},
+        {**MPT, "Model": "70b", "SeqLen (T)": 2048, "# GPUs": 128, "GPU": "a100_40gb", "MicroBatchSize": 4,
+         "GradAccum": 1, "Throughput (T/s/GPU)": 376, "Precision": "bf16", "MP Mode": "PURE",
+         "Activation Checkpointing": "True"},
+    ],
+}  # fmt: skip
+"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md."""
+
+
+def compared(folder, table, rows):
+    file = folder / "tables.json"
+    file.write_text(json.dumps({"tables": [{"id": table, "rows": rows}]}))
+    return compare_files([file], table=table)
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_published_steps_are_met(table, tmp_path):
+    found = compared(tmp_path, table, ROWS[table])
+    assert found.accuracy.coverage == 1
+    assert found.accuracy.mean_absolute_error < 0.1
+    assert abs(found.accuracy.worst) < 0.15
+
+
+def test_throughput_becomes_the_time_of_a_step(tmp_path):
+    """6 x 40 sequences of 512 tokens on each GPU, at 12,127 tokens a second."""
+    (row,) = compared(tmp_path, "llm_foundry_mpt", [MPT]).rows
+    assert row.measured == pytest.approx(6 * 40 * 512 / 12127)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"Model": "4b"}, "unknown Model '4b'"),
+        ({"GPU": "tpu"}, "unknown GPU 'tpu'"),
+        ({"MicroBatchSize": 1.5}, "MicroBatchSize is 1.5; give a whole number"),
+        ({"Throughput (T/s/GPU)": 0}, "is 0; give a number above zero"),
+        ({"Precision": "fp4"}, "unknown Precision 'fp4'"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused(change, message, tmp_path):
+    with pytest.raises(ConfigError, match=f"row 1.*{message}"):
+        compared(tmp_path, "llm_foundry_mpt", [{**MPT, **change}])
+
+
+def test_offloaded_activations_have_no_model(tmp_path):
+    (row,) = compared(tmp_path, "llm_foundry_mpt", [{**MPT, "Activation CPUOffload": "True"}]).rows
+    assert "offloaded" in row.reason

@@ -1,0 +1,95 @@
+"""What a framework makes of layers: biases, fp8, fused kernels, losses, flat gradients, recompute that stops early."""
+
+import pytest
+
+from scaleout.generators import generate
+from scaleout.generators.axes import Axes
+from scaleout.generators.step import stages_of
+from scaleout.workload import Transformer
+
+TOKENS, HIDDEN, LAYERS, VOCABULARY = 2 * 64, 256, 2, 1024
+
+
+def workload(**changes):
+    values = {
+        "kind": "transformer", "description": "a toy", "source": "by hand", "topology": "dgx-h200-1", "device": "h200",
+        "hidden": HIDDEN, "layers": LAYERS, "heads": 4, "ffn": 4 * HIDDEN, "vocabulary": VOCABULARY, "sequence": 64,
+        "batch_per_replica": 2, "data_parallel": 4,
+    }  # fmt: skip
+    return Transformer(**{**values, **changes})
+
+
+def kernels(**changes):
+    """Names of operations of the step of a rank to how often they run."""
+    (graph,) = generate(workload(**changes)).graphs
+    found = {}
+    for node in range(len(graph)):
+        found[graph.operation(node)] = found.get(graph.operation(node), 0) + 1
+    return found
+
+
+def flops(**changes):
+    (graph,) = generate(workload(**changes)).graphs
+    return graph.total_flops
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "heads", "sequence", "published"),
+    [(2048, 24, 16, 2048, 1315950592), (8192, 80, 64, 2048, 64862437376), (768, 12, 12, 65536, 174070272)],
+)
+def test_parameters_of_mpt_with_biases_are_those_that_llm_foundry_publishes(hidden, layers, heads, sequence, published):
+    """Learnt positions, one row for each place of the sequence, have no kernel of their own here."""
+    mpt = workload(hidden=hidden, layers=layers, heads=heads, ffn=4 * hidden, sequence=sequence, vocabulary=50368,
+                   tied_embedding=True, biases=True)  # fmt: skip
+    ((stage,),) = stages_of(mpt, Axes(mpt))
+    assert sum(stage.parameters.values()) + sequence * hidden == published
+
+
+def test_a_bias_costs_a_sum_over_tokens_in_backward_alone():
+    plain, biased = kernels(), kernels(biases=True)
+    assert biased.pop("sum_all") == 4 * LAYERS
+    assert plain == biased
+
+
+def test_recompute_that_stops_early_leaves_out_the_second_product_of_each_layer():
+    product = 2 * TOKENS * HIDDEN * 4 * HIDDEN
+    assert flops(recompute="full") - flops(recompute="full", stop_recompute_early=True) == LAYERS * product
+    adds = [kernels(recompute="full", stop_recompute_early=early)["add"] for early in (False, True)]
+    assert adds == [6 * LAYERS, 5 * LAYERS]
+
+
+@pytest.mark.parametrize("products", ["fp8_delayed", "fp8_tensorwise", "fp8_rowwise"])
+def test_products_of_layers_are_in_fp8_and_those_of_the_head_are_not(products):
+    found = kernels(products=products)
+    assert (found["gemm_fp8"], found["gemm"]) == (3 * 4 * LAYERS, 3)
+    casts = sum(count for op, count in found.items() if op.startswith("cast_to_fp8"))
+    assert casts == {"fp8_delayed": 1, "fp8_tensorwise": 2, "fp8_rowwise": 2}[products] * 3 * 4 * LAYERS
+    assert flops(products=products) == flops()
+
+
+def test_compiled_layers_move_fewer_bytes_for_the_same_flops():
+    given = {"activation": "swiglu", "norm": "rms_norm", "rotary": True}
+    plain, fused = (generate(workload(**given, compiled=compiled)).graphs[0] for compiled in (False, True))
+    assert plain.total_flops == fused.total_flops
+    assert fused.bytes.sum() < plain.bytes.sum()
+    assert {"rope_fwd", "swiglu_fwd", "add_fused_fwd", "add_fused_bwd"} <= set(kernels(**given, compiled=True))
+
+
+def test_a_logged_loss_is_worked_out_again_in_fp32():
+    plain, logged = kernels(loss="fused"), kernels(loss="fused", logged_losses=2)
+    assert logged["softmax_fwd"] == logged["cast_to_fp32"] == 2
+    assert plain["cross_entropy_fused_fwd"] == plain["cross_entropy_fused_bwd"] == 1
+
+
+def test_flat_gradients_are_put_together_cast_and_scaled_once_a_unit():
+    found = kernels(zero=3, flat_gradients=True, gradient_dtype="fp32")
+    units = LAYERS + 2  # the embedding, and the head
+    assert [found[op] for op in ("clone", "cast_to_fp32", "mul_scalar")] == [units] * 3
+    assert "cast_to_fp32" not in kernels(zero=3, flat_gradients=True)
+    assert kernels(flat_gradients=True) == kernels()
+
+
+def test_an_optimizer_of_single_operations_moves_more():
+    (fused,), (single,) = (generate(workload(optimizer_kernels=kind)).graphs for kind in ("fused", "unfused"))
+    (parameters,) = {dict(kernel.shape)["parameters"] for kernel in fused.kernels if kernel.op == "adamw_fused"}
+    assert single.bytes.sum() - fused.bytes.sum() == (20 - 7) * 4 * parameters
