@@ -5,8 +5,8 @@ models are MPT's of each size: biases, learnt positions, layer norms, a head tha
 vocabulary of 50,368 (the rows' parameter counts agree to the last digit). All ran FlashAttention in Triton, the fused
 cross entropy, Composer's two loss metrics on every micro-batch, its AdamW of one kernel an operation, and PyTorch's
 first FSDP, which gathers and reduces for every micro-batch; `MP Mode` DEFAULT reduces gradients in fp32, PURE in bf16.
-PyTorch 2.1 stops recompute early; 1.13, of the A100 40 GB rows, does not. The network of the H100 rows is not published;
-it is taken to be the usual one.
+PyTorch 2.1 stops recompute early; 1.13, of the A100 40 GB rows, does not. The network of the H100 rows is not
+published; it is taken to be the usual one.
 
 Source: github.com/mosaicml/llm-foundry, scripts/train/benchmarking (README.md, submit_benchmarks.py at b2a43a147) and
 scripts/train/yamls/pretrain; github.com/mosaicml/composer v0.17.0.
