@@ -23,6 +23,7 @@ from scaleout.operations import ITEM_BYTES, OPERATIONS, Family
 from scaleout.product_stages import Stages, StagesFile, stages
 from scaleout.sourced import Count, Sourced, Text
 from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
+from scaleout.work_groups import WorkGroups, WorkGroupsFile, work_groups
 
 CLASSES: Mapping[Family, str] = {
     Family.GEMM: "gemm",
@@ -55,6 +56,7 @@ class DeviceFile(Config):
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     launch_gap: Sourced[Seconds] | None = None
     stages: StagesFile | None = None
+    work_groups: WorkGroupsFile | None = None
 
     @field_validator("peak_flops")
     @classmethod
@@ -119,6 +121,8 @@ class Device:
         Time from the end of a kernel to the begin of the next on its stream, beyond that in a CUDA graph.
     stages : Stages, optional
         How it runs a matrix product stage by stage; None if the file does not say.
+    work_groups : WorkGroups, optional
+        How its kernels run as work-groups; None if the file does not say.
     sources : mapping
         Dotted key in the device file to the source of its number.
     """
@@ -139,6 +143,7 @@ class Device:
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch_gap_s: float = 0.0
     stages: Stages | None = None
+    work_groups: WorkGroups | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str) -> float:
@@ -207,6 +212,7 @@ def load_device(name_or_path: str | Path) -> Device:
         host_launch_s=_values(given.host_launch),
         launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
         stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth.value) if given.stages else None,
+        work_groups=work_groups(given.work_groups) if given.work_groups else None,
         sources=_sources(given),
     )
 
@@ -222,6 +228,8 @@ def _sources(given: DeviceFile) -> Mapping[str, str]:
             found[key] = value.source
         elif isinstance(value, StagesFile):
             found |= {f"{key}.{name}": number.source for name, number in value}
+        elif isinstance(value, WorkGroupsFile):
+            found |= {f"{key}.{name}": number.source for name, number in value if number is not None}
         elif isinstance(value, dict):
             found |= {f"{key}.{name}": number.source for name, number in value.items()}
     return found

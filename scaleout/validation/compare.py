@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleout.errors import ConfigError, GraphError, SimulationError
-from scaleout.validation import alone, direct, steps
+from scaleout.validation import alone, direct, fused, steps
 from scaleout.validation.accuracy import Accuracy, accuracy_of
 from scaleout.validation.case import QUANTITIES, Case, Machine, NoModelError, machine_of
 from scaleout.validation.published import TABLES, Table
@@ -54,8 +54,11 @@ def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
 FAMILIES: tuple[Family, ...] = (
     Family("described run", lambda row: "workload" in row.values, alone.described),
     Family(
-        "fused kernels", lambda row: "fused_us" in row.values, _no_model("no model of this fused kernel's own slices")
+        "fused operators, bulk-synchronous",
+        lambda row: "fused_us" in row.values and row.values.get("time") == "baseline_us",
+        fused.case,
     ),
+    Family("fused operators", lambda row: "fused_us" in row.values, fused.case),
     Family(
         "host", lambda row: row.name == "host_launch", _no_model("a cost of the host, which is given and not predicted")
     ),
@@ -195,6 +198,8 @@ def compare_files(
 
 def _runs_of(row: Row) -> list[Row]:
     """Return a row for each measured run in a row."""
+    if "fused_us" in row.values:
+        return fused.split(row)
     table = TABLES.get(row.source)
     return table.split(row) if table else [row]
 

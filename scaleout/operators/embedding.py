@@ -1,0 +1,87 @@
+"""Embedding and all-to-all: a rank pools its tables for the whole batch and sends each rank the vectors of its samples.
+
+A logical work-group pools one bag. By stores a vector is written where the interaction will read it; by PUT a slice of
+vectors is written to memory, and sent when complete. The baseline pools all tables in one kernel, or in one a table as
+PyTorch's modules do, then runs the collective, then brings what came into the order of samples.
+"""
+
+from typing import Literal
+
+from scaleout.operations import kernel
+from scaleout.operators.fused import ORDERS, Recipe
+from scaleout.operators.gather import Pooling, most_work_groups, pooling_tasks, table_by_table_s
+from scaleout.operators.machine import Machine, groups_of
+from scaleout.operators.operator import Count, Plan, Settings, shard_of
+
+PUT_SLICE = 32
+"""Vectors that go in one PUT, as in the paper."""
+
+
+class EmbeddingAllToAll(Settings):
+    """Keys of the operator: the batch of all ranks, the tables of each, and how its baseline launches kernels."""
+
+    batch: Count = 2048
+    tables: Count = 256
+    dim: Count = 256
+    pooling: Count = 70
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    baseline_kernels: Literal["together", "per_table"] = "together"
+
+
+def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
+    """Lay out the operator on a machine."""
+    device, groups = machine.device, groups_of(machine.device)
+    local_batch = shard_of("batch", settings.batch, machine.ranks)
+    pooling = Pooling(settings.pooling, settings.dim, settings.dtype)
+    bags = settings.batch * settings.tables
+    most = most_work_groups(device)
+    slots = settings.slots(most, int(groups.fused_occupancy * most))
+    of_baseline = settings.work_groups or most
+    size_bytes = bags * pooling.vector_bytes
+    order = kernel(
+        "permute_for_all_to_all", dtype=settings.dtype, batch=local_batch, tables=settings.tables * machine.ranks,
+        dim=settings.dim,
+    )  # fmt: skip
+    if settings.baseline_kernels == "per_table":
+        kernel_s = table_by_table_s(device, pooling, bags=settings.batch, tables=settings.tables)
+    else:
+        kernel_s = pooling_tasks(device, pooling, tasks=bags, slots=of_baseline).alone_s
+    baseline = {
+        "launch": groups.launch_s,
+        "kernel": kernel_s,
+        "collective": machine.collective_s("all_to_all", size_bytes),
+        "shuffle": machine.kernel_s(order),
+    }
+
+    def part_s(chunks: int) -> tuple[float, float]:
+        part = pooling_tasks(device, pooling, tasks=-(-bags // chunks), slots=of_baseline)
+        return groups.launch_s + part.alone_s, machine.collective_s("all_to_all", size_bytes / chunks)
+
+    recipes = {order: _recipe(settings, machine, order=order, slots=slots) for order in ORDERS}
+    return Plan(baseline, recipes, part_s)
+
+
+def _recipe(settings: EmbeddingAllToAll, machine: Machine, *, order: str, slots: int) -> Recipe:
+    groups = groups_of(machine.device)
+    pooling = Pooling(settings.pooling, settings.dim, settings.dtype)
+    size = settings.tasks_of_slice(machine, PUT_SLICE)
+    work = pooling_tasks(
+        machine.device,
+        pooling,
+        tasks=settings.batch * settings.tables,
+        slots=slots,
+        slice_tasks=size,
+        spread=settings.spread,
+        other_s=groups.book_keeping_s,
+        written=1 / machine.ranks if machine.stores else 1.0,
+        reordered=order == "aware",
+    )
+    return Recipe(
+        machine.ranks,
+        work,
+        machine.wire,
+        size * pooling.vector_bytes,
+        call_s=machine.call_s,
+        flag_s=machine.flag_s,
+        launch_s=groups.launch_s,
+    )
