@@ -40,7 +40,7 @@ def main() -> None:
     table = simulate()
     table.to_csv(output / "fused_fig15.csv", index=False)
     draw_reduction(
-        [f"{row.global_batch}|{row.tables_per_rank}" for row in table.itertuples()],
+        table["label"].tolist(),
         table["reduction"].tolist(),
         published=PUBLISHED_MEAN,
         title="DLRM training pass, 128 nodes, 2D torus: fused over baseline",

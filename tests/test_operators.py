@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleout.cli.operator import parse_sweep
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.operators import OPERATORS, Machine, evaluate_operator, plan_operator
@@ -260,6 +261,7 @@ def test_splitting_into_kernels_overlaps_but_pays_for_each():
         ("embedding_all_to_all", {"batch": 7}, "batch 7 does not divide over 2 ranks"),
         ("embedding_all_to_all", {"tabels": 7}, "did you mean 'tables'"),
         ("gemm_all_to_all", {"M": 33}, "M 33 does not divide over 2 ranks"),
+        ("embedding_all_to_all", {"batch": 2**20, "tables": 64}, "are more than 33554432 in all"),
         ("gemm_all2all", {}, "did you mean 'gemm_all_to_all'"),
     ],
 )
@@ -298,3 +300,58 @@ def test_measured_operators_are_met(tmp_path):
         fused, baseline = times[f"fused:{line}:fused"], times[f"fused:{line}:baseline"]
         gaps.append(abs(fused[0] / baseline[0] - fused[1] / baseline[1]))
     assert np.mean(gaps) < 0.04
+
+
+# ---- The command line
+
+
+def test_operator_prints_times_and_json_a_timeline(scaleout):
+    settings = ("--set", "batch=256", "--set", "tables=16", "--set", "slice_size=16")
+    code, out, _ = scaleout("operator", "embedding_all_to_all", *settings)
+    assert code == 0
+    for words in ("bulk-synchronous", "communication-aware", "oblivious", "split into", "ideal", "skew"):
+        assert words in out
+    code, out, _ = scaleout("operator", "embedding_all_to_all", *settings, "--json")
+    found = json.loads(out)
+    assert {"baseline_s", "fused_aware_s", "fused_oblivious_s", "ideal_s", "kernel_split_s"} <= found.keys()
+    assert [(row["order"], row["rank"]) for row in found["timeline"]] == [
+        ("aware", 0), *(("oblivious", rank) for rank in range(4)),
+    ]  # fmt: skip
+    slices = found["timeline"][0]["slices"]
+    assert len(slices) == 64
+    assert [row["shard"] for row in slices] == sorted([1, 2, 3, 0] * 16, key=[1, 2, 3, 0].index)
+    assert all(row["arrival_s"] >= row["issued_s"] for row in slices)
+
+
+def test_operator_writes_pictures(scaleout, tmp_path):
+    base = ("operator", "gemm_all_to_all", "--device", "mi210", "--topology", "mi210-pair", "--set", "M=2048")
+    assert scaleout(*base, "--output", tmp_path)[0] == 0
+    assert scaleout(*base, "--sweep", "slice_size=1:8", "--output", tmp_path)[0] == 0
+    for name in ("timelines.png", "sweep.png"):
+        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
+    rows = json.loads((tmp_path / "sweep.json").read_text())
+    assert [row["slice_size"] for row in rows] == [1, 2, 4, 8]
+
+
+def test_a_sweep_is_a_range_of_doublings_or_a_list():
+    assert parse_sweep("slice_size=1:64") == ("slice_size", [1, 2, 4, 8, 16, 32, 64])
+    assert parse_sweep("occupancy=0.25,1") == ("occupancy", [0.25, 1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sweep", "slice_size=8:2"], ["a range goes from a smaller"]),
+        (["--sweep", "slice_size"], ["write it as key=values"]),
+        (["--set", "slice_size=7"], ["slices of 7", "do not divide"]),
+        (["--set", "work_groups=4224"], ["the GPU holds 2112"]),
+        (["--set", "batch=0"], ["batch", "greater than or equal to 1"]),
+        (["--topology", "mi210-nod"], ["mi210-node"]),
+        (["--device", "h100"], ["does not say how its kernels run as work-groups"]),
+    ],
+)
+def test_bad_input_of_the_verb_ends_in_one_message(scaleout, arguments, words):
+    code, out, err = scaleout("operator", "embedding_all_to_all", *arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert all(word in err for word in words)

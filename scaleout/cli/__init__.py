@@ -12,6 +12,7 @@ import click
 from scaleout.cli.astra import astra
 from scaleout.cli.collective import collective
 from scaleout.cli.list import list_names
+from scaleout.cli.operator import operator
 from scaleout.cli.reproduce import reproduce
 from scaleout.cli.run import run
 from scaleout.cli.search import search
@@ -29,7 +30,7 @@ def scaleout() -> None:
     """
 
 
-for verb in (run, search, collective, trace, astra, list_names, show, validate, reproduce):
+for verb in (run, search, collective, operator, trace, astra, list_names, show, validate, reproduce):
     scaleout.add_command(verb)
 
 

@@ -2,13 +2,13 @@
 
 import click
 
-KINDS = ("workloads", "topologies", "devices", "schedules", "pipelines", "collectives")
+KINDS = ("workloads", "topologies", "devices", "schedules", "pipelines", "collectives", "operators")
 
 
 @click.command(name="list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 def list_names(kind: str | None) -> None:
-    """List workloads, topologies, devices, schedules, pipelines or collectives; without KIND, all of them."""
+    """List workloads, topologies, devices, schedules, pipelines, collectives or operators; by default all."""
     for each in KINDS if kind is None else (kind,):
         if kind is None:
             click.echo(f"{each}:")
@@ -18,6 +18,7 @@ def list_names(kind: str | None) -> None:
 
 def _names(kind: str) -> list[str]:
     from scaleout import collectives, library
+    from scaleout.operators import OPERATORS
     from scaleout.pipelines import PIPELINES
     from scaleout.schedule import SCHEDULES
 
@@ -31,4 +32,6 @@ def _names(kind: str) -> list[str]:
             algorithms = [a.name for a in collectives.ALGORITHMS.values() if name in a.schedules]
             names.append(f"{name} ({', '.join(algorithms)})")
         return names
+    if kind == "operators":
+        return [f"{name} ({each.summary}; {', '.join(each.settings.model_fields)})" for name, each in OPERATORS.items()]
     return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])

@@ -45,7 +45,7 @@ def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
     if settings.baseline_kernels == "per_table":
         kernel_s = table_by_table_s(device, pooling, bags=settings.batch, tables=settings.tables)
     else:
-        kernel_s = pooling_tasks(device, pooling, tasks=bags, slots=of_baseline).alone_s
+        kernel_s = pooling_tasks(device, pooling, tasks=bags, slots=of_baseline, written=1.0).alone_s
     baseline = {
         "launch": groups.launch_s,
         "kernel": kernel_s,
@@ -54,7 +54,7 @@ def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
     }
 
     def part_s(chunks: int) -> tuple[float, float]:
-        part = pooling_tasks(device, pooling, tasks=-(-bags // chunks), slots=of_baseline)
+        part = pooling_tasks(device, pooling, tasks=-(-bags // chunks), slots=of_baseline, written=1.0)
         return groups.launch_s + part.alone_s, machine.collective_s("all_to_all", size_bytes / chunks)
 
     recipes = {order: _recipe(settings, machine, order=order, slots=slots) for order in ORDERS}

@@ -30,6 +30,9 @@ Floats = npt.NDArray[np.float64]
 
 ORDERS = ("aware", "oblivious")
 
+MOST_TASKS = 2**25
+"""Most logical work-groups of all ranks together: half a minute and 2 GB."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -69,6 +72,11 @@ class Recipe:
     shared_bytes: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.work.tasks * self.ranks > MOST_TASKS:
+            raise ConfigError(
+                f"{self.work.tasks} logical work-groups on each of {self.ranks} ranks are more than {MOST_TASKS} in "
+                f"all; take smaller sizes, fewer ranks or larger tiles"
+            )
         if self.work.tasks % (self.ranks * self.work.slice_tasks):
             shard = self.work.tasks / self.ranks
             raise ConfigError(

@@ -6,9 +6,9 @@ A work-group reads its rows one after the other. Alone it waits for their latenc
     t(G) = ((rows L + o)^3 + (c G b / B)^3)^(1/3)
 
 which on four H200 meets the pooling kernel at 4, 8 and 16 work-groups an SM and two widths of rows within 5% (2% in
-the mean). Where work-groups of a persistent kernel crowd the memory, ``c = 1 + k w (u - u0) / (1 - u0)`` beyond
-occupancy u0: w is the part of their output that they write to local memory. A kernel that keeps to one table is not
-crowded: it holds few pages open.
+the mean). Where work-groups that are spread over all tables crowd the memory, ``c = 1 + k w (u - u0) / (1 - u0)``
+beyond occupancy u0: w is the part of their output that they write to local memory. A kernel that keeps to one table is
+not crowded: it holds few pages open.
 
 Symbols: L latency of a row [s]; o other work [s]; b bytes of a work-group; B bandwidth that random rows reach [B/s];
 u occupancy; c crowding.
@@ -61,7 +61,7 @@ def pooling_s(
     other_s : float
         What it does besides.
     written : float
-        Part of the output that a persistent kernel writes locally; 0 for a kernel that keeps to one table.
+        Part of the output that a kernel over all tables writes locally; 0 for a kernel that keeps to one table.
     reordered : bool
         Whether addresses follow the remote-first order, which narrow rows pay for.
     """

@@ -75,6 +75,8 @@ class Execution:
         Of each task, without the call that it may have made.
     issued_s : ndarray, shape (S,)
         When each slice was on its way, or complete if it stays.
+    issuer : ndarray of int64, shape (S,)
+        The persistent work-group that finished each slice last.
     free_s : ndarray, shape (G,)
         When each persistent work-group had nothing left to run.
     """
@@ -82,6 +84,7 @@ class Execution:
     start_s: Floats
     end_s: Floats
     issued_s: Floats
+    issuer: npt.NDArray[np.int64]
     free_s: Floats
 
 
@@ -100,6 +103,7 @@ def execute(work: TaskList, sent: Bools, *, call_s: float = 0.0, release_s: Floa
     """
     total, slots, size = work.tasks, work.slots, work.slice_tasks
     start, end, issued = np.zeros(total), np.zeros(total), np.zeros(work.slices)
+    issuer = np.zeros(work.slices, np.int64)
     free, speed = np.zeros(slots), work.speeds()
     open_s = 0.0  # latest end so far of the slice that a round leaves open
     for low in range(0, total, slots):
@@ -116,10 +120,11 @@ def execute(work: TaskList, sent: Bools, *, call_s: float = 0.0, release_s: Floa
             ready[0] = max(ready[0], open_s)
             issued[first:after] = ready + call_s * sent[first:after]
             free[finisher] += call_s * sent[first:after]
+            issuer[first:after] = finisher
             open_s = 0.0
         if high % size:
             open_s = max(open_s, float(done[max(after * size - low, 0) :].max()))
-    return Execution(start, end, issued, free)
+    return Execution(start, end, issued, issuer, free)
 
 
 def _complete(done_s: Floats, begins: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.int64]]:
