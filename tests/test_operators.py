@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scaleout.cli.operator import parse_sweep
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
+from scaleout.library import find
 from scaleout.operators import OPERATORS, Machine, evaluate_operator, plan_operator
 from scaleout.operators.fused import ORDERS, Recipe, run, shard_order
 from scaleout.operators.gather import Pooling, most_work_groups, pooling_s, table_by_table_s
@@ -20,6 +21,7 @@ from scaleout.operators.wire import Wire, first_come, wire_of
 from scaleout.placement import place
 from scaleout.topology import Dimension, Topology, load_topology
 from scaleout.validation import compare_files
+from scaleout.validation.case import first_ranks
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4" / "fused.jsonl"
 US = 1e-6
@@ -300,6 +302,29 @@ def test_measured_operators_are_met(tmp_path):
         fused, baseline = times[f"fused:{line}:fused"], times[f"fused:{line}:baseline"]
         gaps.append(abs(fused[0] / baseline[0] - fused[1] / baseline[1]))
     assert np.mean(gaps) < 0.04
+
+
+def test_independent_kernels_differ_in_the_latency_of_a_row_alone():
+    """Two H200, kernels of one or two warps by another hand: with the latency of a row from their own pooling kernel at
+    4 work-groups an SM, one number a width, all other times follow: fused, in both orders, and at other residencies."""
+    lines = find("device", "h200").with_name("h200-fused.jsonl").read_text().splitlines()[1:]
+    rows = [row for row in map(json.loads, lines) if row["op"] == "embedding_all_to_all" and row["tables_per_gpu"] < 64]
+    on = Machine(load_device("h200"), first_ranks(load_topology("h200-node-4"), 2))
+    errors = []
+    for width in (128, 256):
+        of = [row for row in rows if row["dim"] == width]
+        one = max((row for row in of if row["persistent_programs"] == 528), key=lambda row: row["batch"])
+        bag_s = (one["pool_us"] * US - 3 * US) / (one["batch"] * one["tables_per_gpu"] / 528)
+        share_s = 528 * Pooling(70, width, "fp32").memory_bytes / (0.91 * 4.8e12)
+        latency_s = (bag_s**3 - share_s**3) ** (1 / 3) / 70
+        for row in of:
+            keys = {"batch": row["batch"], "tables": row["tables_per_gpu"], "dim": width, "row_latency": latency_s}
+            plan = plan_operator("embedding_all_to_all", {**keys, "work_groups": row["persistent_programs"]}, on)
+            times = [run(plan.recipes[order], order).time_s for order in ORDERS]
+            measured = np.array([row["fused_us"], row["fused_oblivious_us"], row["baseline_us"]]) * US
+            errors.append(np.abs(np.array([*times, sum(plan.baseline_s.values())]) / measured - 1))
+    assert np.all(np.median(errors, axis=0) < 0.05)
+    assert np.max(errors) < 0.12
 
 
 # ---- The command line

@@ -5,20 +5,27 @@ vectors is written to memory, and sent when complete. The baseline pools all tab
 PyTorch's modules do, then runs the collective, then brings what came into the order of samples.
 """
 
-from typing import Literal
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from scaleout.operations import kernel
 from scaleout.operators.fused import ORDERS, Recipe
 from scaleout.operators.gather import Pooling, most_work_groups, pooling_tasks, table_by_table_s
 from scaleout.operators.machine import Machine, groups_of
 from scaleout.operators.operator import Count, Plan, Settings, shard_of
+from scaleout.units import Seconds
 
 PUT_SLICE = 32
 """Vectors that go in one PUT, as in the paper."""
 
 
 class EmbeddingAllToAll(Settings):
-    """Keys of the operator: the batch of all ranks, the tables of each, and how its baseline launches kernels."""
+    """Keys of the operator: the batch of all ranks, the tables of each, and how its baseline launches kernels.
+
+    `row_latency` is that of another compiled kernel than the one that the device's file knows, in any order.
+    """
 
     batch: Count = 2048
     tables: Count = 256
@@ -26,10 +33,12 @@ class EmbeddingAllToAll(Settings):
     pooling: Count = 70
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
     baseline_kernels: Literal["together", "per_table"] = "together"
+    row_latency: Annotated[Seconds, Field(gt=0)] | None = None
 
 
 def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
     """Lay out the operator on a machine."""
+    machine = _with_kernel(settings, machine)
     device, groups = machine.device, groups_of(machine.device)
     local_batch = shard_of("batch", settings.batch, machine.ranks)
     pooling = Pooling(settings.pooling, settings.dim, settings.dtype)
@@ -59,6 +68,14 @@ def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
 
     recipes = {order: _recipe(settings, machine, order=order, slots=slots) for order in ORDERS}
     return Plan(baseline, recipes, part_s)
+
+
+def _with_kernel(settings: EmbeddingAllToAll, machine: Machine) -> Machine:
+    """Return the machine with the row latency that the settings name, if they do."""
+    if settings.row_latency is None:
+        return machine
+    groups = replace(groups_of(machine.device), row_latency_s=settings.row_latency, narrow_row_elements=0)
+    return Machine(replace(machine.device, work_groups=groups), machine.topology)
 
 
 def _recipe(settings: EmbeddingAllToAll, machine: Machine, *, order: str, slots: int) -> Recipe:

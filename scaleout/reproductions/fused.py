@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.device import load_device
+from scaleout.generators import generate
 from scaleout.operators import Evaluation, Machine, evaluate_operator, plan_operator
 from scaleout.operators.fused import run
 from scaleout.reproductions.claims import Figure
-from scaleout.study import compare
+from scaleout.study import compare_program
+from scaleout.timing import time_kernels
 from scaleout.topology import load_topology
+from scaleout.workload import load_workload
 
 DEVICE, SCALE_UP, SCALE_OUT = "mi210", "mi210-node", "mi210-pair"
 """The machines of Table I."""
@@ -152,13 +155,22 @@ def training_passes() -> list[Bar]:
     """Return Fig. 15: passes of `dlrm-128` over batch sizes and table counts.
 
     The paper's text does not give its sizes: batches go from the smallest to the largest that the text names (Secs.
-    IV.A and IV.C), table counts up to the 256 that it names.
+    IV.A and IV.C), table counts up to the 256 that it names. As in its simulation, a fused kernel takes as long as the
+    one it replaces: what its occupancy costs is charged only where a schedule knows the machine.
     """
     passes = []
+    device = load_device(DEVICE)
     for batch in GLOBAL_BATCHES:
         for tables in TABLES_PER_RANK:
             changes = {"global_batch": batch, "tables_per_rank": tables}
-            comparison = compare("dlrm-128", schedules=("baseline", "fused"), changes=changes, algorithms=ALGORITHMS)
+            workload = load_workload("dlrm-128", changes)
+            comparison = compare_program(
+                time_kernels(generate(workload), device),
+                topology=load_topology(workload.topology),
+                device=device.name,
+                schedules=("baseline", "fused"),
+                algorithms=ALGORITHMS,
+            )
             baseline, fused = comparison.outcomes
             passes.append(Bar(f"{batch}|{tables}", baseline.makespan_s, fused.makespan_s))
     return passes
@@ -242,7 +254,8 @@ FIGURES: tuple[Figure, ...] = (
         _training_pass_claims,
         {
             "F15-mean": "the paper gives no sizes of this figure: batches of 256 to 2048 and 64 to 256 tables a rank; "
-            "over batches of 512 to 4096 it is 26.6%"
+            "over batches of 512 to 4096 it is 26.6%. As in the paper's simulation fused kernels lose no occupancy; "
+            "charged as `scaleout run dlrm-128` does it is 11.7%"
         },
     ),
 )

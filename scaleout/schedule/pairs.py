@@ -76,9 +76,12 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
     return pairs
 
 
-def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]]) -> list[list[Pair]]:
-    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike."""
-    names: list[dict[int, tuple[int, int]]] = []  # of a graph's collectives: the group, and which of the group's it is
+def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]]:
+    """Return, for the collectives of each graph, the group and which of the group's collectives each is.
+
+    Where members of a group run several graphs, equal keys meet.
+    """
+    names: list[dict[int, tuple[int, int]]] = []
     for graph in graphs:
         count: Counter[int] = Counter()
         names.append({})
@@ -86,6 +89,12 @@ def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]]) -> lis
             group = int(graph.group[node])
             names[-1][node] = (group, count[group])
             count[group] += 1
+    return names
+
+
+def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]]) -> list[list[Pair]]:
+    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike."""
+    names = keys_of(graphs)
     slices = [{name[pair.collective]: pair.slices for pair in mine} for name, mine in zip(names, pairs, strict=True)]
     ways: dict[tuple[int, int], set[int]] = {}
     for name, cut in zip(names, slices, strict=True):

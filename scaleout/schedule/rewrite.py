@@ -38,14 +38,31 @@ class Rewrite:
         return [self.done[old] for old in self.graph.dependencies_of(node).tolist()]
 
     def add_kernel(
-        self, node: int, edges: Sequence[float], after: Sequence[Sequence[int]], names: Sequence[str]
+        self,
+        node: int,
+        edges: Sequence[float],
+        after: Sequence[Sequence[int]],
+        names: Sequence[str],
+        *,
+        slower: float = 1.0,
+        calls: int = 0,
+        call_s: float = 0.0,
     ) -> list[int]:
-        """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1."""
+        """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1.
+
+        Parameters
+        ----------
+        slower : float
+            How many times as long the kernel takes as alone.
+        calls, call_s
+            The first so many parts make a call that takes so long.
+        """
         graph = self.graph
         parts: list[int] = []
         for index, (begin, end) in enumerate(pairwise(edges)):
             work = {name: between(int(getattr(graph, name)[node]), begin, end) for name in ("flops", "bytes")}
-            duration_s = float(graph.duration_s[node]) * end - float(graph.duration_s[node]) * begin
+            duration_s = slower * (float(graph.duration_s[node]) * end - float(graph.duration_s[node]) * begin)
+            duration_s += call_s if index < calls else 0.0
             name = f"{graph.names[node]}_{names[index]}"
             parts.append(self.add(node, [*after[index], *parts[-1:]], name=name, duration_s=duration_s, **work))
         return parts
