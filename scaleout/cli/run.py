@@ -18,6 +18,7 @@ from scaleout.cli.options import (
 
 if TYPE_CHECKING:
     from scaleout.program import Program
+    from scaleout.schedule.machine import Machine
     from scaleout.study import Comparison
     from scaleout.topology import Topology
 
@@ -122,15 +123,17 @@ def run(
         if settings:
             raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
         program, cluster, traced_on = _load_trace(str(trace_path), topology, device)
+        network_of_trace = change_ranks(change_links(cluster, degrade, broken), slow)
         comparison = compare_program(
             program,
-            topology=change_ranks(change_links(cluster, degrade, broken), slow),
+            topology=network_of_trace,
             device=traced_on,
             schedules=schedules or DEFAULT_SCHEDULES,
             algorithms=chosen,
             network=network,
             placement=placement,
             injection_bytes_per_s=limit,
+            machine=_machine(device, traced_on, network_of_trace),
         )
     written = _write(comparison, output)
     if as_json:
@@ -176,6 +179,16 @@ def _load_trace(path: str, topology: str | None, device: str | None) -> "tuple[P
     if device is not None:
         program = time_kernels(program, load_device(device), again=True)
     return program, load_topology(topology), device or facts.get("device", "as traced")
+
+
+def _machine(device: str | None, traced_on: str, topology: "Topology") -> "Machine | None":
+    """Return what a trace's program will run on, if its device is one that we know."""
+    from scaleout import library
+    from scaleout.device import load_device
+    from scaleout.schedule.machine import Machine
+
+    known = device is not None or traced_on in library.names("device")
+    return Machine(load_device(device or traced_on), topology) if known else None
 
 
 def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
