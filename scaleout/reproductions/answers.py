@@ -9,11 +9,11 @@ from typing import Any
 
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
-from scaleout.reproductions import fused
+from scaleout.reproductions import fused, t3
 from scaleout.reproductions.claims import Figure
 from scaleout.reproductions.published import Published, published
 
-PAPERS: Mapping[str, tuple[Figure, ...]] = {"fused": fused.FIGURES, "t3": (), "centauri": (), "aluminum": ()}
+PAPERS: Mapping[str, tuple[Figure, ...]] = {"fused": fused.FIGURES, "t3": t3.FIGURES, "centauri": (), "aluminum": ()}
 """Paper to its figures that are simulated."""
 
 _NOT_YET = "not reproduced yet"
@@ -90,7 +90,7 @@ def reproduce(
             if wanted & set(figure.ids):
                 progress(f"{paper}: {', '.join(figure.ids)}")
                 values |= figure.simulate()
-                notes |= figure.notes
+                notes |= {name: note for name, note in figure.notes.items() if name in figure.ids}
     return tuple(
         Reproduced(claim, values.get(claim.id), notes.get(claim.id, "" if claim.id in values else _NOT_YET))
         for claim in claims

@@ -15,10 +15,11 @@ from scaleout.schedule.fuse import fuse
 from scaleout.schedule.machine import Machine
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import overlap
+from scaleout.schedule.track import track
 
 Pass = Callable[[Program, Machine | None], Program]
 
-REWRITES: dict[str, Pass] = {"fused": fuse}
+REWRITES: dict[str, Pass] = {"fused": fuse, "track-and-trigger": track}
 """Passes that change what the graphs hold."""
 
 SCHEDULES: dict[str, Pass] = {"baseline": baseline, "overlap": overlap, **REWRITES}

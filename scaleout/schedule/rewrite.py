@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from scaleout.graph import ExecutionGraph, compress
+from scaleout.graph import NONE, ExecutionGraph, NodeKind, compress
+from scaleout.operations import TimeSource
 from scaleout.schedule.overlap import communication_stream
+
+_CHANGED = (
+    "kind", "collective", "group", "kernel", "duration_s", "time_source", "flops", "bytes", "pieces", "stream",
+    "priority",
+)  # fmt: skip
+"""Columns that a new node may have otherwise than the one it comes from."""
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Rewrite:
         after: Sequence[Sequence[int]],
         names: Sequence[str],
         *,
+        ends_s: Sequence[float] = (),
         slower: float = 1.0,
         calls: int = 0,
         call_s: float = 0.0,
@@ -52,23 +60,25 @@ class Rewrite:
 
         Parameters
         ----------
+        ends_s : sequence of float
+            When each part ends, from the kernel's begin; by default each takes its share of the kernel's time.
         slower : float
             How many times as long the kernel takes as alone.
         calls, call_s
             The first so many parts make a call that takes so long.
         """
         graph = self.graph
+        times_s = [0.0, *ends_s] if ends_s else [float(graph.duration_s[node]) * edge for edge in edges]
         parts: list[int] = []
         for index, (begin, end) in enumerate(pairwise(edges)):
             work = {name: between(int(getattr(graph, name)[node]), begin, end) for name in ("flops", "bytes")}
-            duration_s = slower * (float(graph.duration_s[node]) * end - float(graph.duration_s[node]) * begin)
-            duration_s += call_s if index < calls else 0.0
+            duration_s = slower * (times_s[index + 1] - times_s[index]) + (call_s if index < calls else 0.0)
             name = f"{graph.names[node]}_{names[index]}"
             parts.append(self.add(node, [*after[index], *parts[-1:]], name=name, duration_s=duration_s, **work))
         return parts
 
-    def add_collective(self, node: int, after: Sequence[Sequence[int]]) -> list[int]:
-        """Write the slices of a collective, each after its own part of the data; equal slices."""
+    def add_collective(self, node: int, after: Sequence[Sequence[int]], **changes: Any) -> list[int]:
+        """Write the slices of a collective, equal ones, each after its own part of the data."""
         graph, slices = self.graph, len(after)
         stream = communication_stream(int(graph.group[node]))
         total = int(graph.bytes[node])
@@ -80,9 +90,17 @@ class Rewrite:
                 bytes=between(total, index / slices, (index + 1) / slices),
                 pieces=slices,
                 stream=stream,
+                **changes,
             )
             for index in range(slices)
         ]
+
+    def join(self, node: int, after: Iterable[int]) -> int:
+        """Write a node of no duration after others."""
+        return self.add(
+            node, after, name=f"{self.graph.names[node]}_done", kind=int(NodeKind.COMPUTE), collective=NONE, group=NONE,
+            kernel=NONE, duration_s=0.0, flops=0, bytes=0, time_source=int(TimeSource.GIVEN),
+        )  # fmt: skip
 
     def build(self) -> ExecutionGraph:
         """Freeze the new graph."""
@@ -91,13 +109,13 @@ class Rewrite:
             change.get("name", graph.names[old]) for old, change in zip(self.origin, self.changes, strict=True)
         )
         columns = {}
-        for name in ("kernel", "duration_s", "time_source", "flops", "bytes", "pieces", "stream", "priority"):
+        for name in _CHANGED:
             columns[name] = getattr(graph, name)[self.origin].copy()
         for node, change in enumerate(self.changes):
             for name, value in change.items():
                 if name != "name":
                     columns[name][node] = value
-        for name in ("kind", "collective", "group", "peer", "tag", "phase", "issue_s", "microbatch", "stage"):
+        for name in ("peer", "tag", "phase", "issue_s", "microbatch", "stage"):
             columns[name] = getattr(graph, name)[self.origin]
         offsets, flat = compress(self.dependencies)
         return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=flat, **columns)

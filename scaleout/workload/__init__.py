@@ -26,6 +26,9 @@ KINDS: dict[str, type[Dlrm] | type[Transformer] | type[Moe]] = {
 }
 """Kinds of workload and what validates them."""
 
+RANKS = "{ranks}"
+"""In the name of a workload's topology: the number of its ranks."""
+
 
 def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> Workload:
     """Read a workload by name or file, with some of its keys changed.
@@ -49,7 +52,8 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
         raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
-    return validate(KINDS[kind], values, where=f"workload {name_or_file}")
+    workload = validate(KINDS[kind], values, where=f"workload {name_or_file}")
+    return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
 
 
 def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class Parallel(Config):
     name: str = ""
     description: str
     source: str
-    topology: str
+    topology: str = Field(description="a name or file; {ranks} in it stands for the number of ranks")
     device: str
     schedules: tuple[str, ...] = ()
     dtype: Dtype = "bf16"
