@@ -140,10 +140,10 @@ def test_ring_times_by_hand():
 
 
 def test_few_units_slow_a_collective():
-    """One unit moves 2,048 x 4 bytes in 486 ns: 8 of them read two chunks and write one slower than the link sends."""
+    """One unit moves 2,048 x 4 bytes in 486 ns: 8 of them are slower than the link, copying or adding."""
     ring, chunk = Ring(8, LINK, LATENCY_S), 2**24
     unit = 2048 * 4 / 486e-9
-    slow = 7 * LATENCY_S + chunk / LINK + 7 * 3 * chunk / (8 * unit)
+    slow = 7 * LATENCY_S + (2 + 7 * 3) * chunk / (8 * unit)
     assert reduce_scatter_s(8 * chunk, ring, GPU, units=8) == pytest.approx(slow)
 
 
