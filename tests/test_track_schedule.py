@@ -108,6 +108,20 @@ def test_a_program_without_a_machine_is_refused():
         track(timed("t-nlg", layers=1))
 
 
+def test_the_policy_of_the_memory_is_an_option_of_the_schedule():
+    program = timed("t-nlg", layers=1, mode="prefill")
+    first, turns = (
+        simulate(tracked(program, f"track-and-trigger:{policy}"), MACHINE.topology, algorithms=RINGS).makespan_s
+        for policy in ("compute-first", "round-robin")
+    )
+    assert first == simulate(tracked(program), MACHINE.topology, algorithms=RINGS).makespan_s
+    assert first < turns
+    with pytest.raises(ConfigError, match="unknown memory policy 'fifo'; known: compute-first, dedicated"):
+        tracked(program, "track-and-trigger:fifo")
+    with pytest.raises(ConfigError, match="schedule 'overlap' takes no option 'fifo'; leave ':fifo' out"):
+        tracked(program, "overlap:fifo")
+
+
 def test_slices_that_do_not_divide_are_refused(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["scaleout", "run", "t-nlg", "--set", "tensor_parallel=7"])
     with pytest.raises(SystemExit) as stopped:

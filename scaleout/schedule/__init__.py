@@ -2,13 +2,16 @@
 
 A schedule is the name of a pass, or of several joined by `+` that are applied from left to right, such as
 `overlap+fused`. A pass either puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`.
-Passes conserve FLOPs and payload bytes and leave their input as it is.
+Passes conserve FLOPs and payload bytes and leave their input as it is. `track-and-trigger:round-robin` names the policy
+of the memory.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
+from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.fuse import fuse
@@ -39,12 +42,22 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
     ConfigError
         If a pass is unknown, or needs a machine and there is none.
     """
-    passes = name.split("+")
-    for part in passes:
-        if part not in SCHEDULES:
-            raise ConfigError(f"unknown schedule {part!r}; {nearest(part, SCHEDULES)} (join several with '+')")
-    if passes[0] in REWRITES:
+    parts = name.split("+")
+    passes = [_pass(part) for part in parts]
+    if parts[0].partition(":")[0] in REWRITES:
         program = baseline(program, machine)
-    for part in passes:
-        program = SCHEDULES[part](program, machine)
+    for each in passes:
+        program = each(program, machine)
     return in_program_order(program)
+
+
+def _pass(part: str) -> Pass:
+    """Return the pass that a part of a schedule's name stands for, with its option."""
+    name, _, option = part.partition(":")
+    if name not in SCHEDULES:
+        raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
+    if not option:
+        return SCHEDULES[name]
+    if SCHEDULES[name] is not track:
+        raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")
+    return partial(track, policy=policy_named(option))
