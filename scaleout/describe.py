@@ -6,6 +6,7 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from scaleout import chakra
@@ -128,6 +129,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "link_bandwidth_each_way_bytes_per_s": found.link_bytes_per_s,
         "host_launch_s": dict(found.host_launch_s),
         "launch_gap_s": found.launch_gap_s,
+        **({"work_groups": asdict(found.work_groups)} if found.work_groups else {}),
         "sources": dict(found.sources),
     }
     if not found.kernel_files:

@@ -14,7 +14,7 @@ from scaleout.errors import ConfigError
 from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
 from scaleout.schedule.baseline import baseline
-from scaleout.schedule.fuse import fuse
+from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.machine import Machine
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import overlap
@@ -22,7 +22,7 @@ from scaleout.schedule.track import track
 
 Pass = Callable[[Program, Machine | None], Program]
 
-REWRITES: dict[str, Pass] = {"fused": fuse, "track-and-trigger": track}
+REWRITES: dict[str, Pass] = {"fused": fuse, "fused-oblivious": fuse_oblivious, "track-and-trigger": track}
 """Passes that change what the graphs hold."""
 
 SCHEDULES: dict[str, Pass] = {"baseline": baseline, "overlap": overlap, **REWRITES}

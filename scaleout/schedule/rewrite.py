@@ -4,7 +4,7 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -53,7 +53,7 @@ class Rewrite:
         *,
         ends_s: Sequence[float] = (),
         slower: float = 1.0,
-        calls: int = 0,
+        calls: Collection[int] = (),
         call_s: float = 0.0,
     ) -> list[int]:
         """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1.
@@ -65,14 +65,14 @@ class Rewrite:
         slower : float
             How many times as long the kernel takes as alone.
         calls, call_s
-            The first so many parts make a call that takes so long.
+            Parts that make a call, and how long it takes.
         """
         graph = self.graph
         times_s = [0.0, *ends_s] if ends_s else [float(graph.duration_s[node]) * edge for edge in edges]
         parts: list[int] = []
         for index, (begin, end) in enumerate(pairwise(edges)):
             work = {name: between(int(getattr(graph, name)[node]), begin, end) for name in ("flops", "bytes")}
-            duration_s = slower * (times_s[index + 1] - times_s[index]) + (call_s if index < calls else 0.0)
+            duration_s = slower * (times_s[index + 1] - times_s[index]) + (call_s if index in calls else 0.0)
             name = f"{graph.names[node]}_{names[index]}"
             parts.append(self.add(node, [*after[index], *parts[-1:]], name=name, duration_s=duration_s, **work))
         return parts

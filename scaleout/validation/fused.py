@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from scaleout.errors import ConfigError
 from scaleout.operators import OPERATORS, Machine, plan_operator
 from scaleout.operators.fused import run
 from scaleout.operators.gather import most_work_groups
@@ -39,9 +40,12 @@ def case(row: Row, machine: Measured) -> Case:
     on = Machine(part.device, part.topology)
     settings = _settings_of(row, on)
     order = _TIMES[row.values["time"]]
+    try:
+        plan = plan_operator(row.name, settings, on)
+    except ConfigError as reason:
+        raise NoModelError(str(reason)) from None
 
     def predict_s() -> float:
-        plan = plan_operator(row.name, settings, on)
         return run(plan.recipes[order], order).time_s if order else sum(plan.baseline_s.values())
 
     return Case(row.number(row.values["time"]) * 1e-6, predict_s)
