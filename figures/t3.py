@@ -28,10 +28,9 @@ from scaleout.placement import place
 from scaleout.plot import PUBLISHED, SERIES, STYLE, save
 from scaleout.reproductions import t3
 from scaleout.topology import load_topology
+from scaleout.track_plot import COLOURS, KINDS, draw_traffic
 
 MEASURED = Path(__file__).parents[1] / "traces" / "h200-collectives.jsonl"
-KINDS = ("product_reads", "product_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
-KIND_COLOURS = dict(zip(KINDS, ("#4477aa", "#99bbdd", "#ee6677", "#f4aab4", "#228833", "#99cc99"), strict=True))
 
 
 def published(axes: Axes, values: dict[str, float]) -> None:
@@ -148,24 +147,7 @@ def figure_17(axes: Axes) -> None:
     layer = t3.sublayer(model, 8, "FC-2", load_device(t3.DEVICE))
     found = CONFIGURATIONS["t3"](layer).overlapped
     assert found is not None
-    edges = np.linspace(0, found.end_s, 240)
-    bottom = np.zeros(len(edges) - 1)
-    for kind in KINDS[:4]:
-        filled = np.zeros(len(edges) - 1)
-        for each in found.served:
-            if each.kind == kind:
-                overlap_s = np.minimum(edges[1:], each.end_s) - np.maximum(edges[:-1], each.start_s)
-                filled += np.clip(overlap_s, 0, None) * each.size_bytes / (each.end_s - each.start_s)
-        rate = filled / np.diff(edges) / 1e9
-        label = kind.replace("_", " ")
-        widths = np.diff(edges) * 1e6
-        axes.bar(edges[:-1] * 1e6, rate, widths, bottom=bottom, align="edge", label=label, color=KIND_COLOURS[kind])
-        bottom += rate
-    for end_s in found.stage_ends_s:
-        axes.axvline(end_s * 1e6, color=PUBLISHED, linewidth=0.4)
-    axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    axes.set_xlabel("time (µs); lines: ends of stages")
-    axes.set_ylabel("memory traffic (GB/s)")
+    draw_traffic(axes, found)
 
 
 def figure_18(axes: Axes) -> None:
@@ -175,7 +157,7 @@ def figure_18(axes: Axes) -> None:
         bottom = np.zeros(len(rows))
         for kind in KINDS:
             sizes = np.array([asdict(row.outcomes[configuration].traffic)[kind] / 1e6 for row in rows])
-            axes.bar(np.arange(len(rows)) + shift, sizes, 0.38, bottom=bottom, color=KIND_COLOURS[kind], hatch=hatch,
+            axes.bar(np.arange(len(rows)) + shift, sizes, 0.38, bottom=bottom, color=COLOURS[kind], hatch=hatch,
                      edgecolor="white", linewidth=0, label=kind.replace("_", " ") if not hatch else None)  # fmt: skip
             bottom += sizes
     axes.set_xticks(range(len(rows)), names_of(rows), fontsize=6)

@@ -22,7 +22,7 @@ LAYERS = tuple(
     chakra astra pytorch collectives generators memory network operators schedule
     contention engine fold job message result simulation analysis pipeline_timeline efficiency study plans
     astra_result astra_physical validation reproductions
-    measure timeline plot heat_map pipeline_plot parity_plot operator_plot report describe cli
+    measure timeline plot heat_map pipeline_plot parity_plot track_plot operator_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 
@@ -30,7 +30,7 @@ LAYERS = tuple(
 HOMES = {
     "click": ("cli",),
     "rich": ("cli",),
-    "matplotlib": ("plot", "heat_map", "pipeline_plot", "parity_plot", "operator_plot"),
+    "matplotlib": ("plot", "heat_map", "pipeline_plot", "parity_plot", "track_plot", "operator_plot"),
     "google": ("chakra",),
     "torch": ("measure",),
     "numba": ("network",),

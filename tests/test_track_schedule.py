@@ -1,5 +1,7 @@
 """The schedule track-and-trigger: what it conserves, what it may not beat, and where it stands in a graph."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -128,3 +130,44 @@ def test_slices_that_do_not_divide_are_refused(capsys, monkeypatch):
         main()
     assert stopped.value.code == 2
     assert "7" in capsys.readouterr().err
+
+
+def ran(capsys, monkeypatch, *arguments):
+    """Exit code, standard output and error of `scaleout track` with some arguments."""
+    monkeypatch.setattr("sys.argv", ["scaleout", "track", *arguments])
+    code = 0
+    try:
+        main()
+    except SystemExit as stopped:
+        code = stopped.code or 0
+    return code, *capsys.readouterr()
+
+
+def test_the_command_prints_what_the_operator_takes(capsys, monkeypatch, tmp_path):
+    code, out, _ = ran(
+        capsys, monkeypatch, "--topology=t3-ring-16", "--set", "depth=1064", "--json", "--output", str(tmp_path)
+    )
+    assert code == 0
+    found = json.loads(out)["configurations"]
+    assert found["sequential"]["total_s"] > found["t3"]["total_s"] >= found["t3-mca"]["total_s"]
+    assert (tmp_path / "traffic.png").stat().st_size > 10_000
+    code, out, _ = ran(capsys, monkeypatch, "--set", "collective=all_to_all")
+    assert code == 0
+    assert "t3-all-to-all" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "policy=fifo"), "unknown memory policy 'fifo'"),
+        (("--set", "tracker_entries=100"), "follows 100 wavefronts, and a stage has 1280"),
+        (("--set", "split_units=80"), "80 of 80 compute units for the collective leave 0"),
+        (("--set", "row=4"), "unknown key 'row'; did you mean 'rows'?"),
+        (("--topology=torus-8x16",), "has 2 dimensions, and a tracked product's ranks are along one"),
+        (("--device=mi210",), "does not say how it runs products in stages"),
+    ],
+)
+def test_bad_options_end_in_one_message(capsys, monkeypatch, arguments, message):
+    code, _, err = ran(capsys, monkeypatch, *arguments)
+    assert code == 2
+    assert message in err

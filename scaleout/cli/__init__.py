@@ -18,6 +18,7 @@ from scaleout.cli.run import run
 from scaleout.cli.search import search
 from scaleout.cli.show import show
 from scaleout.cli.trace import trace
+from scaleout.cli.track import track
 from scaleout.cli.validate import validate
 
 
@@ -30,7 +31,7 @@ def scaleout() -> None:
     """
 
 
-for verb in (run, search, collective, operator, trace, astra, list_names, show, validate, reproduce):
+for verb in (run, search, collective, operator, trace, astra, list_names, show, validate, reproduce, track):
     scaleout.add_command(verb)
 
 
