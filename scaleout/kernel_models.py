@@ -36,6 +36,7 @@ def calls_of(kernels: Sequence[Kernel]) -> Calls:
 _GUESSES: Mapping[str, Guess] = {
     "gemm": kernel_guesses.gemm,
     "gemm_fp8": kernel_guesses.gemm,
+    "gemm_fp8_rowwise": kernel_guesses.gemm,
     "conv2d_fwd": kernel_guesses.convolution,
     "conv2d_bwd_data": kernel_guesses.convolution,
     "conv2d_bwd_weight": kernel_guesses.convolution,

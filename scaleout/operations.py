@@ -142,6 +142,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # Matrix products. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
     "gemm": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_bytes),
     "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes),
+    # With a scale for each row of either operand: another kernel.
+    "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes, "gemm_fp8"),
     "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], counts.gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,
@@ -180,6 +182,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "attention_triton_bwd": Operation(
         Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
     ),
+    # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
+    "merge_partials_fwd": _elementwise(18, like="add"),
+    "merge_partials_bwd": _elementwise(15, like="add"),
     "attention_decode": Operation(
         Family.ATTENTION,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
@@ -192,6 +197,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "layer_norm_bwd": _rows(3),
     "rms_norm_fwd": _rows(2),
     "rms_norm_bwd": _rows(3),
+    # Square, mean, product and scale one after the other, in fp32 between two casts; backward, each one's gradient.
+    "rms_norm_unfused_fwd": _rows(20, like="add"),
+    "rms_norm_unfused_bwd": _rows(40, like="add"),
     "cross_entropy_fwd": _rows(1, columns="vocab"),
     "cross_entropy_bwd": _rows(2, columns="vocab"),
     "cross_entropy_fused_fwd": _rows(1, columns="vocab", like="layer_norm_fwd"),
@@ -293,7 +301,8 @@ OPERATIONS: Mapping[str, Operation] = {
 BORROWING = frozenset(
     """
     attention_triton_fwd attention_triton_bwd cross_entropy_fused_fwd cross_entropy_fused_bwd adamw_unfused
-    add_fused_fwd add_fused_bwd rope_fwd swiglu_fwd cast_to_fp8 cast_to_fp8_twice
+    add_fused_fwd add_fused_bwd rope_fwd swiglu_fwd cast_to_fp8 cast_to_fp8_twice gemm_fp8_rowwise
+    rms_norm_unfused_fwd rms_norm_unfused_bwd merge_partials_fwd merge_partials_bwd
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
 """Operations that other software runs than is measured here: a compiler's, Triton's, other libraries'."""

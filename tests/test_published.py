@@ -12,6 +12,11 @@ MPT = {
     "Throughput (T/s/GPU)": 12127, "Precision": "amp_bf16", "MP Mode": "DEFAULT", "Sharding Strategy": "FULL_SHARD",
     "Activation Checkpointing": "False", "Activation CPUOffload": "False",
 }  # fmt: skip
+LLAMA = "1D Parallelism (FSDP). Llama 3.1 8B model. 128 GPUs. Local batch size 2. Selective activation checkpointing."
+LONG = (
+    "FSDP + CP + torch.compile + Float8. Llama 3.1 8B model. 8 GPUs. Local batch size 1. Full activation checkpointing."
+)
+BOTH = "Llama3 8b on 64 H100s with FSDP=8, TP=8, torch.compile, per op SAC, local batch size 12"
 ROWS = {
     "llm_foundry_mpt": [
         MPT,
@@ -21,8 +26,17 @@ ROWS = {
          "GradAccum": 1, "Throughput (T/s/GPU)": 376, "Precision": "bf16", "MP Mode": "PURE",
          "Activation Checkpointing": "True"},
     ],
+    "torchtitan_llama3_h100_202412_torchtitan": [
+        {"Techniques": "FSDP + torch.compile", "TPS/GPU": 6514, "_table": LLAMA},
+        {"Techniques": "FSDP + torch.compile + Float8", "TPS/GPU": 8380, "_table": LLAMA},
+        {"Parallelism": "FSDP 4 CP 2", "Sequence Length": 65536, "TPS/GPU": 2540, "_table": LONG},
+    ],
+    "torchtitan_asyncTP_llama3_h100_2025-06_torchtitan": [
+        {"Quantization": "None (bfloat16)", "Vanilla TP tokens/sec": 4378, "Async TP tokens/sec": 4809.4,
+         "_table": BOTH},
+    ],
 }  # fmt: skip
-"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md."""
+"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking, and pytorch/torchtitan, benchmarks."""
 
 
 def compared(folder, table, rows):

@@ -61,7 +61,8 @@ def test_recompute_that_stops_early_leaves_out_the_second_product_of_each_layer(
 @pytest.mark.parametrize("products", ["fp8_delayed", "fp8_tensorwise", "fp8_rowwise"])
 def test_products_of_layers_are_in_fp8_and_those_of_the_head_are_not(products):
     found = kernels(products=products)
-    assert (found["gemm_fp8"], found["gemm"]) == (3 * 4 * LAYERS, 3)
+    op = "gemm_fp8_rowwise" if products == "fp8_rowwise" else "gemm_fp8"
+    assert (found[op], found["gemm"]) == (3 * 4 * LAYERS, 3)
     casts = sum(count for op, count in found.items() if op.startswith("cast_to_fp8"))
     assert casts == {"fp8_delayed": 1, "fp8_tensorwise": 2, "fp8_rowwise": 2}[products] * 3 * 4 * LAYERS
     assert flops(products=products) == flops()
@@ -93,3 +94,41 @@ def test_an_optimizer_of_single_operations_moves_more():
     (fused,), (single,) = (generate(workload(optimizer_kernels=kind)).graphs for kind in ("fused", "unfused"))
     (parameters,) = {dict(kernel.shape)["parameters"] for kernel in fused.kernels if kernel.op == "adamw_fused"}
     assert single.bytes.sum() - fused.bytes.sum() == (20 - 7) * 4 * parameters
+
+
+def test_recompute_of_operations_leaves_out_attention_and_every_other_product():
+    """Of SwiGLU layers: keys' projection, the output projection and the gate again, of separate matrices or not."""
+    llama = {"activation": "swiglu", "kv_heads": 2}
+    again = 2 * TOKENS * HIDDEN * (HIDDEN // 2 + HIDDEN + 4 * HIDDEN)
+    for separate in (False, True):
+        keys = {**llama, "separate_projections": separate}
+        assert flops(**keys, recompute="operations") - flops(**keys) == LAYERS * again
+    assert kernels(**llama, recompute="operations")["attention_gqa_fwd"] == LAYERS
+
+
+def test_separate_projections_are_as_many_products_whose_gradients_are_added_up():
+    llama = {"activation": "swiglu"}
+    together, apart = kernels(**llama), kernels(**llama, separate_projections=True)
+    assert apart["gemm"] - together["gemm"] == 3 * (2 + 1) * LAYERS
+    assert apart["add"] - together["add"] == (2 + 1) * LAYERS
+    assert flops(**llama) == flops(**llama, separate_projections=True)
+
+
+def test_parameters_gathered_in_fp8_are_half_the_bytes_and_not_cast_again():
+    given = {"zero": 3, "products": "fp8_tensorwise"}
+    (plain,), (small,) = (generate(workload(**given, gather_dtype=dtype)).graphs for dtype in (None, "fp8_e4m3"))
+    gathered = [
+        sum(int(graph.bytes[node]) for node, name in enumerate(graph.names) if name == "parameters_all_gather")
+        for graph in (plain, small)
+    ]
+    layers = LAYERS * (12 * HIDDEN**2 + 4 * HIDDEN)
+    assert gathered[0] - gathered[1] == 2 * layers  # forward and backward, of two bytes one
+    assert sum("weight_cast" in name for name in plain.names) == 2 * 4 * LAYERS
+    assert not any("weight_cast" in name for name in small.names)
+
+
+def test_context_in_steps_merges_what_each_rank_of_keys_gives():
+    found = kernels(context_parallel=4, data_parallel=1, context_exchange="all_gather_steps")
+    assert (found["attention_fwd"], found["merge_partials_fwd"], found["merge_partials_bwd"]) == (
+        4 * LAYERS, 3 * LAYERS, 3 * LAYERS,
+    )  # fmt: skip

@@ -12,9 +12,11 @@ arXiv:2405.04434 (latent attention); Korthikanti et al., arXiv:2205.05198 (what 
 from dataclasses import dataclass
 from functools import partial
 
-from scaleout.generators.layers import Exchange, checkpoint, dropout, exchange, linear, norm, pointwise, product
+from scaleout.generators.layers import Exchange, checkpoint, dropout, exchange, norm, pointwise, product
+from scaleout.generators.linear import linear
 from scaleout.generators.tape import URGENT, Bucket, Tape
 from scaleout.graph import NONE, NodeKind
+from scaleout.operations import ITEM_BYTES
 from scaleout.workload import Transformer
 
 
@@ -60,6 +62,8 @@ def attend(tape: Tape, x: int, heads: Heads, label: str) -> int:
         bucket=heads.bucket,
         name=f"{label}_output",
         bias=workload.biases,
+        saved=False,
+        gathered="gradient" if workload.sequence_parallel else "",
     )
 
 
@@ -67,11 +71,12 @@ def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
     workload = heads.workload
     width, kv_width = heads.heads * workload.head_dim, heads.kv_heads * workload.head_dim
     x = linear(
-        tape, x, tokens=workload.local_tokens, inputs=workload.hidden, outputs=width + 2 * kv_width,
+        tape, x, tokens=workload.local_tokens, inputs=workload.hidden, outputs=(width, kv_width, kv_width),
         bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens, bias=workload.biases,
+        gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
     tape.keep(workload.local_tokens * (width + 2 * kv_width))
-    if workload.layout_copies and workload.mode == "training":
+    if workload.layout_copies and not workload.compiled and workload.mode == "training":
         tape.push(partial(_put_together, tape, heads))
     if workload.rotary:
         x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width)
@@ -122,7 +127,7 @@ def _scores(tape: Tape, x: int, heads: Heads) -> int:
             kv_seq=workload.sequence, head_dim=workload.head_dim,
         )  # fmt: skip
     if workload.context_parallel > 1:
-        way = {"ring": _around, "all_gather": _gathered}[workload.context_exchange]
+        way = {"ring": _around, "all_gather": _gathered, "all_gather_steps": _in_steps}[workload.context_exchange]
         return way(tape, x, heads)
     if workload.attention != "unfused":
         return _flash(tape, x, heads)
@@ -166,6 +171,24 @@ def _gathered(tape: Tape, x: int, heads: Heads) -> int:
     x = exchange(tape, x, gather, size_bytes, group=heads.context, name="keys_and_values")
     tape.keep((degree - 1) * heads.key_value_elements)
     return _flash(tape, x, heads, times=degree)
+
+
+def _in_steps(tape: Tape, x: int, heads: Heads) -> int:
+    """All-gather keys and values of all heads, attend to each rank's after the other, and merge; all in fp32.
+
+    Backward, gradients of keys and values go round in fp32 as they are added up: as much as a reduce-scatter of them.
+    """
+    workload, degree = heads.workload, heads.workload.context_parallel
+    elements = workload.local_tokens * heads.heads * workload.head_dim
+    of = partial(exchange, group=heads.context, name="keys_and_values")
+    x = of(tape, x, Exchange(None, ("reduce_scatter",)), degree * 2 * elements * ITEM_BYTES["fp32"])
+    x = of(tape, x, Exchange("all_gather"), degree * 2 * elements * tape.item_bytes)
+    tape.keep((degree - 1) * 2 * elements)
+    x = _flash(tape, x, heads)
+    for _ in range(degree - 1):
+        x = _flash(tape, x, heads)
+        x = pointwise(tape, x, "merge_partials_fwd", "merge_partials_bwd", elements=elements)
+    return x
 
 
 def _around(tape: Tape, x: int, heads: Heads) -> int:

@@ -9,7 +9,8 @@ Source: Naumov et al., arXiv:1906.00091; Mudigere et al., ISCA 2022 (backward an
 
 import numpy as np
 
-from scaleout.generators.layers import linear, pointwise
+from scaleout.generators.layers import pointwise
+from scaleout.generators.linear import linear
 from scaleout.generators.tape import URGENT, Bucket, Gradients, Page, Sharing, Tape
 from scaleout.graph import GraphBuilder
 from scaleout.operations import kernel

@@ -10,67 +10,11 @@ Chen et al., arXiv:1604.06174 (checkpoints).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scaleout.generators.style import CASTS, FP8
+from scaleout.generators.style import CASTS
 from scaleout.generators.tape import URGENT, Action, Bucket, Tape
-from scaleout.operations import kernel
 
 Layer = Callable[[Tape, int], int]
 """From the node that makes an input to the node that makes the output."""
-
-
-def linear(
-    tape: Tape,
-    x: int | None,
-    *,
-    tokens: int,
-    inputs: int,
-    outputs: int,
-    bucket: Bucket,
-    name: str,
-    shared: list[int] | None = None,
-    kept_tokens: int | None = None,
-    bias: bool = False,
-    plain: bool = False,
-) -> int:
-    """``y = x W + b``: one GEMM forward, two backward; a bias is added by the GEMM, its gradient a sum over tokens.
-
-    An `x` of None is data, which needs no gradient. If another layer uses the weight too, its gradient is put into
-    `shared`, for that layer to add to its own. Of the input, `kept_tokens` are kept for backward, or all. A `plain`
-    one is in the tape's data type, whatever its style.
-    """
-    casts = () if plain else CASTS[tape.style.products]
-
-    def gemm(*after: int, name: str, **sizes: int) -> int:
-        return tape.add(kernel("gemm", dtype=FP8 if casts else tape.dtype, **sizes), *after, name=name)
-
-    def cast(node: int, elements: int) -> int:
-        for op in casts:
-            node = tape.kernel(op, node, name=f"{name}_{op}", elements=elements)
-        return node
-
-    def backward(dy: int) -> int:
-        def weight_gradient(node: int) -> int:
-            made = gemm(node, name=f"{name}_weight_gradient", M=outputs, N=inputs, K=tokens)
-            return (
-                tape.kernel("sum_all", made, name=f"{name}_bias_gradient", elements=tokens * outputs) if bias else made
-            )
-
-        dx = dy = cast(dy, tokens * outputs)
-        if x is not None:
-            dx = gemm(dy, name=f"{name}_input_gradient", M=tokens, N=inputs, K=outputs)
-        if shared is None:
-            tape.learn(weight_gradient, dy, num_parameters, bucket)
-        else:
-            shared.append(weight_gradient(dy))
-        return dx
-
-    num_parameters = (inputs + bias) * outputs
-    tape.push(backward)
-    if shared is None:
-        tape.hold(num_parameters, bucket)
-    tape.keep((tokens if kept_tokens is None else kept_tokens) * inputs)
-    after = () if x is None else (cast(cast(x, tokens * inputs), inputs * outputs),)
-    return gemm(*after, name=name, M=tokens, N=outputs, K=inputs)
 
 
 def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
@@ -85,8 +29,13 @@ def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
 
 
 def pointwise(tape: Tape, x: int, forward: str, backward: str, *, name: str = "", **shape: int) -> int:
-    """A kernel without parameters, and the kernel that is its backward, of the same shape."""
+    """A kernel without parameters, and the kernel that is its backward, of the same shape.
+
+    Attention is one of the operations whose results are kept where those of operations are.
+    """
     tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape))
+    if tape.saved and forward.startswith("attention"):
+        return x
     return tape.kernel(forward, x, name=name or forward, **shape)
 
 
@@ -156,10 +105,13 @@ def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
     return y
 
 
-def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False) -> int:
+def checkpoint(
+    tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False, saved: bool = False
+) -> int:
     """Apply a layer of which only the input is kept: backward computes it again first.
 
-    With `stop_early` that ends with the last node that makes something to be kept.
+    With `stop_early` that ends with the last node that makes something to be kept; with `saved` the results of some
+    operations are kept as well, and those operations left out.
     """
     if tape.gradients is None:
         return layer(tape, x)
@@ -169,7 +121,7 @@ def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_ear
     tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
 
     def backward(dy: int) -> int:
-        again, phase, begin = tape.again(), tape.graph.phase, len(tape.graph)
+        again, phase, begin = tape.again(saved=saved), tape.graph.phase, len(tape.graph)
         tape.graph.phase = f"{phase.removesuffix('_backward')}{again.phase_suffix}"
         y = layer(again, dy)
         if stop_early and again.needed > begin:
@@ -180,6 +132,8 @@ def checkpoint(tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_ear
 
     tape.push(backward)
     tape.keep(kept_elements)
+    if saved:
+        tape.keep(forward.operations_bytes, 1)
     return y
 
 
@@ -199,12 +153,20 @@ SCATTER_OUT = Exchange("reduce_scatter", ("all_gather",))
 SHUFFLE = Exchange("all_to_all", ("all_to_all",))
 
 
-def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str) -> int:
-    """Communicate a buffer over a group, forward and backward."""
+def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str, shard: int = 0) -> int:
+    """Communicate a buffer over a group, forward and backward.
+
+    What products take is cast before it is gathered where the style says so, the `shard` elements of a rank.
+    """
 
     def communicate(kind: str, node: int, suffix: str) -> int:
+        moved = size_bytes
+        if kind == "all_gather" and shard and tape.style.gathers_fp8:
+            moved //= tape.item_bytes
+            for op in CASTS[tape.style.products]:
+                node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", elements=shard)
         return tape.graph.collective(
-            kind, size_bytes, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT
+            kind, moved, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT
         )
 
     def backward(dy: int) -> int:
@@ -213,10 +175,12 @@ def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int
         return dy
 
     tape.push(backward)
-    return communicate(kinds.forward, x, "") if kinds.forward else x
+    if kinds.forward is None or (tape.saved and kinds.forward == "reduce_scatter"):
+        return x
+    return communicate(kinds.forward, x, "")
 
 
 __all__ = [
     "COPY_IN", "GATHER_IN", "GATHER_IN_AGAIN", "SCATTER_OUT", "SHUFFLE", "SUM_OUT", "Action", "Exchange", "Layer",
-    "activation", "checkpoint", "dropout", "exchange", "linear", "norm", "phased", "pointwise", "product", "residual",
+    "activation", "checkpoint", "dropout", "exchange", "norm", "phased", "pointwise", "product", "residual",
 ]  # fmt: skip

@@ -11,7 +11,8 @@ arXiv:2401.06066 (shared experts).
 from dataclasses import dataclass
 from functools import partial
 
-from scaleout.generators.layers import SHUFFLE, activation, exchange, linear, pointwise
+from scaleout.generators.layers import SHUFFLE, activation, exchange, pointwise
+from scaleout.generators.linear import linear
 from scaleout.generators.tape import Bucket, Tape
 from scaleout.workload import Moe
 

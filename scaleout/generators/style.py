@@ -35,10 +35,27 @@ class Style:
         A name in `CASTS`: how products with weights are made.
     compiled : bool
         Whether element-wise kernels that follow each other are one.
+    separate : bool
+        Whether matrices that read the same input are products of their own.
+    casts_weights : bool
+        Whether weights are cast for each product; they are not where they are gathered as products read them.
     """
 
     products: str = "same"
     compiled: bool = False
+    separate: bool = False
+    casts_weights: bool = True
+
+    def gemm(self, dtype: str) -> tuple[str, str]:
+        """Return the operation and the data type of a product with weights, of layers in a data type."""
+        if self.products == "same":
+            return "gemm", dtype
+        return "gemm_fp8_rowwise" if self.products == "fp8_rowwise" else "gemm_fp8", FP8
+
+    @property
+    def gathers_fp8(self) -> bool:
+        """Whether operands are cast before they are gathered, which one scale for the whole tensor allows."""
+        return self.products == "fp8_tensorwise"
 
 
 PLAIN = Style()
@@ -46,4 +63,6 @@ PLAIN = Style()
 
 def style_of(workload: Transformer) -> Style:
     """Return the style that a workload asks for."""
-    return Style(workload.products, workload.compiled)
+    return Style(
+        workload.products, workload.compiled, workload.separate_projections, casts_weights=workload.gather_dtype is None
+    )

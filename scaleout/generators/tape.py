@@ -216,6 +216,10 @@ class Tape:
         Nodes of the graph when a layer last kept something: those after make nothing that backward reads.
     style : Style
         How layers become kernels.
+    saved : bool
+        Whether what layers compute again leaves out the operations whose results were kept.
+    operations_bytes : float
+        Results of those operations.
     """
 
     page: Page
@@ -229,6 +233,8 @@ class Tape:
     phase_suffix: str = "_forward"
     needed: int = 0
     style: Style = PLAIN
+    saved: bool = False
+    operations_bytes: float = 0.0
 
     @property
     def graph(self) -> GraphBuilder:
@@ -272,12 +278,12 @@ class Tape:
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
         return Tape(
             self.page, self.dtype, self.gradients,
-            parameters=self.parameters, phase_suffix=self.phase_suffix, style=self.style,
+            parameters=self.parameters, phase_suffix=self.phase_suffix, style=self.style, saved=self.saved,
         )  # fmt: skip
 
-    def again(self) -> "Tape":
+    def again(self, *, saved: bool = False) -> "Tape":
         """Return a tape for layers that are computed again."""
-        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style)
+        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style, saved=saved)
 
     def learn(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
         """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""

@@ -26,11 +26,11 @@ from scaleout.generators.layers import (
     checkpoint,
     dropout,
     exchange,
-    linear,
     norm,
     phased,
     residual,
 )
+from scaleout.generators.linear import linear
 from scaleout.generators.moe import Experts, mixture
 from scaleout.generators.tape import URGENT, Bucket, Page, Tape
 from scaleout.graph import NONE, GraphBuilder
@@ -101,17 +101,19 @@ def forward(tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool) -
     """
     x = NONE
     units = Units(rank)
+    item_bytes = ITEM_BYTES[rank.workload.gather_dtype or tape.dtype]
     if first:
         x = units.apply(tape, x, partial(_embedding, rank=rank), phase="embedding")
     for number in layers:
         whole = partial(_layer, rank=rank, number=number)
-        if rank.workload.recompute == "full":
+        if rank.workload.recompute in ("operations", "full"):
             again = partial(
-                checkpoint, layer=whole, kept_elements=rank.elements, stop_early=rank.workload.stop_recompute_early
-            )
-            x = units.apply(tape, x, again)
+                checkpoint, layer=whole, kept_elements=rank.elements, stop_early=rank.workload.stop_recompute_early,
+                saved=rank.workload.recompute == "operations",
+            )  # fmt: skip
+            x = units.apply(tape, x, again, item_bytes=item_bytes)
         else:
-            x = units.apply(tape, x, whole)
+            x = units.apply(tape, x, whole, item_bytes=item_bytes)
     return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
 
 
@@ -123,8 +125,9 @@ class Units:
     begun: list[int] = field(default_factory=list)
     graph: GraphBuilder | None = None
 
-    def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "") -> int:
+    def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "", item_bytes: int | None = None) -> int:
         """Apply a layer, with its parameters gathered before it, and again before its backward."""
+        item_bytes = item_bytes or tape.item_bytes
         workload = self.rank.workload
         if workload.zero < 3:
             return layer(tape, x)
@@ -135,7 +138,7 @@ class Units:
 
         def leave(dy: int) -> int:
             if workload.reshard_after_forward:
-                self._gather(tape, dy, held.parameters)
+                self._gather(tape, dy, held.parameters, item_bytes)
             return dy
 
         def enter(dx: int) -> int:
@@ -144,13 +147,13 @@ class Units:
                 tape.gradients.flush(tape.graph, bucket)
             return dx
 
-        self._gather(tape, x, held.parameters)
+        self._gather(tape, x, held.parameters, item_bytes)
         tape.push(enter)
         y = layer(tape, x)
         tape.push(leave)
         return y
 
-    def _gather(self, tape: Tape, node: int, parameters: dict[str, int]) -> None:
+    def _gather(self, tape: Tape, node: int, parameters: dict[str, int], item_bytes: int) -> None:
         """Gather the parameters of the unit that begins at a node, once those before it in its graph began."""
         if self.graph is not tape.graph:
             self.graph, self.begun = tape.graph, []
@@ -159,7 +162,7 @@ class Units:
         after = self.begun[-1 - ahead] if ahead < len(self.begun) else NONE
         gathers = []
         for bucket in self.rank.buckets:
-            size_bytes = parameters.get(bucket.name, 0) * tape.item_bytes
+            size_bytes = parameters.get(bucket.name, 0) * item_bytes
             if size_bytes and bucket.sharing.degree > 1:
                 gathers.append(self._gather_bucket(tape, bucket, size_bytes, after))
         tape.page.waits += tuple(gathers)
@@ -200,8 +203,9 @@ def _tensor_parallel(tape: Tape, x: int, rank: Rank, block: Layer, *, label: str
     if workload.tensor_parallel == 1:
         return block(tape, x)
     into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
-    x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name=label)
-    return exchange(tape, block(tape, x), out, rank.whole_bytes, group=rank.tensor, name=label)
+    shard = rank.elements if workload.sequence_parallel else 0
+    x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name=label, shard=shard)
+    return exchange(tape, block(tape, x), out, rank.whole_bytes, group=rank.tensor, name=label, shard=shard)
 
 
 def _kept_tokens(rank: Rank) -> int:
@@ -237,10 +241,15 @@ def feed_forward(tape: Tape, x: int, rank: Rank, label: str) -> int:
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
     of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
-    outputs = workload.gates * width
-    x = of(x, inputs=workload.hidden, outputs=outputs, name=f"{label}_1", kept_tokens=_kept_tokens(rank))
+    x = of(
+        x, inputs=workload.hidden, outputs=(width,) * workload.gates, name=f"{label}_1", kept_tokens=_kept_tokens(rank),
+        gathered="input" if workload.sequence_parallel else "",
+    )  # fmt: skip
     x = activation(tape, x, workload.activation, elements=workload.local_tokens * width)
-    return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_2")
+    return of(
+        x, inputs=width, outputs=workload.hidden, name=f"{label}_2", saved=workload.gates > 1,
+        gathered="gradient" if workload.sequence_parallel else "",
+    )  # fmt: skip
 
 
 def _embedding(tape: Tape, x: int, rank: Rank) -> int:

@@ -13,6 +13,7 @@ from scaleout.config import nearest
 from scaleout.errors import ConfigError
 from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
+from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.machine import Machine
@@ -22,10 +23,15 @@ from scaleout.schedule.track import track
 
 Pass = Callable[[Program, Machine | None], Program]
 
-REWRITES: dict[str, Pass] = {"fused": fuse, "fused-oblivious": fuse_oblivious, "track-and-trigger": track}
+REWRITES: dict[str, Pass] = {
+    "fused": fuse,
+    "fused-oblivious": fuse_oblivious,
+    "track-and-trigger": track,
+    "async-tp": async_tp,
+}
 """Passes that change what the graphs hold."""
 
-SCHEDULES: dict[str, Pass] = {"baseline": baseline, "overlap": overlap, **REWRITES}
+SCHEDULES: dict[str, Pass] = {"baseline": baseline, "overlap": overlap, "blocking-tp": blocking_tp, **REWRITES}
 """All passes by name."""
 
 

@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from scaleout.generators.layers import SHUFFLE, activation, exchange, linear, pointwise
+from scaleout.generators.layers import SHUFFLE, activation, exchange, pointwise
+from scaleout.generators.linear import linear
 from scaleout.generators.tape import Bucket, Gradients, Page, Sharing, Tape
 from scaleout.graph import GraphBuilder
 from scaleout.operations import ITEM_BYTES, kernel

@@ -36,8 +36,10 @@ class Training(Parallel):
         description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",
     )
 
-    recompute: Literal["none", "selective", "full"] = Field(
-        default="none", description="what backward computes again: nothing, the attention core, or whole layers"
+    recompute: Literal["none", "selective", "operations", "full"] = Field(
+        default="none",
+        description="what backward computes again: nothing, the attention core, whole layers, or (operations) what of "
+        "them is neither attention, nor a reduce-scatter, nor one of every other product",
     )
     stop_recompute_early: bool = Field(
         default=False,
@@ -51,8 +53,15 @@ class Training(Parallel):
         default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
     )
     reshard_after_forward: bool = Field(default=True, description="zero 3: gather parameters again for backward")
+    gather_dtype: Literal["fp8_e4m3"] | None = Field(
+        default=None, description="zero 3: in which the parameters of layers are gathered; the model's if unset"
+    )
     prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
-    context_exchange: Literal["ring", "all_gather"] = "ring"
+    context_exchange: Literal["ring", "all_gather", "all_gather_steps"] = Field(
+        default="ring",
+        description="keys and values go round a ring, or are gathered first; attended to at once, or one rank's after "
+        "the other with the results merged, as by PyTorch's context_parallel",
+    )
     layout_copies: bool = Field(
         default=False,
         description="copies of PyTorch's eager layers: heads' gradients side by side; gradients into buckets, those of "

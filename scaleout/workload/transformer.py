@@ -33,7 +33,9 @@ class Transformer(Training):
     latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
     ffn: Count = Field(description="width of the feed-forward network")
     activation: Literal["gelu", "swiglu"] = "gelu"
-    norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    norm: Literal["layer_norm", "rms_norm", "rms_norm_unfused"] = Field(
+        default="layer_norm", description="rms_norm_unfused: in single operations, in fp32"
+    )
     biases: bool = Field(
         default=False, description="products with weights add a bias, whose gradient is a sum over tokens"
     )
@@ -47,6 +49,11 @@ class Transformer(Training):
         default="same",
         description="products with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
         "steps, of tensors or of rows",
+    )
+    separate_projections: bool = Field(
+        default=False,
+        description="queries, keys and values, and both halves of SwiGLU, are products of their own, whose inputs' "
+        "gradients are added up",
     )
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")

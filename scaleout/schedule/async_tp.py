@@ -1,0 +1,153 @@
+"""Tensor parallelism as PyTorch runs it: collectives that block, or cut into parts beside the products next to them.
+
+Functional collectives are waited for at once: those of the tensor axis stand among the kernels (`blocking-tp`). Under
+`async-tp` a product that takes an all-gather, or that makes what is reduced and scattered, is cut into as many parts as
+there are ranks: the own shard is worked on while the next one is read from its rank, and parts for others come first.
+Copy engines move them, so they take no SMs. Besides, a rank copies its shard to where others can read it, and adds up
+the parts that it got. What is not next to a product, such as a gather whose data are cast before, blocks as before.
+
+Knows no network and no other axis. Source: torch.distributed._symmetric_memory; Wang et al., ASPLOS 2023.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.kernels import kernel_times
+from scaleout.operations import TimeSource, custom
+from scaleout.program import Program
+from scaleout.schedule.machine import Machine
+from scaleout.schedule.overlap import COMPUTE_STREAM
+from scaleout.schedule.pairs import Pair, agreed
+from scaleout.schedule.rewrite import Rewrite
+
+_AXIS = "tensor"
+_PRODUCTS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
+
+
+def blocking_tp(program: Program, machine: Machine | None = None) -> Program:
+    """Put the collectives of the tensor axis among the kernels."""
+    del machine
+    axis = _axis(program)
+    return program if axis == NONE else program.map_graphs(lambda graph: _blocking(graph, axis))
+
+
+def async_tp(program: Program, machine: Machine | None = None) -> Program:
+    """Cut products and the collectives of the tensor axis next to them into one part a rank.
+
+    What copies and sums of parts cost is charged where the machine is known.
+    """
+    axis = _axis(program)
+    ranks = 1 if axis == NONE else min(len(members) for members in program.groups[axis].members)
+    if ranks == 1:
+        return program
+    program = blocking_tp(program)
+    pairs = agreed(program.graphs, [_pairs(graph, axis, ranks) for graph in program.graphs])
+    return replace(
+        program,
+        graphs=tuple(_rewrite(graph, mine, machine) for graph, mine in zip(program.graphs, pairs, strict=True)),
+    )
+
+
+def _axis(program: Program) -> int:
+    return next((number for number, family in enumerate(program.groups) if family.name == _AXIS), NONE)
+
+
+def _blocking(graph: ExecutionGraph, axis: int) -> ExecutionGraph:
+    blocks = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis)
+    return graph.with_columns(stream=np.where(blocks, COMPUTE_STREAM, graph.stream))
+
+
+def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
+    """Find gathers and the first product that takes each, and scatters and the product that makes their data."""
+    users: list[list[int]] = [[] for _ in range(len(graph))]
+    for node in range(len(graph)):
+        for dependency in graph.dependencies_of(node).tolist():
+            users[dependency].append(node)
+    taken: set[int] = set()
+    pairs = []
+    whole = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis) & (graph.pieces == 1)
+    for node in np.flatnonzero(whole).tolist():
+        kind = COLLECTIVES[graph.collective[node]]
+        produces = kind == "reduce_scatter"
+        near = graph.dependencies_of(node).tolist() if produces else users[node]
+        products = tuple(user for user in near if _cuts(graph, user) and user not in taken)
+        alone = len(near) == 1 or not produces
+        if kind in ("all_gather", "reduce_scatter") and products and near[0] == products[0] and alone:
+            taken.update(products)
+            pairs.append(Pair(node, products, produces, ranks - 1, 1 / ranks))
+    return pairs
+
+
+def _cuts(graph: ExecutionGraph, node: int) -> bool:
+    """Whether a node is a product that can be cut along the tokens; gradients of weights add up over them."""
+    if graph.kind[node] != NodeKind.COMPUTE or graph.operation(node) not in _PRODUCTS:
+        return False
+    return not graph.names[node].endswith("weight_gradient")
+
+
+def _rewrite(graph: ExecutionGraph, pairs: Sequence[Pair], machine: Machine | None) -> ExecutionGraph:
+    makers = {pair.kernels[0]: pair for pair in pairs if pair.produces}
+    takers = {kernel: pair for pair in pairs if not pair.produces for kernel in pair.kernels}
+    moved = {pair.collective: pair for pair in pairs}
+    new = Rewrite(graph)
+    for node in range(len(graph)):
+        if node in makers:
+            _scatter(new, node, makers[node], machine)
+        elif node in takers:
+            if node == takers[node].kernels[0]:
+                _take(new, takers[node])
+        elif node not in moved:
+            new.done[node] = new.add(node, new.needs(node))
+        elif not moved[node].produces:
+            _gather(new, node, moved[node], machine)
+    return new.build()
+
+
+def _aside_s(machine: Machine | None, size_bytes: float) -> float:
+    """Return the time of a kernel that copies or adds up so many bytes, read and written."""
+    if machine is None:
+        return 0.0
+    seconds, _ = kernel_times(machine.device, [custom(dtype="bf16", flops=0, bytes=int(size_bytes))])
+    return float(seconds[0])
+
+
+def _kernel(new: Rewrite, node: int, after: Sequence[int], name: str, duration_s: float) -> int:
+    return new.add(
+        node, after, name=f"{new.graph.names[node]}_{name}", kernel=NONE, duration_s=duration_s, flops=0, bytes=0,
+        time_source=int(TimeSource.ROOFLINE),
+    )  # fmt: skip
+
+
+def _gather(new: Rewrite, node: int, pair: Pair, machine: Machine | None) -> None:
+    """Copy the own shard to where others read it, then read theirs; the product stands for the copy's columns."""
+    shard_bytes = float(new.graph.bytes[node]) * pair.kept
+    ready = _kernel(new, pair.kernels[0], new.needs(node), "own_shard", _aside_s(machine, 2 * shard_bytes))
+    new.sliced[node] = new.add_collective(node, [[ready]] * pair.slices)
+    new.done[node] = ready
+
+
+def _take(new: Rewrite, pair: Pair) -> None:
+    """Work on the own shard with each product that takes it, then on each other shard as it arrives."""
+    edges = [0.0, *(pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices)), 1.0]
+    arrived = [new.done[pair.collective], *new.sliced[pair.collective]]
+    for number, ready in enumerate(arrived):
+        for node in pair.kernels:
+            others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != pair.collective]
+            before = [new.done[node]] if number else []
+            (part,) = new.add_kernel(node, edges[number : number + 2], [[*others, ready, *before]], [f"part_{number}"])
+            new.done[node] = part
+    new.done[pair.collective] = new.done[pair.kernels[-1]]
+
+
+def _scatter(new: Rewrite, node: int, pair: Pair, machine: Machine | None) -> None:
+    """Make the parts of others, each sent as it is done, and last the own one; then add up what came."""
+    edges = [(1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]
+    names = [*(f"part_{index}" for index in range(pair.slices)), "own"]
+    parts = new.add_kernel(node, [*edges, 1.0], [new.needs(node)] * len(names), names)
+    sent = new.add_collective(pair.collective, [[part] for part in parts[:-1]])
+    size_bytes = float(new.graph.bytes[pair.collective])
+    added = _kernel(new, node, [*sent, parts[-1]], "sum_of_parts", _aside_s(machine, size_bytes * (1 + pair.kept)))
+    new.done[node], new.done[pair.collective] = parts[-1], added

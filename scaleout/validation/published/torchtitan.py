@@ -1,0 +1,171 @@
+"""Published throughput of Llama 3.1 under torchtitan: FSDP, tensor, pipeline and context parallelism, fp8, async TP.
+
+A row gives tokens a second and GPU; a step is ``batch x sequence / (tokens/s/GPU x tensor x pipeline x context)``
+seconds, with the batch of a data-parallel rank. What a row ran is said by its table's caption and its own words.
+Pipelines take as many micro-batches as they have ranks, torchtitan's default; sequences are of 8192 tokens unless a row
+says so.
+
+Source: github.com/pytorch/torchtitan, benchmarks/, and its code of 2024-12-26 (9dec370): parallelize_llama.py,
+pipeline_llama.py, train_configs/.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
+from scaleout.validation.published.table import Table
+from scaleout.validation.rows import Row
+
+_MODELS: Mapping[str, Mapping[str, int]] = {
+    "8b": {"hidden": 4096, "layers": 32, "heads": 32, "ffn": 14336},
+    "70b": {"hidden": 8192, "layers": 80, "heads": 64, "ffn": 28672},
+    "405b": {"hidden": 16384, "layers": 126, "heads": 128, "ffn": 53248},
+}
+
+_MODEL = re.compile(r"Llama ?3(?:\.1)? (\d+[bB])")
+
+_LLAMA: Mapping[str, Any] = {
+    "kind": "transformer",
+    "kv_heads": 8,
+    "activation": "swiglu",
+    "rotary": True,
+    "vocabulary": 128256,
+    "layout_copies": True,
+    "separate_projections": True,
+    "gradient_dtype": "fp32",
+    "clip_gradients": True,
+}
+
+
+def machine_of(row: Row) -> tuple[str, str]:
+    """Return device and topology, of all rows the same."""
+    del row
+    return "h100-96g-500w", "grand-teton-64"
+
+
+def _number(text: str, pattern: str, default: int = 1) -> int:
+    found = re.search(pattern, text)
+    return int(found.group(1)) if found else default
+
+
+def _plan(row: Row) -> dict[str, Any]:
+    """Return the degrees of parallelism that a row and its caption name."""
+    caption, own = str(row.values.get("_table", "")), str(row.values.get("Parallelism", ""))
+    tensor = _number(caption, r"TP\s*=?\s*(\d+)")
+    pipeline = _number(caption, r"PP\s*=?\s*(\d+)")
+    context = _number(own, r"CP (\d+)")
+    gpus = _number(caption, r"(\d+) (?:GPUs|H100s)")
+    return {
+        "tensor_parallel": tensor,
+        "sequence_parallel": tensor > 1,
+        "pipeline_parallel": pipeline,
+        "context_parallel": context,
+        "context_exchange": "all_gather_steps",
+        "data_parallel": gpus // (tensor * pipeline * context),
+        "zero": 1 if pipeline > 1 else 3,
+    }
+
+
+def _pipeline(values: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    """Return the schedule of a pipeline, its micro-batches, and the layers of its stages, the first the smallest."""
+    ranks, batch = values["pipeline_parallel"], values["batch_per_replica"]
+    if ranks == 1:
+        return {}
+    interleaved = "Interleaved" in str(row.values.get("Schedule", ""))
+    stages = ranks * (2 if interleaved else 1)
+    few, more = divmod(values["layers"], stages)
+    layers = [few + (1 if 0 < stage <= more else 0) for stage in range(stages)]
+    return {
+        "pipeline_schedule": "interleaved_1f1b" if interleaved else "1f1b",
+        "microbatch": batch // ranks,
+        "stage_layers": layers,
+        **({"messages": "as_made"} if interleaved else {}),
+    }
+
+
+def workload_values(row: Row, *, compiled: bool, products: str) -> dict[str, Any]:
+    """Return the keys of the workload of a row."""
+    caption = str(row.values.get("_table", ""))
+    model = _MODEL.search(caption)
+    if model is None or model.group(1).lower() not in _MODELS:
+        raise NoModelError(f"no model is known of {caption!r}")
+    values = {
+        **_LLAMA,
+        **_MODELS[model.group(1).lower()],
+        **_plan(row),
+        "sequence": row.count("Sequence Length") if "Sequence Length" in row.values else 8192,
+        "batch_per_replica": _number(caption, r"[Ll]ocal batch size (\d+)"),
+        "recompute": "full" if re.search(r"[Ff]ull (?:activation|AC)", caption) else "operations",
+        "stop_recompute_early": True,
+        "compiled": compiled,
+        "norm": "rms_norm" if compiled else "rms_norm_unfused",
+        "products": products,
+        "gather_dtype": "fp8_e4m3" if products == "fp8_tensorwise" else None,
+    }
+    return {**values, **_pipeline(values, row)}
+
+
+def _case(row: Row, machine: Machine, tokens_per_s: float, schedule: str, **options: Any) -> Case:
+    values = workload_values(row, **options)
+    workload = workload_of(values, row, machine)
+    others = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
+    seconds = values["batch_per_replica"] * values["sequence"] / (tokens_per_s * others)
+    named = replace(row, values={**row.values, "step_us": seconds * 1e6})
+    return case_of(workload, named, machine, schedule=schedule, host="none")
+
+
+def step(row: Row, machine: Machine) -> Case:
+    """A step, of which the row or its caption says what was switched on."""
+    words = " ".join(str(row.values.get(key, "")) for key in ("_table", "Techniques"))
+    options = {
+        "compiled": "compile" in words,
+        "products": "fp8_tensorwise" if "Float8" in words else "same",
+    }
+    schedule = "overlap+async-tp" if "AsyncTP" in words else "overlap+blocking-tp"
+    return _case(row, machine, row.number("TPS/GPU"), schedule, **options)
+
+
+_QUANTIZATIONS = {
+    "None (bfloat16)": "same",
+    "float8 tensorwise": "fp8_tensorwise",
+    "float8 rowwise": "fp8_rowwise",
+}
+_WAYS = {"Vanilla TP tokens/sec": "overlap+blocking-tp", "Async TP tokens/sec": "overlap+async-tp"}
+"""Measured column to the schedule that it ran under."""
+
+
+def _ways(row: Row) -> list[Row]:
+    """Return a row for tensor parallelism as it is, and one for it overlapped."""
+    return [
+        replace(
+            row, id=f"{row.id}:{key.split()[0].lower()}", values={**row.values, "name": _name(row, key), "way": key}
+        )
+        for key in _WAYS
+        if key in row.values
+    ] or [row]
+
+
+def _name(row: Row, *more: str) -> str:
+    kept = (str(value) for key, value in row.values.items() if key not in ("_table", "TPS/GPU", "Memory(GiB)") and
+            "TP " not in key)  # fmt: skip
+    model = _MODEL.search(str(row.values.get("_table", "")))
+    return " ".join((model.group(1) if model else "", *kept, *more))
+
+
+def _named(row: Row) -> list[Row]:
+    return [replace(row, values={"name": _name(row), **row.values})]
+
+
+def either_way(row: Row, machine: Machine) -> Case:
+    """A step of compiled layers, with or without async TP."""
+    way = row.word("way", tuple(_WAYS))
+    products = _QUANTIZATIONS[row.word("Quantization", tuple(_QUANTIZATIONS))]
+    return _case(row, machine, row.number(way), _WAYS[way], compiled=True, products=products)
+
+
+TABLES = {
+    "torchtitan_llama3_h100_202412_torchtitan": Table("torchtitan", step, machine_of, _named),
+    "torchtitan_asyncTP_llama3_h100_2025-06_torchtitan": Table("torchtitan async TP", either_way, machine_of, _ways),
+}

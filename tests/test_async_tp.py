@@ -1,0 +1,75 @@
+"""Tensor parallelism that blocks, and in parts beside products: hand-worked times, and what is cut."""
+
+import numpy as np
+import pytest
+
+from scaleout.generators import generate
+from scaleout.graph import GraphBuilder, NodeKind
+from scaleout.operations import kernel
+from scaleout.program import GroupFamily, Program
+from scaleout.schedule import apply_schedule
+from scaleout.simulation import simulate
+from scaleout.topology import Dimension, Topology
+from scaleout.workload import Transformer
+
+RANKS = 4
+PRODUCT = kernel("gemm", dtype="bf16", M=8, N=8, K=8)
+
+
+def program(*, kind, product_s=4.0):
+    """A product of 4 s that takes an all-gather, or that makes what is reduced and scattered, of 3 s on the wire."""
+    graph = GraphBuilder("step")
+    node = graph.compute(PRODUCT) if kind == "reduce_scatter" else graph.add((), name="x", duration_s=0.0)
+    moved = graph.collective(kind, 1200, group=0, after=(node,))
+    if kind == "all_gather":
+        graph.compute(PRODUCT, after=(moved,))
+    built = graph.build()
+    durations = np.where(built.kernel >= 0, product_s, np.where(built.kind == NodeKind.COMPUTE, 0.0, np.nan))
+    family = GroupFamily("tensor", (tuple(range(RANKS)),))
+    return Program("toy", (built.with_columns(duration_s=durations),), np.zeros(RANKS, np.int64), (family,))
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(
+    ("schedule", "product_s", "expected_s"),
+    [
+        ("blocking-tp", 4.0, 7.0),
+        ("overlap+async-tp", 4.0, 4.0),  # each part of 1 s hides the next message of 1 s
+        ("overlap+async-tp", 1.0, 3.25),  # three messages of 1 s, and one part of 0.25 s before or after them
+        ("overlap+async-tp", 8.0, 8.0),
+    ],
+)
+def test_parts_hide_behind_each_other(kind, schedule, product_s, expected_s):
+    scheduled = apply_schedule(program(kind=kind, product_s=product_s), schedule)
+    result = simulate(scheduled, Topology("switch", (Dimension("switch", RANKS, 300.0, 0.0),)))
+    assert result.makespan_s == pytest.approx(expected_s)
+
+
+def workload(**changes):
+    values = {
+        "kind": "transformer", "description": "a toy", "source": "by hand", "topology": "dgx-h200-1", "device": "h200",
+        "hidden": 256, "layers": 1, "heads": 8, "ffn": 1024, "sequence": 64, "batch_per_replica": 2,
+        "tensor_parallel": 4, "sequence_parallel": True, "optimizer": "none", "activation": "swiglu",
+    }  # fmt: skip
+    return Transformer(**{**values, **changes})
+
+
+def cut(**changes):
+    """How many collectives of a step are cut into parts, by kind and direction."""
+    made = generate(workload(**changes)).map_graphs(lambda graph: graph.with_columns(duration_s=graph.flops * 1e-15))
+    (graph,) = apply_schedule(made, "overlap+async-tp").graphs
+    slices = [name for name in graph.names if name.endswith("_slice_0")]
+    return {
+        kind: sum(kind in name for name in slices)
+        for kind in ("all_gather_slice", "reduce_scatter_slice", "all_gather_gradient", "reduce_scatter_gradient")
+    }
+
+
+def test_what_stands_next_to_a_product_is_cut():
+    every = {"all_gather_slice": 2, "reduce_scatter_slice": 2, "all_gather_gradient": 2, "reduce_scatter_gradient": 2}
+    assert cut() == every
+    # Gradients of an input that several products read are added up before they are scattered.
+    assert cut(separate_projections=True) == {**every, "reduce_scatter_gradient": 0}
+    # Rows are scaled after they are gathered, tensors before.
+    assert cut(products="fp8_rowwise") == {**every, "all_gather_slice": 0, "all_gather_gradient": 0}
+    assert cut(products="fp8_tensorwise") == every
