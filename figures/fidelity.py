@@ -3,8 +3,9 @@
     python figures/fidelity.py [MEASUREMENTS] [--output DIR]
 
 MEASUREMENTS is a folder of files that `scaleout validate` reads: steps.jsonl, hybrid.jsonl, pipeline.jsonl,
-collectives.jsonl, collectives_graph.jsonl and fused.jsonl of four H200, with an environment.json beside them. Those
-that are not there are left out, with a message. Writes fidelity.md, fidelity.png and fidelity.json.
+contention.jsonl, collectives.jsonl, collectives_graph.jsonl, fused.jsonl, kernels.jsonl and kernels_extra.jsonl of four
+H200, with an environment.json beside them. Those that are not there are left out, with a message. Writes fidelity.md,
+fidelity.png and fidelity.json.
 """
 
 import argparse
@@ -14,7 +15,10 @@ from pathlib import Path
 from scaleout.parity_plot import draw_parity
 from scaleout.validation import Compared, Comparison, compare_files
 
-FILES = ("steps.jsonl", "hybrid.jsonl", "pipeline.jsonl", "collectives.jsonl", "collectives_graph.jsonl", "fused.jsonl")
+FILES = (
+    "steps.jsonl", "hybrid.jsonl", "pipeline.jsonl", "contention.jsonl", "collectives.jsonl", "collectives_graph.jsonl",
+    "fused.jsonl", "kernels.jsonl", "kernels_extra.jsonl",
+)  # fmt: skip
 
 BESIDE = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4"
 """Where the measured rows lie, beside the repository."""

@@ -1,30 +1,33 @@
 """What kernels and collectives take from each other on a device.
 
-A collective of a library that moves bytes with kernels of its own (NCCL) needs some SMs and some bandwidth of the
-memory. Launched behind a kernel that fills the device, it waits for that to end. Then both run: a kernel as it would on
-a device with what is left, which the guess of its time knows (`kernel_models.guess`: tiles over SMs, bytes over
-bandwidth); the collective slower by a constant, and by how much of the memory's bandwidth the kernel takes.
+A collective of a library that moves bytes with kernels of its own (NCCL) holds an SM for each of its channels, from
+when it gets them until it ends, also while it waits for the other ranks; and once it moves bytes, some bandwidth of the
+memory. A kernel beside it does with what is left: its bytes take their share of the bandwidth, its blocks fewer SMs.
+A matrix product suffers most: its thread blocks share the tiles out in waves, ``ceil(tiles / SMs)`` of them where all
+SMs are free; with c SMs held it takes ``tiles / (SMs - c) + 1``, as blocks that come late end last.
 
-`SharedDevices` times both as the clock goes: what runs at the moment has a rate, and rates change when something
-starts or ends on the same device. Slices of fused operators are left out: they share the device by construction.
+A channel is as fast as the memory answers it, and memory that is busy answers late: by ``a + b u``, of a kernel that
+takes a part u of the bandwidth. Whether that can be seen depends on whether channels or links are the limit. With f the
+channels that the links can feed, c channels reach the part ``(1 + (f s / c)**3)**(-1/3)`` of them when each is s times
+as slow, the smooth minimum of the two limits.
 
-Symbols: u part of the memory's bandwidth that a kernel takes.
+Knows no clock: `shared_devices` runs kernels and collectives beside each other.
+
+Symbols: c channels; f channels that fill the links; s how many times as slow a channel is; u part of the bandwidth.
 Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, for the resources in question.
 """
 
-import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 from scaleout.device import Device
-from scaleout.kernel_models import calls_of, guess
+from scaleout.kernel_guesses import STREAM_SHARE
+from scaleout.kernel_models import calls_of, crowded, guess
 from scaleout.operations import CUSTOM, Kernel
 from scaleout.topology import Topology
 from scaleout.transport import Appetite
 
 _LEAST_LEFT = 0.1
-"""Part of the memory's bandwidth that kernels keep on a device with less than the library asks for."""
+"""Part of the SMs, and of the memory's bandwidth, that kernels keep on a device with less than is asked for."""
 
 
 @dataclass(frozen=True)
@@ -34,136 +37,47 @@ class Contention:
     device: Device
     appetite: Appetite
 
-    @cached_property
-    def rest(self) -> Device:
-        """What is left of the device while a collective runs."""
-        device, appetite = self.device, self.appetite
-        num_sms = max(1, device.num_sms - appetite.num_sms)
-        peaks = {name: peak * num_sms / device.num_sms for name, peak in device.peak_flops_per_s.items()}
-        whole = device.memory_bytes_per_s
-        left = max(whole - appetite.memory_bytes_per_s, _LEAST_LEFT * whole)
-        return replace(device, num_sms=num_sms, peak_flops_per_s=peaks, memory_bytes_per_s=left)
-
-    def slowed(self, kernel: Kernel | None) -> float:
-        """How many times as long a kernel takes beside a collective; of one that nothing is known of, by its SMs."""
-        if kernel is None or kernel.op == CUSTOM:
-            return self.device.num_sms / self.rest.num_sms
-        calls = calls_of([kernel])
-        return max(1.0, float(guess(calls, self.rest)[0] / guess(calls, self.device)[0]))
-
-    def slows(self, kernel: Kernel | None, duration_s: float) -> float:
-        """How many times as long a collective takes beside a kernel that takes so long alone: ``a + b u``."""
+    def suffers(self, kernel: Kernel | None, duration_s: float) -> float:
+        """How many times as slow a channel is beside a kernel that takes so long alone: ``a + b u``."""
         moved = 0 if kernel is None or duration_s <= 0 else kernel.bytes
         share = min(1.0, moved / duration_s / self.device.memory_bytes_per_s) if moved else 0.0
         return self.appetite.slowdown + self.appetite.slowdown_by_memory * share
+
+    def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
+        """How many times as long a collective takes beside a kernel that takes so long alone."""
+        return self._reached(channels) / self._reached(channels, self.suffers(kernel, duration_s))
+
+    def taken(self, channels: int, *, slower: float = 1.0) -> float:
+        """Traffic of the memory by a collective, in B/s, when it takes so many times as long as alone."""
+        whole = self.appetite.memory_bytes_per_s / self._reached(self.appetite.num_sms)
+        return whole * self._reached(channels) / slower
+
+    def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
+        """How many times as long a kernel takes beside others that hold SMs and bandwidth of the memory.
+
+        One that nothing is known of loses as much as the SMs that it lacks.
+        """
+        device = self.device
+        left = max(device.num_sms - num_sms, round(_LEAST_LEFT * device.num_sms), 1)
+        if kernel is None or kernel.op == CUSTOM:
+            return device.num_sms / left
+        calls = calls_of([kernel])
+        whole = device.memory_bytes_per_s
+        rest = replace(
+            device,
+            memory_bytes_per_s=max(whole - taken_bytes_per_s / STREAM_SHARE, _LEAST_LEFT * whole),
+            num_sms=left,
+            peak_flops_per_s={name: peak * left / device.num_sms for name, peak in device.peak_flops_per_s.items()},
+        )
+        alone_s, beside_s = float(guess(calls, device)[0]), float(crowded(calls, device, rest)[0])
+        return max(1.0, beside_s / alone_s)
+
+    def _reached(self, channels: int, slower: float = 1.0) -> float:
+        """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""
+        return float((1.0 + (self.appetite.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
 
 
 def contention_of(device: Device, topology: Topology) -> Contention | None:
     """Return what kernels and collectives of a device on a network take from each other; None for nothing."""
     appetite = None if topology.library is None else topology.library.appetite
     return None if appetite is None else Contention(device, appetite)
-
-
-@dataclass
-class _Running:
-    """A kernel or a collective that has begun: what is left of it alone, and how fast it goes."""
-
-    devices: tuple[int, ...]
-    left_s: float
-    kernel: bool
-    slowed: float = 1.0
-    slows: float = 1.0
-    rate: float = 0.0
-    since_s: float = 0.0
-    turn: int = 0
-    waits: set[int] = field(default_factory=set)
-
-
-class SharedDevices:
-    """Kernels and collectives that share devices, timed together; a device is a class of ranks.
-
-    The `Network` that the clock asks (see `engine`): what begins and ends here is a meeting there.
-    """
-
-    def __init__(self, contention: Contention) -> None:
-        self.contention = contention
-        self._offers: dict[int, _Running] = {}
-        self._running: dict[int, _Running] = {}
-        self._on: dict[int, list[int]] = {}
-        self._ends: list[tuple[float, int, int]] = []
-        self._factors: dict[Kernel | None, float] = {}
-
-    def offer_kernel(self, meeting: int, device: int, kernel: Kernel | None, duration_s: float) -> None:
-        """Say what a meeting is: a kernel on a device."""
-        if kernel not in self._factors:
-            self._factors[kernel] = self.contention.slowed(kernel)
-        slows = self.contention.slows(kernel, duration_s)
-        self._offers[meeting] = _Running((device,), duration_s, True, self._factors[kernel], slows)
-
-    def offer_collective(self, meeting: int, devices: Sequence[int], duration_s: float) -> None:
-        """Say what a meeting is: a collective of some devices."""
-        self._offers[meeting] = _Running(tuple(devices), duration_s, False)
-
-    def begin(self, meeting: int, now_s: float) -> None:
-        """Let a meeting begin; a collective waits for the kernels that are running."""
-        entry = self._offers.pop(meeting)
-        entry.since_s = now_s
-        beside = {other for device in entry.devices for other in self._on.get(device, ())}
-        if not entry.kernel:
-            entry.waits = {other for other in beside if self._running[other].kernel}
-        self._running[meeting] = entry
-        for device in entry.devices:
-            self._on.setdefault(device, []).append(meeting)
-        self._turn([meeting, *sorted(beside)], now_s)
-
-    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance to the next end, but not beyond a time; return the time, and what is done then."""
-        ends = self._ends
-        while ends and self._is_stale(ends[0]):
-            heapq.heappop(ends)
-        if not ends or ends[0][0] > until_s:
-            return until_s, [], []
-        now_s = ends[0][0]
-        done: list[int] = []
-        while ends and ends[0][0] == now_s:
-            entry = heapq.heappop(ends)
-            if not self._is_stale(entry):
-                done.append(entry[1])
-        self._end(done, now_s)
-        return now_s, [], sorted(done)
-
-    def _is_stale(self, end: tuple[float, int, int]) -> bool:
-        running = self._running.get(end[1])
-        return running is None or running.turn != end[2]
-
-    def _end(self, done: list[int], now_s: float) -> None:
-        beside: set[int] = set()
-        for meeting in done:
-            for device in self._running.pop(meeting).devices:
-                self._on[device].remove(meeting)
-                beside.update(self._on[device])
-        beside -= set(done)
-        for other in beside:
-            self._running[other].waits.difference_update(done)
-        self._turn(sorted(beside), now_s)
-
-    def _turn(self, meetings: Sequence[int], now_s: float) -> None:
-        """Give meetings the rates that what runs beside them leaves."""
-        for meeting in meetings:
-            entry = self._running[meeting]
-            rate = self._rate(entry)
-            if rate == entry.rate and entry.turn:
-                continue
-            entry.left_s = max(0.0, entry.left_s - (now_s - entry.since_s) * entry.rate)
-            entry.rate, entry.since_s, entry.turn = rate, now_s, entry.turn + 1
-            if rate > 0:
-                heapq.heappush(self._ends, (now_s + entry.left_s / rate, meeting, entry.turn))
-
-    def _rate(self, entry: _Running) -> float:
-        if entry.waits:
-            return 0.0
-        others = [self._running[other] for device in entry.devices for other in self._on[device]]
-        if entry.kernel:
-            return 1.0 / entry.slowed if any(not other.kernel and not other.waits for other in others) else 1.0
-        slowest = max((other.slows for other in others if other.kernel), default=1.0)
-        return 1.0 / slowest

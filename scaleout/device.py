@@ -20,6 +20,7 @@ from scaleout import library
 from scaleout.config import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
 from scaleout.operations import ITEM_BYTES, OPERATIONS, Family
+from scaleout.power import Power, PowerFile, power
 from scaleout.product_stages import Stages, StagesFile, stages
 from scaleout.sourced import Count, Sourced, Text
 from scaleout.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
@@ -56,6 +57,7 @@ class DeviceFile(Config):
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     launch_gap: Sourced[Seconds] | None = None
     stages: StagesFile | None = None
+    power: PowerFile | None = None
     work_groups: WorkGroupsFile | None = None
 
     @field_validator("peak_flops")
@@ -121,6 +123,8 @@ class Device:
         Time from the end of a kernel to the begin of the next on its stream, beyond that in a CUDA graph.
     stages : Stages, optional
         How it runs a matrix product stage by stage; None if the file does not say.
+    power : Power, optional
+        What it may draw, and what its work does; None if the file does not say.
     work_groups : WorkGroups, optional
         How its kernels run as work-groups; None if the file does not say.
     sources : mapping
@@ -143,6 +147,7 @@ class Device:
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch_gap_s: float = 0.0
     stages: Stages | None = None
+    power: Power | None = None
     work_groups: WorkGroups | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
@@ -211,6 +216,7 @@ def load_device(name_or_path: str | Path) -> Device:
         calibration=_values(given.calibration),
         host_launch_s=_values(given.host_launch),
         launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
+        power=power(given.power) if given.power else None,
         stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth.value) if given.stages else None,
         work_groups=work_groups(given.work_groups) if given.work_groups else None,
         sources=_sources(given),
@@ -228,6 +234,9 @@ def _sources(given: DeviceFile) -> Mapping[str, str]:
             found[key] = value.source
         elif isinstance(value, StagesFile):
             found |= {f"{key}.{name}": number.source for name, number in value}
+        elif isinstance(value, PowerFile):
+            numbers = (*((name, number) for name, number in value if name != "energy"), *value.energy)
+            found |= {f"{key}.{name}": number.source for name, number in numbers}
         elif isinstance(value, WorkGroupsFile):
             found |= {f"{key}.{name}": number.source for name, number in value if number is not None}
         elif isinstance(value, dict):

@@ -55,6 +55,10 @@ class Tasks:
 class Network(Protocol):
     """What times the meetings that have no duration of their own."""
 
+    def come(self, meeting: int, task: int, now_s: float) -> None:
+        """Let a task come to a meeting, whether or not all others have."""
+        ...
+
     def begin(self, meeting: int, now_s: float) -> None:
         """Let a meeting begin."""
         ...
@@ -210,6 +214,8 @@ def _issue(state: _State, streams: set[int]) -> None:
             _start(state, task)
             continue
         state.come[meeting].append(task)
+        if state.network is not None:
+            state.network.come(meeting, task, state.now_s)
         if len(state.come[meeting]) == tasks.meeting_size[meeting]:
             priority = max(tasks.priority[member] for member in state.come[meeting])
             heapq.heappush(state.queue, (-priority, meeting))

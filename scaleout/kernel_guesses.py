@@ -165,17 +165,20 @@ _LAST_WAVE = 0.1
 """How much of an unfilled last wave is lost; schedulers of persistent kernels fill most of it."""
 
 
-def _tiled(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> Array:
+def _tiled(
+    rows: Array, cols: Array, depth: Array, calls: Calls, device: Device, *, left: Device | None = None
+) -> Array:
     """Time of the best tiling of a (rows, depth) by (depth, cols) product, but no less than the bytes take.
 
     ``launch + waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and
-    the latency, and ``waves = tiles * splits / SMs``, rounded up in part.
+    the latency, and ``waves = tiles * splits / SMs``, rounded up in part. Where only part of a device is left, the
+    tiling stays, and there are ``tiles * splits / SMs + 1`` waves, as blocks that get their SM late end last.
     """
     units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
     tilings = _TILES + _SMALL_TILES if units is _VECTOR_UNITS else _TILES
     item_bytes = {"fp32": 4, "tf32": 4, "fp64": 8, "bf16": 2, "fp16": 2}.get(calls.dtype, 1)
     sm_flops_per_s = _TENSOR_SHARE * device.peak(calls.dtype) / device.num_sms
-    best = np.full(len(rows), np.inf)
+    best, blocks = np.full(len(rows), np.inf), np.ones(len(rows))
     for tile_rows, tile_cols in tilings:
         work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
         load_s = (tile_rows + tile_cols) * _STEP * item_bytes / units.load_bytes_per_s
@@ -188,13 +191,16 @@ def _tiled(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device)
             if splits > 1:
                 partial_bytes = units.partial * (splits + 1) * rows * cols * 4
                 seconds += units.split_s + partial_bytes / device.memory_bytes_per_s
+            blocks = np.where(seconds < best, tiles * splits, blocks)
             best = np.minimum(best, seconds)
-    return np.asarray(units.launch_s + np.maximum(best, _move_s(calls, device)))
+    if left is not None:
+        best *= np.where(blocks > left.num_sms, (blocks / left.num_sms + 1) / np.ceil(blocks / device.num_sms), 1.0)
+    return np.asarray(units.launch_s + np.maximum(best, _move_s(calls, left or device)))
 
 
-def gemm(calls: Calls, device: Device) -> Array:
-    """Guess a matrix product: its best tiling over the SMs."""
-    return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)
+def gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
+    """Guess a matrix product: its best tiling over the SMs, of which only part may be left."""
+    return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device, left=left)
 
 
 def convolution(calls: Calls, device: Device) -> Array:

@@ -71,6 +71,13 @@ def guess(calls: Calls, device: Device) -> Array:
     return _GUESSES.get(calls.op, kernel_guesses.stream)(calls, device)
 
 
+def crowded(calls: Calls, device: Device, left: Device) -> Array:
+    """Return the first guess of the time of calls beside others that leave part of a device, in seconds, shape (N,)."""
+    if _GUESSES.get(calls.op) is kernel_guesses.gemm:
+        return kernel_guesses.gemm(calls, device, left)
+    return guess(calls, left)
+
+
 _WEIGHTS = {"M": 0.6, "vocab": 3.0, "topk": 2.0, "features": 2.0}
 """Octaves that count less or more than others: rows of activations change the choice of a kernel least."""
 

@@ -15,7 +15,7 @@ Symbols: N kernels. Source: Williams, Waterman and Patterson, Communications of 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Points, estimate
 from scaleout.kernel_guesses import STREAM_SHARE, Calls, roofline
 from scaleout.kernel_models import NUM_VARIANTS, calls_of, coordinates, group_of, guess, smoothness_of, variants
-from scaleout.kernel_table import KernelTable, Key, Series, read_table
+from scaleout.kernel_table import KernelTable, Key, Shape, read_table
 from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel, TimeSource
 
 Array = npt.NDArray[np.float64]
@@ -121,15 +121,30 @@ def leave_one_out(device: Device) -> list[InterpolationError]:
         series = table.series(key)
         if len(series.exact) < 3:
             continue
-        errors = _left_out(device, key, series)
+        estimates = _left_out(device, key)
+        errors = [abs(estimates[shape] / seconds - 1) for shape, seconds in series.exact.items()]
         median, p90 = float(np.median(errors)), float(np.quantile(errors, 0.9))
         found.append(InterpolationError(*key, len(series.exact), median, p90))
     return found
 
 
-def _left_out(device: Device, key: Key, series: Series) -> Array:
-    """Return the relative error of each shape of a series, by its first source, without all its measurements."""
-    group = _group(device, group_of(*key))
+def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
+    """Return the time of a kernel as if it had not been measured on the device; None if too few others were.
+
+    Others of the same sizes in another dtype stay, where both are interpolated together.
+    """
+    table, key = read_table(device.kernel_files), (kernel.op, kernel.dtype)
+    if table.exact(kernel) is None:
+        return kernel_time(device, kernel)
+    if len(table.series(key).exact) < 3:
+        return None
+    return KernelTime(_left_out(device, key)[tuple(kernel.sizes.values())], TimeSource.INTERPOLATED)
+
+
+@functools.lru_cache(maxsize=256)
+def _left_out(device: Device, key: Key) -> Mapping[Shape, float]:
+    """Return the estimate of each shape of a series, as its first source has it, without all its measurements."""
+    group, series = _group(device, group_of(*key)), read_table(device.kernel_files).series(key)
     own = group.keys.index(key)
     (members,) = np.nonzero(group.points.labels[:, 0] // NUM_VARIANTS == own)
     rank = {shape: number for number, shape in enumerate(series.exact)}
@@ -139,7 +154,8 @@ def _left_out(device: Device, key: Key, series: Series) -> Array:
     _, first = np.unique(shapes, return_index=True)
     asked = Points(group.points.coordinates[members[first]], group.points.labels[members[first]])
     logs = estimate(group.points, group.values, asked, smoothness=smoothness_of(key[0]), hidden=hidden[first])
-    return np.asarray(np.abs(np.expm1(logs - group.values[members[first]])))
+    seconds = np.array(list(series.exact.values())) * np.exp(logs - group.values[members[first]])
+    return dict(zip(series.exact, seconds.tolist(), strict=True))
 
 
 class _Group(NamedTuple):

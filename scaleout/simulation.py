@@ -15,13 +15,13 @@ import numpy as np
 
 from scaleout.collectives import check_kind
 from scaleout.config import nearest
-from scaleout.contention import Contention, SharedDevices
+from scaleout.contention import Contention
 from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.fold import fold
 from scaleout.graph import NONE, NodeKind
 from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of, say
-from scaleout.message import messages_of
+from scaleout.message import Message, messages_of
 from scaleout.network import demand
 from scaleout.network.link_traffic import LinkTraffic
 from scaleout.network.meetings import LinkNetwork
@@ -29,6 +29,7 @@ from scaleout.network.symmetry import Symmetry, symmetry
 from scaleout.peers import hops_of_program, names_ranks, peer_of
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
+from scaleout.shared_devices import SharedDevices
 from scaleout.topology import Topology, check_ranks
 from scaleout.what_if import slow_ranks
 
@@ -140,7 +141,8 @@ def _symmetry(job: Job) -> Symmetry:
 
 def _shared(job: Job, contention: Contention) -> SharedDevices | None:
     """Let devices be shared, if anything can run at the same time there."""
-    overlaps = any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
+    sends = any((graph.kind == NodeKind.SEND).any() for graph in job.graphs)
+    overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
     return SharedDevices(contention) if overlaps else None
 
 
@@ -175,7 +177,7 @@ def _tasks(
         wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
     users, counts = _dependencies(job)
     laid = _Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires)
-    _add_messages(laid, links)
+    _add_messages(laid, links, shared)
     if shared is not None:
         _share_devices(laid, meetings, shared)
     priorities = [priority for graph in job.graphs for priority in graph.priority.tolist()]
@@ -207,7 +209,10 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
         first = meeting.tasks[0]
         if laid.duration_s[first] > 0 and laid.duration_s[first] == laid.occupancy_s[first]:
             devices = meeting.family.members_of_class[meeting.group_class]
-            shared.offer_collective(index, devices, laid.duration_s[first])
+            shared.offer_transfer(
+                index, devices, laid.duration_s[first], channels=shared.contention.appetite.num_sms,
+                device_of={task: locate(job, task)[0] for task in meeting.tasks},
+            )  # fmt: skip
             for task in meeting.tasks:
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
     for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
@@ -221,7 +226,7 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
             laid.wires.append(())
 
 
-def _add_messages(laid: _Laid, links: LinkNetwork | None) -> None:
+def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices | None) -> None:
     """Let the ends of a message meet, or its receive wait for its send; on links its time is the network's to say."""
     for message in messages_of(laid.job):
         ends = (message.send, message.receive) if message.meets else (message.send,)
@@ -236,12 +241,26 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None) -> None:
             source, destination = message.ranks
             links.offer_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
             lasts_s = holds_s = np.nan
+        elif shared is not None and message.meets and lasts_s > 0:
+            _share_message(laid, message, ends, lasts_s, shared)
+            lasts_s = holds_s = np.nan
         for task in ends:
             laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
             laid.meeting_of[task] = len(laid.sizes) if message.meets or on_links else NONE
         if message.meets or on_links:
             laid.sizes.append(len(ends))
             laid.wires.append(())
+
+
+def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
+    """Let a message hold channels at both its ends; a receive that follows nothing was posted before it was needed."""
+    device_of = {task: locate(laid.job, task)[0] for task in ends}
+    posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
+    devices = sorted({*device_of.values(), *posted})
+    channels = shared.contention.appetite.message_sms
+    shared.offer_transfer(
+        len(laid.sizes), devices, lasts_s, channels=channels, device_of=device_of, posted=posted
+    )  # fmt: skip
 
 
 def _durations(job: Job) -> list[float]:

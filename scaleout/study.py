@@ -5,10 +5,11 @@ The one call that goes all the way from names to numbers; the command line and t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from scaleout.analysis import Breakdown, breakdown
+from scaleout.clocks import settled
 from scaleout.contention import Contention, contention_of
 from scaleout.device import Device, load_device
 from scaleout.efficiency import Efficiency, Fit, efficiency, fit
@@ -115,6 +116,7 @@ def compare(
     injection_bytes_per_s: float | None = None,
     contention: bool = True,
     host: str = "none",
+    clocks: str = "alone",
 ) -> Comparison:
     """Simulate a workload under several schedules.
 
@@ -137,10 +139,12 @@ def compare(
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together, under the link model.
     contention : bool
-        Whether kernels and collectives that run at the same time take SMs and memory from each other, where the
-        network's library says how much.
+        Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where
+        the network's library says how much; not under `baseline`.
     host : str
         How the host issues a step, a name in `host.HOSTS`.
+    clocks : str
+        How kernels are clocked, a name in `clocks.CLOCKS`; it matters where the device says what it may draw.
 
     Raises
     ------
@@ -164,6 +168,7 @@ def compare(
         injection_bytes_per_s=injection_bytes_per_s,
         contention=contention_of(device, topology) if contention else None,
         machine=Machine(device, topology),
+        clocks=clocks,
     )
     if not isinstance(workload, Transformer):
         return comparison
@@ -185,6 +190,7 @@ def compare_program(
     injection_bytes_per_s: float | None = None,
     contention: Contention | None = None,
     machine: Machine | None = None,
+    clocks: str = "alone",
 ) -> Comparison:
     """Simulate a timed program under several schedules; see `compare`."""
     check_ranks(topology, program.num_ranks)
@@ -192,14 +198,16 @@ def compare_program(
         program = map_ranks(program, places_of(placement, topology) if isinstance(placement, str) else placement)
     outcomes: list[Outcome] = []
     for name in dict.fromkeys(schedules):
-        result = simulate(
-            apply_schedule(program, name, machine=machine),
-            topology,
-            network=network,
-            algorithms=algorithms,
-            injection_bytes_per_s=injection_bytes_per_s,
-            contention=contention,
-        )
+        shared = None if name == "baseline" else contention  # nothing is meant to run at the same time
+        run = partial(
+            _run, schedule=name, machine=machine, topology=topology, network=network, algorithms=algorithms,
+            injection_bytes_per_s=injection_bytes_per_s, contention=shared,
+        )  # fmt: skip
+        result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
         outcomes.append(Outcome(name, result, first_s / result.makespan_s if result.makespan_s else 1.0))
     return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))
+
+
+def _run(program: Program, *, schedule: str, machine: Machine | None, topology: Topology, **options: Any) -> Result:
+    return simulate(apply_schedule(program, schedule, machine=machine), topology, **options)

@@ -109,22 +109,28 @@ BARE = Protocol("", (), WIRES)
 
 @dataclass(frozen=True)
 class Appetite:
-    """What a collective takes from the device while it runs, and what it suffers beside a kernel.
+    """What a collective takes from the device while it runs, and what it suffers beside a kernel; see `contention`.
 
     Attributes
     ----------
     num_sms : int
-        SMs that its own kernel holds.
+        SMs that its own kernel holds, one for each channel.
+    message_sms : int
+        SMs that either end of a message holds.
     memory_bytes_per_s : float
-        Traffic of the device's memory.
+        Traffic of the device's memory by a collective of that many channels that nothing slows down.
+    channels_to_fill : float
+        Channels that the device's links can feed.
     slowdown : float
-        How many times as long it takes beside any kernel.
+        How many times as slow a channel is beside any kernel.
     slowdown_by_memory : float
         What a kernel adds to that which takes all of the memory's bandwidth.
     """
 
     num_sms: int
+    message_sms: int
     memory_bytes_per_s: float
+    channels_to_fill: float
     slowdown: float
     slowdown_by_memory: float
 
@@ -213,7 +219,9 @@ class _ProtocolFile(config.Config):
 
 
 class _AppetiteFile(config.Config):
-    sms: Annotated[int, Field(ge=0)]
+    sms: Annotated[int, Field(ge=1)]
+    message_sms: Annotated[int, Field(ge=1)]
+    channels_to_fill: Annotated[float, Field(gt=0)]
     memory_bandwidth: _Rate
     slowdown: Annotated[float, Field(ge=1)]
     slowdown_by_memory: Annotated[float, Field(ge=0)]
@@ -255,7 +263,14 @@ def load_library(path: Path) -> Library:
 def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
     if entry is None:
         return None
-    return Appetite(entry.sms, entry.memory_bandwidth, entry.slowdown, entry.slowdown_by_memory)
+    return Appetite(
+        num_sms=entry.sms,
+        message_sms=entry.message_sms,
+        memory_bytes_per_s=entry.memory_bandwidth,
+        channels_to_fill=entry.channels_to_fill,
+        slowdown=entry.slowdown,
+        slowdown_by_memory=entry.slowdown_by_memory,
+    )
 
 
 def _protocol(entry: _ProtocolFile) -> Protocol:

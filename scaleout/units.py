@@ -42,6 +42,8 @@ BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in _BYTE_UNITS.items()}, "200 Gb/s")
 SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}, "700 ns")
 HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
+WATTS = Quantity("a power", _with_prefixes("W", 1.0, _DECIMAL), "700 W")
+JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ")
 FLOPS_PER_S = Quantity(
     "a compute rate",
     _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL),
@@ -96,6 +98,8 @@ def _validator(quantity: Quantity) -> BeforeValidator:
 Bytes = Annotated[float, _validator(BYTES)]
 BytesPerSecond = Annotated[float, _validator(BYTES_PER_S)]
 Seconds = Annotated[float, _validator(SECONDS)]
+Watts = Annotated[float, _validator(WATTS)]
+Joules = Annotated[float, _validator(JOULES)]
 FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
 Hertz = Annotated[float, _validator(HERTZ)]
 

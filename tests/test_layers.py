@@ -16,11 +16,12 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if "data" not in path.rela
 LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
-    sourced product_stages work_groups device interpolation kernel_guesses kernel_models kernel_table kernels
+    sourced power product_stages work_groups device interpolation kernel_guesses kernel_models kernel_table kernels
     graph splice program timing host transport fabric dimension wiring faults topology what_if peers placement
     parallelism pipelines workload
     chakra astra pytorch collectives generators memory network operators schedule
-    contention engine fold job message result simulation analysis pipeline_timeline efficiency study plans
+    contention shared_devices engine fold job message result simulation clocks
+    analysis pipeline_timeline efficiency study plans
     astra_result astra_physical validation reproductions
     measure timeline plot heat_map pipeline_plot parity_plot track_plot operator_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order

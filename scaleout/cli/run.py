@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
 )
 @click.option("--host", default="none", show_default=True, help="How the host issues a step: none (at once) or eager.")
+@click.option(
+    "--clocks", default="alone", show_default=True, help="Clocks of kernels: alone, or sustained at the power limit."
+)
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
 @click.option(
@@ -77,6 +80,7 @@ def run(
     injection: str | None,
     contention: bool,
     host: str,
+    clocks: str,
     degrade: tuple[str, ...],
     broken: tuple[str, ...],
     slow: tuple[str, ...],
@@ -116,8 +120,11 @@ def run(
             placement=placement,
             injection_bytes_per_s=limit,
             contention=contention,
+            clocks=clocks,
         )
     else:
+        if clocks != "alone":
+            raise ConfigError("--clocks is for workloads: a trace's kernels say how long they took; leave it out")
         if host != "none":
             raise ConfigError("--host is for workloads: a trace's kernels say when they ran; leave it out")
         if settings:

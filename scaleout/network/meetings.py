@@ -69,6 +69,9 @@ class LinkNetwork:
         demand = demand_of_message(links, source, destination, self.symmetry)
         self._offers[meeting] = _Offer(demand, size_bytes * cost.inflation, 0.0, cost.latency_s, True)
 
+    def come(self, meeting: int, task: int, now_s: float) -> None:
+        """Let a task come to a meeting, which takes nothing from the links yet."""
+
     def begin(self, meeting: int, now_s: float) -> None:
         """Let a meeting begin."""
         offer = self._offers[meeting]

@@ -1,4 +1,6 @@
-"""Rows of one thing alone: a collective, or a workload that the row itself describes.
+"""Rows of one thing alone: a kernel, a collective, or a workload that the row itself describes.
+
+A kernel that is in the device's table is predicted as if it were not: by what was measured of other sizes.
 
 `bytes` of a collective is the whole tensor on a rank, as `collectives.convention` says. Collectives that the host
 launched one after another take at least what it spends on a launch; those of a CUDA graph do not.
@@ -9,30 +11,54 @@ A row of any file may describe a run of its own:
      "schedule": "overlap", "host": "eager", "measured_us": 812345.0}
 
 `workload` is a name, a file, or an object with the keys of a workload's file; `measured`, such as "812 ms", may stand
-in place of `measured_us`; `changes`, `schedule` (baseline), `host` (none) and `network` (alpha_beta) may be left out.
+in place of `measured_us`; `changes`, `schedule` (baseline), `host` (none), `clocks` (alone) and `network` (alpha_beta)
+may be left out.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from scaleout.clocks import CLOCKS
 from scaleout.collectives import KINDS
 from scaleout.config import nearest
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, GraphError
 from scaleout.host import HOSTS
+from scaleout.kernels import time_without_itself
 from scaleout.network.alpha_beta import collective_cost
+from scaleout.operations import ITEM_BYTES, OPERATIONS, kernel
 from scaleout.placement import place, place_alone
 from scaleout.units import SECONDS, parse
-from scaleout.validation.case import Case, Machine, case_of, workload_of
+from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
 from scaleout.validation.rows import Row
 from scaleout.workload import Workload, load_workload
 
 _NAMES = {"send_recv": "send"}
 """Other names of collectives."""
 _KEYS = (
-    "id", "name", "note", "workload", "changes", "topology", "device", "schedule", "host", "network",
+    "id", "name", "note", "workload", "changes", "topology", "device", "schedule", "host", "network", "clocks",
     "measured", "measured_us",
 )  # fmt: skip
 """Keys of a described run."""
+
+
+def measured_kernel(row: Row, machine: Machine) -> Case:
+    """A kernel, predicted without the measurements of its own sizes."""
+    op = str(row.values["op"])
+    if op not in OPERATIONS:
+        raise NoModelError(f"no operation {op!r}; {nearest(op, OPERATIONS)}")
+    sizes = {name: row.values[name] for name in OPERATIONS[op].parameters if name in row.values}
+    try:
+        called = kernel(op, dtype=row.word("dtype", tuple(ITEM_BYTES)), **sizes)
+    except (ConfigError, GraphError) as error:
+        raise ConfigError(f"{row.where}: {error}") from None
+
+    def predict_s() -> float:
+        found = time_without_itself(machine.device, called)
+        if found is None:
+            raise NoModelError(f"fewer than three sizes of {op} in {called.dtype} were measured")
+        return found.seconds
+
+    return Case(row.number("us") * 1e-6, predict_s)
 
 
 def collective(row: Row, machine: Machine) -> Case:
@@ -65,6 +91,7 @@ def described(row: Row, machine: Machine) -> Case:
         "schedule": str(row.values.get("schedule", "baseline")),
         "host": row.word("host", HOSTS) if "host" in row.values else "none",
         "network": str(row.values.get("network", "alpha_beta")),
+        "clocks": row.word("clocks", CLOCKS) if "clocks" in row.values else "alone",
     }
     microseconds = replace(row, values={**row.values, "measured_us": measured_s * 1e6})
     return case_of(_workload(row, machine), microseconds, machine, measured="measured_us", **options)

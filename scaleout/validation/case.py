@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from scaleout.clocks import settled
 from scaleout.config import nearest, validate
 from scaleout.contention import contention_of
 from scaleout.device import Device, load_device
@@ -15,6 +16,7 @@ from scaleout.errors import ConfigError
 from scaleout.generators import generate
 from scaleout.host import issue
 from scaleout.program import Program
+from scaleout.result import Result
 from scaleout.schedule import apply_schedule
 from scaleout.schedule import machine as schedule_machine
 from scaleout.simulation import simulate
@@ -89,6 +91,7 @@ def simulated(
     schedule: str = "baseline",
     host: str = "eager",
     network: str = "alpha_beta",
+    clocks: str = "sustained",
 ) -> Case:
     """Return the case of a program on as many of the machine's ranks as it has; see `scaleout.study.compare`."""
 
@@ -96,8 +99,13 @@ def simulated(
         device, topology = machine.device, machine.of(program.num_ranks).topology
         timed = issue(time_kernels(program, device), device, host=host)
         contention = contention_of(device, topology)
-        scheduled = apply_schedule(timed, schedule, machine=schedule_machine.Machine(device, topology))
-        return simulate(scheduled, topology, network=network, contention=contention).makespan_s
+        machine_ = schedule_machine.Machine(device, topology)
+
+        def run(timed: Program) -> Result:
+            scheduled = apply_schedule(timed, schedule, machine=machine_)
+            return simulate(scheduled, topology, network=network, contention=contention)
+
+        return settled(timed, device, run, clocks=clocks).makespan_s
 
     return Case(row.number(measured) * 1e-6, predict_s)
 

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scaleout import operations
 from scaleout.errors import ConfigError, GraphError, SimulationError
-from scaleout.validation import alone, direct, fused, steps
+from scaleout.validation import alone, async_tp, beside, direct, fused, steps
 from scaleout.validation.accuracy import Accuracy, accuracy_of
 from scaleout.validation.case import QUANTITIES, Case, Machine, NoModelError, machine_of
 from scaleout.validation.published import TABLES, Table
@@ -32,12 +33,15 @@ class Family:
         From a row and its machine to something to predict; raises `NoModelError` where there is no model.
     home : callable
         Device and topology that a row was measured on, where its family says so; None if it does not.
+    split : callable
+        A row to the measured runs in it, a row of its own each.
     """
 
     name: str
     knows: Callable[[Row], bool]
     case: Callable[[Row, Machine], Case]
     home: Callable[[Row], tuple[str, str] | None] = lambda row: None
+    split: Callable[[Row], list[Row]] = lambda row: [row]
 
 
 def _named(*starts: str) -> Callable[[Row], bool]:
@@ -51,6 +55,14 @@ def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
     return case
 
 
+def _of_operations(family: operations.Family) -> Callable[[Row], bool]:
+    def knows(row: Row) -> bool:
+        found = operations.OPERATIONS.get(str(row.values.get("op")))
+        return found is not None and found.family is family
+
+    return knows
+
+
 FAMILIES: tuple[Family, ...] = (
     Family("described run", lambda row: "workload" in row.values, alone.described),
     Family(
@@ -58,15 +70,12 @@ FAMILIES: tuple[Family, ...] = (
         lambda row: "fused_us" in row.values and row.values.get("time") == "baseline_us",
         fused.case,
     ),
-    Family("fused operators", lambda row: "fused_us" in row.values, fused.case),
+    Family("fused operators", lambda row: "fused_us" in row.values, fused.case, split=fused.split),
     Family(
         "host", lambda row: row.name == "host_launch", _no_model("a cost of the host, which is given and not predicted")
     ),
-    Family(
-        "kernels",
-        lambda row: "op" in row.values,
-        _no_model("the device's own table; `scaleout show` says how well its kernels predict each other"),
-    ),
+    *(Family(f"kernels, {family}", _of_operations(family), alone.measured_kernel) for family in operations.Family),
+    Family("kernels", lambda row: "op" in row.values, alone.measured_kernel),
     Family("transformer", _named("transformer_"), steps.tensor_parallel),
     Family("data parallel", _named("dp_", "fsdp"), steps.data_parallel),
     Family("hybrid", _named("hybrid_"), steps.hybrid),
@@ -83,12 +92,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("chunked overlap", _named("gemm_then_collective"), direct.chunked),
     Family("async TP", lambda row: row.name == "all_gather_then_matmul", direct.gather_then_product),
-    Family("async TP", _named("async_tp"), _no_model("no model of copies through symmetric memory beside products")),
-    Family(
-        "contention",
-        lambda row: row.name == "contention",
-        _no_model("no model of kernels and collectives that share a device"),
-    ),
+    Family("async TP", _named("async_tp"), async_tp.fused),
+    Family("contention", lambda row: row.name == "contention", beside.beside, split=beside.split),
     Family("collectives", lambda row: "collective" in row.values, alone.collective),
 )
 """Families, the first that knows a row takes it."""
@@ -198,10 +203,8 @@ def compare_files(
 
 def _runs_of(row: Row) -> list[Row]:
     """Return a row for each measured run in a row."""
-    if "fused_us" in row.values:
-        return fused.split(row)
-    table = TABLES.get(row.source)
-    return table.split(row) if table else [row]
+    family = family_of(row)
+    return family.split(row) if family else [row]
 
 
 def _compare(row: Row, device: str | None, topology: str | None) -> Compared:

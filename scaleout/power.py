@@ -1,0 +1,93 @@
+"""What work draws: a limit, what is drawn in any case, energies, and how power falls with the clock.
+
+Source of each number: the device file, beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from scaleout.config import Config
+from scaleout.operations import OPERATIONS, Family, Kernel
+from scaleout.sourced import Sourced
+from scaleout.units import Joules, Watts
+
+_DTYPES = ("bf16", "fp16")
+"""Dtypes whose FLOPs have the energies of the file; those of others are not known."""
+
+_FLOPS_OF: Mapping[Family, str] = {Family.GEMM: "gemm", Family.CONVOLUTION: "gemm", Family.ATTENTION: "attention"}
+
+
+class EnergyFile(Config):
+    """Energies of a FLOP at full clock, by class of kernels."""
+
+    gemm: Sourced[Joules]
+    attention: Sourced[Joules]
+
+
+class PowerFile(Config):
+    """What a device file says of power."""
+
+    limit: Sourced[Watts]
+    idle: Sourced[Watts]
+    other: Sourced[Watts] = Field(description="what kernels that wait for memory draw beyond idle")
+    exponent: Sourced[float] = Field(description="power of work falls with so many powers of its slowdown")
+    energy: EnergyFile
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> Self:
+        if self.limit.value <= self.idle.value:
+            raise ValueError(f"the limit, {self.limit.value} W, must be above idle, {self.idle.value} W")
+        if self.exponent.value <= 1:
+            raise ValueError("the exponent must be above one: slower work takes less energy")
+        return self
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a device may draw, and what its work does.
+
+    Attributes
+    ----------
+    limit_w, idle_w, other_w : float
+        The limit, what is drawn in any case, and what is beyond that by kernels whose FLOPs have no energy.
+    exponent : float
+        The power of work, beyond idle, falls with so many powers of its slowdown.
+    joules_per_flop : mapping
+        `gemm` and `attention`, in two-byte types, with the bytes that come with it.
+    """
+
+    limit_w: float
+    idle_w: float
+    other_w: float
+    exponent: float
+    joules_per_flop: Mapping[str, float] = field(hash=False)
+
+    def joules(self, kernel: Kernel, seconds: float) -> float:
+        """Return the energy at full clock, beyond idle, of one call that takes so long alone."""
+        operation = OPERATIONS.get(kernel.op)
+        kind = _FLOPS_OF.get(operation.family) if operation and kernel.dtype in _DTYPES else None
+        return self.joules_per_flop[kind] * kernel.flops if kind else self.other_w * seconds
+
+    def slowdown(self, joules: float, seconds: float) -> float:
+        """How many times as slow the clock makes work of an energy at full clock that takes so long at the limit.
+
+        With a slowdown s the power of work is ``s**-exponent`` of that at full clock, and its energy s times that; over
+        its time that is what the limit has room for: ``E s**(1 - exponent) = room T``. 1 where there is room for more.
+        """
+        room_w = self.limit_w - self.idle_w
+        return float(max(1.0, (joules / (room_w * seconds)) ** (1 / (self.exponent - 1))))
+
+
+def power(given: PowerFile) -> Power:
+    """Return what a device file says of power."""
+    energy = given.energy
+    return Power(
+        given.limit.value,
+        given.idle.value,
+        given.other.value,
+        given.exponent.value,
+        {"gemm": energy.gemm.value, "attention": energy.attention.value},
+    )

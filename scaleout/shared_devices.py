@@ -1,0 +1,174 @@
+"""Kernels, collectives and messages that share devices, timed together as the clock goes.
+
+What runs at the moment has a rate, which `contention` says, and rates change when something comes, starts or ends on
+the same device. A rank that comes to a collective or a message waits for the kernels that fill its device to end, as
+blocks start in the order of launches; from then on its channels hold their SMs, and it waits for the others. Once all
+are there the bytes move. Slices of fused operators are left out: they share the device by construction.
+
+A device is a class of ranks. The `Network` that the clock asks (see `engine`): what comes, begins and ends here is a
+meeting there.
+"""
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaleout.contention import Contention
+from scaleout.operations import Kernel
+
+
+@dataclass
+class _Running:
+    """A kernel, or a transfer of some channels, that has begun: what is left of it alone, and how fast it goes."""
+
+    devices: tuple[int, ...]
+    left_s: float
+    kernel: tuple[Kernel | None, float] | None
+    channels: int = 0
+    posted: frozenset[int] = frozenset()
+    rate: float = 0.0
+    since_s: float = 0.0
+    turn: int = 0
+
+
+class SharedDevices:
+    """Kernels and transfers that share devices."""
+
+    def __init__(self, contention: Contention) -> None:
+        self.contention = contention
+        self._offers: dict[int, _Running] = {}
+        self._device_of: dict[int, int] = {}
+        self._running: dict[int, _Running] = {}
+        self._kernels: dict[int, list[int]] = {}
+        """Device to the kernels that run on it."""
+        self._arrived: dict[int, dict[int, set[int]]] = {}
+        """Device to the transfers that came to it, each with the kernels that it waits for there."""
+        self._ends: list[tuple[float, int, int]] = []
+        self._slowed: dict[tuple[object, ...], float] = {}
+        self._slows: dict[tuple[object, ...], float] = {}
+
+    def offer_kernel(self, meeting: int, device: int, kernel: Kernel | None, duration_s: float) -> None:
+        """Say what a meeting is: a kernel on a device."""
+        self._offers[meeting] = _Running((device,), duration_s, (kernel, duration_s))
+
+    def offer_transfer(
+        self, meeting: int, devices: Sequence[int], duration_s: float, *, channels: int,
+        device_of: Mapping[int, int] | None = None, posted: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """Say what a meeting is: a collective or a message over some devices.
+
+        `device_of` says where each of its tasks runs that waits for the others there. On devices in `posted` it was
+        launched long before, by something that waits for it in turn: it holds SMs from its begin, and waits for none.
+        """
+        self._offers[meeting] = _Running(tuple(devices), duration_s, None, channels, frozenset(posted))
+        self._device_of |= device_of or {}
+
+    def come(self, meeting: int, task: int, now_s: float) -> None:
+        """Let a member come to a transfer: it waits for the kernels that run there, then its channels hold SMs."""
+        if task in self._device_of:
+            device = self._device_of[task]
+            self._arrive(meeting, device, self._kernels.get(device, ()))
+            self._turn(self._kernels.get(device, ()), now_s)
+
+    def _arrive(self, meeting: int, device: int, behind: Collection[int]) -> None:
+        self._arrived.setdefault(device, {}).setdefault(meeting, set(behind))
+
+    def begin(self, meeting: int, now_s: float) -> None:
+        """Let a meeting begin."""
+        entry = self._running[meeting] = self._offers.pop(meeting)
+        entry.since_s = now_s
+        for device in entry.devices:
+            if entry.kernel is None:
+                self._arrive(meeting, device, () if device in entry.posted else self._kernels.get(device, ()))
+            else:
+                self._kernels.setdefault(device, []).append(meeting)
+        self._turn_around([meeting], now_s)
+
+    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
+        """Advance to the next end, but not beyond a time; return the time, and what is done then."""
+        ends = self._ends
+        while ends and self._is_stale(ends[0]):
+            heapq.heappop(ends)
+        if not ends or ends[0][0] > until_s:
+            return until_s, [], []
+        now_s = ends[0][0]
+        done: list[int] = []
+        while ends and ends[0][0] == now_s:
+            entry = heapq.heappop(ends)
+            if not self._is_stale(entry):
+                done.append(entry[1])
+        self._end(done, now_s)
+        return now_s, [], sorted(done)
+
+    def _is_stale(self, end: tuple[float, int, int]) -> bool:
+        running = self._running.get(end[1])
+        return running is None or running.turn != end[2]
+
+    def _end(self, done: list[int], now_s: float) -> None:
+        beside: set[int] = set()
+        for meeting in done:
+            entry = self._running.pop(meeting)
+            for device in entry.devices:
+                if entry.kernel is None:
+                    del self._arrived[device][meeting]
+                else:
+                    self._kernels[device].remove(meeting)
+                    for waits in self._arrived.get(device, {}).values():
+                        waits.discard(meeting)
+                beside |= self._beside(device)
+        self._turn(sorted(beside.difference(done)), now_s)
+
+    def _beside(self, device: int) -> set[int]:
+        """Return all that runs on a device."""
+        return {*self._kernels.get(device, ()), *(found for found in self._arrived.get(device, ()) if found in
+                                                  self._running)}  # fmt: skip
+
+    def _turn_around(self, meetings: Sequence[int], now_s: float) -> None:
+        devices = {device for meeting in meetings for device in self._running[meeting].devices}
+        beside = set().union(*(self._beside(device) for device in devices))
+        self._turn([*meetings, *sorted(beside.difference(meetings))], now_s)
+
+    def _turn(self, meetings: Sequence[int], now_s: float) -> None:
+        """Give meetings the rates that what runs beside them leaves."""
+        for meeting in meetings:
+            entry = self._running[meeting]
+            rate = self._kernel_rate(entry) if entry.kernel is not None else self._transfer_rate(meeting, entry)
+            if rate == entry.rate and entry.turn:
+                continue
+            entry.left_s = max(0.0, entry.left_s - (now_s - entry.since_s) * entry.rate)
+            entry.rate, entry.since_s, entry.turn = rate, now_s, entry.turn + 1
+            if rate > 0:
+                heapq.heappush(self._ends, (now_s + entry.left_s / rate, meeting, entry.turn))
+
+    def _transfer_rate(self, meeting: int, entry: _Running) -> float:
+        if any(self._arrived[device][meeting] for device in entry.devices):
+            return 0.0
+        beside = {self._running[found].kernel for device in entry.devices for found in self._kernels.get(device, ())}
+        return 1.0 / max((self._slows_of(kernel, entry.channels) for kernel in beside if kernel), default=1.0)
+
+    def _slows_of(self, kernel: tuple[Kernel | None, float], channels: int) -> float:
+        key = (*kernel, channels)
+        if key not in self._slows:
+            self._slows[key] = self.contention.slows(*kernel, channels=channels)
+        return self._slows[key]
+
+    def _kernel_rate(self, entry: _Running) -> float:
+        assert entry.kernel is not None
+        there = [found for found, waits in self._arrived.get(entry.devices[0], {}).items() if not waits]
+        if not there:
+            return 1.0
+        held = tuple(sorted((self._channels(found), found in self._running) for found in there))
+        key = (*entry.kernel, held)
+        if key not in self._slowed:
+            self._slowed[key] = self.contention.slowed(
+                entry.kernel[0],
+                num_sms=sum(channels for channels, _ in held),
+                taken_bytes_per_s=sum(
+                    self.contention.taken(channels, slower=self._slows_of(entry.kernel, channels))
+                    for channels, moves in held if moves
+                ),
+            )  # fmt: skip
+        return 1.0 / self._slowed[key]
+
+    def _channels(self, meeting: int) -> int:
+        return (self._running.get(meeting) or self._offers[meeting]).channels

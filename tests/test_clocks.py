@@ -1,0 +1,133 @@
+"""The power limit: slowdowns worked by hand, what is slowed down, and what two H200 measured."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.clocks import settled, sustained
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.graph import GraphBuilder
+from scaleout.kernels import kernel_time
+from scaleout.operations import kernel
+from scaleout.power import Power
+from scaleout.program import GroupFamily, Program
+from scaleout.study import compare
+from scaleout.timing import time_kernels
+
+H200 = load_device("h200")
+MEASURED = Path(__file__).parents[1] / "traces" / "h200-power.jsonl"
+PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
+ADDITION = kernel("add", dtype="bf16", elements=1 << 27)
+POWER = Power(200.0, 100.0, 50.0, 3.0, {"gemm": 1e-12, "attention": 2e-12})
+"""Room for 100 W; energy falls with the square of the slowdown."""
+
+
+@dataclass
+class Ran:
+    makespan_s: float
+
+
+def program_of(*calls):
+    graph = GraphBuilder("step")
+    before = ()
+    for call in calls:
+        before = (graph.compute(call, after=before),)
+    return time_kernels(Program("p", (graph.build(),), np.zeros(1, np.int64), (GroupFamily("g", ((0,),)),)), H200)
+
+
+def test_slowdowns_by_hand():
+    """400 J in 1 s are four times what there is room for, and a quarter of the energy is left at half the speed."""
+    assert POWER.slowdown(400.0, 1.0) == pytest.approx(2.0)
+    assert POWER.slowdown(90.0, 1.0) == 1.0
+    assert POWER.joules(kernel("gemm", dtype="bf16", M=10, N=10, K=10), 1.0) == pytest.approx(2000e-12)
+    assert POWER.joules(kernel("gemm", dtype="fp32", M=10, N=10, K=10), 2.0) == 100.0
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e3))
+def test_the_limit_is_held(joules, seconds):
+    slower = POWER.slowdown(joules, seconds)
+    drawn_w = joules * slower ** (1 - POWER.exponent) / seconds
+    assert slower >= 1
+    assert drawn_w <= (POWER.limit_w - POWER.idle_w) * (1 + 1e-9)
+
+
+def test_what_runs_at_full_clock_alone_takes_longer_and_products_at_the_limit_do_not():
+    program = program_of(PRODUCT, ADDITION)
+    before_s = program.graphs[0].duration_s
+    after_s = sustained(program, H200, step_s=before_s.sum()).graphs[0].duration_s
+    energy = sum(map(H200.power.joules, (PRODUCT, ADDITION), before_s))
+    factor = H200.power.slowdown(energy, before_s.sum())
+    assert factor > 1.1
+    assert after_s == pytest.approx([before_s[0], factor * before_s[1]])
+    assert sustained(program, H200, step_s=10 * before_s.sum()) is program
+    assert sustained(program, load_device("a100-80g"), step_s=before_s.sum()) is program
+
+
+def test_a_step_settles():
+    """The mean power of the last run is the limit's: all of its kernels' energy, less for those at lower clocks."""
+    program, seen = program_of(ADDITION, PRODUCT, ADDITION), []
+
+    def run(timed):
+        seen.append(timed.graphs[0].duration_s)
+        return Ran(timed.graphs[0].duration_s.sum())
+
+    assert settled(program, H200, run, clocks="alone").makespan_s == seen[0].sum()
+    last_s = settled(program, H200, run, clocks="sustained").makespan_s
+    factor = seen[-1][0] / seen[0][0]
+    energy = sum(map(H200.power.joules, (ADDITION, PRODUCT, ADDITION), seen[0]))
+    assert factor == pytest.approx(H200.power.slowdown(energy, last_s), rel=2e-3)
+
+
+def test_measured_products_at_the_limit():
+    """A product alone, over and over, takes as long as its energy says; of short K, with more bytes, longer."""
+    found = []
+    for line in MEASURED.read_text().splitlines()[1:]:
+        row = json.loads(line)
+        if row["kind"] == "kernel" and row["kernel"].startswith("gemm"):
+            sizes = dict(zip("MNK", map(int, row["kernel"].split("_")[1:]), strict=True))
+            joules = H200.power.joules(kernel("gemm", dtype="bf16", **sizes), 0.0)
+            slower = H200.power.slowdown(joules, row["sustained_us"] * 1e-6)
+            found.append(slower / (row["sustained_us"] / row["full_clock_us"]) - 1)
+    assert len(found) == 10
+    assert np.mean(np.abs(found)) < 0.05
+    assert np.max(np.abs(found)) < 0.10
+
+
+def test_clocks_of_a_study():
+    sizes = {"layers": 8, "data_parallel": 4, "sequence": 8192, "optimizer": "none"}
+    alone, at_limit = (
+        compare("llama-3-8b", changes=sizes, device="h200", topology="h200-node-4", schedules=["baseline"],
+                clocks=clocks).outcomes[0].makespan_s
+        for clocks in ("alone", "sustained")
+    )  # fmt: skip
+    assert alone < at_limit < 1.2 * alone
+    with pytest.raises(ConfigError, match="unknown clocks 'sustaned'; did you mean 'sustained'"):
+        settled(program_of(ADDITION), H200, lambda timed: timed, clocks="sustaned")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("limit", "90 W", "the limit, 90.0 W, must be above idle, 113.0 W"),
+     ("exponent", 1.0, "the exponent must be above one")],
+)  # fmt: skip
+def test_bad_power_is_said(tmp_path, key, value, message):
+    path = Path(__file__).parents[1] / "traces" / "h200.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["kernels"], values["power"][key]["value"] = [], value
+    (tmp_path / "odd.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match=message):
+        load_device(tmp_path / "odd.yaml")
+
+
+def test_kernels_of_the_table_are_those_of_the_measured_run():
+    """The device's table has products as they run at the limit."""
+    row = next(row for row in map(json.loads, MEASURED.read_text().splitlines()[1:]) if row.get("kernel") ==
+               "gemm_8192_8192_8192")  # fmt: skip
+    assert kernel_time(H200, PRODUCT).seconds == pytest.approx(row["sustained_us"] * 1e-6, rel=0.03)
