@@ -66,6 +66,11 @@ def track(
     constants_of(machine.device)
     sizes = [max(len(members) for members in family.members) for family in program.groups]
     found = [_products(graph, find_pairs(graph, sizes, slices), sizes) for graph in program.graphs]
+    if not any(found):
+        raise ConfigError(
+            "track-and-trigger found no matrix product whose output several ranks reduce or exchange; "
+            "give tensor_parallel or expert_parallel of 2 or more, or take another schedule"
+        )
     rewrite = partial(_rewrite, device=machine.device, policy=policy, sizes=sizes)
     graphs = (rewrite(graph, pairs) for graph, pairs in zip(program.graphs, agreed(program.graphs, found), strict=True))
     return replace(program, graphs=tuple(graphs))
