@@ -21,8 +21,8 @@ from scaleout.network.bound import wire_bound
 from scaleout.placement import place
 from scaleout.topology import Dimension, Topology, load_topology
 from scaleout.transport import Library
-from scaleout.units import format_seconds
-from scaleout.workload import Transformer, load_workload
+from scaleout.units import format_bytes, format_seconds
+from scaleout.workload import Convolutional, Transformer, load_workload
 
 _MEBIBYTES_64 = 64 * 2.0**20
 
@@ -49,8 +49,18 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
         "matrix_flops_per_rank": program.total_flops // job.num_ranks,
         "payload_per_rank_bytes": {name: size // job.num_ranks for name, size in payload.items()},
         **({"peak_memory_bytes": dict(peak(job).bytes_of)} if isinstance(job, Transformer) else {}),
+        **(_buffers(job) if isinstance(job, Convolutional) else {}),
         "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},
         "keys": job.model_dump(mode="json", exclude={"name", "description", "source"}),
+    }
+
+
+def _buffers(job: Convolutional) -> dict[str, Any]:
+    """How many parameter buffers there are, and how many from each power of two of bytes on."""
+    sizes = Counter((count * job.item_bytes).bit_length() - 1 for count in job.buffers)
+    return {
+        "parameter_buffers": len(job.buffers),
+        "buffers_from": {format_bytes(1 << power): count for power, count in sorted(sizes.items())},
     }
 
 
@@ -82,6 +92,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
         **({"protocols": _protocols(found.library)} if found.library else {}),
+        **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
     }
@@ -101,6 +112,17 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
         for protocol in found.protocols
         for hop in protocol.takes.hops
     ]
+
+
+def _backend(name: str, found: Library) -> dict[str, Any]:
+    """What a back end is."""
+    several = any(protocol.concurrent for protocol in found.protocols)
+    return {
+        "backend": name,
+        "library": found.name,
+        "all_reduce": ", ".join(found.algorithms_for("all_reduce")),
+        "calls": "block the host" if found.blocks_host else "side by side" if several else "one at a time",
+    }
 
 
 def _latencies(dimension: Dimension) -> str:

@@ -112,7 +112,8 @@ class Device:
     clock_hz : float
         Of the streaming multiprocessors at their best; 0 where the file does not say.
     kernel_files : tuple of Path
-        Measured kernel times, earliest first; empty for a device known from its data sheet only.
+        Measured kernel times, earliest first; empty for a device known from its data sheet only. Families of operations
+        that none of them has are borrowed, if `efficiency_from` names another device.
     efficiency_from : str
         The device whose measured kernels lend their efficiency where this one has none; itself if it has some.
     calibration : mapping
@@ -195,7 +196,7 @@ def load_device(name_or_path: str | Path) -> Device:
             f"{path}: no kernel was measured on the device; name another one that lends its kernels' efficiency, such "
             f"as efficiency_from: h200"
         )
-    if files and given.calibration:
+    if files and given.calibration and given.efficiency_from in (None, path.stem):
         raise ConfigError(
             f"{path}: calibration: kernels were measured on the device, which borrows no efficiency to correct; "
             f"leave it out"

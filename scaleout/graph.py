@@ -36,6 +36,9 @@ class NodeKind(IntEnum):
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier")
 """Kinds of collective; a graph's `collective` column indexes this tuple."""
 
+INPUT = "input"
+"""Phase of what the host reads for the next step: work that takes nothing of the device."""
+
 NONE = -1
 """Stands in an index column where a node has no such thing."""
 

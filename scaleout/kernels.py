@@ -253,7 +253,7 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
 
     A device whose efficiency is borrowed reaches what its calibration makes of it, but no more than its peaks.
     """
-    lender = device if device.kernel_files else _lender(device.efficiency_from, device.name)
+    lender = device if _has_like(device, calls.op) else _lender(device.efficiency_from, device.name)
     table = read_table(lender.kernel_files)
     keys = _resembling(table, calls)
     measure = _log2 if keys[0][0] == calls.op else _work
@@ -264,7 +264,7 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
     above_s = np.concatenate([seconds for _, seconds in series]) - floor_s
     efficiency = np.minimum(1.0, bound / np.maximum(above_s, bound))
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
-    lent = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
+    lent = [1.0 if lender is device else device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
     ratio = np.repeat(lent, [len(seconds) for _, seconds in series])
     if lender is not device and not np.any(calls.flops > 0):
         efficiency = _without_waiting_for_sms(efficiency, lender, device)
@@ -284,6 +284,14 @@ def _without_waiting_for_sms(efficiency: Array, lender: Device, device: Device) 
     fed = (one.memory_bytes_per_s / one.num_sms / one.clock_hz for one in (lender, device))
     scaled = np.minimum(efficiency * next(fed) / next(fed), STREAM_SHARE)
     return np.where(efficiency < STREAM_SHARE, scaled, efficiency)
+
+
+def _has_like(device: Device, op: str) -> bool:
+    """Whether a device lends itself its efficiency: it borrows none, or kernels of the operation's family ran on it."""
+    if device.efficiency_from == device.name:
+        return True
+    families = {OPERATIONS[known].family for known, _ in read_table(device.kernel_files).rows}
+    return op != CUSTOM and OPERATIONS[op].family in families
 
 
 def _work(calls: Calls) -> Array:

@@ -265,6 +265,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "add_fused_bwd": _elementwise(1, like="add"),
     "swiglu_fwd": _elementwise(3, like="add"),
     "swiglu_fwd_unfused": _elementwise(3),
+    # Batch normalisation reads its input for the moments and once more; backward so input and gradient.
+    "batch_norm_fwd": _elementwise(3, like="add"),
+    "batch_norm_bwd": _elementwise(5, like="add"),
+    "pool_fwd": _elementwise(1.25, like="clone"),  # `elements` enter; a quarter leave a window that strides by two
+    "pool_bwd": _elementwise(1.25, like="clone"),
     "swiglu_bwd": _elementwise(5, like="silu_bwd"),
     # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
     "adamw_fused": Operation(
@@ -303,9 +308,10 @@ BORROWING = frozenset(
     attention_triton_fwd attention_triton_bwd cross_entropy_fused_fwd cross_entropy_fused_bwd adamw_unfused
     add_fused_fwd add_fused_bwd rope_fwd swiglu_fwd cast_to_fp8 cast_to_fp8_twice gemm_fp8_rowwise
     rms_norm_unfused_fwd rms_norm_unfused_bwd merge_partials_fwd merge_partials_bwd
+    batch_norm_fwd batch_norm_bwd pool_fwd pool_bwd
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
-"""Operations that other software runs than is measured here: a compiler's, Triton's, other libraries'."""
+"""Operations that are not measured here: a compiler's, Triton's, other libraries', those between convolutions."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from scaleout.contention import Contention
 from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.fold import fold
-from scaleout.graph import NONE, NodeKind
+from scaleout.graph import INPUT, NONE, NodeKind
 from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of, say
 from scaleout.message import Message, messages_of
 from scaleout.network import demand
@@ -162,7 +162,8 @@ def _tasks(
         pieces = asked(job, meeting)[2]
         serialization_s = cost.serialization_s / pieces
         lasts_s = cost.latency_s + serialization_s
-        holds_s = serialization_s if pieces > 1 else lasts_s
+        early = pieces > 1 or (cost.concurrent and _is_aside(job, meeting))
+        holds_s = serialization_s if early else lasts_s
         members = meeting.family.members_of_class[meeting.group_class]
         along = meeting.family.dimensions_of_class[meeting.group_class]
         if links is not None and cost.algorithm:
@@ -187,6 +188,12 @@ def _tasks(
         issue_s if any(issue_s) else (),
     )  # fmt: skip
     return tasks, algorithms
+
+
+def _is_aside(job: Job, meeting: Meeting) -> bool:
+    """Whether a collective is on a stream of its group, so that others may be under way while its last bytes fly."""
+    number, node = locate(job, meeting.tasks[0])
+    return int(job.graphs[number].stream[node]) != 0
 
 
 class _Laid(NamedTuple):
@@ -217,7 +224,8 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
     for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
         kernels = (*graph.kernels, None)  # `NONE` is the last entry
-        for node in np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0)).tolist():
+        on_device = graph.phase != (graph.phases.index(INPUT) if INPUT in graph.phases else NONE)
+        for node in np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device).tolist():
             task = offset + node
             shared.offer_kernel(len(laid.sizes), number, kernels[graph.kernel[node]], laid.duration_s[task])
             laid.meeting_of[task] = len(laid.sizes)

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from scaleout.analysis import Breakdown, breakdown
+from scaleout.backends import with_policy
 from scaleout.clocks import settled
 from scaleout.contention import Contention, contention_of
 from scaleout.device import Device, load_device
@@ -117,6 +118,7 @@ def compare(
     contention: bool = True,
     host: str = "none",
     clocks: str = "alone",
+    policy: str | None = None,
 ) -> Comparison:
     """Simulate a workload under several schedules.
 
@@ -145,6 +147,9 @@ def compare(
         How the host issues a step, a name in `host.HOSTS`.
     clocks : str
         How kernels are clocked, a name in `clocks.CLOCKS`; it matters where the device says what it may draw.
+    policy : str, optional
+        Which of the topology's back ends reduces gradients, see `backends`. One that blocks the host leaves nothing
+        to overlap: every schedule is then the baseline.
 
     Raises
     ------
@@ -156,6 +161,7 @@ def compare(
     device = load_device(workload.device if device is None else device) if not isinstance(device, Device) else device
     topology = workload.topology if topology is None else topology
     topology = load_topology(topology) if isinstance(topology, str) else topology
+    topology = topology if policy is None else with_policy(topology, policy)
     check_ranks(topology, workload.num_ranks)
     comparison = compare_program(
         issue(time_kernels(generate(workload), device), device, host=host),
@@ -197,10 +203,12 @@ def compare_program(
     if placement != "linear":
         program = map_ranks(program, places_of(placement, topology) if isinstance(placement, str) else placement)
     outcomes: list[Outcome] = []
+    blocked = topology.library is not None and topology.library.blocks_host
     for name in dict.fromkeys(schedules):
-        shared = None if name == "baseline" else contention  # nothing is meant to run at the same time
+        scheduled = "baseline" if blocked else name
+        shared = None if scheduled == "baseline" else contention  # nothing is meant to run at the same time
         run = partial(
-            _run, schedule=name, machine=machine, topology=topology, network=network, algorithms=algorithms,
+            _run, schedule=scheduled, machine=machine, topology=topology, network=network, algorithms=algorithms,
             injection_bytes_per_s=injection_bytes_per_s, contention=shared,
         )  # fmt: skip
         result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)

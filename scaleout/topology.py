@@ -21,15 +21,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from scaleout import config, library
 from scaleout.dimension import KINDS, UNEVEN, Dimension, graph_dimension
 from scaleout.errors import ConfigError
-from scaleout.fabric import SUFFIXES, fabric_of, load_fabric
+from scaleout.fabric import SUFFIXES, load_fabric
 from scaleout.faults import LinkChange, find_link, link_bytes_per_s
+from scaleout.topology_file import join_sources, read_dimension, read_topology
 from scaleout.transport import Library, load_library
-from scaleout.units import BYTES_PER_S, BytesPerSecond, BytesPerSecondByLevel, Seconds, SecondsByLevel, parse
+from scaleout.units import BYTES_PER_S, parse
 
 __all__ = [
     "KINDS",
@@ -69,6 +69,8 @@ class Topology:
         Links that are slower than their like, or broken; see `degrade_links` and `break_links`.
     slow_ranks : tuple of (int, float)
         Ranks whose kernels take longer, and how many times as long.
+    backends : tuple of (str, Library)
+        Ways to communicate that the machine offers besides its library, by name; see `backends.with_policy`.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Topology:
     library: Library | None = None
     changes: tuple[LinkChange, ...] = ()
     slow_ranks: tuple[tuple[int, float], ...] = ()
+    backends: tuple[tuple[str, Library], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.dimensions:
@@ -189,49 +192,6 @@ def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topolo
     return replace(topology, changes=tuple(found[place] for place in sorted(found)))
 
 
-class _LinkFile(config.Config):
-    between: tuple[int | str, int | str]
-    bandwidth: BytesPerSecond | None = None
-    latency: Seconds | None = None
-
-
-class _DimensionFile(config.Config):
-    kind: str
-    size: int
-    bandwidth: BytesPerSecondByLevel = ()
-    bandwidth_per_rank: BytesPerSecond | None = None
-    bandwidth_source: str
-    latency: SecondsByLevel = ()
-    latency_source: str
-    radices: tuple[int, ...] = ()
-    oversubscription: tuple[float, ...] = ()
-    global_links: int = 0
-    levels_source: str = ""
-    link: str = ""
-    switches: tuple[str, ...] = ()
-    links: tuple[_LinkFile, ...] = ()
-    file: str = ""
-    links_source: str = ""
-    in_network_reduction: bool = False
-    in_network_reduction_source: str = ""
-
-
-class _ChangesFile(config.Config):
-    degrade: dict[str, float | str] = Field(default_factory=dict)
-    broken: tuple[str, ...] = Field(default=(), alias="break")
-    slow: dict[int, float] = Field(default_factory=dict)
-    source: str = ""
-
-
-class _TopologyFile(config.Config):
-    dimensions: list[_DimensionFile]
-    startup: Seconds = 0.0
-    startup_source: str = ""
-    library: str | None = None
-    changes: _ChangesFile = _ChangesFile()
-    source: str
-
-
 def load_topology(name_or_file: str) -> Topology:
     """Read a shipped topology by its name, or the user's by its path: YAML, GraphML or an edge list.
 
@@ -248,12 +208,16 @@ def load_topology(name_or_file: str) -> Topology:
     if path.suffix in SUFFIXES:
         source = f"{path}\ndimension 0: bandwidth: {path}; latency: {path}"
         return Topology(path.stem, (graph_dimension(load_fabric(path)),), source=source)
-    values = config.validate(_TopologyFile, config.read_yaml(path), where=str(path))
+    values = read_topology(path)
     try:
-        dimensions = tuple(_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
-        found = None if values.library is None else load_library(path.parent / values.library)
-        _check_links(dimensions, found)
-        topology = Topology(path.stem, dimensions, values.startup, _join_sources(values, found), found)
+        dimensions = tuple(read_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
+        found = None if values.library is None else load_library(Path(values.library))
+        backends = {name: load_library(Path(file)) for name, file in values.backends.items()}
+        libraries = [*([found] if found else []), *backends.values()]
+        for each in libraries:
+            _check_links(dimensions, each)
+        source = join_sources(values, libraries)
+        topology = Topology(path.stem, dimensions, values.startup, source, found, backends=tuple(backends.items()))
         topology = break_links(degrade_links(topology, values.changes.degrade), values.changes.broken)
         return slow_down(topology, values.changes.slow)
     except ConfigError as error:
@@ -290,109 +254,8 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
         )
 
 
-def _dimension(number: int, entry: _DimensionFile, path: Path) -> Dimension:
-    try:
-        found = _graph(entry, path) if entry.kind == "graph" else _even(entry)
-        return replace(found, in_network_reduction=entry.in_network_reduction)
-    except ConfigError as error:
-        raise ConfigError(f"dimensions.{number}: {error}") from None
-
-
-def _even(entry: _DimensionFile) -> Dimension:
-    """Read a dimension whose kind says what is linked to what."""
-    if entry.switches or entry.links or entry.file:
-        raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
-    if not entry.latency:
-        raise ConfigError("key 'latency' is missing; add it")
-    if entry.in_network_reduction and not entry.in_network_reduction_source:
-        raise ConfigError("key 'in_network_reduction_source' is missing; say where it is written that they can")
-    bytes_per_s, *others = _bandwidths(entry)
-    return Dimension(
-        _kind(entry),
-        entry.size,
-        bytes_per_s,
-        entry.latency[0],
-        entry.radices,
-        entry.oversubscription,
-        level_latency_s=entry.latency if len(entry.latency) > 1 else (),
-        global_links=entry.global_links,
-        level_bytes_per_s=tuple(others),
-        link=entry.link,
-    )
-
-
-def _kind(entry: _DimensionFile) -> str:
-    """Kind of a dimension; a leaf-spine network is a fat tree of two levels."""
-    if entry.kind != "leaf_spine":
-        return entry.kind
-    if len(entry.radices) != 2:
-        raise ConfigError(
-            f"a leaf_spine has radices {list(entry.radices)}; give two: ranks a leaf switch, and leaf switches"
-        )
-    return "fat_tree"
-
-
-def _bandwidths(entry: _DimensionFile) -> tuple[float, ...]:
-    if (not entry.bandwidth) == (entry.bandwidth_per_rank is None):
-        raise ConfigError("give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
-    if entry.bandwidth_per_rank is None:
-        return entry.bandwidth
-    return (entry.bandwidth_per_rank / _links_of_a_rank(entry.kind, entry.size),)
-
-
-def _graph(entry: _DimensionFile, path: Path) -> Dimension:
-    """Read the links of a graph, listed or in a file beside this one; what a link leaves out is the dimension's."""
-    if bool(entry.links) == bool(entry.file):
-        raise ConfigError("a graph needs either 'links' (between, bandwidth, latency) or 'file', with the same in it")
-    if entry.radices or entry.oversubscription or entry.global_links or entry.bandwidth_per_rank is not None:
-        raise ConfigError("a graph's links say all; leave out 'radices', 'oversubscription', 'bandwidth_per_rank'")
-    if entry.file:
-        if not entry.file.endswith(SUFFIXES):
-            raise ConfigError(f"file {entry.file!r} is neither {' nor '.join(SUFFIXES)}; convert it with networkx")
-        fabric = load_fabric(path.parent / entry.file)
-    else:
-        fabric = fabric_of(entry.size, entry.switches, [_link(link, entry) for link in entry.links])
-    if fabric.num_ranks != entry.size:
-        raise ConfigError(f"the graph in {entry.file!r} has {fabric.num_ranks} ranks, and the size is {entry.size}")
-    return graph_dimension(fabric, link=entry.link)
-
-
-def _link(link: _LinkFile, entry: _DimensionFile) -> tuple[int | str, int | str, float, float]:
-    a, b = link.between
-    values = []
-    for key in ("bandwidth", "latency"):
-        own, shared = getattr(link, key), getattr(entry, key)
-        if own is None and len(shared) != 1:
-            raise ConfigError(f"link {a}-{b} has no {key!r}; give it to the link, or one to the whole dimension")
-        values.append(shared[0] if own is None else own)
-    return a, b, values[0], values[1]
-
-
-def _check_links(dimensions: Sequence[Dimension], found: Library | None) -> None:
+def _check_links(dimensions: Sequence[Dimension], found: Library) -> None:
     for number, dimension in enumerate(dimensions):
-        if found and dimension.link not in found.links:
+        if dimension.link not in found.links:
             hint = config.nearest(dimension.link, found.links)
             raise ConfigError(f"dimensions.{number}: library {found.name!r} knows no link {dimension.link!r}; {hint}")
-
-
-def _links_of_a_rank(kind: str, size: int) -> int:
-    """Links over which a rank sends: what its total bandwidth is divided by."""
-    if kind in ("ring", "mesh") and size > 1:
-        return min(2, size - 1)
-    return size - 1 if kind == "fully_connected" and size > 1 else 1
-
-
-def _join_sources(values: _TopologyFile, found: Library | None) -> str:
-    lines = [values.source]
-    for number, entry in enumerate(values.dimensions):
-        lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
-        for what in ("levels", "links", "in_network_reduction"):
-            if source := getattr(entry, f"{what}_source"):
-                lines[-1] += f"; {what}: {source}"
-    if values.startup_source:
-        lines.append(f"startup: {values.startup_source}")
-    if found:
-        lines.append(f"{found.name}: {found.source}")
-    if values.changes.source:
-        lines.append(f"changes: {values.changes.source}")
-    return "\n".join(lines)

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from scaleout import config
 from scaleout.errors import ConfigError
+from scaleout.selection import Selection
 from scaleout.units import Bytes, BytesPerSecond, Seconds
 
 
@@ -58,11 +59,14 @@ class Terms:
         One for each kind of link; on others a message costs what the wire does.
     local_bytes_per_s : float
         At which a rank's own shard passes, which crosses no link.
+    staging_bytes_per_s : float
+        At which the whole buffer is copied into the host's memory before the first message, and back after the last.
     """
 
     startup_s: float = 0.0
     hops: tuple[Hop, ...] = ()
     local_bytes_per_s: float = math.inf
+    staging_bytes_per_s: float = math.inf
 
     def over(self, links: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return latency and efficiency on each of some links, by their kinds."""
@@ -93,6 +97,10 @@ class Protocol:
         protocol against the others.
     algorithms : tuple of str
         Algorithms that it serves, and alone with others that name them; empty if it serves those that none names.
+    backend : str
+        The way to communicate that it belongs to, where a library is made of several; see `backends`.
+    concurrent : bool
+        Whether calls may be under way side by side, so that their latencies overlap, if they are called so.
     """
 
     name: str
@@ -101,6 +109,8 @@ class Protocol:
     expects: Terms | None = None
     largest_message_bytes: float = math.inf
     algorithms: tuple[str, ...] = ()
+    backend: str = ""
+    concurrent: bool = False
 
 
 BARE = Protocol("", (), WIRES)
@@ -149,6 +159,10 @@ class Library:
         Where the numbers come from.
     appetite : Appetite, optional
         What its collectives take from a device; without it they take nothing.
+    blocks_host : bool
+        Whether a call returns to the host when it is done, so that nothing runs beside it.
+    selection : Selection, optional
+        Which back end serves an all-reduce, where a library is made of several; without it the fastest.
     """
 
     name: str
@@ -156,6 +170,8 @@ class Library:
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     source: str = ""
     appetite: Appetite | None = None
+    blocks_host: bool = False
+    selection: Selection | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)  # placements are hashed often
@@ -212,6 +228,7 @@ class _ProtocolFile(config.Config):
     startup: _Duration
     links: dict[str, _HopFile] = Field(default_factory=dict)
     local_bandwidth: _Rate | None = None
+    staging_bandwidth: _Rate | None = None
     expected: _ExpectedFile | None = None
     largest_message: Annotated[Bytes, Field(gt=0)] | None = None
     algorithms: tuple[str, ...] = ()
@@ -232,6 +249,8 @@ class _LibraryFile(config.Config):
     name: str
     source: str
     contention: _AppetiteFile | None = None
+    concurrent: bool = False
+    blocks_host: bool = False
     algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
     protocols: tuple[_ProtocolFile, ...]
 
@@ -253,10 +272,11 @@ def load_library(path: Path) -> Library:
     lines = [values.source, *contention, *(f"{protocol.name}: {protocol.source}" for protocol in values.protocols)]
     return Library(
         values.name,
-        tuple(_protocol(entry) for entry in values.protocols),
+        tuple(_protocol(entry, values.concurrent) for entry in values.protocols),
         tuple((kind, names) for kind, names in values.algorithms.items()),
         "\n".join(lines),
         _appetite(values.contention),
+        values.blocks_host,
     )
 
 
@@ -273,12 +293,13 @@ def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
     )
 
 
-def _protocol(entry: _ProtocolFile) -> Protocol:
+def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
     expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
     local = math.inf if entry.local_bandwidth is None else entry.local_bandwidth
+    staging = math.inf if entry.staging_bandwidth is None else entry.staging_bandwidth
     limit = math.inf if entry.largest_message is None else entry.largest_message
-    takes = Terms(entry.startup, _hops(entry.links), local)
-    return Protocol(entry.name, entry.collectives, takes, expected, limit, entry.algorithms)
+    takes = Terms(entry.startup, _hops(entry.links), local, staging)
+    return Protocol(entry.name, entry.collectives, takes, expected, limit, entry.algorithms, concurrent=concurrent)
 
 
 def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:

@@ -17,13 +17,13 @@ LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
     sourced power product_stages work_groups device interpolation kernel_guesses kernel_models kernel_table kernels
-    graph splice program timing host transport fabric dimension wiring faults topology what_if peers placement
-    parallelism pipelines workload
-    chakra astra pytorch collectives generators memory network operators schedule
+    graph splice program timing host selection nccl_tests transport fabric dimension wiring faults topology_file
+    topology backends what_if peers placement parallelism pipelines workload
+    chakra astra pytorch collectives generators memory network operators schedule backend_comparison
     contention shared_devices engine fold job message result simulation clocks
-    analysis pipeline_timeline efficiency study plans
-    astra_result astra_physical validation reproductions
-    measure timeline plot heat_map pipeline_plot parity_plot track_plot operator_plot report describe cli
+    analysis pipeline_timeline efficiency study buckets plans
+    astra_result astra_physical validation reproductions measure timeline plot heat_map pipeline_plot parity_plot
+    track_plot operator_plot backend_plot bucket_plot scaling_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order
 )
 
@@ -31,7 +31,17 @@ LAYERS = tuple(
 HOMES = {
     "click": ("cli",),
     "rich": ("cli",),
-    "matplotlib": ("plot", "heat_map", "pipeline_plot", "parity_plot", "track_plot", "operator_plot"),
+    "matplotlib": (
+        "plot",
+        "heat_map",
+        "pipeline_plot",
+        "parity_plot",
+        "track_plot",
+        "operator_plot",
+        "backend_plot",
+        "bucket_plot",
+        "scaling_plot",
+    ),
     "google": ("chakra",),
     "torch": ("measure",),
     "numba": ("network",),

@@ -10,6 +10,7 @@ import sys
 import click
 
 from scaleout.cli.astra import astra
+from scaleout.cli.buckets import buckets
 from scaleout.cli.collective import collective
 from scaleout.cli.list import list_names
 from scaleout.cli.operator import operator
@@ -31,7 +32,9 @@ def scaleout() -> None:
     """
 
 
-for verb in (run, search, collective, operator, trace, astra, list_names, show, validate, reproduce, track):
+for verb in (
+    run, search, collective, buckets, operator, trace, astra, list_names, show, validate, reproduce, track,
+):  # fmt: skip
     scaleout.add_command(verb)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import change_links, injection_option, json_option, link_options
+from scaleout.cli.options import change_links, injection_option, json_option, link_options, policy_option
 
 if TYPE_CHECKING:
     from scaleout.placement import Placement
@@ -29,6 +29,8 @@ DECIDED = "1KiB:1GiB"
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
 @click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
+@policy_option
+@click.option("--compare", "comparing", is_flag=True, help="Print which back end is the fastest, by size and ranks.")
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables and a heat map of all links here."
 )
@@ -43,6 +45,8 @@ def collective(
     network: str,
     injection: str | None,
     decide: bool,
+    policy: str | None,
+    comparing: bool,
     output: Path | None,
     degrade: tuple[str, ...],
     broken: tuple[str, ...],
@@ -54,14 +58,27 @@ def collective(
     All groups like the one of --group are active at the same time; an irregular group, or a message, is alone. With
     --network link the messages of all of them share the links of the topology one by one, and the busiest links are
     named. With --decide it prints what auto takes at each size, the fastest other, and where that changes: auto takes
-    the fastest, but a topology's communication library the one that it expects to be.
+    the fastest, but a topology's communication library the one that it expects to be. With --compare it prints which
+    back end of the machine, or algorithm, is the fastest on how many ranks, and with --output draws it.
     """
+    from scaleout.backends import with_policy
+    from scaleout.cli.compare import compare
     from scaleout.topology import load_topology
 
+    if comparing:
+        if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
+            raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
+        cluster = change_links(load_topology(topology), degrade, broken)
+        compare(
+            kind.replace("-", "_"), cluster, sizes=parse_sizes(sizes) if sizes else (), policy=policy, output=output,
+            as_json=as_json,
+        )  # fmt: skip
+        return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
     _check(network, algorithm, injection, decide=decide, output=output, count=len(wanted))
     kind = kind.replace("-", "_")
     cluster = change_links(load_topology(topology), degrade, broken)
+    cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
     price = functools.partial(
         PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection

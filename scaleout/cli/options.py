@@ -29,6 +29,15 @@ def injection_option(command: Command) -> Command:
     return click.option("--injection", metavar="RATE", help=meaning)(command)
 
 
+def policy_option(command: Command) -> Command:
+    """Add ``--policy``."""
+    meaning = (
+        "Who serves all-reduces: a back end of the topology, several joined by + (the fastest), fastest, a table "
+        "(FILE.yaml), or NAME=FILE,... with what nccl-tests printed of each."
+    )
+    return click.option("--policy", metavar="P", help=meaning)(command)
+
+
 def link_options(command: Command) -> Command:
     """Add ``--degrade`` and ``--break``."""
     degrade = click.option(

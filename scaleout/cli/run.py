@@ -13,6 +13,7 @@ from scaleout.cli.options import (
     json_option,
     link_options,
     parse_settings,
+    policy_option,
     set_option,
 )
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
+@policy_option
 @click.option(
     "--contention/--no-contention",
     default=True,
@@ -78,6 +80,7 @@ def run(
     algorithms: tuple[str, ...],
     network: str,
     injection: str | None,
+    policy: str | None,
     contention: bool,
     host: str,
     clocks: str,
@@ -121,12 +124,15 @@ def run(
             injection_bytes_per_s=limit,
             contention=contention,
             clocks=clocks,
+            policy=policy,
         )
     else:
         if clocks != "alone":
             raise ConfigError("--clocks is for workloads: a trace's kernels say how long they took; leave it out")
         if host != "none":
             raise ConfigError("--host is for workloads: a trace's kernels say when they ran; leave it out")
+        if policy is not None:
+            raise ConfigError("--policy is for workloads; leave it out, or give --algorithm all_reduce=NAME")
         if settings:
             raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
         program, cluster, traced_on = _load_trace(str(trace_path), topology, device)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from scaleout.collectives.step import Schedule, Step
+from scaleout.collectives.step import Exchange, Fold, FoldedExchange, Schedule, Step
 from scaleout.placement import Placement
 
 Scheduler = Callable[[Placement], Schedule]
@@ -42,18 +42,44 @@ class Algorithm:
         Kind of collective to the function from a placement of two ranks or more to the schedule.
     condition : function
         Placement to the reason why the algorithm cannot serve it, or None.
+    unconditional : tuple of str
+        Kinds for which it serves any group all the same.
     """
 
     name: str
     summary: str
     schedules: Mapping[str, Scheduler]
     condition: Callable[[Placement], str | None] = any_placement
+    unconditional: tuple[str, ...] = ()
 
     def supports(self, kind: str, placement: Placement) -> str | None:
         """Return why the algorithm cannot do a kind of collective on a group, or None if it can."""
         if kind not in self.schedules:
             return f"does {', '.join(self.schedules)}, not {kind}"
-        return self.condition(placement)
+        return None if kind in self.unconditional else self.condition(placement)
+
+
+def folded(placement: Placement, core: Callable[[int, int], tuple[Step, ...]]) -> Schedule:
+    """Carry out an all-reduce among a power of two of members, for all.
+
+    Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last.
+
+    Parameters
+    ----------
+    placement : Placement
+    core : function
+        Number of members that take part, a power of two, and how many of them stand for two, to the steps.
+    """
+    taking_part = 1 << (placement.num_ranks.bit_length() - 1)
+    extra = placement.num_ranks - taking_part
+    if not extra:
+        return Schedule(core(taking_part, 0))
+    return Schedule((Step(Fold(extra), 1.0), *core(taking_part, extra), Step(Fold(extra, back=True), 1.0)))
+
+
+def exchange(bit: int, extra: int) -> Exchange | FoldedExchange:
+    """Return the exchange by a bit, where so many members stand for two."""
+    return FoldedExchange(bit, extra) if extra else Exchange(bit)
 
 
 def then(first: Scheduler, second: Scheduler) -> Scheduler:

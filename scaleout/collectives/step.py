@@ -124,6 +124,39 @@ class Edges:
 
 
 @dataclass(frozen=True)
+class FoldedExchange:
+    """An exchange by bits among a power of two of members; the first ``extra`` of them stand for two members each.
+
+    Of members 0 and 1, 2 and 3, ... up to ``2 extra`` the even one takes part, and so do all from there on.
+    """
+
+    bit: int
+    extra: int
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        turns = np.arange(math.prod(extent.size for extent in extents) - self.extra)
+        return _messages(self._member(turns), self._member(turns ^ (1 << self.bit)))
+
+    def _member(self, turns: Places) -> Places:
+        return np.asarray(np.where(turns < self.extra, 2 * turns, turns + self.extra), np.int64)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Each odd member of the first ``2 extra`` sends to the even one before it, or gets it back."""
+
+    extra: int
+    back: bool = False
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out; the grid does not matter."""
+        del extents
+        even = 2 * np.arange(self.extra)
+        return _messages(even, even + 1) if self.back else _messages(even + 1, even)
+
+
+@dataclass(frozen=True)
 class Combined:
     """Messages of a pattern through switches that make one of those that meet.
 

@@ -1,8 +1,8 @@
 """Workload to program: the execution graphs that every rank of a job runs in one step, not yet timed."""
 
-from scaleout.generators import dlrm, step
+from scaleout.generators import convolutional, dlrm, step
 from scaleout.program import Program
-from scaleout.workload import Dlrm, Workload
+from scaleout.workload import Convolutional, Dlrm, Workload
 
 
 def generate(workload: Workload) -> Program:
@@ -13,4 +13,6 @@ def generate(workload: Workload) -> Program:
     Program
         Its kernels know their FLOPs and bytes, not their times: see `scaleout.timing.time_kernels`.
     """
+    if isinstance(workload, Convolutional):
+        return convolutional.generate(workload)
     return dlrm.generate(workload) if isinstance(workload, Dlrm) else step.generate(workload)

@@ -9,7 +9,8 @@ run at once: ``A`` and ``B`` are those of the longest, and no link takes less th
 
 Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
 the protocol's start-up, every step its latency beyond that of the wires, links carry payload at its efficiency, and a
-rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth. The library takes the
+rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth, and where messages leave from
+the host's memory the buffer is copied there and back. The library takes the
 algorithm and protocol of which it expects the least time; those take what they take.
 
 Where it matters where a group lies `auto` weighs only algorithms of few different steps, see `load.is_quick`.
@@ -34,7 +35,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.load import Load, is_quick, load_of
 from scaleout.placement import Placement, place_alone
 from scaleout.topology import Topology
-from scaleout.transport import BARE, WIRES, Protocol, Terms
+from scaleout.transport import BARE, WIRES, Library, Protocol, Terms
 
 MAX_CHUNKS = 1024
 """Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
@@ -64,6 +65,10 @@ class CollectiveCost:
         chunks of a pipelined algorithm.
     inflation : float
         Bytes that would keep bare wires busy as long, for each byte: 1 without a library.
+    backend : str
+        The way to communicate that served it, where the library is made of several.
+    concurrent : bool
+        Whether others like it may be under way beside it.
     """
 
     latency_s: float
@@ -73,6 +78,8 @@ class CollectiveCost:
     protocol: str = ""
     before_s: float = 0.0
     inflation: float = 1.0
+    backend: str = ""
+    concurrent: bool = False
 
     @property
     def time_s(self) -> float:
@@ -167,6 +174,7 @@ def _collective_cost(kind: str, size_bytes: float, placement: Placement, algorit
     if placement.library is not None:
         serving = functools.partial(placement.library.serving, kind, message_bytes=shard_bytes or size_bytes)
         offers = tuple(offer for offer in offers if offer.protocol in serving(offer.algorithm))
+        offers = _selected(offers, kind, placement.library, size_bytes, placement.num_ranks)
 
     def expected_s(offer: _Offer) -> float:
         terms = offer.protocol.expects or offer.protocol.takes
@@ -183,7 +191,19 @@ def _collective_cost(kind: str, size_bytes: float, placement: Placement, algorit
         protocol=offer.protocol.name,
         before_s=placement.startup_s + before_s,
         inflation=cost.serialization_s / bare.serialization_s,
+        backend=offer.protocol.backend,
+        concurrent=offer.protocol.concurrent,
     )
+
+
+def _selected(
+    offers: tuple[_Offer, ...], kind: str, library: Library, size_bytes: float, num_ranks: int
+) -> tuple[_Offer, ...]:
+    """Leave the offers of the back end that the library selects for an all-reduce, if it selects one of them."""
+    if library.selection is None or kind != "all_reduce":
+        return offers
+    wanted = library.selection.choose(num_ranks, size_bytes)
+    return tuple(offer for offer in offers if offer.protocol.backend == wanted) or offers
 
 
 @lru_cache(maxsize=4096)
@@ -211,6 +231,7 @@ def _on_terms(terms: Terms, profile: _Profile, size_bytes: float, shard_bytes: f
     """Cost of a profile with what its protocol's terms add to it, but for what any call costs."""
     cost = _at_size(profile, size_bytes)
     latency_s, serialization_s = cost.latency_s + terms.startup_s, shard_bytes / terms.local_bytes_per_s
+    serialization_s += 2 * size_bytes / terms.staging_bytes_per_s
     return replace(cost, latency_s=latency_s, serialization_s=cost.serialization_s + serialization_s)
 
 

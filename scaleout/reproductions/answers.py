@@ -9,11 +9,16 @@ from typing import Any
 
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
-from scaleout.reproductions import fused, t3
+from scaleout.reproductions import aluminum, fused, t3
 from scaleout.reproductions.claims import Figure
 from scaleout.reproductions.published import Published, published
 
-PAPERS: Mapping[str, tuple[Figure, ...]] = {"fused": fused.FIGURES, "t3": t3.FIGURES, "centauri": (), "aluminum": ()}
+PAPERS: Mapping[str, tuple[Figure, ...]] = {
+    "fused": fused.FIGURES,
+    "t3": t3.FIGURES,
+    "centauri": (),
+    "aluminum": aluminum.FIGURES,
+}
 """Paper to its figures that are simulated."""
 
 _NOT_YET = "not reproduced yet"

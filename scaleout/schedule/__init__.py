@@ -18,7 +18,7 @@ from scaleout.schedule.baseline import baseline
 from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.machine import Machine
 from scaleout.schedule.order import in_program_order
-from scaleout.schedule.overlap import overlap
+from scaleout.schedule.overlap import concurrent, overlap
 from scaleout.schedule.track import track
 
 Pass = Callable[[Program, Machine | None], Program]
@@ -31,7 +31,13 @@ REWRITES: dict[str, Pass] = {
 }
 """Passes that change what the graphs hold."""
 
-SCHEDULES: dict[str, Pass] = {"baseline": baseline, "overlap": overlap, "blocking-tp": blocking_tp, **REWRITES}
+SCHEDULES: dict[str, Pass] = {
+    "baseline": baseline,
+    "overlap": overlap,
+    "concurrent": concurrent,
+    "blocking-tp": blocking_tp,
+    **REWRITES,
+}
 """All passes by name."""
 
 

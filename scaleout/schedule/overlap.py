@@ -1,17 +1,20 @@
 """Overlap of independent work: collectives on streams of their own, started when their data is ready.
 
 As in PyTorch, where each process group has a stream: a collective waits only for what makes its data and for those of
-its group before it, and holds up only what needs its result. What a kernel and a collective take from each other on
-the device is not charged.
+its group before it, and holds up only what needs its result. `concurrent` gives a group several streams, so that
+collectives wait for those before them only where their back end takes one at a time. The input of the next step is read
+beside this one. What a kernel and a collective take from each other on the device is not charged here.
 """
 
 import numpy as np
 
-from scaleout.graph import ExecutionGraph, NodeKind
+from scaleout.graph import INPUT, ExecutionGraph, NodeKind
 from scaleout.program import Program
 from scaleout.schedule.machine import Machine
 
 COMPUTE_STREAM = 0
+LANES = 16
+"""Streams of a group, and thus collectives of it that are under way side by side at the most, under `concurrent`."""
 
 
 def communication_stream(group: int) -> int:
@@ -24,6 +27,17 @@ def overlap(program: Program, machine: Machine | None = None) -> Program:
     return program.map_graphs(_overlap)
 
 
-def _overlap(graph: ExecutionGraph) -> ExecutionGraph:
+def concurrent(program: Program, machine: Machine | None = None) -> Program:
+    """Move the collectives of each group to streams in turn."""
+    return program.map_graphs(lambda graph: _overlap(graph, lanes=LANES))
+
+
+def _overlap(graph: ExecutionGraph, *, lanes: int = 1) -> ExecutionGraph:
     collective = graph.kind == NodeKind.COLLECTIVE
-    return graph.with_columns(stream=np.where(collective, communication_stream(0) + graph.group, COMPUTE_STREAM))
+    num_groups = int(graph.group.max(initial=0)) + 1
+    turn = np.cumsum(collective) % lanes
+    stream = np.where(collective, communication_stream(0) + graph.group + num_groups * turn, COMPUTE_STREAM)
+    if INPUT in graph.phases:
+        host = communication_stream(num_groups * lanes)
+        stream = np.where(graph.phase == graph.phases.index(INPUT), host, stream)
+    return graph.with_columns(stream=stream)

@@ -1,6 +1,6 @@
 """Workload files: a model, its parallelism and the options of a run, validated.
 
-A workload is one of three kinds, told apart by the key `kind`. All sizes must divide exactly: what does not
+A workload is one of four kinds, told apart by the key `kind`. All sizes must divide exactly: what does not
 divide is refused with a message that says which key, and no value is ever rounded. A file may be `like` another, by
 name or file, and then holds only the keys that differ.
 """
@@ -12,14 +12,16 @@ from typing import Any
 from scaleout.config import nearest, read_yaml, validate
 from scaleout.errors import ConfigError
 from scaleout.library import find, is_path
+from scaleout.workload.convolutional import Convolutional
 from scaleout.workload.dlrm import Dlrm
 from scaleout.workload.moe import Moe
 from scaleout.workload.transformer import Transformer
 
-__all__ = ["KINDS", "Dlrm", "Moe", "Transformer", "Workload", "load_workload"]
+__all__ = ["KINDS", "Convolutional", "Dlrm", "Moe", "Transformer", "Workload", "load_workload"]
 
-Workload = Dlrm | Moe | Transformer
-KINDS: dict[str, type[Dlrm] | type[Transformer] | type[Moe]] = {
+Workload = Convolutional | Dlrm | Moe | Transformer
+KINDS: dict[str, type[Convolutional] | type[Dlrm] | type[Transformer] | type[Moe]] = {
+    "convolutional": Convolutional,
     "dlrm": Dlrm,
     "transformer": Transformer,
     "moe": Moe,

@@ -19,6 +19,7 @@ from typing import Any
 from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
+from scaleout.workload import Transformer
 
 _SIZES: Mapping[str, tuple[int, int, int]] = {
     "125m": (768, 12, 12),
@@ -96,7 +97,8 @@ def step(row: Row, machine: Machine) -> Case:
     if row.values.get("Activation CPUOffload", "False") != "False":
         raise NoModelError("activations that are offloaded to the host have no model")
     workload = workload_of(workload_values(row), row, machine)
-    tokens = workload.batch_per_replica * row.count("SeqLen (T)")  # type: ignore[union-attr]
+    assert isinstance(workload, Transformer), "MPT is a transformer"
+    tokens = workload.batch_per_replica * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
     named = replace(row, values={**row.values, "step_us": measured_us})
     return case_of(workload, named, machine, schedule="overlap", host="none")

@@ -1,0 +1,88 @@
+"""`scaleout buckets`: the best size of gradient buckets, and what others cost."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from scaleout.cli.options import json_option, parse_settings, set_option
+
+SIZES = "1MiB:4GiB"
+
+
+@click.command()
+@click.argument("workload")
+@click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
+@click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
+@set_option
+@click.option("--bytes", "sizes", default=SIZES, show_default=True, metavar="SIZE[,SIZE...]", help="Or FIRST:LAST.")
+@click.option(
+    "--algorithm",
+    "ways",
+    multiple=True,
+    default=("auto",),
+    show_default=True,
+    metavar="A",
+    help="An algorithm of all-reduce, or a policy over the topology's back ends; repeatable.",
+)
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write a table and a figure here.")
+@json_option
+def buckets(
+    workload: str,
+    topology: str | None,
+    device: str | None,
+    settings: tuple[str, ...],
+    sizes: str,
+    ways: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate WORKLOAD with gradient buckets of many sizes under overlap, and print the best.
+
+    Example: scaleout buckets llama-3-8b --set data_parallel=128 --topology dgx-h200-16 --algorithm auto
+    --algorithm ring.
+    """
+    from scaleout.buckets import best, sweep_buckets
+    from scaleout.cli.collective import parse_sizes
+    from scaleout.cli.console import print_table
+    from scaleout.units import format_bytes, format_seconds
+
+    rows = sweep_buckets(
+        workload,
+        sizes_bytes=parse_sizes(sizes),
+        ways=tuple(dict.fromkeys(ways)),
+        topology=topology,
+        device=device,
+        changes=parse_settings(settings),
+    )
+    found = best(rows)
+    summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}
+    written = []
+    if output:
+        from scaleout.bucket_plot import draw_buckets
+
+        output.mkdir(parents=True, exist_ok=True)
+        table, picture = output / "buckets.json", output / "buckets.png"
+        table.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        draw_buckets(rows, picture, title=f"{workload}: the step over the size of gradient buckets")
+        written = [(table, "every step"), (picture, "the step, and communication that is not hidden, over sizes")]
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    print_table(
+        f"{workload}: gradient buckets",
+        ("algorithm", "", "bucket", "step", "communication", "exposed"),
+        [
+            [
+                row.way,
+                "best" if row == found else "",
+                format_bytes(row.bucket_bytes),
+                *(format_seconds(time_s) for time_s in (row.step_s, row.communication_s, row.exposed_s)),
+            ]
+            for row in rows
+        ],
+        left=2,
+    )
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")

@@ -1,0 +1,154 @@
+"""Aluminum's figures: claims that are met, trends of the text, back ends compared, and buckets swept."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scaleout import cli
+from scaleout.backend_comparison import compare_backends, default_ranks
+from scaleout.backend_plot import draw_curves, draw_map
+from scaleout.buckets import best, sweep_buckets
+from scaleout.errors import ConfigError
+from scaleout.reproductions import reproduce
+from scaleout.reproductions.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
+from scaleout.scaling_plot import draw_buffers, draw_grouped, draw_speedups, draw_steps
+from scaleout.topology import load_topology
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return {(step.scaling, step.num_ranks, step.policy): step for step in sweep((NCCL, MINIMAL))}
+
+
+def test_at_least_14_of_the_17_published_numbers_are_met_and_every_miss_has_a_reason():
+    rows = reproduce(["aluminum"])
+    assert len(rows) == 17
+    assert sum(row.met for row in rows) >= 14
+    assert all(row.note for row in rows if not row.met)
+
+
+def test_trends_of_the_text(steps):
+    """Secs. II.C and VI: what grows, what shrinks, and where host-transfer begins to help."""
+    weak = [steps["weak", ranks, NCCL] for ranks in RANKS["weak"]]
+    assert [step.compute_s for step in weak] == pytest.approx([weak[0].compute_s] * len(weak))
+    ratios = [step.communication_s / step.compute_s for step in weak]
+    assert ratios == sorted(ratios)
+    epochs = [step.serial_s / step.num_ranks for step in weak]
+    assert epochs == sorted(epochs, reverse=True)  # "it remains profitable to weak scale to this scale"
+    strong = [steps["strong", ranks, NCCL] for ranks in RANKS["strong"]]
+    computing = [step.compute_s for step in strong]
+    assert all(less < more < 2 * less for more, less in itertools.pairwise(computing))  # "sublinear"
+    for step in steps.values():
+        assert step.overlapped_s <= step.serial_s  # "the runtimes improve in every case"
+        minimal = steps[step.scaling, step.num_ranks, MINIMAL]
+        if step.num_ranks < 64:  # "below that, the minimal algorithm is identical to NCCL"
+            assert minimal.communication_s == steps[step.scaling, step.num_ranks, NCCL].communication_s
+        else:
+            assert minimal.communication_s < steps[step.scaling, step.num_ranks, NCCL].communication_s
+
+
+def test_host_transfer_wins_small_messages_of_many_ranks_and_never_comes_back():
+    found = comparison()
+    limits = [found.largest_won(HOST_TRANSFER, ranks) for ranks in found.num_ranks]
+    assert limits == sorted(limits)
+    assert [limit > 0 for limit in limits] == [ranks >= 64 for ranks in found.num_ranks]
+    for row in found.best:
+        assert (np.diff(row) <= 0).all()  # NCCL is the first of the two: once it wins it goes on winning
+    table = found.table(HOST_TRANSFER, NCCL)
+    for ranks, limit in zip(found.num_ranks, limits, strict=True):
+        assert table.choose(ranks, 2 * limit + 4) == NCCL
+        assert not limit or table.choose(ranks, limit) == HOST_TRANSFER
+    assert table.choose(10**6, 4) == NCCL
+
+
+def test_any_topology_can_be_compared():
+    torus = load_topology("torus-8x16")
+    found = compare_backends(torus, sizes_bytes=(1024, 2**20))
+    assert default_ranks(torus) == found.num_ranks == (16, 32, 64, 128)
+    assert {"ring", "rabenseifner", "multiported_bucket"} <= set(found.backends)
+    assert found.times_s.shape == (len(found.backends), 4, 2)
+    assert math.isfinite(found.times_s.min(axis=0).max())
+    with pytest.raises(ConfigError, match="has no back end 'smoke'"):
+        compare_backends(load_topology("sierra-8"), names=("smoke",))
+
+
+def test_the_best_bucket_is_found_between_latency_and_the_tail():
+    """One reduction a buffer pays up to 510 steps of a ring for each, and one for all is hidden by nothing."""
+    sizes = (1, 2**28, 2**35)
+    rows = sweep_buckets(
+        "llama-3-8b", sizes_bytes=sizes, ways=("auto", "ring"), topology="dgx-h200-32", changes={"data_parallel": 256}
+    )
+    assert best(rows).bucket_bytes == 2**28
+    for way in ("auto", "ring"):
+        small, between, whole = (row for row in rows if row.way == way)
+        assert small.communication_s > between.communication_s > whole.communication_s
+        assert between.exposed_s < min(small.step_s, whole.exposed_s)
+        assert between.step_s < min(small.step_s, whole.step_s)
+        assert whole.exposed_s == pytest.approx(whole.communication_s)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["buckets", "llama-3-8b", "--set", "data_parallel=1"], "set data_parallel above 1"),
+        (["buckets", "llama-3-8b", "--set", "gradient_bucket=1MiB"], "leave it out, and give the sizes"),
+        (["buckets", "llama-3-8b", "--algorithm", "rings"], "no algorithm of all_reduce is called 'rings'; did you"),
+        (["run", "resnet-50", "--policy", "rings"], "topology 'sierra-64' has no back end 'rings'"),
+        (["run", "--trace", "x", "--policy", "nccl_ring"], "--policy is for workloads"),
+        (["run", "resnet-50", "--set", "data_parallel=512"], "global_batch 256 is smaller than data_parallel 512"),
+        (["collective", "all_to_all", "--topology", "sierra-8", "--compare"], "--compare is for all_reduce"),
+        (
+            ["collective", "all_reduce", "--topology", "sierra-8", "--compare", "--decide"],
+            "--compare goes with --bytes, --policy, --output and --json alone",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(command, message, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["scaleout", *command])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_commands_write_what_they_say(tmp_path):
+    runner = CliRunner()
+    compared = [
+        "collective",
+        "all_reduce",
+        "--topology",
+        "sierra-64",
+        "--compare",
+        "--policy",
+        "nccl_ring+host_transfer",
+    ]
+    ran = runner.invoke(
+        cli.scaleout, [*compared, "--bytes", "4:1MiB", "--output", str(tmp_path)], catch_exceptions=False
+    )
+    assert ran.exit_code == 0
+    assert "host_transfer     64" in ran.stdout
+    rows = json.loads((tmp_path / "backends.json").read_text())["results"]
+    assert {(row["ranks"], row["bytes"]): row["best"] for row in rows}[64, 4] == "host_transfer"
+    assert (tmp_path / "backends-map.png").stat().st_size > 5000
+    swept = ["buckets", "resnet-50", "--bytes", "1B,1MiB", "--output", str(tmp_path), "--json"]
+    ran = runner.invoke(cli.scaleout, swept, catch_exceptions=False)
+    summary = json.loads(ran.stdout)
+    assert summary["best"]["bucket_bytes"] == 2**20
+    assert (tmp_path / "buckets.png").stat().st_size > 5000
+
+
+def test_figures_are_drawn(tmp_path, steps):
+    panels = {"ms": {ranks: (1.0, float(ranks)) for ranks in (8, 16)}}
+    draw_steps(panels, tmp_path / "steps.png", title="t", notes={"ms": {8: "1x"}})
+    draw_speedups(panels, tmp_path / "speedups.png", title="t", names=("a", "b"), published={"ms": {16: 4.0}})
+    draw_buffers({"a": [4, 8, 1024], "b": [4]}, tmp_path / "buffers.png", title="t")
+    bars = {"s": {"a": {8: 1.0, 16: 2.0}, "b": {8: 2.0, 16: 3.0}}}
+    draw_grouped(bars, tmp_path / "grouped.png", title="t", published={"s": {("b", 16): 2.5}}, logarithmic=("s",))
+    found = compare_backends(load_topology("sierra-16"), sizes_bytes=(4, 2**20))
+    draw_map(found, tmp_path / "map.png", title="t", published={8: 4})
+    draw_curves(found, tmp_path / "curves.png", title="t", notes={8: "x"})
+    assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
