@@ -56,8 +56,7 @@ def test_fused_is_no_faster_than_its_tasks_or_the_wire(recipe):
 
 @given(recipes())
 def test_aware_order_is_never_later_in_its_last_remote_send(recipe):
-    """Without calls, which delay those that make them: the same tasks end at the same times, in another order."""
-    recipe = replace(recipe, call_s=0.0)
+    """Whatever calls cost: they are as many in either order."""
     last = {order: max(rank.last_sent_s for rank in run(recipe, order).ranks) for order in ORDERS}
     assert last["aware"] <= last["oblivious"] * (1 + 1e-12)
 
@@ -334,7 +333,16 @@ def test_operator_prints_times_and_json_a_timeline(scaleout):
     settings = ("--set", "batch=256", "--set", "tables=16", "--set", "slice_size=16")
     code, out, _ = scaleout("operator", "embedding_all_to_all", *settings)
     assert code == 0
-    for words in ("bulk-synchronous", "communication-aware", "oblivious", "split into", "ideal", "skew"):
+    for words in (
+        "bulk-synchronous",
+        "timeline",
+        "last slice sent",
+        "communication-aware",
+        "oblivious",
+        "split into",
+        "ideal",
+        "skew",
+    ):
         assert words in out
     code, out, _ = scaleout("operator", "embedding_all_to_all", *settings, "--json")
     found = json.loads(out)

@@ -15,6 +15,10 @@ _SAMPLES = 64
 """Slices of a rank's timeline that are printed as JSON, evenly spread."""
 
 
+_RANKS = 8
+"""Ranks whose timelines are printed."""
+
+
 @click.command()
 @click.argument("name")
 @click.option("--device", default="h200", show_default=True, metavar="D", help="Name or file of the device.")
@@ -115,6 +119,20 @@ def _print(found: "Evaluation", title: str) -> None:
     ):
         rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
     print_table(title, ("", "time", "speedup"), rows)
+    print_table(
+        "timeline",
+        ("order", "rank", "last slice sent", "all tasks done", "all slices there", "done"),
+        [
+            [
+                order,
+                "all" if len(run.ranks) == 1 else str(rank.rank),
+                *map(format_seconds, (rank.last_sent_s, float(rank.execution.free_s.max()), rank.there_s, rank.done_s)),
+            ]
+            for order, run in found.runs.items()
+            for rank in run.ranks[:_RANKS]
+        ],
+        left=2,
+    )
     keys = ("logical_work_groups", "work_groups", "slices", "sent_bytes", "skew_oblivious")
     print_facts({key: plain[key] for key in keys})
 

@@ -107,14 +107,17 @@ class RankTimeline:
     execution : Execution
     arrival_s : ndarray, shape (S,)
         When each slice is where it belongs: at its destination, or complete if it stays.
+    there_s : float
+        When the last slice of another rank has come.
     done_s : float
-        When the rank has all that it is to have.
+        When the rank has all that it is to have, launch and flags included.
     """
 
     rank: int
     shards: tuple[int, ...]
     execution: Execution
     arrival_s: Floats
+    there_s: float
     done_s: float
 
     @property
@@ -182,9 +185,13 @@ def _produce(recipe: Recipe, order: str) -> Run:
         _take_in(recipe, arrival, of)
     timelines = []
     for rank in shown:
-        come = [arrival[sender][of[sender] == rank] for sender in shown] if len(shown) > 1 else [arrival[rank]]
-        phase_s = max(float(runs[rank].free_s.max()), *(float(slices.max()) for slices in come))
-        timelines.append(RankTimeline(rank, shards[rank], runs[rank], arrival[rank], phase_s))
+        if len(shown) > 1:
+            come = [arrival[sender][of[sender] == rank] for sender in shown if sender != rank]
+        else:
+            come = [arrival[rank][of[rank] != rank]]  # as many come as leave, at the same times
+        there_s = max(float(slices.max()) for slices in come)
+        phase_s = max(float(runs[rank].free_s.max()), there_s)
+        timelines.append(RankTimeline(rank, shards[rank], runs[rank], arrival[rank], there_s, phase_s))
     return Run(
         order,
         tuple(replace(each, done_s=done_s) for each, done_s in zip(timelines, _ends(recipe, timelines), strict=True)),
@@ -242,7 +249,7 @@ def _consume(recipe: Recipe, order: str) -> Run:
         release_s = np.repeat(arrival_s, work.slice_tasks)
         execution = execute(work, np.zeros(work.slices, bool), release_s=release_s)
         done_s = recipe.launch_s + recipe.flag_s + float(execution.free_s.max())
-        timelines.append(RankTimeline(rank, shards, execution, arrival_s, done_s))
+        timelines.append(RankTimeline(rank, shards, execution, arrival_s, float(arrival_s.max()), done_s))
     return Run(order, tuple(timelines))
 
 
