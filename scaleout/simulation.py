@@ -172,7 +172,7 @@ def _tasks(
             along = ()
         for task in meeting.tasks:
             meeting_of[task] = index
-            algorithms[task] = cost.algorithm
+            algorithms[task] = cost.served_by
             duration_s[task], occupancy_s[task] = lasts_s, holds_s
         sizes.append(len(members))
         wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))

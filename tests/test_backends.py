@@ -206,6 +206,14 @@ def test_what_blocks_the_host_runs_beside_nothing():
         assert outcome.makespan_s == pytest.approx(parts.compute_s + parts.communication_s)
 
 
+def test_a_run_says_which_back_end_served_each_reduction():
+    (outcome,) = compare("resnet-50", policy="nccl_ring+host_transfer", schedules=("overlap",)).outcomes
+    line = outcome.result.timelines[0]
+    reduced = {int(size): name for size, name in zip(line.graph.bytes, line.algorithm, strict=True) if name}
+    assert reduced[256] == "host_transfer: recursive_doubling"
+    assert reduced[4 * 512 * 512 * 9] == "nccl_ring: ring"
+
+
 def test_host_transfers_overlap_their_latencies_and_nccl_takes_one_at_a_time():
     def makespans(policy):
         comparison = compare("resnet-50", policy=policy, schedules=("overlap", "concurrent"))

@@ -82,6 +82,11 @@ class CollectiveCost:
     concurrent: bool = False
 
     @property
+    def served_by(self) -> str:
+        """The algorithm, and before it the back end where a policy chose one."""
+        return f"{self.backend}: {self.algorithm}" if self.backend else self.algorithm
+
+    @property
     def time_s(self) -> float:
         """Latency and serialization together."""
         return self.latency_s + self.serialization_s
