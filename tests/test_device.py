@@ -52,7 +52,7 @@ def test_shipped_devices_load_with_their_sources(name):
     device = load_device(name)
     assert device.name == name
     assert device.sources["memory_bandwidth"]
-    assert device.sources["peak_flops.fp32"]
+    assert any(key.startswith("peak_flops.") for key in device.sources)
     assert pickle.loads(pickle.dumps(device)) == device
     assert hash(device) == hash(load_device(name))
 

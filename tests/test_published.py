@@ -6,6 +6,7 @@ import pytest
 
 from scaleout.errors import ConfigError
 from scaleout.validation import compare_files
+from scaleout.validation.published import maxtext
 
 MPT = {
     "Model": "3b", "SeqLen (T)": 512, "# GPUs": 8, "GPU": "a100_80gb", "MicroBatchSize": 40, "GradAccum": 6,
@@ -35,8 +36,11 @@ ROWS = {
         {"Quantization": "None (bfloat16)", "Vanilla TP tokens/sec": 4378, "Async TP tokens/sec": 4809.4,
          "_table": BOTH},
     ],
+    "maxtext_tpu_v4": [{"Hardware": "2x v4-128", "TFLOP/sec/chip": 152, "_model": "22B model"}],
+    "maxtext_tpu_v5e": [{"Hardware": "4x v5e-256", "32B TFLOP/sec/chip": 126, "128B TFLOP/sec/chip": 108}],
 }  # fmt: skip
-"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking, and pytorch/torchtitan, benchmarks."""
+"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking, pytorch/torchtitan, benchmarks, and
+AI-Hypercomputer/maxtext, configs/v4 and v5e."""
 
 
 def compared(folder, table, rows):
@@ -77,3 +81,18 @@ def test_a_row_that_cannot_be_is_refused(change, message, tmp_path):
 def test_offloaded_activations_have_no_model(tmp_path):
     (row,) = compared(tmp_path, "llm_foundry_mpt", [{**MPT, "Activation CPUOffload": "True"}]).rows
     assert "offloaded" in row.reason
+
+
+def test_parameters_of_maxtext_models_are_those_they_are_named_by():
+    """FLOPs of a token are 6 a parameter, and those of causal attention: 6 x 64 layers x 64 heads x 256 x 2048."""
+    models = maxtext.MODELS
+    assert models["128B"].flops_per_token == pytest.approx(6 * 128.8e9 + 6 * 64 * 64 * 256 * 2048, rel=0.01)
+    for name, model in models.items():
+        attention = 6 * model.layers * model.heads * 256 * 2048
+        assert (model.flops_per_token - attention) / 6e9 == pytest.approx(float(name[:-1]), rel=0.03)
+
+
+def test_slices_that_nobody_knows_have_no_model(tmp_path):
+    values = {"Hardware": "2x v9-8", "TFLOP/sec/chip": 1, "_model": "22B model"}
+    (row,) = compared(tmp_path, "maxtext_tpu_v4", [values]).rows
+    assert "no slices are known" in row.reason

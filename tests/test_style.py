@@ -132,3 +132,13 @@ def test_context_in_steps_merges_what_each_rank_of_keys_gives():
     assert (found["attention_fwd"], found["merge_partials_fwd"], found["merge_partials_bwd"]) == (
         4 * LAYERS, 3 * LAYERS, 3 * LAYERS,
     )  # fmt: skip
+
+
+def test_copies_of_shards_are_summed_once_after_backward():
+    given = {"data_parallel": 8, "zero": 3, "shard_ranks": 4, "gradient_dtype": "fp32"}
+    sizes = []
+    for late in (False, True):
+        (graph,) = generate(workload(**given, copies_at_end=late)).graphs
+        sizes.append([int(graph.bytes[node]) for node, name in enumerate(graph.names) if "all_reduce" in name])
+    assert [len(found) for found in sizes] == [LAYERS + 2, 1]  # one a layer, of the embedding and of the head
+    assert sum(sizes[0]) == sum(sizes[1])

@@ -98,6 +98,7 @@ class Stage:
                 copied=dtype if workload.copied_buckets else "",
                 copies=dtype if workload.layout_copies else "",
                 flat=flat_gradients(workload),
+                copies_at_end=workload.copies_at_end,
             )
         self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
         output = forward(self.tape, self.rank, self.layers, first=self.first, last=self.last)

@@ -238,8 +238,15 @@ class Finish:
         return self.graph.build()
 
     def _share(self) -> None:
-        """Sum gradients of parameters that other ranks of the tensor or pipeline axis hold as well."""
+        """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
         workload = self.workload
+        for number in range(len(self.stages[0].buckets)) if workload.copies_at_end else ():
+            sharing = self.stages[0].buckets[number].sharing
+            shard = sum(
+                -(-stage.parameters.get(stage.buckets[number].name, 0) // sharing.degree) for stage in self.stages
+            )
+            if sharing.num_copies > 1 and shard:
+                self._all_reduce(shard * workload.gradient_bytes, sharing.copies, "copies_of_shards_all_reduce")
         if workload.sequence_parallel and workload.tensor_parallel > 1:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
             norms = sum(2 * len(stage.layers) + stage.last for stage in self.stages)

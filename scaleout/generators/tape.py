@@ -109,6 +109,8 @@ class Gradients:
         Data type of the gradients, if they are copied into the buffers that are reduced; empty if not.
     flat : tuple of str
         Kernels, with their data types, that turn sharded gradients into one flat tensor that is ready to be reduced.
+    copies_at_end : bool
+        Whether shards are summed over their copies at the end of the step, and not here.
     """
 
     bucket_bytes: float
@@ -120,6 +122,7 @@ class Gradients:
     final: list[int] = field(default_factory=list)
     copies: str = ""
     flat: tuple[tuple[str, str], ...] = ()
+    copies_at_end: bool = False
 
     def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
@@ -157,7 +160,7 @@ class Gradients:
         steps = []
         if sharing.degree > 1:
             steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
-        if sharing.num_copies > 1:
+        if sharing.num_copies > 1 and not self.copies_at_end:
             steps.append(("all_reduce", -(-size_bytes // sharing.degree), sharing.copies))
         copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
         reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)

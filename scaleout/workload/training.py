@@ -52,6 +52,9 @@ class Training(Parallel):
     shard_ranks: Count | None = Field(
         default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
     )
+    copies_at_end: bool = Field(
+        default=False, description="shard_ranks: gradients of shards are summed over their copies once, after backward"
+    )
     reshard_after_forward: bool = Field(default=True, description="zero 3: gather parameters again for backward")
     gather_dtype: Literal["fp8_e4m3"] | None = Field(
         default=None, description="zero 3: in which the parameters of layers are gathered; the model's if unset"

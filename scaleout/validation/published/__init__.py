@@ -5,9 +5,15 @@
 
 from collections.abc import Mapping
 
-from scaleout.validation.published import llm_foundry, megatron, nccl, torchtitan
+from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, torchtitan
 from scaleout.validation.published.table import Table
 
-TABLES: Mapping[str, Table] = {**nccl.TABLES, **megatron.TABLES, **llm_foundry.TABLES, **torchtitan.TABLES}
+TABLES: Mapping[str, Table] = {
+    **nccl.TABLES,
+    **megatron.TABLES,
+    **llm_foundry.TABLES,
+    **torchtitan.TABLES,
+    **maxtext.TABLES,
+}
 
 __all__ = ["TABLES", "Table"]

@@ -1,0 +1,129 @@
+"""Published throughput of decoders under MaxText on TPU v4 and v5e: slices of a torus, and several over a network.
+
+A row gives TFLOP/s a chip, of ``6 P + 6 L h d s`` FLOPs a token: with P parameters, the table of the embedding among
+them, and causal attention of L layers and h heads of d channels over s tokens. So a step takes ``tokens a chip x FLOPs
+a token / rate`` seconds. Parameters are sharded over the chips of a slice (the largest model: over 16, cut over 16 by
+tensor parallelism), slices are replicas. Layers are scanned, computed again in backward but for what nothing reads, and
+fused by the compiler; what slices share is summed up after backward, as the gradients of all layers are one array.
+
+Symbols: as above. Source: github.com/AI-Hypercomputer/maxtext at 76bd53b0f (2023-12-15, the tables' first version):
+configs/v4, configs/v5e, configs/base.yml, train.py (calculate_training_tflops).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
+from scaleout.validation.published.table import Table
+from scaleout.validation.rows import Row
+
+_SEQUENCE, _VOCABULARY, _HEAD = 2048, 32768, 256
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Sizes of a model, sequences a chip, and ranks of its tensor axis."""
+
+    hidden: int
+    heads: int
+    ffn: int
+    layers: int
+    batch: int
+    tensor: int = 1
+
+    @property
+    def flops_per_token(self) -> float:
+        """As MaxText counts them."""
+        layer = 4 * self.hidden * self.heads * _HEAD + 2 * self.hidden * self.ffn
+        parameters = self.layers * layer + _VOCABULARY * self.hidden
+        return 6.0 * parameters + 6.0 * self.layers * self.heads * _HEAD * _SEQUENCE
+
+
+MODELS: Mapping[str, _Model] = {
+    "22B": _Model(6144, 24, 24576, 48, batch=16),
+    "52B": _Model(12288, 32, 49152, 32, batch=10),
+    "16B": _Model(5120, 32, 32768, 32, batch=6),
+    "32B": _Model(10240, 32, 32768, 32, batch=4),
+    "64B": _Model(10240, 32, 32768, 64, batch=2),
+    "128B": _Model(10240, 64, 65536, 64, batch=1, tensor=16),
+}
+_CHIPS: Mapping[str, tuple[str, int]] = {
+    "v4-128": ("tpu-v4", 64),
+    "v4-384": ("tpu-v4", 192),
+    "v5e-256": ("tpu-v5e", 256),
+}
+"""Slice to its device and chips; names of v4 count cores."""
+
+
+def _slices(row: Row) -> tuple[int, str]:
+    found = re.fullmatch(r"(\d+)x (\S+)", str(row.values.get("Hardware", "")))
+    if found is None or found.group(2) not in _CHIPS:
+        raise NoModelError(f"no slices are known of {row.values.get('Hardware')!r}")
+    return int(found.group(1)), found.group(2)
+
+
+def machine_of(row: Row) -> tuple[str, str]:
+    """Return device and topology of a row."""
+    _, name = _slices(row)
+    return _CHIPS[name][0], f"tpu-{name}"
+
+
+def split(row: Row) -> list[Row]:
+    """Return a row for each model of a row."""
+    rates = {key.removesuffix("TFLOP/sec/chip").strip(): key for key in row.values if key.endswith("TFLOP/sec/chip")}
+    own = str(row.values.get("_model", "")).removesuffix(" model")
+    return [
+        replace(
+            row,
+            id=f"{row.id}:{model or own}",
+            values={**row.values, "name": f"{model or own} {row.values.get('Hardware')}", "size": model or own,
+                    "rate": key},
+        )
+        for model, key in rates.items()
+    ] or [row]  # fmt: skip
+
+
+def workload_values(model: _Model, slices: int, chips: int) -> dict[str, Any]:
+    """Return the keys of the workload of a model on some slices."""
+    return {
+        "kind": "transformer",
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "head_size": _HEAD,
+        "ffn": model.ffn,
+        "layers": model.layers,
+        "norm": "rms_norm",
+        "rotary": True,
+        "vocabulary": _VOCABULARY,
+        "tied_embedding": True,
+        "sequence": _SEQUENCE,
+        "batch_per_replica": model.batch * model.tensor,
+        "tensor_parallel": model.tensor,
+        "sequence_parallel": model.tensor > 1,
+        "data_parallel": slices * chips // model.tensor,
+        "zero": 3,
+        "shard_ranks": chips // model.tensor,
+        "copies_at_end": slices > 1,
+        "gradient_dtype": "fp32",
+        "recompute": "full",
+        "stop_recompute_early": True,
+        "compiled": True,
+        "loss": "fused",
+        "clip_gradients": True,
+    }
+
+
+def step(row: Row, machine: Machine) -> Case:
+    """A step of one model."""
+    model = MODELS[row.word("size", tuple(MODELS))]
+    slices, name = _slices(row)
+    workload = workload_of(workload_values(model, slices, _CHIPS[name][1]), row, machine)
+    flops = model.batch * _SEQUENCE * model.flops_per_token
+    measured_us = flops / (row.number(str(row.values["rate"])) * 1e12) * 1e6
+    named = replace(row, values={**row.values, "step_us": measured_us})
+    return case_of(workload, named, machine, schedule="overlap+async-tp", host="none")
+
+
+TABLES = {table: Table("MaxText", step, machine_of, split) for table in ("maxtext_tpu_v4", "maxtext_tpu_v5e")}
