@@ -27,6 +27,8 @@ from scaleout.shared_devices import SharedDevices
 from scaleout.validation.case import Case, Machine, NoModelError
 from scaleout.validation.rows import Row
 
+PARTS = ("compute", "collective")
+"""What a row has times of."""
 _ROUNDS = 12
 """Calls of the longer of the two in a loop."""
 
@@ -35,21 +37,19 @@ _FORMS = ("gemm_M_N_K", "elementwise_add_SIZE", "embedding_bag_TABLESxBATCHxPOOL
 
 def split(row: Row) -> list[Row]:
     """Give the kernel and the collective of a row a row of their own each."""
-    return [
-        replace(row, id=f"{row.id}:{part}", values={**row.values, "part": part}) for part in ("compute", "collective")
-    ]
+    return [replace(row, id=f"{row.id}:{part}", values={**row.values, "part": part}) for part in PARTS]
 
 
 def beside(row: Row, machine: Machine) -> Case:
     """A call's time while the other one is made over and over."""
-    part = row.word("part", ("compute", "collective"))
+    part = row.word("part", PARTS)
     contention = contention_of(machine.device, machine.topology)
     if contention is None:
         raise NoModelError(
             f"the library of topology {machine.topology.name!r} does not say what it takes from a device"
         )
     calls = _kernels(str(row.values.get("compute", "")))
-    alone_s = {key: row.number(f"{key}_alone_us") * 1e-6 for key in ("compute", "collective")}
+    alone_s = {key: row.number(f"{key}_alone_us") * 1e-6 for key in PARTS}
     channels = _channels(row, contention)
 
     def predict_s() -> float:

@@ -7,6 +7,7 @@ A row that a family knows but that lacks a key, or holds a value that cannot be,
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
     return case
 
 
+def _is_part(part: str, row: Row) -> bool:
+    return row.name == "contention" and row.values.get("part") == part
+
+
 def _of_operations(family: operations.Family) -> Callable[[Row], bool]:
     def knows(row: Row) -> bool:
         found = operations.OPERATIONS.get(str(row.values.get("op")))
@@ -93,6 +98,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("chunked overlap", _named("gemm_then_collective"), direct.chunked),
     Family("async TP", lambda row: row.name == "all_gather_then_matmul", direct.gather_then_product),
     Family("async TP", _named("async_tp"), async_tp.fused),
+    *(Family(f"contention, {part}", partial(_is_part, part), beside.beside) for part in beside.PARTS),
     Family("contention", lambda row: row.name == "contention", beside.beside, split=beside.split),
     Family("collectives", lambda row: "collective" in row.values, alone.collective),
 )
