@@ -9,7 +9,9 @@ from click.testing import CliRunner
 
 from scaleout.cli import scaleout
 from scaleout.errors import ConfigError
-from scaleout.reproductions import PAPERS, Published, answers, page, published, reproduce
+from scaleout.operators import plan_operator
+from scaleout.operators.fused import run
+from scaleout.reproductions import PAPERS, Published, answers, fused, page, published, reproduce
 from scaleout.reproductions.claims import Figure
 
 TARGETS = Path(__file__).parents[2] / "shared" / "targets" / "published.csv"
@@ -88,3 +90,36 @@ def test_the_command(tmp_path):
     assert row["published"] == 21
     assert row["met"] == (abs(row["simulated"] - 21) <= 5)
     assert "F15-mean" in (tmp_path / "reproductions.md").read_text(encoding="utf-8")
+
+
+# ---- Trends of the fused paper's figures that no number stands for
+
+
+def test_zero_copy_beats_pooling_alone_at_larger_batches():
+    """Sec. IV.B: for larger batches the fused operator outperforms even the baseline's embedding bag."""
+    keys = {"batch": 2048, "tables": 64, "baseline_kernels": "per_table"}
+    found = plan_operator("embedding_all_to_all", keys, fused.machine(fused.SCALE_UP))
+    assert run(found.recipes["aware"], "aware").time_s < found.baseline_s["kernel"]
+
+
+def test_small_batches_gain_more_than_the_whole_all_to_all():
+    """Sec. IV.C: at a batch of 256 the benefit is more than fully overlapping communication could give."""
+    keys = {"batch": 256, "tables": 64, "baseline_kernels": "per_table"}
+    found = plan_operator("embedding_all_to_all", keys, fused.machine(fused.SCALE_OUT))
+    baseline_s = sum(found.baseline_s.values())
+    assert run(found.recipes["aware"], "aware").time_s < baseline_s - found.baseline_s["collective"]
+
+
+def test_time_falls_with_occupancy_up_to_three_quarters_and_rises_beyond():
+    """Fig. 13."""
+    times = list(fused.occupancies().values())
+    assert times[:5] == sorted(times[:5], reverse=True)
+    assert times[5] > times[4]
+
+
+def test_node_1_is_the_late_one_in_oblivious_order():
+    """Fig. 14: it waits for what node 0 makes last."""
+    for each in fused.skews()[:4]:
+        first, second = each.done_s["oblivious"]
+        assert first < second
+        assert max(each.done_s["aware"]) < second
