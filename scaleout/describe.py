@@ -160,6 +160,8 @@ def device(name_or_file: str) -> dict[str, Any]:
         facts["kernel_times"] = f"roofline, with the efficiency that the nearest kernel reached on {lender}{calibrated}"
         facts["calibration"] = dict(found.calibration)
         return facts
+    if found.calibration:
+        facts["calibration"] = dict(found.calibration)
     facts["leave_one_out_error"] = [
         {
             "operation": row.op,

@@ -52,7 +52,13 @@ class DeviceFile(Config):
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
     calibration: dict[str, Sourced[float]] = Field(
-        default_factory=dict, description="class of kernels, or one operation, to its efficiency over the lender's"
+        default_factory=dict,
+        description="class of kernels, or one operation, to its efficiency in a step over the lender's, or over its "
+        "own where it was measured alone",
+    )
+    host_from: Text | None = None
+    host_ratio: Sourced[float] | None = Field(
+        default=None, description="what a call costs the host over what it costs that of host_from"
     )
     host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
     launch_gap: Sourced[Seconds] | None = None
@@ -79,6 +85,13 @@ class DeviceFile(Config):
                 raise ValueError(f"unknown class of kernels {name!r}; {nearest(name, known)}")
             if not (ratio.value > 0 and math.isfinite(ratio.value)):
                 raise ValueError(f"the efficiency of {name} over the lender's is {ratio.value}; give one above zero")
+        return value
+
+    @field_validator("host_ratio")
+    @classmethod
+    def _ratio(cls, value: Sourced[float] | None) -> Sourced[float] | None:
+        if value is not None and not (value.value > 0 and math.isfinite(value.value)):
+            raise ValueError(f"the host takes {value.value} times as long; give a ratio above zero")
         return value
 
     @field_validator("memory_bandwidth")
@@ -115,9 +128,11 @@ class Device:
         Measured kernel times, earliest first; empty for a device known from its data sheet only. Families of operations
         that none of them has are borrowed, if `efficiency_from` names another device.
     efficiency_from : str
-        The device whose measured kernels lend their efficiency where this one has none; itself if it has some.
+        The device whose measured kernels lend their efficiency where this one has none of their family; itself if it
+        borrows none.
     calibration : mapping
-        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency over that of the lender's.
+        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the lender's, or over
+        its own where it was measured alone.
     host_launch_s : mapping
         A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
     launch_gap_s : float
@@ -199,7 +214,7 @@ def load_device(name_or_path: str | Path) -> Device:
     if files and given.calibration and given.efficiency_from in (None, path.stem):
         raise ConfigError(
             f"{path}: calibration: kernels were measured on the device, which borrows no efficiency to correct; "
-            f"leave it out"
+            f"leave it out, or name a lender of the others in efficiency_from"
         )
     return Device(
         name=path.stem,
@@ -215,13 +230,25 @@ def load_device(name_or_path: str | Path) -> Device:
         kernel_files=files,
         efficiency_from=given.efficiency_from or path.stem,
         calibration=_values(given.calibration),
-        host_launch_s=_values(given.host_launch),
+        host_launch_s=_borrowed_host(given, path) | dict(_values(given.host_launch)),
         launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
         power=power(given.power) if given.power else None,
         stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth.value) if given.stages else None,
         work_groups=work_groups(given.work_groups) if given.work_groups else None,
         sources=_sources(given),
     )
+
+
+def _borrowed_host(given: DeviceFile, path: Path) -> dict[str, float]:
+    """Return the costs of the calls of another device's host, times what this one takes over it."""
+    if (given.host_from is None) != (given.host_ratio is None):
+        raise ConfigError(f"{path}: host_from and host_ratio belong together; give both or neither")
+    if given.host_from is None or given.host_ratio is None:
+        return {}
+    lent_s = load_device(given.host_from).host_launch_s
+    if not lent_s:
+        raise ConfigError(f"{path}: host_from: {given.host_from!r} has no host_launch; name a device that has")
+    return {call: given.host_ratio.value * seconds for call, seconds in lent_s.items()}
 
 
 def _values(numbers: Mapping[str, Sourced[float]]) -> Mapping[str, float]:

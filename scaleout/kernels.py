@@ -3,8 +3,9 @@
 A kernel that was measured takes its measured time. One between measured shapes is interpolated: the logarithm of time
 over a physical guess (`kernel_models`) is a smooth surface over the logarithm of the sizes (`interpolation`). One
 further off, or on a device without measurements, takes the shortest time of its operation, and beside that its
-roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided by the efficiency that the nearest measured kernel reaches,
-times what the device's `calibration` says of such kernels.
+roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided by the efficiency that the nearest measured kernel reaches.
+A device with few measured kernels may name another one that lends those families of which it has none. Where a device
+states a `calibration`, all kernels of that class are as many times as efficient.
 No kernel is faster than the shortest measured one of its operation: small ones wait for their launch.
 
 An efficiency is that of the time beyond the shortest, and at most 1. Measured times may beat the roofline all the
@@ -89,7 +90,7 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
     for index, kernel in enumerate(kernels):
         known = own.exact(kernel)
         if known is not None:
-            seconds[index] = known
+            seconds[index] = known / device.calibrated(kernel.op)
         else:
             _require_work(kernel)
             open_.setdefault((kernel.op, kernel.dtype), []).append(index)
@@ -102,7 +103,7 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
             calls = calls._replace(launches=measured.launches, warm=warm)
             inside = _inside(measured, calls)
         if inside.any():
-            found[inside] = _interpolated(device, _select(calls, inside))
+            found[inside] = _interpolated(device, _select(calls, inside)) / device.calibrated(op)
         if not inside.all():
             found[~inside] = _scaled_roofline(device, _select(calls, ~inside))
         seconds[indices] = found
@@ -264,7 +265,7 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
     above_s = np.concatenate([seconds for _, seconds in series]) - floor_s
     efficiency = np.minimum(1.0, bound / np.maximum(above_s, bound))
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
-    lent = [1.0 if lender is device else device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
+    lent = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
     ratio = np.repeat(lent, [len(seconds) for _, seconds in series])
     if lender is not device and not np.any(calls.flops > 0):
         efficiency = _without_waiting_for_sms(efficiency, lender, device)

@@ -25,6 +25,21 @@ def gemm_bytes(s: Sizes, i: int) -> int:
     return (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]) * i
 
 
+def grouped_gemm_flops(s: Sizes) -> int:
+    """Return the FLOPs of a product for each group."""
+    return s["groups"] * gemm_flops(s)
+
+
+def grouped_gemm_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the operands and the result of each group."""
+    return s["groups"] * gemm_bytes(s, i)
+
+
+def grouped_accumulate_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the operands of each group, and of its fp32 result, which is read and written."""
+    return s["groups"] * ((s["M"] * s["K"] + s["K"] * s["N"]) * i + 8 * s["M"] * s["N"])
+
+
 def gemv_bytes(s: Sizes, i: int) -> int:
     """Return the bytes of an (M, N) matrix, a vector and the result."""
     return (s["M"] * s["N"] + s["M"] + s["N"]) * i

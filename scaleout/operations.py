@@ -134,6 +134,7 @@ _HEADS = Operation(
     Family.ROWS, ("batch", "heads", "seq", "head_dim"), counts.no_flops,
     counts.per_point("batch", "heads", "seq", "head_dim", items=2),
 )  # fmt: skip
+_GROUPS = ("groups", "M", "N", "K")
 _BAG = ("batch", "tables", "dim", "pooling")
 _ROUTED = ("tokens", "hidden", "topk")
 _SCORES = ("tokens", "experts", "topk")
@@ -144,6 +145,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes),
     # With a scale for each row of either operand: another kernel.
     "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes, "gemm_fp8"),
+    # Products of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
+    "grouped_gemm": Operation(Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_gemm_bytes, "gemm"),
+    "grouped_gemm_accumulate": Operation(
+        Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_accumulate_bytes, "gemm"
+    ),
     "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], counts.gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,
@@ -246,6 +252,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "add": _elementwise(3),
     "mul_scalar": _elementwise(2),
     "clone": _elementwise(2),
+    "fill": _elementwise(1, like="sum_all"),
     "copy_d2d": _elementwise(2),
     "gelu_fwd": _elementwise(2),
     "gelu_bwd": _elementwise(3),
@@ -301,17 +308,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "interaction_cat_bwd": _interaction(2, 0, "permute_for_all_to_all"),
 }
 """Name of every operation to its sizes, FLOPs and bytes."""
-
-
-BORROWING = frozenset(
-    """
-    attention_triton_fwd attention_triton_bwd cross_entropy_fused_fwd cross_entropy_fused_bwd adamw_unfused
-    add_fused_fwd add_fused_bwd rope_fwd swiglu_fwd cast_to_fp8 cast_to_fp8_twice gemm_fp8_rowwise
-    rms_norm_unfused_fwd rms_norm_unfused_bwd merge_partials_fwd merge_partials_bwd
-    batch_norm_fwd batch_norm_bwd pool_fwd pool_bwd
-    """.split()  # noqa: SIM905 - a list of strings hides them
-)
-"""Operations that are not measured here: a compiler's, Triton's, other libraries', those between convolutions."""
 
 
 @functools.lru_cache(maxsize=4096)

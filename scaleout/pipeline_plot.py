@@ -30,7 +30,9 @@ from scaleout.plot import PUBLISHED, STYLE, save, time_scale
 MICROBATCHES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#777777")
 """Colours of micro-batches, in turn (Paul Tol's bright scheme and two of his light one)."""
 
-MEMORY = dict(zip(KINDS, ("#332288", "#88ccee", "#44aa99", "#999933", "#aa4499", "#ddcc77", "#cc6677"), strict=True))
+MEMORY = dict(
+    zip(KINDS, ("#332288", "#88ccee", "#44aa99", "#999933", "#aa4499", "#ddcc77", "#cc6677", "#882255"), strict=True)
+)
 """Colours of what memory is held for (Paul Tol's muted scheme)."""
 
 MOST_PANELS = 8

@@ -135,24 +135,25 @@ def over_time(result: Result, workload: Transformer) -> list[MemoryOverTime]:
 
 def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTime:
     stages = ledger.stages[done.place]
-    changes: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0)]  # time, kept, again
+    changes = [(0.0, 0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0, 0.0)]  # time, kept, again, temporary
     forward = done.action == Action.FORWARD
     for chunk, microbatch in set(zip(done.chunk.tolist(), done.microbatch.tolist(), strict=True)):
         mine = (done.chunk == chunk) & (done.microbatch == microbatch)
         held = stages[chunk]
         parted = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
         again = held.all_again_bytes if parted else held.again_bytes
+        made = held.temporary_bytes
         begin, turn, end = (
             float(times.min()) if len(times) else makespan_s
             for times in (done.start_s[mine & forward], done.start_s[mine & ~forward], -done.end_s[mine])
         )
         end = -end
-        changes += [(begin, held.kept_bytes, 0.0), (turn, 0.0, again), (end, -held.kept_bytes, -again)]
-    time_s, kept, again_bytes = np.array(changes).T
-    order = np.lexsort((kept + again_bytes, time_s))  # what is given back is free for what comes at the same time
-    bytes_of = {
-        "activations": np.cumsum(kept[order]).clip(0.0),
-        "recomputed_activations": np.cumsum(again_bytes[order]).clip(0.0),
-    }
+        changes += [
+            (begin, held.kept_bytes, 0.0, 0.0), (turn, 0.0, again, made), (end, -held.kept_bytes, -again, -made)
+        ]  # fmt: skip
+    time_s, *sizes = np.array(changes).T
+    order = np.lexsort((sum(sizes), time_s))  # what is given back is free for what comes at the same time
+    kinds = ("activations", "recomputed_activations", "temporary_results")
+    bytes_of = {kind: np.cumsum(size[order]).clip(0.0) for kind, size in zip(kinds, sizes, strict=True)}
     standing = {kind: np.full(len(order), size) for kind, size in ledger.standing[done.place].items()}
     return MemoryOverTime(done.place, done.line.ranks, time_s[order], standing | bytes_of)

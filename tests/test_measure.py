@@ -16,7 +16,8 @@ from scaleout.device import load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.kernel_table import read_table
 from scaleout.measure import collectives, kernels
-from scaleout.operations import BORROWING, OPERATIONS
+from scaleout.measure.unmeasured import BORROWING
+from scaleout.operations import OPERATIONS
 
 FOLDER = Path(scaleout.measure.__file__).parent
 

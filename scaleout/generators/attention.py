@@ -2,17 +2,20 @@
 
 With context parallelism each rank has one early and one late part of every sequence, so that causal attention is
 balanced: against the keys of each of the c ranks, its own included, a rank does as much as causal attention over its
-own tokens takes. Keys and values go round a ring, each step beside the one that computes, or are gathered first.
+own tokens takes. Keys and values go round a ring, each step beside the one that computes, or are gathered first. Or an
+all-to-all deals heads out for tokens before, and back after: each rank attends to whole sequences with its c-th of the
+heads.
 
 Symbols: c ranks of the context axis.
-Source: Liu et al., ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783, 3.3.2 (all-gather); DeepSeek-V2,
-arXiv:2405.04434 (latent attention); Korthikanti et al., arXiv:2205.05198 (what unfused attention keeps).
+Source: Liu et al., ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783, 3.3.2 (all-gather); Jacobs et al.,
+DeepSpeed-Ulysses, arXiv:2309.14509 (all-to-all); DeepSeek-V2, arXiv:2405.04434 (latent attention); Korthikanti et al.,
+arXiv:2205.05198 (what unfused attention keeps).
 """
 
 from dataclasses import dataclass
 from functools import partial
 
-from scaleout.generators.layers import Exchange, checkpoint, dropout, exchange, norm, pointwise, product
+from scaleout.generators.layers import SHUFFLE, Exchange, checkpoint, dropout, exchange, norm, pointwise, product
 from scaleout.generators.linear import linear
 from scaleout.generators.tape import URGENT, Bucket, Tape
 from scaleout.graph import NONE, NodeKind
@@ -43,6 +46,14 @@ class Heads:
     def key_value_elements(self) -> int:
         """Elements of the keys and values of the rank's tokens and heads."""
         return 2 * self.workload.local_tokens * self.kv_heads * self.workload.head_dim
+
+    @property
+    def all_elements(self) -> int:
+        """Elements of queries, keys and values of the rank's tokens and heads."""
+        latent, tokens = self.workload.latent, self.workload.local_tokens
+        if latent is not None:
+            return tokens * self.heads * (2 * (latent.plain_dim + latent.rotary_dim) + latent.value_dim)
+        return tokens * self.heads * self.workload.head_dim + self.key_value_elements
 
 
 def attend(tape: Tape, x: int, heads: Heads, label: str) -> int:
@@ -79,14 +90,14 @@ def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
     if workload.layout_copies and not workload.compiled and workload.mode == "training":
         tape.push(partial(_put_together, tape, heads))
     if workload.rotary:
-        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width)
+        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width, makes=heads.all_elements)
     return x
 
 
-def _rotate(tape: Tape, x: int, *, tokens: int, hidden: int) -> int:
-    """Rotate queries and keys by their positions."""
-    forward = "rope_fwd" if tape.style.compiled else "rope_fwd_unfused"
-    return pointwise(tape, x, forward, "rope_bwd", tokens=tokens, hidden=hidden)
+def _rotate(tape: Tape, x: int, *, tokens: int, hidden: int, makes: int = 0) -> int:
+    """Rotate queries and keys by their positions; backward rotates back."""
+    kernels = ("rope_fwd", "rope_fwd") if tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
+    return pointwise(tape, x, *kernels, makes=makes, tokens=tokens, hidden=hidden)
 
 
 def _put_together(tape: Tape, heads: Heads, dy: int) -> int:
@@ -114,9 +125,14 @@ def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:
     x = of(x, inputs=latent.query_rank, outputs=heads.heads * width, name=f"{label}_query_up")
     up = latent.plain_dim + latent.value_dim
     x = of(x, inputs=latent.key_value_rank, outputs=heads.heads * up, name=f"{label}_key_value_up")
-    tape.keep(tokens * heads.heads * (2 * width + latent.value_dim))
+    tape.keep(heads.all_elements)
     rotated = (heads.heads + 1) * latent.rotary_dim
-    return _rotate(tape, x, tokens=tokens, hidden=rotated)
+    x = _rotate(tape, x, tokens=tokens, hidden=rotated)
+    if latent.put_together:
+        x = pointwise(
+            tape, x, "clone", "clone", name="heads_together", makes=heads.all_elements, elements=heads.all_elements
+        )
+    return x
 
 
 def _scores(tape: Tape, x: int, heads: Heads) -> int:
@@ -127,27 +143,32 @@ def _scores(tape: Tape, x: int, heads: Heads) -> int:
             kv_seq=workload.sequence, head_dim=workload.head_dim,
         )  # fmt: skip
     if workload.context_parallel > 1:
-        way = {"ring": _around, "all_gather": _gathered, "all_gather_steps": _in_steps}[workload.context_exchange]
-        return way(tape, x, heads)
+        ways = {"ring": _around, "all_gather": _gathered, "all_gather_steps": _in_steps, "all_to_all": _dealt_out}
+        return ways[workload.context_exchange](tape, x, heads)
     if workload.attention != "unfused":
         return _flash(tape, x, heads)
     core = partial(_unfused, heads=heads)
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
 
 
-def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1) -> int:
-    """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept."""
+def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1, dealt: int = 1) -> int:
+    """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept.
+
+    With `dealt` ranks it has as many times the tokens, and of the heads one in as many.
+    """
     workload = heads.workload
-    tape.keep(workload.local_tokens * heads.heads, 4)
     of = partial(
-        pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads, seq=workload.local_sequence,
-        head_dim=workload.score_dim, causal=1,
+        pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // dealt,
+        seq=dealt * workload.local_sequence, head_dim=workload.score_dim, causal=1, makes=heads.all_elements,
     )  # fmt: skip
     if workload.attention == "triton":
-        return of("attention_triton_fwd", "attention_triton_bwd")
-    if heads.kv_heads == heads.heads:
-        return of("attention_fwd", "attention_bwd")
-    return of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads)
+        x = of("attention_triton_fwd", "attention_triton_bwd")
+    elif heads.kv_heads == heads.heads:
+        x = of("attention_fwd", "attention_bwd")
+    else:
+        x = of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads // dealt)
+    tape.keep(workload.local_tokens * heads.heads, 4)
+    return x
 
 
 def _unfused(tape: Tape, x: int, heads: Heads) -> int:
@@ -161,6 +182,24 @@ def _unfused(tape: Tape, x: int, heads: Heads) -> int:
         x = dropout(tape, x, elements=rows * workload.sequence)
         tape.keep(rows * workload.sequence)
     return product(tape, x, m=rows, n=workload.score_dim, k=workload.sequence, name="attention_values")
+
+
+def _dealt_out(tape: Tape, x: int, heads: Heads) -> int:
+    """Exchange tokens for heads, attend, and exchange back; both times rows are put in order before and after."""
+    workload = heads.workload
+
+    def exchanged(node: int, elements: int, name: str) -> int:
+        in_order = partial(pointwise, tape, forward="clone", backward="clone", makes=elements, elements=elements)
+        node = in_order(node, name=f"{name}_by_rank")
+        size_bytes = elements * tape.item_bytes
+        node = exchange(tape, node, SHUFFLE, size_bytes, group=heads.context, name=name)
+        return in_order(node, name=f"{name}_by_token")
+
+    x = exchanged(x, heads.all_elements, "heads_out")
+    x = _flash(tape, x, heads, dealt=workload.context_parallel)
+    output = workload.local_tokens * heads.heads * workload.head_dim
+    tape.keep(output)  # before it is exchanged back, as the next product keeps it after
+    return exchanged(x, output, "heads_back")
 
 
 def _gathered(tape: Tape, x: int, heads: Heads) -> int:

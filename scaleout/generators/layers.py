@@ -24,16 +24,18 @@ def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
         dx = tape.kernel("gemm", dy, name=f"{name}_left_gradient", M=m, N=k, K=n)
         return tape.kernel("gemm", dx, name=f"{name}_right_gradient", M=k, N=n, K=m)
 
-    tape.push(backward)
+    tape.push(backward, makes=m * k + n * k)
     return tape.kernel("gemm", x, name=name, M=m, N=n, K=k)
 
 
-def pointwise(tape: Tape, x: int, forward: str, backward: str, *, name: str = "", **shape: int) -> int:
-    """A kernel without parameters, and the kernel that is its backward, of the same shape.
+def pointwise(
+    tape: Tape, x: int, forward: str, backward: str, *, name: str = "", makes: float = 0.0, **shape: int
+) -> int:
+    """A kernel without parameters, and its backward of the same shape, which `makes` a gradient of so many elements.
 
     Attention is one of the operations whose results are kept where those of operations are.
     """
-    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape))
+    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape), makes=makes)
     if tape.saved and forward.startswith("attention"):
         return x
     return tape.kernel(forward, x, name=name or forward, **shape)
@@ -49,7 +51,7 @@ def norm(tape: Tape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Buc
 
     num_parameters = hidden * (2 if kind == "layer_norm" else 1)
     tape.hold(num_parameters, bucket)
-    tape.push(backward)
+    tape.push(backward, makes=tokens * hidden)
     tape.keep(tokens * hidden)
     return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)
 
@@ -67,16 +69,17 @@ def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
         skipped.append(dy)
         return dy
 
-    tape.push(join)
+    tape.push(join, makes=elements, aside=-elements)
     y = branch(tape, x)
-    tape.push(fork)
+    tape.push(fork, aside=elements)
     return tape.kernel(add, y, x, name="residual", elements=elements)
 
 
 def dropout(tape: Tape, x: int, *, elements: int) -> int:
     """Drop elements at random; a mask of one byte an element is kept."""
+    y = pointwise(tape, x, "dropout_fwd", "dropout_bwd", name="dropout", makes=elements, elements=elements)
     tape.keep(elements, 1)
-    return pointwise(tape, x, "dropout_fwd", "dropout_bwd", name="dropout", elements=elements)
+    return y
 
 
 def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
@@ -84,8 +87,9 @@ def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
     forward, backward, inputs = _ACTIVATIONS[kind]
     if tape.style.compiled:
         forward = forward.removesuffix("_unfused")
+    y = pointwise(tape, x, forward, backward, makes=inputs * elements, elements=elements)
     tape.keep(inputs * elements)
-    return pointwise(tape, x, forward, backward, elements=elements)
+    return y
 
 
 _ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1), "swiglu": ("swiglu_fwd_unfused", "swiglu_bwd", 2)}
@@ -130,7 +134,7 @@ def checkpoint(
         tape.graph.phase = phase
         return again.backward(y)
 
-    tape.push(backward)
+    tape.push(backward, makes=kept_elements, scratch_bytes=forward.temporary_bytes(kept_elements * tape.item_bytes))
     tape.keep(kept_elements)
     if saved:
         tape.keep(forward.operations_bytes, 1)
@@ -153,8 +157,10 @@ SCATTER_OUT = Exchange("reduce_scatter", ("all_gather",))
 SHUFFLE = Exchange("all_to_all", ("all_to_all",))
 
 
-def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str, shard: int = 0) -> int:
-    """Communicate a buffer over a group, forward and backward.
+def exchange(
+    tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str, shard: int = 0, degree: int = 1
+) -> int:
+    """Communicate a buffer over a group, forward and backward; of a scattered gradient a rank has its `degree`-th.
 
     What products take is cast before it is gathered where the style says so, the `shard` elements of a rank.
     """
@@ -174,7 +180,11 @@ def exchange(tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int
             dy = communicate(kind, dy, "_gradient")
         return dy
 
-    tape.push(backward)
+    made_bytes = {"reduce_scatter": size_bytes / degree, "all_reduce": 0.0}.get(
+        (kinds.backward or ("",))[-1], size_bytes
+    )
+    again_bytes = size_bytes if len(kinds.backward) > 1 else 0.0
+    tape.push(backward, makes=made_bytes / tape.item_bytes, scratch_bytes=again_bytes)
     if kinds.forward is None or (tape.saved and kinds.forward == "reduce_scatter"):
         return x
     return communicate(kinds.forward, x, "")

@@ -56,20 +56,27 @@ def linear(
     plain: bool = False,
     saved: bool = True,
     gathered: Literal["", "input", "gradient"] = "",
+    placeholder_bytes: float | None = None,
 ) -> int:
     """``y = x W + b`` of one matrix, or of several with the same input.
 
     An `x` of None is data, which needs no gradient. If another layer uses the weight too, its gradient is put into
     `shared`, for that layer to add to its own. Of the input, `kept_tokens` are kept for backward, or all. Where results
     of operations are kept, those of a matrix that is not `saved` are not, nor those of every second of several. What is
-    `gathered` over the tensor axis may have been cast before.
+    `gathered` over the tensor axis may have been cast before. A placeholder of a weight's gradient is one of its shape
+    for all steps, unless `placeholder_bytes` of its own come and go.
     """
     several = (outputs,) if isinstance(outputs, int) else tuple(outputs)
     again = tuple(width for number, width in enumerate(several) if number % 2 == saved)
     one = (sum(several),)
     weights = Weights(inputs, several if tape.style.separate else one, bucket, bias, plain)
     layer = _Linear(tape, weights, tokens, name, gathered if tape.style.gathers_fp8 else "")
-    tape.push(lambda dy: layer.backward(dy, needs_input=x is not None, shared=shared))
+    tape.push(
+        lambda dy: layer.backward(dy, needs_input=x is not None, shared=shared),
+        makes=tokens * inputs, scratch_bytes=placeholder_bytes or 0.0,
+    )  # fmt: skip
+    if placeholder_bytes is None:
+        tape.weights.update((width, inputs) for width in weights.outputs)
     if shared is None:
         tape.hold((inputs + bias) * sum(several), bucket)
     tape.keep((tokens if kept_tokens is None else kept_tokens) * inputs)
@@ -78,6 +85,29 @@ def linear(
     if not computed:
         return NONE if x is None else x
     return layer.forward(x, computed if tape.style.separate else (sum(computed),))
+
+
+def grouped_linear(
+    tape: Tape, x: int, *, groups: int, tokens: int, inputs: int, outputs: int, bucket: Bucket, name: str
+) -> int:
+    """``y_g = x_g W_g`` for groups of so many tokens each: products of all groups in one kernel, three in all."""
+
+    def weight_gradient(node: int) -> int:
+        of = {"groups": groups, "M": outputs, "N": inputs, "K": tokens}
+        return tape.kernel("grouped_gemm_accumulate", node, name=f"{name}_weight_gradient", **of)
+
+    def backward(dy: int) -> int:
+        dx = tape.kernel(
+            "grouped_gemm", dy, name=f"{name}_input_gradient", groups=groups, M=tokens, N=inputs, K=outputs
+        )
+        tape.learn(weight_gradient, dy, groups * inputs * outputs, bucket)
+        return dx
+
+    tape.push(backward, makes=groups * tokens * inputs)
+    tape.weights.add((outputs, inputs))
+    tape.hold(groups * inputs * outputs, bucket)
+    tape.keep(groups * tokens * inputs)
+    return tape.kernel("grouped_gemm", x, name=name, groups=groups, M=tokens, N=outputs, K=inputs)
 
 
 @dataclass(frozen=True)

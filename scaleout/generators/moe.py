@@ -1,8 +1,9 @@
 """The mixture-of-experts feed-forward block: route, dispatch, compute by expert, combine.
 
 Each token goes to `top_k` experts of which a rank holds some; routing is balanced, so every expert gets equally
-many rows. An expert's matrices may be cut over the tensor axis as a dense block's are. Shared experts, which every
-token meets, are one wider expert of the rank's own tokens.
+many rows, or is padded up to its capacity. An expert's matrices may be cut over the tensor axis as a dense block's
+are; products of a rank's experts are one kernel each, or one for all. Shared experts, which every token meets, are one
+wider expert of the rank's own tokens.
 
 Source: GShard, arXiv:2006.16668; one GEMM an expert, as in Mixtral's reference implementation; DeepSeekMoE,
 arXiv:2401.06066 (shared experts).
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from scaleout.generators.layers import SHUFFLE, activation, exchange, pointwise
-from scaleout.generators.linear import linear
+from scaleout.generators.linear import grouped_linear, linear
 from scaleout.generators.tape import Bucket, Tape
 from scaleout.workload import Moe
 
@@ -30,25 +31,34 @@ class Experts:
 def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> int:
     """Write the block for one rank and return the node that makes its (partial) output."""
     tokens, hidden = workload.local_tokens, workload.hidden
-    rows = tokens * workload.top_k
+    rows = workload.routed_rows
     size_bytes = rows * hidden * workload.item_bytes
 
     if workload.shared_experts:
         x = _shared(tape, x, workload, experts, label=label)
     x = _route(tape, x, workload, experts, label=label)
-    x = pointwise(tape, x, "moe_repeat_topk", "moe_sum_topk", tokens=tokens, hidden=hidden, topk=workload.top_k)
+    x = pointwise(
+        tape, x, "moe_repeat_topk", "moe_sum_topk", makes=tokens * hidden, tokens=tokens, hidden=hidden,
+        topk=workload.top_k,
+    )  # fmt: skip
     permute = partial(
-        pointwise, tape, forward="moe_permute_rows", backward="moe_permute_rows", tokens=rows, hidden=hidden
-    )
+        pointwise, tape, forward="moe_permute_rows", backward="moe_permute_rows", makes=rows * hidden, tokens=rows,
+        hidden=hidden,
+    )  # fmt: skip
     x = permute(x, name=f"{label}_permute")
     if workload.expert_parallel > 1:
         x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_dispatch")
-    x = _experts(tape, x, workload, experts, label=label)
+    x = (_grouped if workload.grouped_experts else _experts)(tape, x, workload, experts, label=label)
     if workload.expert_parallel > 1:
         x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_combine")
     x = permute(x, name=f"{label}_unpermute")
-    tape.keep(rows * hidden)
-    return pointwise(tape, x, "moe_sum_topk", "moe_repeat_topk", tokens=tokens, hidden=hidden, topk=workload.top_k)
+    x = pointwise(
+        tape, x, "moe_sum_topk", "moe_repeat_topk", makes=rows * hidden, tokens=tokens, hidden=hidden,
+        topk=workload.top_k,
+    )  # fmt: skip
+    if not workload.weighted_activation:
+        tape.keep(rows * hidden)
+    return x
 
 
 def _route(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
@@ -78,6 +88,16 @@ def _experts(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str)
     return y
 
 
+def _grouped(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+    """Run a rank's experts, their products in one kernel."""
+    width = workload.expert_width // workload.tensor_parallel
+    groups, rows = workload.local_experts, workload.tokens_per_expert
+    of = partial(grouped_linear, tape, groups=groups, tokens=rows, bucket=experts.weights)
+    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_experts_1")
+    x = activation(tape, x, workload.activation, elements=groups * rows * width)
+    return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_experts_2")
+
+
 def _expert(tape: Tape, x: int, workload: Moe, weights: Bucket, *, label: str) -> int:
     width = workload.expert_width // workload.tensor_parallel
     return _two_products(tape, x, workload, weights, rows=workload.tokens_per_expert, width=width, label=label)
@@ -87,11 +107,22 @@ def _shared(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) 
     """Run the experts that every token meets; their output is added where the others' is."""
     width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
     rows = workload.local_tokens
-    return _two_products(tape, x, workload, experts.router, rows=rows, width=width, label=f"{label}_shared")
+    label = f"{label}_shared"  # their input is the router's, which keeps it
+    return _two_products(tape, x, workload, experts.router, rows=rows, width=width, label=label, kept_tokens=0)
 
 
-def _two_products(tape: Tape, x: int, workload: Moe, weights: Bucket, *, rows: int, width: int, label: str) -> int:
+def _two_products(
+    tape: Tape,
+    x: int,
+    workload: Moe,
+    weights: Bucket,
+    *,
+    rows: int,
+    width: int,
+    label: str,
+    kept_tokens: int | None = None,
+) -> int:
     of = partial(linear, tape, tokens=rows, bucket=weights)
-    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1")
+    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1", kept_tokens=kept_tokens)
     x = activation(tape, x, workload.activation, elements=rows * width)
     return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_2")

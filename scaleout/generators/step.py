@@ -28,6 +28,9 @@ from scaleout.workload import Transformer
 _WEIGHTS = (Action.BACKWARD, Action.WEIGHT_GRADIENT)
 """Actions that make gradients of weights."""
 
+_PASSES = {"clear": "fill", "check": "sum_all", "scale": "mul_scalar"}
+"""Pass over a rank's gradients to its kernel; all are counted at the end of the step."""
+
 
 def generate(workload: Transformer) -> Program:
     """Write the graphs of all ranks, in one role for each place in the pipeline."""
@@ -222,6 +225,9 @@ class Finish:
 
     def write(self) -> ExecutionGraph:
         """Write it; every node waits for those before it."""
+        for name in self.workload.buffer_passes:
+            if name in _PASSES:
+                self._chain_kernel(_PASSES[name], elements=max(self._held(), 1))
         self._share()
         workload, mesh = self.workload, self.workload.mesh
         if workload.clip_gradients:
@@ -233,6 +239,8 @@ class Finish:
             self.graph.phase = "optimizer"
             dtype = "fp32" if workload.master_weights else workload.dtype
             self._chain_kernel(f"adamw_{workload.optimizer_kernels}", parameters=self._owned(), dtype=dtype)
+        if "copy" in workload.buffer_passes:
+            self._chain_kernel("cast_to_fp32", elements=self._owned(), dtype=workload.dtype)  # and back: as many bytes
         if workload.zero in (1, 2):
             self._gather()
         return self.graph.build()

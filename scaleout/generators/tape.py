@@ -20,6 +20,30 @@ from scaleout.graph import NONE, GraphBuilder
 from scaleout.operations import ITEM_BYTES, Kernel, kernel
 
 Action = Callable[[int], int]
+
+
+@dataclass
+class Span:
+    """What one action of backward does to memory, in bytes.
+
+    Attributes
+    ----------
+    kept_bytes : float
+        What was kept for it, and goes when it is done.
+    made_bytes : float
+        The gradient that it makes; 0 if it hands on the one that it gets.
+    scratch_bytes : float
+        What it needs meanwhile.
+    aside_bytes : float
+        Gradients that it puts aside, or takes up again if below zero.
+    """
+
+    kept_bytes: float = 0.0
+    made_bytes: float = 0.0
+    scratch_bytes: float = 0.0
+    aside_bytes: float = 0.0
+
+
 BULK, URGENT = 0, 1
 """Priority of gradient reductions, and of collectives that the next kernel waits for."""
 
@@ -223,6 +247,10 @@ class Tape:
         Whether what layers compute again leaves out the operations whose results were kept.
     operations_bytes : float
         Results of those operations.
+    spans : list
+        What each action does to memory.
+    weights : set of (int, int)
+        Outputs and inputs of the weights of its layers.
     """
 
     page: Page
@@ -238,6 +266,8 @@ class Tape:
     style: Style = PLAIN
     saved: bool = False
     operations_bytes: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    weights: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def graph(self) -> GraphBuilder:
@@ -262,16 +292,20 @@ class Tape:
         """Add a kernel that does not wait for what the next one of the layers does, and return its index."""
         return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=(after,), name=name)
 
-    def push(self, action: Action) -> None:
-        """Remember what backward does here."""
+    def push(self, action: Action, *, makes: float = 0.0, scratch_bytes: float = 0.0, aside: float = 0.0) -> None:
+        """Remember what backward does here, and the elements of gradients that it makes or puts aside."""
         if self.gradients is not None:
             self.actions.append(action)
+            self.spans.append(Span(0.0, makes * self.item_bytes, scratch_bytes, aside * self.item_bytes))
 
     def keep(self, elements: float, item_bytes: float | None = None) -> None:
         """Count elements that are kept for backward, of the tape's data type unless another size is given."""
         if self.gradients is not None:
-            self.kept_bytes += elements * (self.item_bytes if item_bytes is None else item_bytes)
+            size_bytes = elements * (self.item_bytes if item_bytes is None else item_bytes)
+            self.kept_bytes += size_bytes
             self.needed = len(self.graph)
+            if self.spans:
+                self.spans[-1].kept_bytes += size_bytes
 
     def hold(self, num_parameters: int, bucket: Bucket) -> None:
         """Count parameters of a layer."""
@@ -280,8 +314,8 @@ class Tape:
     def branch(self) -> "Tape":
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
         return Tape(
-            self.page, self.dtype, self.gradients,
-            parameters=self.parameters, phase_suffix=self.phase_suffix, style=self.style, saved=self.saved,
+            self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix,
+            style=self.style, saved=self.saved, weights=self.weights,
         )  # fmt: skip
 
     def again(self, *, saved: bool = False) -> "Tape":
@@ -305,3 +339,14 @@ class Tape:
         for action in reversed(self.actions):
             dy = action(dy)
         return dy
+
+    def temporary_bytes(self, entering_bytes: float) -> float:
+        """Return the most that backward holds beyond all that is kept when it begins, with a gradient that comes in."""
+        freed, live, aside, most = 0.0, entering_bytes, 0.0, entering_bytes
+        for span in reversed(self.spans):
+            most = max(most, live + aside + span.made_bytes + span.scratch_bytes - freed)
+            freed += span.kept_bytes
+            aside += span.aside_bytes
+            if span.made_bytes or span.aside_bytes > 0:  # what is put aside is the gradient itself, not a copy
+                live = span.made_bytes
+        return most

@@ -203,9 +203,11 @@ def _tensor_parallel(tape: Tape, x: int, rank: Rank, block: Layer, *, label: str
     if workload.tensor_parallel == 1:
         return block(tape, x)
     into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
-    shard = rank.elements if workload.sequence_parallel else 0
-    x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name=label, shard=shard)
-    return exchange(tape, block(tape, x), out, rank.whole_bytes, group=rank.tensor, name=label, shard=shard)
+    over = partial(
+        exchange, tape, size_bytes=rank.whole_bytes, group=rank.tensor, name=label, degree=workload.tensor_parallel,
+        shard=rank.elements if workload.sequence_parallel else 0,
+    )  # fmt: skip
+    return over(block(tape, over(x, into)), out)
 
 
 def _kept_tokens(rank: Rank) -> int:
@@ -271,12 +273,13 @@ def _embedding(tape: Tape, x: int, rank: Rank) -> int:
 
     if workload.vocabulary == 0:
         return tape.kernel("clone", x, name="input", elements=rank.elements)
-    tape.push(backward)
+    tape.push(backward, scratch_bytes=rows * workload.hidden * tape.item_bytes)
     tape.hold(rows * workload.hidden, rank.dense)
     x = tape.kernel("embedding_fwd", x, tokens=workload.local_tokens, hidden=workload.hidden)
     if workload.tensor_parallel > 1:
         out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
-        x = exchange(tape, x, out, rank.whole_bytes, group=rank.tensor, name="embedding")
+        degree = workload.tensor_parallel
+        x = exchange(tape, x, out, rank.whole_bytes, group=rank.tensor, name="embedding", degree=degree)
     return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
 
 
@@ -288,13 +291,15 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
         return x
     if workload.tensor_parallel > 1:
         into = _gather_in(workload) if workload.sequence_parallel else COPY_IN
-        x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name="head")
+        degree = workload.tensor_parallel
+        x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name="head", degree=degree)
     # Prefill needs the logits of each sequence's last token only.
     tokens = workload.microbatch_size if workload.mode == "prefill" else workload.local_tokens
     part = workload.vocabulary // workload.tensor_parallel
     x = linear(
         tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",
         shared=rank.tied, kept_tokens=_kept_tokens(rank), plain=True,
+        placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
     )  # fmt: skip
     if workload.mode == "training":
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
@@ -306,10 +311,14 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
 
 def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
-    degree = rank.workload.tensor_parallel
-    op = {"unfused": "cross_entropy", "fused": "cross_entropy_fused"}[rank.workload.loss]
-    tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary))
-    tape.keep(tokens * vocabulary, ITEM_BYTES["fp32"])
+    degree, in_place = rank.workload.tensor_parallel, rank.workload.loss == "in_place"
+    op = "cross_entropy" if rank.workload.loss == "unfused" else "cross_entropy_fused"
+    if in_place:  # the logits are their gradient until the product before has used it
+        tape.keep(tokens * vocabulary)
+    makes = 0 if in_place else tokens * vocabulary
+    tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary), makes=makes)
+    if not in_place:
+        tape.keep(tokens * vocabulary, ITEM_BYTES["fp32"])
     logits, x = x, tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
     for _ in range(rank.workload.logged_losses):
         tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=tokens * vocabulary)

@@ -2,8 +2,9 @@
 
 What a layer holds is counted by the generators as they write it (`Tape.kept_bytes`, `Tape.parameters`); layers that are
 alike are written once. How many micro-batches are in flight, and when, follows from the order of the pipeline schedule,
-so nothing is simulated. Left out: temporary results that no layer keeps, the allocator's fragments, and the libraries'
-own memory.
+so nothing is simulated. Where a workload asks for them (`temporaries`), results that no layer keeps are counted from
+the actions of backward in their order (`Tape.temporary_bytes`). Left out: those of forward, the allocator's fragments,
+and the libraries' own memory.
 
 Gradients stand all through a step, where they are added up and reduced in place; where they are sharded, one bucket of
 whole ones is a communication buffer. Where the backward is in two parts, all that is kept waits for the second.
@@ -36,6 +37,7 @@ KINDS = (
     "kv_cache",
     "activations",
     "recomputed_activations",
+    "temporary_results",
 )
 """What memory is held for."""
 
@@ -107,7 +109,7 @@ class Ledger:
         For each place, its chunks.
     standing : sequence of mapping
         For each place, the bytes of each of `KINDS` that it holds all through a step.
-    activation_bytes, recomputed_bytes : (p,)
+    activation_bytes, recomputed_bytes, temporary_bytes : (p,)
         At the moment when they are highest together.
     peak_bytes : (p,)
         With what stands.
@@ -120,6 +122,7 @@ class Ledger:
     standing: Sequence[Mapping[str, float]]
     activation_bytes: Floats
     recomputed_bytes: Floats
+    temporary_bytes: Floats
     peak_bytes: Floats
     peak_moment: Index
 
@@ -140,14 +143,17 @@ class Ledger:
             if key not in alike:
                 alike[key] = standing(workload, held, sharing, layers=key[1])
             of_place.append(alike[key])
-        activations, recomputed, moment = _highest(workload, stages)
-        total = np.array([sum(each.values()) for each in of_place]) + activations + recomputed
-        return cls(workload, stages, of_place, activations, recomputed, total, moment)
+        kept, again, made, moment = _highest(workload, stages)
+        total = np.array([sum(each.values()) for each in of_place]) + kept + again + made
+        return cls(workload, stages, of_place, kept, again, made, total, moment)
 
     def peak_of(self, place: int) -> Peak:
         """Return the most that the ranks of a place hold."""
-        activations = (float(self.activation_bytes[place]), float(self.recomputed_bytes[place]))
-        bytes_of = {**self.standing[place], **dict(zip(KINDS[-2:], activations, strict=True))}
+        passing = (self.activation_bytes, self.recomputed_bytes, self.temporary_bytes)
+        bytes_of = {
+            **self.standing[place],
+            **{kind: float(b[place]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
+        }
         if self.workload.mode != "training":
             return Peak(place, bytes_of)
         moments, row = moments_of(self.workload), int(self.peak_moment[place])
@@ -161,8 +167,10 @@ class Ledger:
         return Peak(place, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
 
 
-def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Index]:
-    """Return the most activations that each place holds, kept and computed again, and at which moment, shape (p,) each.
+def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Floats, Index]:
+    """Return the most that each place holds as micro-batches pass, and at which moment, shape (p,) each.
+
+    That is activations, kept and computed again, and temporary results.
 
     A pass without backward holds at most what one of its layers would keep for it.
     """
@@ -170,10 +178,10 @@ def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[F
         layers = [held for stage in units_of_stages(workload) for held, _ in stage]
         one = max(held.kept_bytes + held.again_bytes for held in layers)
         p = len(stages)
-        return np.full(p, one), np.zeros(p), np.zeros(p, np.int64)
-    kept, again, all_again = (
+        return np.full(p, one), np.zeros(p), np.zeros(p), np.zeros(p, np.int64)
+    kept, again, all_again, temporary = (
         np.array([[getattr(held, name) for held in place] for place in stages])
-        for name in ("kept_bytes", "again_bytes", "all_again_bytes")
+        for name in ("kept_bytes", "again_bytes", "all_again_bytes", "temporary_bytes")
     )
     moments = moments_of(workload)
     of = moments.place
@@ -181,10 +189,11 @@ def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[F
     recomputed = np.zeros(len(held))
     if again.any():
         recomputed = (moments.again * again[of] + moments.waiting * all_again[of]).sum(axis=1)
-    total = held + recomputed
+    made = (moments.again * temporary[of]).sum(axis=1)
+    total = held + recomputed + made
     at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
     first = at[np.searchsorted(of[at], np.arange(len(stages)))]
-    return held[first], recomputed[first], first
+    return held[first], recomputed[first], made[first], first
 
 
 @functools.lru_cache(maxsize=512)

@@ -5,7 +5,7 @@ what a part would keep for one is counted.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from scaleout.generators.axes import Axes
@@ -36,12 +36,18 @@ class Held:
         What backward computes again: the most of a part at a time, and of all parts together.
     parameters : tuple of int
         Of the dense bucket, and of the experts'.
+    temporary_bytes : float
+        The most that backward makes beyond what is kept when it begins.
+    weights : frozenset of (int, int)
+        Outputs and inputs of the weights of which placeholders of gradients are held.
     """
 
     kept_bytes: float = 0.0
     again_bytes: float = 0.0
     all_again_bytes: float = 0.0
     parameters: tuple[int, int] = (0, 0)
+    temporary_bytes: float = 0.0
+    weights: frozenset[tuple[int, int]] = frozenset()
 
     def __add__(self, other: "Held") -> "Held":
         return Held(
@@ -49,13 +55,22 @@ class Held:
             max(self.again_bytes, other.again_bytes),
             self.all_again_bytes + other.all_again_bytes,
             (self.parameters[0] + other.parameters[0], self.parameters[1] + other.parameters[1]),
+            max(other.temporary_bytes, self.temporary_bytes - other.kept_bytes),  # backward begins with the other
+            self.weights | other.weights,
         )
 
     def times(self, count: int) -> "Held":
         """Return what as many parts hold."""
         dense, experts = self.parameters
-        again = self.again_bytes if count else 0.0
-        return Held(count * self.kept_bytes, again, count * self.all_again_bytes, (count * dense, count * experts))
+        if count == 0:
+            return Held()
+        parameters = (count * dense, count * experts)
+        return replace(
+            self,
+            kept_bytes=count * self.kept_bytes,
+            all_again_bytes=count * self.all_again_bytes,
+            parameters=parameters,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,15 @@ def _held(piece: _Piece) -> Held:
     first = piece.layers[0] if piece.layers else 0
     forward(tape, rank, range(first, first + len(piece.layers)), first=piece.first, last=piece.last)
     parameters = (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0))
-    return Held(tape.kept_bytes, tape.again_bytes, tape.all_again_bytes, parameters)
+    entering_bytes = 0 if piece.last else rank.elements * workload.item_bytes
+    return Held(
+        tape.kept_bytes,
+        tape.again_bytes,
+        tape.all_again_bytes,
+        parameters,
+        tape.temporary_bytes(entering_bytes) if workload.temporaries else 0.0,
+        frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
+    )
 
 
 Units = tuple[tuple[Held, int], ...]

@@ -44,6 +44,8 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
         )
         for kind, size in item_bytes.items()
     }
+    shapes = frozenset().union(*(part.weights for stage in units for part, _ in stage))
+    found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
     return found | {
         "communication_buffers": _buffers(workload, units, sharing),
         "kv_cache": 0.0 if trains else _cache(workload, layers),
@@ -64,7 +66,11 @@ def _state_bytes(workload: Transformer) -> int:
 
 def _buffers(workload: Transformer, units: Sequence[Units], sharing: Shares) -> float:
     """Return the bytes of the buffers that a rank communicates from and into; those of one layer take turns."""
-    passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
+    if workload.temporaries:
+        exchanged = passed_on = 0  # what is exchanged is kept, or made by backward
+    else:
+        exchanged = max(_exchanged(workload, sharing[0]))
+        passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
     if workload.sequence_parallel:
         passed_on //= workload.tensor_parallel
     whole = _whole_bytes(workload, units, sharing)
@@ -76,7 +82,7 @@ def _buffers(workload: Transformer, units: Sequence[Units], sharing: Shares) -> 
         ratio = workload.gradient_bytes / workload.item_bytes
         everything, largest = ratio * sum(map(sum, whole)), ratio * max(map(max, filter(None, whole)), default=0)
         bucket = min(everything, max(workload.gradient_bucket, largest))
-    return max(_exchanged(workload, sharing[0])) + passed_on + gathered + bucket
+    return exchanged + passed_on + gathered + bucket
 
 
 def _exchanged(workload: Transformer, sharing: Sharing) -> tuple[int, int, int]:

@@ -222,9 +222,15 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
         case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
         measured, quantity = case.measured, case.quantity
-        return Compared(row.id, row.name, family.name, measured, case.predict(), quantity=quantity)
+        return Compared(row.id, row.name, _name(family, quantity), measured, case.predict(), quantity=quantity)
     except (NoModelError, GraphError, SimulationError) as reason:
-        return Compared(row.id, row.name, family.name, measured, None, str(reason), quantity)
+        return Compared(row.id, row.name, _name(family, quantity), measured, None, str(reason), quantity)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(row.where) else f"{row.where}: {text}") from None
+
+
+def _name(family: Family | Table, quantity: str) -> str:
+    """Name a family so that times and memory are summed up apart."""
+    apart = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
+    return f"{family.name}{apart}"

@@ -1,5 +1,6 @@
 """Decoders with mixtures of experts."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -19,6 +20,17 @@ class Moe(Transformer):
     top_k: Count
     expert_ffn: Count | None = Field(default=None, description="width of an expert; ffn if unset")
     shared_experts: int = Field(default=0, ge=0, strict=True, description="experts that every token goes to")
+    capacity_factor: float | None = Field(
+        default=None,
+        gt=0,
+        description="each rank sends every expert as many rows, padded: this factor of its tokens' share, rounded up; "
+        "as many as there are if unset",
+    )
+    grouped_experts: bool = Field(default=False, description="products of a rank's experts are one kernel")
+    weighted_activation: bool = Field(
+        default=False,
+        description="the router's weights scale experts' activations; else their outputs, which are kept for it",
+    )
     dense_layers: int = Field(default=0, ge=0, strict=True, description="first layers, which have no experts")
 
     @model_validator(mode="after")
@@ -43,10 +55,11 @@ class Moe(Transformer):
                 f"choose a divisor of {self.expert_width}"
             )
         routed = self.local_tokens * self.top_k * self.expert_parallel
-        if routed % self.experts:
+        if routed % self.experts and self.capacity_factor is None:
             raise ValueError(
                 f"{self.local_tokens} tokens x top_k {self.top_k} x expert_parallel {self.expert_parallel} do not "
-                f"spread evenly over {self.experts} experts; choose microbatch and sequence so that they do"
+                f"spread evenly over {self.experts} experts; choose microbatch and sequence so that they do, or give a "
+                f"capacity_factor"
             )
         return self
 
@@ -82,6 +95,16 @@ class Moe(Transformer):
         return self.experts // self.expert_parallel
 
     @property
+    def routed_rows(self) -> int:
+        """Rows that a rank sends to experts: each token to each of its own, and padding up to the capacity."""
+        rows = self.local_tokens * self.top_k
+        return (
+            rows
+            if self.capacity_factor is None
+            else math.ceil(rows * self.capacity_factor / self.experts) * self.experts
+        )
+
+    @property
     def tokens_per_expert(self) -> int:
         """Rows that each expert of a rank handles, routing being balanced."""
-        return self.local_tokens * self.top_k * self.expert_parallel // self.experts
+        return self.routed_rows * self.expert_parallel // self.experts

@@ -60,10 +60,11 @@ class Training(Parallel):
         default=None, description="zero 3: in which the parameters of layers are gathered; the model's if unset"
     )
     prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
-    context_exchange: Literal["ring", "all_gather", "all_gather_steps"] = Field(
+    context_exchange: Literal["ring", "all_gather", "all_gather_steps", "all_to_all"] = Field(
         default="ring",
         description="keys and values go round a ring, or are gathered first; attended to at once, or one rank's after "
-        "the other with the results merged, as by PyTorch's context_parallel",
+        "the other with the results merged, as by PyTorch's context_parallel; all_to_all: heads are dealt out for "
+        "tokens (DeepSpeed-Ulysses)",
     )
     layout_copies: bool = Field(
         default=False,
@@ -85,9 +86,23 @@ class Training(Parallel):
     fused_accumulation: bool = Field(
         default=False, description="gradients are added to those of earlier micro-batches by the GEMM that makes them"
     )
+    placeholder_gradients: bool = Field(
+        default=False,
+        description="fused_accumulation gives autograd placeholders of gradients, in the model's data type: one of "
+        "each weight's shape, kept, as TransformerEngine does; the head's goes at once",
+    )
+    temporaries: bool = Field(
+        default=False,
+        description="count what backward makes and lets go, step by step, in the memory instead of exchanges' buffers",
+    )
     copied_buckets: bool = Field(
         default=False,
         description="gradients are copied into buckets and back, as by DDP without gradient_as_bucket_view",
+    )
+    buffer_passes: tuple[Literal["clear", "check", "scale", "copy"], ...] = Field(
+        default=(),
+        description="passes over buffers in a step, as Megatron-LM's: gradients are cleared before it, checked for "
+        "NaN and scaled by the replicas before they are reduced; stepped fp32 parameters are copied to the model's",
     )
     clip_gradients: bool = Field(default=False, description="scale by the norm over all ranks before the optimizer")
 

@@ -20,6 +20,10 @@ class Latent(Config):
     plain_dim: Count = Field(description="width of a head's query and key without positions")
     rotary_dim: Count = Field(description="width of a head's query and key with positions; keys share it")
     value_dim: Count
+    put_together: bool = Field(
+        default=False,
+        description="heads are copied together from their parts, as Megatron-LM does without fused rotary",
+    )
 
 
 class Transformer(Training):
@@ -61,8 +65,10 @@ class Transformer(Training):
         default=0, ge=0, strict=True, description="tokens known; 0 leaves out embedding, head and loss"
     )
     tied_embedding: bool = False
-    loss: Literal["unfused", "fused"] = Field(
-        default="unfused", description="cross entropy as the framework's several kernels, or as one that reads once"
+    loss: Literal["unfused", "fused", "in_place"] = Field(
+        default="unfused",
+        description="cross entropy as the framework's several kernels, as one that reads once, or as one that leaves "
+        "the gradient in the logits' place",
     )
     logged_losses: int = Field(
         default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
@@ -108,6 +114,12 @@ class Transformer(Training):
             raise ValueError(
                 f"sequence {self.sequence} does not divide over context_parallel {self.context_parallel} ranks with "
                 f"two parts each; use a multiple of {parts}"
+            )
+        dealt = self.tensor_parallel * self.context_parallel
+        if self.context_exchange == "all_to_all" and self.context_parallel > 1 and self.key_value_heads % dealt:
+            raise ValueError(
+                f"context_exchange all_to_all deals heads out, and kv_heads {self.key_value_heads} do not divide over "
+                f"tensor_parallel x context_parallel {dealt} ranks; choose a divisor, or ring or all_gather"
             )
         if self.sequence_parallel and self.local_tokens % self.tensor_parallel:
             raise ValueError(

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, torchtitan
+from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, simumax, torchtitan
 from scaleout.validation.published.table import Table
 
 TABLES: Mapping[str, Table] = {
@@ -14,6 +14,7 @@ TABLES: Mapping[str, Table] = {
     **llm_foundry.TABLES,
     **torchtitan.TABLES,
     **maxtext.TABLES,
+    **simumax.TABLES,
 }
 
 __all__ = ["TABLES", "Table"]

@@ -1,0 +1,97 @@
+"""Published steps and memory of SimuMax's reference runs: Megatron-LM 0.14 on eight B200, a row a run.
+
+A row names a shipped workload (`simumax-` and its model), the degrees of its axes, its layers and micro-batches; all
+else is the workload's. The vocabulary is padded to a multiple of 128 for each tensor-parallel rank. Memory is the most
+that the allocator had given out at once, over all ranks.
+
+Source: github.com/MooreThreads/SimuMax (4dcaae5), docs/b200.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from scaleout import memory
+from scaleout.errors import ConfigError
+from scaleout.validation.case import Case, Machine, NoModelError, case_of
+from scaleout.validation.published.table import Table
+from scaleout.validation.rows import Row
+from scaleout.workload import Transformer, load_workload
+
+_RANKS = 8
+_PADDED_TO = 128
+_AXES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "cp": "context_parallel", "ep": "expert_parallel"}
+_MEASURED = {"real_ms": "step", "real_alloc_gib": "memory"}
+_UNITS = {"real_ms": 1e-3, "real_alloc_gib": 2.0**30}
+
+
+def split(row: Row) -> list[Row]:
+    """Return a row for each measured number of a run."""
+    return [
+        replace(
+            row,
+            id=f"{row.id}:{name}",
+            values={**row.values, "name": row.values.get("case"), "measured": key},
+        )
+        for key, name in _MEASURED.items()
+        if key in row.values
+    ] or [row]
+
+
+def home(row: Row) -> tuple[str, str]:
+    """Return device and topology of all rows."""
+    del row
+    return "b200", "dgx-b200-1"
+
+
+def workload_of(row: Row) -> Transformer:
+    """Return the workload of a row.
+
+    Raises
+    ------
+    NoModelError
+        If its model is none of the shipped ones.
+    """
+    changes: dict[str, Any] = {"layers": row.count("layer_num"), "batch_per_replica": row.count("mbc")}
+    degrees = {name: int(count) for name, count in re.findall(r"([a-z]+)(\d+)", str(row.values.get("parallel", "")))}
+    changes |= {key: degrees.get(name, 1) for name, key in _AXES.items()}
+    replicas = changes["tensor_parallel"] * changes["pipeline_parallel"] * changes["context_parallel"]
+    changes["data_parallel"] = _RANKS // replicas
+    chunks = row.count("vp_size")
+    if chunks > 1:
+        changes |= {"pipeline_schedule": "interleaved_1f1b", "model_chunks": chunks}
+    sequence = re.search(r"_seq(\d+)", str(row.values.get("case", "")))
+    if sequence:
+        changes["sequence"] = int(sequence[1])
+    name = f"simumax-{row.values.get('model')}"
+    try:
+        shipped = load_workload(name)
+    except ConfigError:
+        raise NoModelError(f"no workload of model {row.values.get('model')!r}") from None
+    assert isinstance(shipped, Transformer)
+    multiple = _PADDED_TO * changes["tensor_parallel"]
+    changes["vocabulary"] = -(-shipped.vocabulary // multiple) * multiple
+    changes["sequence_parallel"] = changes["tensor_parallel"] > 1
+    try:
+        found = load_workload(name, changes)
+    except ConfigError as error:
+        raise NoModelError(str(error)) from None
+    assert isinstance(found, Transformer)
+    return found
+
+
+def run(row: Row, machine: Machine) -> Case:
+    """A step, or the most memory that a rank holds in it.
+
+    The runs were made without overlap of collectives, so they follow each other (`baseline`); the host issues calls one
+    by one.
+    """
+    measured = str(row.values.get("measured", "real_ms"))
+    workload, value = workload_of(row), row.number(measured) * _UNITS[measured]
+    if measured == "real_alloc_gib":
+        return Case(value, lambda: memory.peak(workload).total_bytes, "memory")
+    microseconds = replace(row, values={**row.values, "step_us": value * 1e6})
+    return case_of(workload, microseconds, machine, schedule="baseline", host="eager")
+
+
+TABLES = {"simumax_b200": Table("SimuMax", run, home, split)}
