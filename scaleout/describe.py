@@ -19,6 +19,7 @@ from scaleout.kernels import leave_one_out
 from scaleout.memory import peak
 from scaleout.network.bound import wire_bound
 from scaleout.placement import place
+from scaleout.power import Power
 from scaleout.topology import Dimension, Topology, load_topology
 from scaleout.transport import Library
 from scaleout.units import format_bytes, format_seconds
@@ -92,6 +93,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
         **({"protocols": _protocols(found.library)} if found.library else {}),
+        **({"contention": asdict(found.library.appetite)} if found.library and found.library.appetite else {}),
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
@@ -137,6 +139,13 @@ def _changes(found: Topology) -> dict[str, str]:
     }
 
 
+def _power(found: Power) -> dict[str, float]:
+    """What a device may draw, and what its work does."""
+    values = asdict(found)
+    per_flop = values.pop("joules_per_flop")
+    return values | {f"{kind}_joules_per_flop": joules for kind, joules in per_flop.items()}
+
+
 def device(name_or_file: str) -> dict[str, Any]:
     """Describe a device: its rates with their sources, and how well its measured kernels predict each other."""
     found = load_device(name_or_file)
@@ -152,6 +161,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "host_launch_s": dict(found.host_launch_s),
         "launch_gap_s": found.launch_gap_s,
         **({"work_groups": asdict(found.work_groups)} if found.work_groups else {}),
+        **({"power": _power(found.power)} if found.power else {}),
         "sources": dict(found.sources),
     }
     if not found.kernel_files:

@@ -320,4 +320,6 @@ def test_show_gives_numbers_in_si_units_and_parameters(summary):
     assert summary("show", "torus-8x16")["dimensions"][0]["bandwidth_bytes_per_s"] == 25e9
     assert summary("show", "llama-3-8b")["parameters"] == pytest.approx(8.03e9, rel=1e-3)
     assert summary("show", "mixtral-8x7b")["parameters"] == pytest.approx(46.7e9, rel=1e-3)
+    assert summary("show", "h200")["power"]["limit_w"] == 700
+    assert summary("show", "h200-node-4")["contention"]["num_sms"] == 24
     assert summary("show", "h200")["leave_one_out_error"][0]["median_error"] < 1
