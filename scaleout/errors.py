@@ -23,3 +23,7 @@ class GraphError(ScaleoutError):
 
 class SimulationError(ScaleoutError):
     """A program cannot finish on the cluster: someone waits for a rank that never comes."""
+
+
+class MeasurementError(ScaleoutError):
+    """A measurement on real hardware ended before its time; what was measured is kept."""

@@ -53,7 +53,7 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
     if missing:
         raise ConfigError(
             f"device {device.name!r} does not say what its host spends on a call ({', '.join(missing)} in "
-            f"host_launch); add it to its file (`python -m scaleout.measure.host` measures it), or take host none"
+            f"host_launch); add it to its file (`scaleout measure host` measures it), or take host none"
         )
     return program.map_graphs(lambda graph: _issued(graph, device))
 

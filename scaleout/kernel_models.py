@@ -96,7 +96,7 @@ def coordinates(calls: Calls) -> Array:
 
 
 def _elementwise(op: str) -> bool:
-    return OPERATIONS[op].parameters == ("elements",)
+    return OPERATIONS[op].parameters == ("elements",) and OPERATIONS[op].family is Family.ELEMENTWISE
 
 
 _TWO_BYTES = ("bf16", "fp16")
@@ -105,8 +105,9 @@ _TWO_BYTES = ("bf16", "fp16")
 def group_of(op: str, dtype: str) -> tuple[tuple[str, str], ...]:
     """Return the series, of operation and dtype, that are interpolated together with one.
 
-    Products of both two-byte types run in the same kernels but for the type, and other operations resemble themselves
-    in any type. Element-wise kernels stream, and those that wait for their own arithmetic do so alike.
+    Products of both two-byte types run in the same kernels but for the type, convolutions on the matrix units resemble
+    each other but none in fp32, which runs beside them, and other operations resemble themselves in any type.
+    Element-wise kernels stream, and those that wait for their own arithmetic do so alike.
     """
     if op == "gemm":
         return tuple((op, other) for other in _TWO_BYTES) if dtype in _TWO_BYTES else ((op, dtype),)
@@ -114,6 +115,8 @@ def group_of(op: str, dtype: str) -> tuple[tuple[str, str], ...]:
         every = [(other, any_dtype) for other in OPERATIONS if _elementwise(other) for any_dtype in ITEM_BYTES]
         slow = kernel_guesses.waits_for_arithmetic(op, dtype)
         return tuple(key for key in every if kernel_guesses.waits_for_arithmetic(*key) == slow)
+    if OPERATIONS[op].family is Family.CONVOLUTION:
+        return tuple((op, other) for other in ITEM_BYTES if (other == "fp32") == (dtype == "fp32"))
     return tuple((op, any_dtype) for any_dtype in ITEM_BYTES)
 
 

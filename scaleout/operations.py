@@ -105,9 +105,9 @@ class Kernel:
         object.__setattr__(self, "sizes", dict(self.shape))
 
 
-def _elementwise(items: float, fixed: int = 0, like: str = "") -> Operation:
+def _elementwise(items: float, fixed: int = 0, like: str = "", family: Family = Family.ELEMENTWISE) -> Operation:
     size_bytes = counts.per_point("elements", items=items, fixed=fixed)
-    return Operation(Family.ELEMENTWISE, ("elements",), counts.no_flops, size_bytes, like)
+    return Operation(family, ("elements",), counts.no_flops, size_bytes, like)
 
 
 def _rows(items: float, family: Family = Family.ROWS, columns: str = "hidden", like: str = "") -> Operation:
@@ -215,6 +215,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "rope_fwd_unfused": _rows(2),
     "rope_fwd": _rows(2, like="add"),
     "rope_bwd": _rows(2, like="rope_fwd_unfused"),
+    "rope_bwd_fused": _rows(2, like="rope_fwd"),
     "embedding_fwd": _rows(2, Family.GATHER),
     # The gradient of an embedding table is dense: all its rows are cleared, those looked up are added to.
     "embedding_bwd": Operation(
@@ -272,12 +273,14 @@ OPERATIONS: Mapping[str, Operation] = {
     "add_fused_bwd": _elementwise(1, like="add"),
     "swiglu_fwd": _elementwise(3, like="add"),
     "swiglu_fwd_unfused": _elementwise(3),
-    # Batch normalisation reads its input for the moments and once more; backward so input and gradient.
-    "batch_norm_fwd": _elementwise(3, like="add"),
-    "batch_norm_bwd": _elementwise(5, like="add"),
-    "pool_fwd": _elementwise(1.25, like="clone"),  # `elements` enter; a quarter leave a window that strides by two
-    "pool_bwd": _elementwise(1.25, like="clone"),
+    # Batch normalisation reads its input for the moments and once more; backward so input and gradient. Pooling:
+    # `elements` counts the larger side, a quarter of which leave a window that strides by two. Neither is a stream.
+    "batch_norm_fwd": _elementwise(3, family=Family.ROWS),
+    "batch_norm_bwd": _elementwise(5, family=Family.ROWS),
+    "pool_fwd": _elementwise(1.25, family=Family.ROWS),
+    "pool_bwd": _elementwise(1.25, family=Family.ROWS),
     "swiglu_bwd": _elementwise(5, like="silu_bwd"),
+    "swiglu_bwd_fused": _elementwise(5, like="swiglu_fwd"),
     # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
     "adamw_fused": Operation(
         Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=7)

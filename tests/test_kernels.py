@@ -116,11 +116,17 @@ def test_more_work_takes_longer(op):
 
 
 def test_roofline_is_beaten_only_from_the_cache():
-    """Measured times may beat it by what the L2 cache explains: their bytes fit it and come at most twice as fast."""
+    """Measured times may beat it by what the L2 cache explains: their bytes fit it and come at most twice as fast.
+
+    Convolutions in fp32 whose windows overlap may do fewer products than are counted, as cuDNN's Winograd and FFT
+    kernels do: 16 instead of 36 for a tile of 2 x 2 by 3 x 3 (Lavin and Gray, arXiv:1509.09308), a quarter at the most.
+    """
     for call, seconds in MEASURED:
         bound = max(call.bytes / H200.memory_bytes_per_s, call.flops / H200.peak(call.dtype) if call.flops else 0.0)
         if call.sizes.get("kernel", 1) < call.sizes.get("stride", 1):
             continue  # such a convolution skips pixels, which the published count of bytes includes
+        if call.dtype == "fp32" and call.sizes.get("kernel", 1) > 1 and call.sizes["stride"] == 1:
+            bound = max(call.bytes / H200.memory_bytes_per_s, call.flops / H200.peak(call.dtype) / 4)
         if seconds < bound:
             assert call.bytes < 1.2 * H200.l2_bytes, call
             assert seconds > bound / 2, call
@@ -336,7 +342,7 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    assert len(TABLE.provenance) == len(H200.kernel_files) == 4
+    assert len(TABLE.provenance) == len(H200.kernel_files) == 6
     for provenance in TABLE.provenance:
         assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(provenance)
     assert all(dtype in ITEM_BYTES for _, dtype in TABLE.rows)

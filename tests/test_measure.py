@@ -1,9 +1,11 @@
-"""Measuring without a GPU: what is said where PyTorch or a GPU is missing, and that every operation can be called."""
+"""Measuring without a GPU: plans, rows that are kept, files that are written, and what is said where something lacks.
+
+The GPUs here are a stand-in whose kernels take their bytes over a bandwidth and whose collectives take known terms.
+"""
 
 import ast
-import importlib
-import io
 import json
+import math
 import sys
 import types
 from pathlib import Path
@@ -11,95 +13,120 @@ from pathlib import Path
 import pytest
 
 import scaleout.measure
-from scaleout.collectives import KINDS
+from scaleout.collectives import BUS_FACTORS, KINDS
 from scaleout.device import load_device
-from scaleout.errors import ConfigError, GraphError
+from scaleout.errors import ConfigError, GraphError, MeasurementError
+from scaleout.generators import generate
 from scaleout.kernel_table import read_table
-from scaleout.measure import collectives, kernels
+from scaleout.measure import experiments, machine_files, plans, shapes
+from scaleout.measure.experiments import EXPERIMENTS, Job
+from scaleout.measure.fit import fit
+from scaleout.measure.host_costs import host_launch_us
+from scaleout.measure.journal import Journal, read
 from scaleout.measure.unmeasured import BORROWING
-from scaleout.operations import OPERATIONS
+from scaleout.operations import OPERATIONS, kernel
+from scaleout.topology import load_topology
+from scaleout.workload import load_workload
 
 FOLDER = Path(scaleout.measure.__file__).parent
 
 
-def makers():
-    """Keys of the tables named MAKERS, read without importing PyTorch."""
+def keys_of(name):
+    """Keys of the tables of a name, read without importing PyTorch."""
     found = []
     for file in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "MAKERS":
+            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == name:
                 found += [key.value for key in node.value.keys if key is not None]
     return found
 
 
 def test_every_operation_can_be_measured_in_one_way():
-    assert sorted([*makers(), *BORROWING]) == sorted(OPERATIONS)
+    assert sorted([*keys_of("MAKERS"), *BORROWING]) == sorted(OPERATIONS)
 
 
 def test_every_measured_operation_has_a_maker():
     measured = {op for op, _ in read_table(load_device("h200").kernel_files).rows}
-    assert measured <= set(makers())
+    assert measured <= set(keys_of("MAKERS"))
 
 
-def test_importing_needs_no_pytorch():
-    assert importlib.reload(kernels)
+def test_every_collective_can_be_measured():
+    assert sorted(keys_of("CALLS")) == sorted(KINDS)
+
+
+def test_every_planned_step_and_operator_has_its_code():
+    assert {row["name"] for row in plans.plan("steps", gpus=4)} == set(keys_of("_STEPS"))
+    assert {row["op"] for row in plans.plan("fused", gpus=4)} == set(keys_of("_OPERATORS"))
+    steps = {*keys_of("STEPS"), "loop"}
+    assert {row["step"] for row in plans.plan("host", gpus=2)} == steps
+
+
+def test_planning_imports_no_pytorch():
     assert "torch" not in sys.modules
 
 
-@pytest.fixture
-def pytorch(monkeypatch):
-    """A stand-in for PyTorch that finds no GPU."""
-    torch = types.ModuleType("torch")
-    torch.cuda = types.SimpleNamespace(is_available=lambda: False)
-    monkeypatch.setitem(sys.modules, "torch", torch)
+# ---- Plans
 
 
-def test_missing_pytorch_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match="needs PyTorch; install it"):
-        kernels.gpu_timer()
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_plan_has_each_row_once_and_a_quick_one_fewer(name):
+    rows, few = (plans.plan(name, gpus=4, quick=quick) for quick in (False, True))
+    assert len({json.dumps(row) for row in rows}) == len(rows) >= len(few) > 0
+    for row in rows:
+        assert not row.keys() - {*EXPERIMENTS[name].keys, "heads", "experts"}
+    assert name in ("host",) or len(few) < len(rows)
 
 
-def test_missing_gpu_is_said(pytorch):
-    with pytest.raises(ConfigError, match="PyTorch finds none; run this on the machine that has it"):
-        kernels.gpu_timer()
+def test_the_grid_has_every_operation_that_is_measured():
+    assert {row["op"] for row in plans.plan("kernels", gpus=1)} == set(OPERATIONS) - BORROWING
 
 
-def test_the_command_ends_with_the_message(pytorch):
-    with pytest.raises(SystemExit, match="error: measuring kernels needs a GPU"):
-        kernels.main()
+def test_the_convolutions_are_those_of_resnet_50():
+    """Its 53 convolutions are of 23 shapes; together they do 4.09 GFLOP, multiply and add as one, an image."""
+    repeats = {
+        (64, 64, 3, 1, 56): 3,
+        (64, 256, 1, 1, 56): 4,
+        (256, 64, 1, 1, 56): 2,
+        (128, 128, 3, 1, 28): 3,
+        (128, 512, 1, 1, 28): 4,
+        (512, 128, 1, 1, 28): 3,
+        (256, 256, 3, 1, 14): 5,
+        (256, 1024, 1, 1, 14): 6,
+        (1024, 256, 1, 1, 14): 5,
+        (512, 512, 3, 1, 7): 2,
+        (512, 2048, 1, 1, 7): 3,
+        (2048, 512, 1, 1, 7): 2,
+    }
+    layers = [layer for layer in shapes.CONVOLUTIONS if layer["hw"] not in (27, 13) and layer["kernel"] != 11]
+    counts = [repeats.get(tuple(layer.values()), 1) for layer in layers]
+    flops = sum(
+        count * kernel("conv2d_fwd", dtype="fp32", batch=1, **layer).flops
+        for count, layer in zip(counts, layers, strict=True)
+    )
+    assert sum(counts) == 53
+    assert flops / 2 == pytest.approx(4.087e9, rel=0.001)
 
 
-class Timer:
-    """A GPU on which a call takes a microsecond and a method."""
-
-    def environment(self):
-        return {"gpu": "toy"}
-
-    def time_kernel(self, call, method):
-        return {"us": 1.0, "launches": 1}
+def test_a_workload_is_measured_in_exactly_its_kernels():
+    rows = shapes.of_workload("llama-3-8b", {"tensor_parallel": 8})
+    program = generate(load_workload("llama-3-8b", {"tensor_parallel": 8}))
+    wanted = {call for graph in program.graphs for call in graph.kernels}
+    assert {kernel(row["op"], dtype=row["dtype"], **row["shape"]) for row in rows} == wanted
+    assert len(rows) == len(wanted)
 
 
-def measured(*rows):
-    output = io.StringIO()
-    kernels.measure(rows, output, timer=Timer())
-    return [json.loads(line) for line in output.getvalue().splitlines()]
-
-
-def test_rows_come_back_with_their_times(tmp_path):
-    row = {"op": "add", "dtype": "bf16", "shape": {"elements": 64}}
-    (found,) = measured(row)
-    assert found == row | {"us": 1.0, "launches": 1, "method": "graph_replay"}
-    table = tmp_path / "toy.jsonl"
-    table.write_text('{"provenance": {}}\n' + json.dumps(found) + "\n", encoding="utf-8")
-    assert read_table((table,)).series(("add", "bf16")).exact == {(64,): pytest.approx(1e-6)}
+def test_rows_are_chosen_by_pattern_and_dtype():
+    rows = plans.chosen(plans.plan("kernels", gpus=1), only=("attention_*", "gemm"), dtypes=("fp16",))
+    assert {row["op"] for row in rows} == {"gemm"}
+    with pytest.raises(ConfigError, match="--only gem: nothing to measure is named so; did you mean 'gemm'"):
+        plans.chosen(rows, only=("gem",))
+    with pytest.raises(ConfigError, match="--dtype bf61: nothing to measure is of it"):
+        plans.chosen(rows, dtypes=("bf61",))
 
 
 def test_a_call_that_a_graph_cannot_hold_is_profiled():
-    (found,) = measured(
-        {"op": "embedding_bwd", "dtype": "bf16", "shape": {"tokens": 8, "hidden": 64, "vocab": 100}},
-    )
-    assert found["method"] == "kernel_durations"
+    row = {"op": "embedding_bwd", "dtype": "bf16", "shape": {"tokens": 8, "hidden": 64, "vocab": 100}}
+    assert shapes.checked([row])[0]["method"] == "kernel_durations"
 
 
 @pytest.mark.parametrize(
@@ -116,28 +143,22 @@ def test_a_call_that_a_graph_cannot_hold_is_profiled():
 )
 def test_rows_that_are_no_kernel_are_refused(row, error, message):
     with pytest.raises(error, match=message):
-        measured(row)
-
-
-# ---- Collectives
+        plans.check_rows("kernels", [row], gpus=1)
 
 
 ROW = {"collective": "all_reduce", "ranks": 4, "bytes": 1024}
 
 
-def checked(**changes):
-    return collectives.check_rows([ROW | changes], gpus=4, kinds=("all_reduce", "send"))
-
-
 def test_rows_of_collectives_pass():
-    assert checked(algorithm="Ring", protocol="LL")[0]["protocol"] == "LL"
+    rows = [ROW | {"algorithm": "Ring", "protocol": "LL"}]
+    assert plans.check_rows("collectives", rows, gpus=4) == rows
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"proto": "LL"}, "has the keys collective, ranks, bytes, and at most algorithm and protocol"),
-        ({"collective": "gather"}, "cannot measure collective 'gather'; use one of all_reduce, send"),
+        ({"collective": "all_reduse"}, "cannot measure collective 'all_reduse'; did you mean 'all_reduce'"),
         ({"ranks": 8}, "a row has 8 ranks; this machine can measure 2 to 4"),
         ({"ranks": 1}, "a row has 1 ranks"),
         ({"bytes": 2}, "a row has 2 bytes; give a whole number, at least two a rank"),
@@ -145,29 +166,290 @@ def test_rows_of_collectives_pass():
 )
 def test_rows_that_cannot_be_measured_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        checked(**changes)
+        plans.check_rows("collectives", [ROW | changes], gpus=4)
+
+
+def test_rows_of_steps_have_the_keys_of_planned_ones():
+    row = plans.plan("steps", gpus=2)[0]
+    assert plans.check_rows("steps", [row], gpus=2) == [row]
+    with pytest.raises(ConfigError, match=r"has the keys .*layers.*; this one has name"):
+        plans.check_rows("steps", [{"name": "transformer_forward"}], gpus=2)
+    with pytest.raises(ConfigError, match="a row is for 2 GPUs; 4 take part, say --gpus 2"):
+        plans.check_rows("steps", [row], gpus=4)
+
+
+# ---- Rows that are kept
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
-    file = tmp_path / "rows.jsonl"
-    rows = [ROW, ROW | {"protocol": "LL"}, ROW | {"bytes": 2048}]
-    assert collectives.remaining(rows, file) == rows
-    file.write_text("".join(json.dumps(row | {"us": 9.1}) + "\n" for row in rows[:2]))
-    assert collectives.remaining(rows, file) == rows[2:]
+    keys = EXPERIMENTS["collectives"].keys
+    journal = Journal(tmp_path, "collectives")
+    rows = [ROW, ROW | {"protocol": "LL"}, ROW | {"bytes": 2048}, ROW | {"bytes": 4096}]
+    journal.open({"gpu": "toy"})
+    assert journal.remaining(rows, keys) == rows
+    for row in rows[:2]:
+        journal.begin(row, 0)
+        journal.end(row, [{"us": 9.1}], 0)
+    journal.end(rows[2], [{"error": "out of memory"}], 0)
+    assert journal.counts() == (2, 1)
+    assert journal.remaining(rows, keys) == rows[3:]
+    assert journal.remaining(rows, keys, retry=True) == rows[2:]
+    assert not list(tmp_path.glob("*.running"))
 
 
-def test_measuring_collectives_needs_a_folder_and_pytorch(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["collectives"])
-    with pytest.raises(SystemExit, match="give the folder for the rows"):
-        collectives.main()
-    monkeypatch.setattr(sys, "argv", ["collectives", "folder"])
+def test_a_row_that_took_its_process_with_it_counts_as_failed(tmp_path):
+    journal = Journal(tmp_path, "steps")
+    journal.open({})
+    journal.begin({"name": "dp_ddp_overlap"}, 0)
+    journal.open({})
+    assert [row["error"] for row in read(journal.failed)] == ["its process ended while it was measured"]
+    journal.open({})
+    assert journal.counts() == (0, 1)
+
+
+def test_a_last_line_that_was_cut_off_is_dropped(tmp_path):
+    journal = Journal(tmp_path, "steps")
+    journal.open({})
+    journal.end({"name": "a"}, [{"us": 1}], 0)
+    with journal.rows.open("a", encoding="utf-8") as file:
+        file.write('{"name": "b", "u')
+    journal.open({})
+    journal.end({"name": "c"}, [{"us": 2}], 0)
+    assert [row["name"] for row in read(journal.rows)] == ["a", "c"]
+
+
+def test_a_line_that_is_no_row_is_named(tmp_path):
+    (tmp_path / "steps.jsonl").write_text("{}\nnonsense\n{}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 2: not a JSON object"):
+        Journal(tmp_path, "steps").counts()
+
+
+# ---- What is missing
+
+
+def test_missing_pytorch_ends_with_a_message(monkeypatch, scaleout, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(SystemExit, match="needs PyTorch; install it"):
-        collectives.main()
+    code, _, err = scaleout("measure", "kernels", "--output", tmp_path)
+    assert code == 2
+    assert "measuring needs PyTorch; install it with `pip install 'scaleout[measure]'`" in err
 
 
-def test_every_collective_can_be_measured():
-    tree = ast.parse((FOLDER / "communicator.py").read_text(encoding="utf-8"))
-    tables = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
-    (calls,) = (table for table in tables if getattr(table.target, "id", "") == "CALLS")
-    assert sorted(key.value for key in calls.value.keys) == sorted(KINDS)
+class Machine:
+    """GPUs on which kernels run at 1 TB/s and collectives by the terms below; some rows fail, or end it all."""
+
+    def __init__(self, gpus=2, name="Toy 9000", fails=(), ends_after=math.inf):
+        self.number, self.name, self.fails, self.ends_after = gpus, name, fails, ends_after
+        self.asked = []
+
+    def gpus(self):
+        return self.number
+
+    def environment(self):
+        sizes = {"memory_bytes": 16 * 2**30, "l2_bytes": 2**22, "sms": 10}
+        return {"gpu": self.name, "gpus": self.number, "torch": "2", "nccl": "2.99.1", "date": "2026-11-21", **sizes}
+
+    def launch(self, job: Job):
+        journal = Journal(Path(job.folder), job.experiment)
+        for number, row in enumerate(job.rows):
+            journal.begin(row, 0)
+            if number >= self.ends_after:
+                raise MeasurementError("process 0 terminated with signal SIGABRT")
+            self.asked.append(row)
+            failed = row.get("op") in self.fails
+            journal.end(row, [{"error": "CUDA out of memory"} if failed else FOUND[job.experiment](row)], 0)
+            yield
+
+
+def time_kernel(row):
+    call = kernel(row["op"], dtype=row["dtype"], **row["shape"])
+    return {"us": 1 + call.flops / 1e8 + call.bytes / 1e6, "us_min": 1.0}
+
+
+S_US, H_US, B, C = 10.0, 1.0, 300e9, 600e9
+
+
+def time_collective(row):
+    steps = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}.get(row["collective"], 0) * (row["ranks"] - 1)
+    wire_s = BUS_FACTORS[row["collective"]](row["ranks"]) * row["bytes"] / B
+    return {"us": S_US + H_US * steps + 1e6 * (wire_s + row["bytes"] / row["ranks"] / C), "note": "CUDA graph of 20"}
+
+
+FOUND = {
+    "kernels": time_kernel,
+    "collectives": time_collective,
+    "host": lambda row: {"call": "gelu", "direction": "forward", "us": 5.0},
+    "steps": lambda row: {"step_us": 1000.0},
+}
+
+
+@pytest.fixture
+def measure(monkeypatch, scaleout, tmp_path):
+    """Run `scaleout measure` on a stand-in's GPUs."""
+
+    def run(machine, *arguments):
+        monkeypatch.setattr(experiments, "backend", lambda: machine)
+        return scaleout("measure", *arguments, "--output", tmp_path / "toy")
+
+    return run
+
+
+def test_missing_gpus_are_said(measure):
+    code, _, err = measure(Machine(gpus=0), "kernels")
+    assert (code, "PyTorch finds none; run this on the machine that has it" in err) == (2, True)
+    code, _, err = measure(Machine(gpus=1), "collectives")
+    assert (code, "measuring collectives needs 2 GPUs or more, and there are 1" in err) == (2, True)
+    code, _, err = measure(Machine(gpus=2), "steps", "--gpus", "4")
+    assert (code, "--gpus 4: PyTorch finds 2 here; ask for 1 to 2" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all", "--workload", "llama-3-8b"), "are for one kind of measurement"),
+        (("steps", "--workload", "llama-3-8b"), "--workload says which kernels to measure, not steps"),
+        (("kernels", "--set", "layers=2"), "--set changes a workload; name it with --workload"),
+        (("kernels", "--workload", "x", "--rows", "y"), "both say what to measure"),
+        (("kernels", "--rows", "nowhere.jsonl"), "--rows nowhere.jsonl: no such file"),
+        (("kernels", "--workload", "lama"), "unknown workload 'lama'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(measure, arguments, message):
+    code, _, err = measure(Machine(), *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_a_plan_needs_no_gpu(measure):
+    code, out, _ = measure(None, "fused", "--plan", "--gpus", "2", "--only", "gemv_*")
+    assert code == 0
+    assert [json.loads(line)["M"] for line in out.splitlines()] == [8192, 16384, 32768, 65536]
+
+
+# ---- From the command to files that other commands take
+
+
+def test_measured_files_run_a_workload(measure, scaleout, tmp_path):
+    machine = Machine(fails=("rms_norm_bwd",))
+    job = ("--workload", "llama-3-8b", "--set", "layers=2", "--set", "data_parallel=2", "--set", "tensor_parallel=1")
+    code, out, err = measure(machine, "kernels", *job)
+    assert (code, err) == (0, "")
+    assert "1 failed" in out
+    assert "failed: rms_norm_bwd bf16" in out
+    assert "CUDA out of memory" in out
+    folder = tmp_path / "toy"
+    for what in (("kernels", "--only", "clone", "--quick"), ("collectives",)):
+        assert measure(machine, *what)[0] == 0
+    device, topology = load_device(folder / "device.yaml"), load_topology(str(folder / "machine.yaml"))
+    assert device.memory_bytes_per_s == pytest.approx(1e12, rel=0.01)
+    assert device.sources["memory_bandwidth"].startswith("measured on Toy 9000, 2026-11-21, by scaleout measure: the")
+    assert (device.num_sms, device.memory_bytes, topology.num_ranks) == (10, 16 * 2**30, 2)
+    assert topology.dimensions[0].bytes_per_s == pytest.approx(B, rel=0.01)
+    changes = [text for text in job[2:] if text != "--set"]
+    run = [part for text in changes for part in ("--set", text)]
+    files = ("--device", folder / "device.yaml", "--topology", folder / "machine.yaml")
+    code, out, err = scaleout("run", "llama-3-8b", *run, *files, "--schedule", "baseline", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["results"][0]["kernel_time_sources"]["measured"] > 0.9
+
+
+def test_an_interrupted_run_goes_on(measure, tmp_path):
+    ending = Machine(ends_after=3)
+    code, _, err = measure(ending, "kernels", "--only", "gelu_*", "--quick")
+    assert code == 2
+    assert "measuring kernels ended early: process 0 terminated with signal SIGABRT. 3 rows were measured" in err
+    again = Machine()
+    code, out, _ = measure(again, "kernels", "--only", "gelu_*", "--quick")
+    assert code == 0
+    assert "2 rows measured, 0 failed, 4 were there already" in out  # three, and the one that ended the process
+    assert not [row for row in again.asked if row in ending.asked]
+    read_table((tmp_path / "toy" / "kernels.jsonl",))  # and the file is one that a device can name
+
+
+def test_rows_of_another_machine_stay_apart(measure):
+    assert measure(Machine(), "host")[0] == 0
+    code, _, err = measure(Machine(name="Toy 9001"), "host")
+    assert code == 2
+    assert "holds measurements of another machine: gpu 'Toy 9000' there and 'Toy 9001' here" in err
+
+
+def test_all_of_one_gpu_leaves_out_what_needs_more(measure):
+    machine = Machine(gpus=1)
+    code, out, _ = measure(machine, "all", "--quick")
+    assert code == 0
+    assert [line.split(":")[0] for line in out.splitlines() if "rows measured" in line] == ["kernels", "host", "steps"]
+
+
+def test_a_known_gpu_keeps_the_rates_of_its_data_sheet(tmp_path):
+    environment = {"gpu": "NVIDIA H200", "gpus": 2, "nccl": "2.28.9", "date": "today"}
+    row = {"op": "add", "dtype": "bf16", "shape": {"elements": 2**20}, "method": "graph_replay", "us": 9.0}
+    (tmp_path / "kernels.jsonl").write_text('{"provenance": {}}\n' + json.dumps(row) + "\n", encoding="utf-8")
+    rows = [row | time_collective(row) for row in plans.plan("collectives", gpus=2, quick=True)]
+    (tmp_path / "collectives.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    machine_files.write_files(tmp_path, environment)
+    known, found = load_device("h200"), load_device(tmp_path / "device.yaml")
+    assert found.peak_flops_per_s == known.peak_flops_per_s
+    assert found.sources["peak_flops.bf16"] == known.sources["peak_flops.bf16"]
+    assert found.host_launch_s["gemm_forward"] == known.host_launch_s["gemm_forward"]
+    assert found.sources["host_launch.gemm_forward"] == "not measured here; as h200"
+    library, shipped = load_topology(str(tmp_path / "machine.yaml")).library, load_topology("h200-node-4").library
+    assert library.appetite == shipped.appetite
+    assert library.protocols[0].expects.startup_s == shipped.protocols[0].expects.startup_s
+
+
+def test_validate_takes_the_machine_that_was_measured(scaleout, tmp_path):
+    (tmp_path / "device.yaml").symlink_to(load_device("h200").kernel_files[0].parent / "h200.yaml")
+    step = {"name": "all_gather_then_matmul", "gpus": 2, "M": 8192, "N": 4096, "K": 1024, "dtype": "bf16"}
+    (tmp_path / "steps.jsonl").write_text(json.dumps({**step, "step_us": 181.4}) + "\n", encoding="utf-8")
+    environment = {"gpu": "NVIDIA H200", "topology": "machine.yaml"}
+    (tmp_path / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    slow = {"kind": "switch", "size": 2, "bandwidth": "1 GB/s", "bandwidth_source": "-", "latency": "1 us"}
+    machine = {"source": "-", "dimensions": [{**slow, "latency_source": "-"}]}
+    (tmp_path / "machine.yaml").write_text(json.dumps(machine), encoding="utf-8")
+    code, out, err = scaleout("validate", tmp_path / "steps.jsonl", "--json")
+    assert (code, err) == (0, "")
+    (row,) = json.loads(out)["rows"]
+    assert row["predicted_us"] > 8192 * 1024 * 2 / 2 / 1e9 * 1e6  # half of the tensor over 1 GB/s
+
+
+# ---- Numbers
+
+
+def test_the_fit_finds_the_terms_that_made_the_times():
+    sizes = [1024 * 4**power for power in range(10)]
+    kinds = [(kind, ranks) for kind in ("all_reduce", "all_gather", "reduce_scatter") for ranks in (2, 4)]
+    rows = [{"collective": kind, "ranks": ranks, "bytes": size} for kind, ranks in kinds for size in sizes]
+    found = fit([row | time_collective(row) for row in rows])
+    assert found[:4] == pytest.approx((S_US * 1e-6, H_US * 1e-6, B, C), rel=1e-6)
+    assert found.median_error < 1e-9
+
+
+def test_a_term_that_would_be_negative_is_left_out():
+    rows = [{"collective": "send", "ranks": 2, "bytes": 2**power, "us": 2**power / 1e3} for power in range(10, 20)]
+    found = fit(rows)
+    assert found.startup_s >= 0
+    assert 1 / (1 / found.bytes_per_s + 0.5 / found.local_bytes_per_s) == pytest.approx(1e9, rel=0.01)
+
+
+def test_host_times_become_those_of_a_device_file():
+    def row(call, direction, us):
+        return {"call": call, "direction": direction, "us": us}
+
+    rows = [
+        row("gemm", "forward", 40.0), row("gemm", "forward", 42.0), row("gemm", "backward", 90.0),
+        row("gelu", "forward", 18.0), row("all_reduce_into_nothing", "forward", 100.0),
+        row("nothing_into_all_reduce", "forward", 29.0), row("start", "backward", 300.0), row("gemm", "loop", 14.0),
+        row("all_reduce", "loop", 27.0), row("all_to_all", "loop", 29.0), row("whole", "both", 1e4),
+    ]  # fmt: skip
+    assert host_launch_us(rows) == {
+        "gemm_forward": 41.0, "gemm_backward": 45.0, "gelu_forward": 18.0, "pointwise_forward": 18.0,
+        "all_reduce_forward": 129.0, "start_backward": 300.0, "heads_cat_backward": 0.0,
+        "heads_to_rows_backward": 0.0, "gemm_loop": 14.0, "all_reduce_loop": 27.0, "all_to_all_loop": 29.0,
+        "collective_loop": 28.0,
+    }  # fmt: skip
+
+
+def test_a_module_in_the_place_of_pytorch_is_asked(monkeypatch):
+    workers = types.ModuleType("scaleout.measure.workers")
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, "scaleout.measure.workers", workers)
+    assert experiments.backend() is workers

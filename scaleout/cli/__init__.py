@@ -13,6 +13,7 @@ from scaleout.cli.astra import astra
 from scaleout.cli.buckets import buckets
 from scaleout.cli.collective import collective
 from scaleout.cli.list import list_names
+from scaleout.cli.measure import measure
 from scaleout.cli.operator import operator
 from scaleout.cli.reproduce import reproduce
 from scaleout.cli.run import run
@@ -33,7 +34,8 @@ def scaleout() -> None:
 
 
 for verb in (
-    run, search, collective, buckets, operator, trace, astra, list_names, show, validate, reproduce, track,
+    run, search, collective, buckets, operator, trace, astra, list_names, show, validate, measure, reproduce,
+    track,
 ):  # fmt: skip
     scaleout.add_command(verb)
 

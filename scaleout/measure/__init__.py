@@ -1,5 +1,6 @@
-"""Measurements on real GPUs: kernels and collectives, timed one by one. Needs PyTorch, which scaleout does not install.
+"""Measurements on the GPUs at hand: kernels, collectives, contention, whole steps, fused operators, and the host.
 
-python -m scaleout.measure.kernels < kernels.jsonl > measured.jsonl
-python -m scaleout.measure.collectives FOLDER < collectives.jsonl
+`experiments` lists what can be measured, `plans` and `shapes` which rows; `journal` keeps rows as they come, `workers`
+measures them, one process a GPU, and `machine_files` turns them into files that other verbs take. What imports PyTorch
+(the extra `measure`) is imported only where a GPU is asked for.
 """

@@ -2,8 +2,14 @@
 
 from collections.abc import Mapping
 
-from scaleout.measure import layers, products, recommendation
+from scaleout.measure import compiled, images, layers, products, recommendation
 from scaleout.measure.tensors import Maker
 
-MAKERS: Mapping[str, Maker] = {**products.MAKERS, **layers.MAKERS, **recommendation.MAKERS}
+MAKERS: Mapping[str, Maker] = {
+    **products.MAKERS,
+    **layers.MAKERS,
+    **compiled.MAKERS,
+    **images.MAKERS,
+    **recommendation.MAKERS,
+}
 """Operation to the maker of its call."""

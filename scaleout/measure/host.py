@@ -9,22 +9,23 @@ A backward includes what autograd does there besides: gradients of weights are h
 another use the two gradients are added, which counts to the call whose backward comes last. Collectives are those of
 an autograd function, over all GPUs of the host, which all measure at once; the time is the mean over them.
 
-torchrun --nproc-per-node 2 -m scaleout.measure.host
+The step `loop` is one call over and over, without gradients.
 """
 
 import gc
-import json
-import os
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional
+
+from scaleout.measure.exchange import COLLECTIVES, exchange
+from scaleout.measure.session import Session
 
 _LAYERS, _REPEATS, _WARM_UP = 8, 40, 8
 _ROWS, _HIDDEN, _HEAD, _TOP_K = 128, 512, 128, 2
@@ -34,53 +35,8 @@ Call = Callable[[torch.Tensor, Weights], torch.Tensor]
 Times = dict[str, list[float]]
 
 
-class _Communicate(torch.autograd.Function):  # type: ignore[misc]
-    """A collective forward, and one backward; either may be nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, forward: str, backward: str) -> torch.Tensor:
-        ctx.kind = backward
-        return _COLLECTIVES[forward](x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _COLLECTIVES[ctx.kind](gradient), None, None
-
-
-def _all_reduce(x: torch.Tensor) -> torch.Tensor:
-    dist.all_reduce(x)
-    return x
-
-
-def _all_gather(x: torch.Tensor) -> torch.Tensor:
-    whole = x.new_empty(x.shape[0] * dist.get_world_size(), *x.shape[1:])
-    dist.all_gather_into_tensor(whole, x.contiguous())
-    return whole
-
-
-def _reduce_scatter(x: torch.Tensor) -> torch.Tensor:
-    shard = x.new_empty(x.shape[0] // dist.get_world_size(), *x.shape[1:])
-    dist.reduce_scatter_tensor(shard, x.contiguous())
-    return shard
-
-
-def _all_to_all(x: torch.Tensor) -> torch.Tensor:
-    received = torch.empty_like(x)
-    dist.all_to_all_single(received, x.contiguous())
-    return received
-
-
-_COLLECTIVES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "nothing": lambda x: x,
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-}
-
-
 def _communicate(forward: str, backward: str) -> Call:
-    return lambda x, _: _Communicate.apply(x, forward, backward)
+    return lambda x, _: exchange(x, forward, backward)
 
 
 def _layer_norm(x: torch.Tensor, weights: Weights) -> torch.Tensor:
@@ -197,9 +153,25 @@ def _backward(ticks: list[tuple[str, float]]) -> list[tuple[str, str, float]]:
     return found
 
 
-def measure(step: str) -> list[dict[str, Any]]:
-    """Return the host's microseconds of each call of a step, and of the whole step, mean over the ranks."""
-    calls = STEPS[step]
+def measure(row: Mapping[str, Any], session: Session) -> list[dict[str, Any]]:
+    """Return the host's microseconds of each call of a row's step, and of the whole step."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _loops(session.repeats) if row["step"] == LOOP else _measured(STEPS[row["step"]])
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def join(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the means over the ranks."""
+    return [
+        {**rows[0], "us": round(statistics.fmean(row["us"] for row in rows), 2)} for rows in zip(*found, strict=True)
+    ]
+
+
+def _measured(calls: Sequence[tuple[str, Call | None]]) -> list[dict[str, Any]]:
     weights = [[_random(*shape) for shape in _SHAPES] for _ in range(_LAYERS)]
     rows = []
     for grad in (False, True):
@@ -218,28 +190,35 @@ def measure(step: str) -> list[dict[str, Any]]:
         hook_us = statistics.median(times.pop(("hook", "backward"), [0.0]))
         for (name, direction), values in times.items():
             us = statistics.median(values) - (hook_us if direction == "backward" else 0.0)
-            kind = direction if grad else "no_grad"
-            rows.append({"step": step, "call": name, "direction": kind, "us": us})
-        rows.append({"step": step, "call": "whole", "direction": "both" if grad else "no_grad",
-                     "us": statistics.median(whole)})  # fmt: skip
-    means = torch.tensor([row["us"] for row in rows], device="cuda")
-    dist.all_reduce(means)
-    return [{**row, "us": round(us / dist.get_world_size(), 2)} for row, us in zip(rows, means.tolist(), strict=True)]
+            rows.append({"call": name, "direction": direction if grad else "no_grad", "us": us})
+        rows.append({"call": "whole", "direction": "both" if grad else "no_grad", "us": statistics.median(whole)})
+    return rows
 
 
-def main() -> None:
-    """Measure all steps on every GPU at once, and print what was found."""
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-    gc.disable()
-    for step in STEPS:
-        rows = measure(step)
-        if dist.get_rank() == 0:
-            for row in rows:
-                sys.stdout.write(json.dumps(row) + "\n")
-                sys.stdout.flush()
-    dist.destroy_process_group()
+LOOP = "loop"
+"""The step of one call over and over, as bench-marks of single calls make them."""
+_LOOPED = 200
 
 
-if __name__ == "__main__":
-    main()
+def _loops(repeats: int) -> list[dict[str, Any]]:
+    x, weights = _random(_ROWS, 1, _HIDDEN).detach(), [_random(*shape).detach() for shape in _SHAPES]
+    calls: dict[str, Callable[[], Any]] = {
+        "pointwise": lambda: torch.add(x, x),
+        "gemm": lambda: x[:, 0] @ weights[2],
+        "layer_norm": lambda: _layer_norm(x, weights),
+        "attention": lambda: _attention(functional.linear(x, weights[1]), weights),
+        **{name: partial(call, x) for name, call in COLLECTIVES.items() if name != "nothing"},
+    }
+    medians = {}
+    for name, call in calls.items():
+        times = []
+        for _ in range(repeats + 1):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(_LOOPED):
+                call()
+            times.append((time.perf_counter() - begin) / _LOOPED * 1e6)
+            torch.cuda.synchronize()
+        medians[name] = statistics.median(times[1:])
+    medians["attention"] -= medians["gemm"]  # it came with the product that makes its input
+    return [{"call": name, "direction": LOOP, "us": us} for name, us in medians.items()]

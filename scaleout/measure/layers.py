@@ -29,7 +29,8 @@ def _accumulate(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: total.add_(x)
 
 
-def _swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+def swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """Gate with the sigmoid-weighted input."""
     return functional.silu(x) * gate
 
 
@@ -57,7 +58,8 @@ def _rms_norm(*, backward: bool) -> Maker:
     return make
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn the halves of each head by its angles."""
     left, right = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 
@@ -68,8 +70,8 @@ def _rope(*, backward: bool) -> Maker:
         x = random(s["tokens"], s["hidden"] // head, head, dtype=dtype, grad=backward)
         cos, sin = (random(s["tokens"], 1, head, dtype=dtype) for _ in range(2))
         if backward:
-            return backward_of(lambda x: _rotate(x, cos, sin), x)
-        return lambda: _rotate(x, cos, sin)
+            return backward_of(lambda x: rotate(x, cos, sin), x)
+        return lambda: rotate(x, cos, sin)
 
     return make
 
@@ -204,8 +206,8 @@ MAKERS: Mapping[str, Maker] = {
     "cast_to_fp32": _pointwise(lambda x: x.to(torch.float32)),
     "accumulate_fp32": _accumulate,
     "sum_all": _pointwise(torch.sum),
-    "swiglu_fwd_unfused": _pointwise(_swiglu, inputs=2),
-    "swiglu_bwd": _pointwise(_swiglu, inputs=2, backward=True),
+    "swiglu_fwd_unfused": _pointwise(swiglu, inputs=2),
+    "swiglu_bwd": _pointwise(swiglu, inputs=2, backward=True),
     "adamw_fused": _adamw,
     "sgd": _sgd,
 }

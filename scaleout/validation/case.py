@@ -118,7 +118,8 @@ def machine_of(row: Row, *, device: str | None = None, topology: str | None = No
     ConfigError
         If none is named, or it is not known.
     """
-    device, topology = device or row.values.get("device"), topology or row.values.get("topology")
+    device = device or row.values.get("device") or row.machine.get("device")
+    topology = topology or row.values.get("topology") or row.machine.get("topology")
     if device is None or topology is None:
         if not row.gpu:
             raise ConfigError(

@@ -1,13 +1,14 @@
 """Files of measured runs to rows: what was measured, where it stands, and on which machine.
 
 A file holds one JSON object a line, or, where a table is named, one object with `tables` that have an `id` and `rows`.
-A file ``environment.json`` beside it says which GPU its rows were measured on; a row may name its own machine.
+A file ``environment.json`` beside it says which GPU its rows were measured on, or names the files of its device and
+topology, as `scaleout measure` writes them; a row may name its own machine.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ class Row:
         The file's stem, or the table's id.
     gpu : str
         The GPU of the file's environment; empty if none is named.
+    machine : mapping
+        Files of the `device` and the `topology` that the file's environment names.
     """
 
     values: Mapping[str, Any]
@@ -38,6 +41,7 @@ class Row:
     id: str
     source: str
     gpu: str = ""
+    machine: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -96,7 +100,7 @@ def read_rows(path: Path, *, table: str | None = None) -> list[Row]:
         raise ConfigError(f"{path}: cannot be read ({error}); give a file of measured rows") from None
     if table is not None:
         return _of_table(path, text, table)
-    gpu = _gpu(path)
+    gpu, machine = _environment(path)
     rows = []
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"{path}, line {number}"
@@ -105,7 +109,7 @@ def read_rows(path: Path, *, table: str | None = None) -> list[Row]:
             raise ConfigError(f"{where}: holds {type(values).__name__}, not an object; give one JSON object a line")
         if values and "provenance" not in values:
             name = str(values.get("id") or f"{path.stem}:{number}")
-            rows.append(Row(values, where, name, path.stem, gpu))
+            rows.append(Row(values, where, name, path.stem, gpu, machine))
     if not rows:
         raise ConfigError(f"{path}: holds no rows; give one JSON object a line")
     return rows
@@ -132,9 +136,13 @@ def _parse(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: not JSON ({error}); mend it, or see the README for the form of a row") from None
 
 
-def _gpu(path: Path) -> str:
+def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
+    """Return the GPU that ``environment.json`` beside a file names, and the files of its device and topology."""
     beside = path.parent / "environment.json"
     if not beside.is_file():
-        return ""
+        return "", {}
     found = _parse(beside.read_text(encoding="utf-8"), str(beside))
-    return str(found.get("gpu", "")) if isinstance(found, dict) else ""
+    if not isinstance(found, dict):
+        return "", {}
+    files = {key: str(path.parent.absolute() / found[key]) for key in ("device", "topology") if key in found}
+    return str(found.get("gpu", "")), files

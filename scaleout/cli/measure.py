@@ -1,0 +1,152 @@
+"""`scaleout measure`: kernels, collectives, contention, steps and fused operators on the GPUs at hand."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.options import parse_settings, set_option
+
+if TYPE_CHECKING:
+    from scaleout.measure.experiments import Backend, Row
+
+NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
+
+
+@click.command()
+@click.argument("what", type=click.Choice((*NAMES, "all")))
+@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for all files.")
+@click.option("--gpus", type=int, metavar="N", help="How many GPUs take part; by default all.")
+@click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Operations, collectives or steps, as 'attention_*'.")
+@click.option("--dtype", "dtypes", multiple=True, metavar="D", help="Rows of this dtype; repeatable.")
+@click.option("--workload", metavar="W", help="Measure exactly the kernels that this workload runs.")
+@set_option
+@click.option("--rows", "file", type=click.Path(path_type=Path, dir_okay=False), help="Rows to measure, JSON lines.")
+@click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Times of each row.")
+@click.option("--retry", is_flag=True, help="Also try rows again that failed before.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print the rows, and measure nothing; needs no GPU.")
+def measure(
+    what: str,
+    output: Path,
+    gpus: int | None,
+    quick: bool,
+    only: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    workload: str | None,
+    settings: tuple[str, ...],
+    file: Path | None,
+    repeats: int,
+    retry: bool,
+    plan_only: bool,
+) -> None:
+    """Measure WHAT on this machine's GPUs, and write files that `run` and `validate` take (extra: measure).
+
+    Rows are written as they come; the same command goes on where it was interrupted. Where it ends, FOLDER/device.yaml
+    and FOLDER/machine.yaml hold what was measured: scaleout run llama-3-8b --device FOLDER/device.yaml --topology
+    FOLDER/machine.yaml, and scaleout validate FOLDER/steps.jsonl.
+    """
+    from scaleout.errors import ConfigError
+    from scaleout.measure import experiments, plans
+
+    if what == "all" and (workload or file or only or dtypes):
+        raise ConfigError("--workload, --rows, --only and --dtype are for one kind of measurement; name it, not all")
+    if workload and what != "kernels":
+        raise ConfigError(f"--workload says which kernels to measure, not {what}; measure kernels")
+    if workload and file:
+        raise ConfigError("--workload and --rows both say what to measure; give one of them")
+    if settings and not workload:
+        raise ConfigError("--set changes a workload; name it with --workload")
+
+    def rows_of(name: str, ranks: int) -> "list[Row]":
+        found = _rows(name, ranks, quick=quick, workload=workload, settings=settings, file=file)
+        return plans.chosen(found, only=only, dtypes=dtypes)
+
+    if plan_only:
+        for name in NAMES if what == "all" else (what,):
+            for row in rows_of(name, gpus or 1 if name in ("kernels", "host", "steps") else gpus or 2):
+                click.echo(json.dumps({"experiment": name, **row}))
+        return
+    machine = experiments.backend()
+    names = [name for name in NAMES if what in {name, "all"}]
+    if what == "all" and (gpus or machine.gpus()) == 1:
+        names = [name for name in names if experiments.EXPERIMENTS[name].least_gpus == 1]
+    ranks = experiments.check_machine(machine, names, gpus=gpus)
+    wanted = {name: rows_of(name, ranks) for name in names}
+    _measure(machine, wanted, output, ranks, repeats=repeats, retry=retry)
+
+
+def _rows(
+    name: str,
+    gpus: int,
+    *,
+    quick: bool,
+    workload: str | None,
+    settings: tuple[str, ...],
+    file: Path | None,
+) -> "list[Row]":
+    from scaleout.errors import ConfigError
+    from scaleout.measure import plans, shapes
+    from scaleout.measure.journal import read
+
+    if workload is not None:
+        return shapes.of_workload(workload, parse_settings(settings))
+    if file is None:
+        return plans.plan(name, gpus=gpus, quick=quick)
+    if not file.is_file():
+        raise ConfigError(f"--rows {file}: no such file; give one JSON object a line")
+    return plans.check_rows(name, read(file), gpus=gpus)
+
+
+def _measure(
+    machine: "Backend", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
+) -> None:
+    """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
+    from scaleout.measure.experiments import EXPERIMENTS, Job, measure
+    from scaleout.measure.journal import Journal
+    from scaleout.measure.machine_files import check_folder, write_files
+
+    environment = {**machine.environment(), "gpus": gpus}
+    check_folder(output, environment)
+    output.mkdir(parents=True, exist_ok=True)
+    folder = output.absolute()
+    write_files(folder, environment)
+    try:
+        for name, rows in wanted.items():
+            journal = Journal(folder, name)
+            journal.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
+            left = journal.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
+            job = Job(name, tuple(left), str(folder), gpus, repeats)
+            measured, failed = _follow(job, measure(job, machine=machine, journal=journal)) if left else (0, 0)
+            kept = f", {len(rows) - len(left)} were there already" if len(left) < len(rows) else ""
+            click.echo(f"{name}: {measured} rows measured, {failed} failed{kept}  {journal.rows}")
+            _print_failed(journal, failed)
+    finally:
+        for path, meaning in write_files(folder, environment).items():
+            click.echo(f"{path}  {meaning}")
+
+
+def _follow(job: Any, progress: Any) -> tuple[int, int]:
+    """Show how far a job is; return how many rows were measured and how many failed."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from scaleout.cli.console import console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    measured = failed = 0
+    with Progress(*columns, console=console(), transient=True) as bars:
+        bar = bars.add_task(job.experiment, total=len(job.rows))
+        for measured, failed in progress:
+            bars.update(bar, completed=measured + failed)
+    return measured, failed
+
+
+def _print_failed(journal: Any, failed: int) -> None:
+    from scaleout.measure.journal import read
+
+    for row in read(journal.failed)[-failed:][:5] if failed else ():
+        what = " ".join(str(value) for key, value in row.items() if key not in ("error", "method"))
+        click.echo(f"  failed: {what}: {row['error']}")
+    if failed > 5:
+        click.echo(f"  and {failed - 5} more, see {journal.failed}")
