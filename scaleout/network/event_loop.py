@@ -1,88 +1,46 @@
 """The event loop of messages that are not in step: one message at a time, compiled.
 
-Does to the same numbers what `traffic` does with whole batches, to the last bit, but touches only what an event
-changes: the flows that share a link with one that starts or ends, directly or through others, are shared anew; the
-rest goes on. Compiled by numba when it is first imported on a machine, which takes seconds, and cached for good.
+Does to the same numbers what `in_step` does with whole batches, to the last bit, but touches only what an event
+changes. Links that a flow starts or ends on are filled anew, from the lowest level at which anything differs: a link
+that is now full at another rate lowers the flows above it or frees those that it held, and then their links are looked
+at, in the order of rates; `sharing` says why that gives what filling everything anew would. Compiled by numba when it
+is first imported on a machine, which takes seconds, and cached; numba looks for changes in this one file.
 
-Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use.
-
-Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G lanes of collectives.
+Symbols: see `flight`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
+from scaleout.network.flight import ARRIVED, DONE, ENDS, EVENTS, FINISHED, LEVELS, MOVED, MOVING, SENT, TOUCHED, Tables
 from scaleout.network.links import Floats, Ints
-from scaleout.network.sharing import SAME
+from scaleout.network.sharing import ABOVE, SAME, rounded
 
-Table = np.ndarray[Any, Any]
+_NEAR = 1 + 1e-9
+"""A link with so much more left than a rate asks for is not full at it, however the rest is rounded."""
 
-LINK = np.dtype([(n, "f8") for n in ("bytes_per_s", "carried", "load", "left", "gone", "share")] + [("head", "i8")])
-"""`head` is the first pair of the flows in flight, -1 for none; `gone` what the flows of a level put on the link."""
+_SPARE = 1 - 1e-6
+"""Part of a link that is surely left by flows that are said to use no more, whatever their sum is rounded to."""
 
-PAIR = np.dtype([("weight", "f8"), ("link", "i4"), ("flow", "i4"), ("next", "i4"), ("previous", "i4")])
-
-FLOW = np.dtype(
-    [(name, "f8") for name in ("latency_s", "left_bytes", "rate", "since_s", "end_s", "fair")]
-    + [(name, "i8") for name in ("source", "destination", "first", "last", "step", "place")]
-)
-"""`first` to `last` are its pairs; `place` is its place in the heap of ends, -1 unless it is in flight."""
-
-MEMBER = np.dtype([("lane", "i8"), ("at", "i8")])
-
-LANE = np.dtype(
-    [("after_s", "f8"), ("latencies", "f8")]
-    + [(name, "i8") for name in ("member", "num_members", "step", "num_steps", "missing", "behind")]
-)
-"""Its first member, step and count of missing messages; `behind` members have not done their last step."""
-
-STEP = np.dtype([("size_bytes", "f8"), ("out", "i8")])
-"""`out` plus a member's number in its lane is its place in `outs`: its flows are ``out_flows[outs[i]:outs[i + 1]]``."""
-
-EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("step", "i8")])
-
-START, ARRIVED, DONE = 0, 1, 2
-"""Kinds of events: a lane starts, a flow arrives, a lane is done."""
-
-
-class Tables(NamedTuple):
-    """All that is in flight or may be. `missing` has for each lane one number a step and member."""
-
-    links: Table
-    pairs: Table
-    flows: Table
-    members: Table
-    lanes: Table
-    steps: Table
-    outs: Ints
-    out_flows: Ints
-    missing: Ints
-    events: Table
-    ends: Ints
-    moving: Ints
-    changed: Ints
-    found_links: Ints
-    found_flows: Ints
-    sent: Ints
-    done: Ints
-    counts: Ints
-    """Entries in use of `events`, `ends`, `moving`, `changed`, `sent`, `done`."""
-
-
-EVENTS, ENDS, MOVING, CHANGED, SENT, FINISHED = range(6)
+_OPEN = -1.0
+"""Rate of a flow that has yet to find its own."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _compiled(function: _Function) -> _Function:
+    njit: Any = partial(numba.njit, error_model="numpy", _nrt=False)  # no references to count: nothing is allocated
     try:
-        made = numba.njit(cache=True, error_model="numpy")(function)
+        return cast(_Function, njit(cache=True)(function))
     except RuntimeError:  # neither the package nor the user has a place to write to: compile anew in each process
-        made = numba.njit(error_model="numpy")(function)
-    return cast(_Function, made)
+        return cast(_Function, njit()(function))
+
+
+_rounded = _compiled(rounded)
 
 
 @_compiled
@@ -117,72 +75,102 @@ def _pop_event(t: Tables) -> tuple[int, int, int]:
 
 
 @_compiled
-def _place_end(t: Tables, flow: int, at: int) -> None:
-    """Let a flow whose end has changed rise or sink from its place in the heap of ends."""
-    ends, flows = t.ends, t.flows
-    end_s, size = flows[flow].end_s, t.counts[ENDS]
-    while at > 0 and flows[ends[(at - 1) >> 1]].end_s > end_s:
-        ends[at] = ends[(at - 1) >> 1]
-        flows[ends[at]].place = at
+def _sift(heap: Ints, keys: Floats, places: Ints, which: int, at: int) -> None:
+    """Let an entry whose key has changed rise or sink from its place in a heap."""
+    key, size = keys[which], len(heap)
+    while at > 0 and keys[heap[(at - 1) >> 1]] > key:
+        heap[at] = heap[(at - 1) >> 1]
+        places[heap[at]] = at
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        if child + 1 < size and flows[ends[child + 1]].end_s < flows[ends[child]].end_s:
+        if child + 1 < size and keys[heap[child + 1]] < keys[heap[child]]:
             child += 1
-        if flows[ends[child]].end_s >= end_s:
+        if keys[heap[child]] >= key:
             break
-        ends[at] = ends[child]
-        flows[ends[at]].place = at
+        heap[at] = heap[child]
+        places[heap[at]] = at
         at = child
-    ends[at] = flow
-    flows[flow].place = at
+    heap[at] = which
+    places[which] = at
 
 
 @_compiled
-def _changes(t: Tables, link: int) -> None:
-    """Note that the flows over a link are no longer the same; a share below zero marks it."""
-    if t.links[link].share >= 0:
-        t.links[link].share = -1.0
-        t.changed[t.counts[CHANGED]] = link
-        t.counts[CHANGED] += 1
+def _touch(t: Tables, link: int) -> None:
+    """Note that the flows over a link, or their rates, are no longer the same."""
+    if not t.links[link].touched:
+        t.links[link].touched = 1
+        t.touched[t.counts[TOUCHED]] = link
+        t.counts[TOUCHED] += 1
+
+
+@_compiled
+def _insert(t: Tables, pair: int, rate: float) -> None:
+    """Put a pair into the chain of its link, before those of the same rate or higher."""
+    pairs, link = t.pairs, t.links[t.pairs[pair].link]
+    before, at = -1, link.head
+    while at >= 0 and pairs[at].rate < rate:
+        before, at = at, pairs[at].next
+    pairs[pair].rate, pairs[pair].next, pairs[pair].previous = rate, at, before
+    if at >= 0:
+        pairs[at].previous = pair
+    if before >= 0:
+        pairs[before].next = pair
+    else:
+        link.head = pair
+    if rate < 0:
+        link.open += pairs[pair].weight
+    else:
+        link.used += pairs[pair].weight * rate
+    _touch(t, pairs[pair].link)
+
+
+@_compiled
+def _remove(t: Tables, pair: int) -> None:
+    """Take a pair out of the chain of its link."""
+    pairs, link = t.pairs, t.links[t.pairs[pair].link]
+    after, before = pairs[pair].next, pairs[pair].previous
+    if after >= 0:
+        pairs[after].previous = before
+    if before >= 0:
+        pairs[before].next = after
+    else:
+        link.head = after
+    if pairs[pair].rate < 0:
+        link.open -= pairs[pair].weight
+    else:
+        link.used -= pairs[pair].weight * pairs[pair].rate
+    _touch(t, pairs[pair].link)
 
 
 @_compiled
 def _start(t: Tables, flow: int, step: int, size_bytes: float, now_s: float) -> None:
-    links, pairs, started = t.links, t.pairs, t.flows[flow]
+    started = t.flows[flow]
     started.step, started.left_bytes, started.rate = step, size_bytes, 0.0
-    started.since_s, started.end_s = now_s, np.inf
+    started.since_s, started.end_s, started.fair, started.moved = now_s, np.inf, _OPEN, 1
+    t.moved[t.counts[MOVED]] = flow
+    t.counts[MOVED] += 1
     for pair in range(started.first, started.last):
-        link = pairs[pair].link
-        links[link].carried += pairs[pair].weight * size_bytes
-        head = links[link].head
-        pairs[pair].next, pairs[pair].previous = head, -1
-        if head >= 0:
-            pairs[head].previous = pair
-        links[link].head = pair
-        _changes(t, link)
+        link = t.links[t.pairs[pair].link]
+        link.carried += t.pairs[pair].weight * size_bytes
+        link.load += t.pairs[pair].weight
+        _insert(t, pair, _OPEN)
     t.counts[ENDS] += 1
-    _place_end(t, flow, t.counts[ENDS] - 1)
+    _sift(t.ends[: t.counts[ENDS]], t.flows["end_s"], t.flows["place"], flow, t.counts[ENDS] - 1)
 
 
 @_compiled
 def _stop(t: Tables) -> int:
     """Take the flow that ends first out of flight, and return it."""
-    links, pairs, ends, counts = t.links, t.pairs, t.ends, t.counts
+    ends, counts = t.ends, t.counts
     flow = ends[0]
     counts[ENDS] -= 1
     t.flows[flow].place = -1
     if counts[ENDS]:
-        _place_end(t, ends[counts[ENDS]], 0)
+        _sift(ends[: counts[ENDS]], t.flows["end_s"], t.flows["place"], ends[counts[ENDS]], 0)
     for pair in range(t.flows[flow].first, t.flows[flow].last):
-        link, after, before = pairs[pair].link, pairs[pair].next, pairs[pair].previous
-        if after >= 0:
-            pairs[after].previous = before
-        if before >= 0:
-            pairs[before].next = after
-        else:
-            links[link].head = after
-        _changes(t, link)
+        t.links[t.pairs[pair].link].load -= t.pairs[pair].weight
+        _remove(t, pair)
     return int(flow)
 
 
@@ -219,87 +207,149 @@ def _move(t: Tables, member: int, now_s: float) -> None:
 
 
 @_compiled
-def _reach(t: Tables, seed: int) -> tuple[int, int]:
-    """Find the links and flows that a link shares with, directly or through others; zero their counts."""
-    links, pairs, flows = t.links, t.pairs, t.flows
-    num_links, num_flows, seen = 1, 0, 0
-    t.found_links[0] = seed
-    links[seed].share = -2.0
-    while seen < num_links:
-        link = links[t.found_links[seen]]
-        seen += 1
-        link.left, link.load, link.gone = link.bytes_per_s, 0.0, 0.0
-        pair = link.head
-        while pair >= 0:
-            link.load += pairs[pair].weight
-            flow = pairs[pair].flow
-            if flows[flow].fair >= 0:
-                flows[flow].fair = -1.0
-                t.found_flows[num_flows] = flow
-                num_flows += 1
-                for other in range(flows[flow].first, flows[flow].last):
-                    crossed = pairs[other].link
-                    if links[crossed].share > -2:
-                        links[crossed].share = -2.0
-                        t.found_links[num_links] = crossed
-                        num_links += 1
-            pair = pairs[pair].next
-    return num_links, num_flows
+def _note(t: Tables, number: int, estimate: float, passed: float) -> None:
+    """Note at what rate a link will be full, and when to look at it again.
+
+    That is where it comes to be full, if there is anything to change, and where it was until now, unless that rate is
+    passed, as flows that it held there may grow on.
+    """
+    link = t.links[number]
+    link.estimate = estimate
+    key = abs(estimate) if link.open or estimate != link.level else np.inf
+    if estimate != link.level and link.level > passed:
+        key = min(key, link.level)
+    if key < np.inf or link.place >= 0:
+        link.key = key
+        at = link.place
+        if at < 0:
+            at = t.counts[LEVELS]
+            t.counts[LEVELS] += 1
+        _sift(t.levels[: t.counts[LEVELS]], t.links["key"], t.links["place"], number, at)
 
 
 @_compiled
-def _fill(t: Tables, num_links: int, num_flows: int) -> None:
-    """Let flows grow together until a link is full, and the others grow on: see `sharing.max_min`."""
-    links, pairs, flows, found = t.links, t.pairs, t.flows, t.found_links
-    while num_flows:
-        level = np.inf
-        kept = 0
-        for index in range(num_links):
-            link = links[found[index]]
-            if link.load > 0:
-                link.share = link.left / link.load
-                level = min(level, link.share)
-                found[kept] = found[index]
-                kept += 1
-            else:
-                link.share = 0.0
-        num_links = kept
-        for index in range(num_links):
-            pair = links[found[index]].head if links[found[index]].share <= level * (1 + SAME) else -1
-            while pair >= 0:
-                flow = flows[pairs[pair].flow]
-                if flow.fair < 0:
-                    flow.fair = level
-                    num_flows -= 1
-                    for other in range(flow.first, flow.last):
-                        links[pairs[other].link].gone += pairs[other].weight
-                pair = pairs[pair].next
-        for index in range(num_links):
-            link = links[found[index]]
-            link.load -= link.gone
-            link.left = max(link.left - level * link.gone, 0.0)
-            link.gone = 0.0
+def _weigh(t: Tables, number: int, passed: float) -> None:
+    """Work out the rate at which a link is full, if only open flows grow on; those below `passed` are settled."""
+    pairs, link = t.pairs, t.links[number]
+    left, load, last, estimate, pair = link.bytes_per_s, link.load, 0.0, np.inf, link.head
+    while pair >= 0 and pairs[pair].rate < 0:
+        pair = pairs[pair].next
+    while load > 0:
+        rate = pairs[pair].rate if pair >= 0 else np.inf
+        if not left > rate * load * _NEAR:
+            share = max(_rounded(left / load), _rounded(last * ABOVE))
+            if share <= rate:
+                estimate = share
+                break
+        gone = 0.0
+        while pair >= 0 and pairs[pair].rate == rate:
+            gone += pairs[pair].weight
+            pair = pairs[pair].next
+        load, left, last = load - gone, max(left - rate * gone, 0.0), rate
+    _note(t, number, estimate, passed)
+
+
+@_compiled
+def _guess(t: Tables, passed: float) -> None:
+    """Bound the rates at which touched links are full from below, noted as negative, where that says enough for now."""
+    for index in range(t.counts[TOUCHED]):
+        number = t.touched[index]
+        link = t.links[number]
+        link.touched = 0
+        left = link.bytes_per_s * _SPARE - link.used
+        if left > passed * link.open:
+            bound = -left / link.open * _SPARE if link.open else np.inf
+            _note(t, number, bound, passed)
+        else:
+            _weigh(t, number, passed)
+    t.counts[TOUCHED] = 0
+
+
+@_compiled
+def _set(t: Tables, number: int, rate: float) -> None:
+    """Give a flow its rate, or none for now."""
+    flow = t.flows[number]
+    if not flow.moved:
+        flow.moved = 1
+        t.moved[t.counts[MOVED]] = number
+        t.counts[MOVED] += 1
+    flow.fair = rate
+    for pair in range(flow.first, flow.last):
+        _remove(t, pair)
+        _insert(t, pair, rate)
+
+
+@_compiled
+def _fill(t: Tables, link: int, level: float) -> None:
+    """Hold at a level the flows over a link that is full there."""
+    t.links[link].level = level
+    pair = t.links[link].head
+    while pair >= 0:
+        after, rate = t.pairs[pair].next, t.pairs[pair].rate
+        if rate < 0 or rate > level:
+            _set(t, t.pairs[pair].flow, level)
+            after = t.links[link].head if rate < 0 else after  # a flow may cross a link twice, if alike ones are one
+        pair = after
+
+
+@_compiled
+def _free(t: Tables, link: int, level: float) -> None:
+    """Let the flows grow on that a link held at a level until now, unless another one holds them there."""
+    t.links[link].level = np.inf
+    _touch(t, link)
+    pair = t.links[link].head
+    while pair >= 0 and t.pairs[pair].rate <= level:
+        after = t.pairs[pair].next
+        if t.pairs[pair].rate == level:
+            flow, held = t.flows[t.pairs[pair].flow], False
+            for other in range(flow.first, flow.last):
+                crossed = t.links[t.pairs[other].link]
+                held |= crossed.level == level and crossed.estimate == level
+            if not held:
+                _set(t, t.pairs[pair].flow, _OPEN)
+        pair = after
 
 
 @_compiled
 def _share(t: Tables, now_s: float) -> None:
-    """Share anew the links that have changed, and those that hang together with them."""
-    for index in range(t.counts[CHANGED]):
-        seed = t.changed[index]
-        if t.links[seed].share != -1:
-            continue
-        num_links, num_flows = _reach(t, seed)
-        _fill(t, num_links, num_flows)
-        for number in range(num_links):
-            t.links[t.found_links[number]].share = 0.0
-        for number in range(num_flows):
-            flow = t.flows[t.found_flows[number]]
-            if flow.fair != flow.rate:
-                flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
-                flow.since_s, flow.rate = now_s, flow.fair
-                flow.end_s = now_s + flow.left_bytes / flow.rate
-                _place_end(t, t.found_flows[number], flow.place)
-    t.counts[CHANGED] = 0
+    """Fill links anew from the lowest level that has changed upwards, and let flows go on at their new rates."""
+    links, levels, counts = t.links, t.levels, t.counts
+    passed = 0.0
+    _guess(t, passed)
+    while counts[LEVELS] and links[levels[0]].key < np.inf:
+        level, num_full = links[levels[0]].key, 0
+        while counts[LEVELS] and links[levels[0]].key == level:
+            top = levels[0]
+            if links[top].estimate < 0:
+                _weigh(t, top, passed)
+                continue
+            t.full[num_full] = top
+            num_full += 1
+            counts[LEVELS] -= 1
+            links[top].place = -1
+            if counts[LEVELS]:
+                _sift(levels[: counts[LEVELS]], links["key"], links["place"], levels[counts[LEVELS]], 0)
+        for index in range(num_full):
+            if links[t.full[index]].estimate == level:
+                _fill(t, t.full[index], level)
+        for index in range(num_full):
+            if links[t.full[index]].estimate != level:
+                _free(t, t.full[index], level)
+        if num_full:
+            passed = level
+            _guess(t, passed)
+    for index in range(counts[LEVELS]):
+        links[levels[index]].place = -1
+    counts[LEVELS] = 0
+    for index in range(counts[MOVED]):
+        flow = t.flows[t.moved[index]]
+        flow.moved = 0
+        if flow.fair != flow.rate:
+            flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
+            flow.since_s, flow.rate = now_s, flow.fair
+            flow.end_s = now_s + flow.left_bytes / flow.rate
+            _sift(t.ends[: counts[ENDS]], t.flows["end_s"], t.flows["place"], t.moved[index], flow.place)
+    counts[MOVED] = 0
 
 
 @_compiled
@@ -344,30 +394,3 @@ def run(t: Tables, until_s: float) -> float:
         _share(t, now_s)
         if counts[SENT] or counts[FINISHED]:
             return now_s
-
-
-def empty(bytes_per_s: Floats) -> Tables:
-    """Return tables of links over which nothing is in flight."""
-    links = np.zeros(len(bytes_per_s), LINK)
-    links["bytes_per_s"], links["head"] = bytes_per_s, -1
-    none = np.zeros(0, np.int64)
-    return Tables(
-        links=links,
-        pairs=np.zeros(0, PAIR),
-        flows=np.zeros(0, FLOW),
-        members=np.zeros(0, MEMBER),
-        lanes=np.zeros(0, LANE),
-        steps=np.zeros(0, STEP),
-        outs=none,
-        out_flows=none,
-        missing=none,
-        events=np.zeros(64, EVENT),
-        ends=none,
-        moving=none,
-        changed=np.zeros(len(links), np.int64),
-        found_links=np.zeros(len(links), np.int64),
-        found_flows=none,
-        sent=none,
-        done=none,
-        counts=np.zeros(6, np.int64),
-    )

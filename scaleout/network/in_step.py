@@ -22,6 +22,9 @@ _RATES_KEPT = 4096
 _BATCH_S, _MESSAGE_S = 60e-6, 1e-6
 """About what a batch costs here at each moment, and a message in `event_loop`, measured on a machine of 2024."""
 
+_LEVEL_S, _PAIR_S = 2e-5, 5e-9
+"""About what each level of rates beyond the first costs, and each link or pair of a flow and a link there."""
+
 _START, _ARRIVED, _DONE = 0, 1, 2
 
 
@@ -245,6 +248,8 @@ class InStep:
             num_flows=int(offsets[-1]),
             bytes_per_s=self.links.bytes_per_s(used),
         )
+        more = len(np.unique(rates)) - 1
+        self.wasted_s += more * (_LEVEL_S + _PAIR_S * (len(used) + len(local)))
         return np.split(rates, offsets[1:-1])
 
 

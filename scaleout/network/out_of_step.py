@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.network.demand import Demand
-from scaleout.network.event_loop import (
+from scaleout.network.event_loop import push_event, run
+from scaleout.network.flight import (
     EVENTS,
     FINISHED,
     FLOW,
@@ -24,14 +25,12 @@ from scaleout.network.event_loop import (
     Table,
     Tables,
     empty,
-    push_event,
-    run,
 )
 from scaleout.network.links import Floats, Ints, Links
 
 _GROWN = {
     "pairs": (),
-    "flows": ("ends", "found_flows"),
+    "flows": ("ends", "moved"),
     "members": ("moving",),
     "lanes": ("sent", "done"),
     "steps": (),

@@ -1,21 +1,45 @@
 """Max-min fair sharing: flows over links to the rates that the flows get.
 
 All flows grow together until a link is full; those through it keep their rate, and the others grow on. No flow can
-then be faster without a slower one being slower still. The rates do not depend, to the last bit, on the order of
-the flows, nor on whether several alike are given as one: sums are of shares of messages, which are halves of halves
-and so exact, and only then multiplied by a rate. Nor do they depend on flows that share no link with a flow, directly
-or through others: shares within rounding of each other are one level only among flows that hang together.
+then be faster without a slower one being slower still. At what rate a link is full follows from the lower rates of
+flows over it alone: what they leave, over what the others put on the link. Rates at which each flow has the lowest
+level of its links, and each link the level that follows from its flows, are therefore found link by link in any way,
+and there is only one such set (by induction from the lowest level upwards, on which a link never comes to be full at a
+rate that it has passed). So `event_loop` may mend the rates around a change instead of working all of them out.
+
+They do not depend, to the last bit, on the order of the flows, nor on whether several alike are given as one: sums
+are of shares of messages, which are halves of halves and so exact, and only then multiplied by a rate. Levels are
+rounded to 44 bits, so that equal numbers that were worked out in different ways are equal.
 
 Symbols: F flows; L links; H pairs of a flow and a link that it crosses.
 Source: Bertsekas and Gallager, Data Networks, 2nd edition, 6.5.2.
 """
+
+from typing import TypeVar
 
 import numpy as np
 
 from scaleout.network.links import Floats, Ints
 
 SAME = 1e-12
-"""Relative difference below which two shares, or two moments, are one: what rounding leaves between equal numbers."""
+"""Relative difference below which two moments are one: what rounding leaves between equal numbers."""
+
+ABOVE = 1 + 2.0**-43
+"""What a level is multiplied by, and rounded, for the next one or the next but one of 44 bits."""
+
+_Number = TypeVar("_Number", float, Floats)
+
+
+def rounded(level: _Number) -> _Number:
+    """Round to 44 bits.
+
+    Source: Dekker, A floating-point technique for extending the available precision, Numer. Math. 18, 1971.
+
+    >>> rounded(1 / 3) == rounded(1 - 2 / 3)
+    True
+    """
+    wide = level * 513.0
+    return wide - (wide - level)
 
 
 def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_per_s: Floats) -> Floats:
@@ -42,47 +66,24 @@ def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_
     """
     rates = np.zeros(num_flows)
     left = bytes_per_s.astype(np.float64)
-    pairs = flows, links
-    count = len(left)
+    load = np.bincount(links, weights, minlength=len(left)).astype(np.float64)
+    share, loaded = np.full(len(left), np.inf), load > 0
+    share[loaded] = rounded(left[loaded] / load[loaded])
     while len(flows):
-        load = np.bincount(links, weights, minlength=count)
-        loaded = load > 0
-        shares = left[loaded] / load[loaded]
-        if (lowest := shares.min()) == shares.max():  # all links that are used fill at once
-            rates[flows] = lowest
+        level = float(share.min())
+        if (share[load > 0] == level).all():  # all links that are left fill at once
+            rates[rates == 0] = level
             break
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(loaded, left / load, np.inf)
-        level: Floats = np.full(count, lowest)
-        full = share <= level * (1 + SAME)
-        if (share[full] != level[full]).any():
-            parts = _hanging_together(*pairs, num_links=count)
-            np.minimum.at(level := np.full(count, np.inf), parts, share)
-            level = np.where(np.isfinite(level), level, 0.0)[parts]
-            full = share <= level * (1 + SAME)
-        if full[loaded].all() and (level == level[0]).all():
-            rates[flows] = level[0]
-            break
-        pair = full[links]
+        full = (share == level)[links]
         stopped = np.zeros(num_flows, bool)
-        stopped[flows[pair]] = True
-        rates[flows[pair]] = level[links[pair]]
+        stopped[flows[full]] = True
+        rates[stopped] = level
         through = stopped[flows]
-        taken = np.bincount(links[through], weights[through], minlength=count)
+        taken = np.bincount(links[through], weights[through], minlength=len(left))
+        load = load - taken
         left = np.where(taken > 0, np.maximum(left - level * taken, 0.0), left)
+        again = (taken > 0) & (load > 0)
+        share[taken > 0] = np.inf
+        share[again] = np.maximum(rounded(left[again] / load[again]), rounded(level * ABOVE))
         flows, links, weights = flows[~through], links[~through], weights[~through]
     return rates
-
-
-def _hanging_together(flows: Ints, links: Ints, *, num_links: int) -> Ints:
-    """(L,) the lowest link that each link hangs together with, through flows that cross both, directly or not."""
-    lowest: Ints = np.arange(num_links)
-    of_flow = np.full(int(flows.max()) + 1, num_links)
-    while True:
-        np.minimum.at(of_flow, flows, lowest[links])
-        reached = lowest.copy()
-        np.minimum.at(reached, links, of_flow[flows])
-        reached = reached[reached]
-        if np.array_equal(reached, lowest):
-            return lowest
-        lowest = reached
