@@ -106,22 +106,22 @@ def _touch(t: Tables, link: int) -> None:
 
 @_compiled
 def _insert(t: Tables, pair: int, rate: float) -> None:
-    """Put a pair into the chain of its link, before those of the same rate or higher."""
+    """Put a pair into the chain of its link, after those of the same rate or lower, or to those whose rate is open."""
     pairs, link = t.pairs, t.links[t.pairs[pair].link]
-    before, at = -1, link.head
-    while at >= 0 and pairs[at].rate < rate:
-        before, at = at, pairs[at].next
-    pairs[pair].rate, pairs[pair].next, pairs[pair].previous = rate, at, before
-    if at >= 0:
-        pairs[at].previous = pair
+    if rate < 0:
+        before, after = -1, link.first_open
+        link.first_open, link.open = pair, link.open + pairs[pair].weight
+    else:
+        before, after = link.tail, -1
+        while before >= 0 and pairs[before].rate > rate:
+            before, after = pairs[before].previous, before
+        link.head, link.tail = pair if before < 0 else link.head, pair if after < 0 else link.tail
+        link.used += pairs[pair].weight * rate
+    pairs[pair].rate, pairs[pair].next, pairs[pair].previous = rate, after, before
+    if after >= 0:
+        pairs[after].previous = pair
     if before >= 0:
         pairs[before].next = pair
-    else:
-        link.head = pair
-    if rate < 0:
-        link.open += pairs[pair].weight
-    else:
-        link.used += pairs[pair].weight * rate
     _touch(t, pairs[pair].link)
 
 
@@ -129,17 +129,17 @@ def _insert(t: Tables, pair: int, rate: float) -> None:
 def _remove(t: Tables, pair: int) -> None:
     """Take a pair out of the chain of its link."""
     pairs, link = t.pairs, t.links[t.pairs[pair].link]
-    after, before = pairs[pair].next, pairs[pair].previous
+    after, before, rate = pairs[pair].next, pairs[pair].previous, pairs[pair].rate
     if after >= 0:
         pairs[after].previous = before
     if before >= 0:
         pairs[before].next = after
-    else:
-        link.head = after
-    if pairs[pair].rate < 0:
+    if rate < 0:
+        link.first_open = after if before < 0 else link.first_open
         link.open -= pairs[pair].weight
     else:
-        link.used -= pairs[pair].weight * pairs[pair].rate
+        link.head, link.tail = after if before < 0 else link.head, before if after < 0 else link.tail
+        link.used -= pairs[pair].weight * rate
     _touch(t, pairs[pair].link)
 
 
@@ -232,8 +232,6 @@ def _weigh(t: Tables, number: int, passed: float) -> None:
     """Work out the rate at which a link is full, if only open flows grow on; those below `passed` are settled."""
     pairs, link = t.pairs, t.links[number]
     left, load, last, estimate, pair = link.bytes_per_s, link.load, 0.0, np.inf, link.head
-    while pair >= 0 and pairs[pair].rate < 0:
-        pair = pairs[pair].next
     while load > 0:
         rate = pairs[pair].rate if pair >= 0 else np.inf
         if not left > rate * load * _NEAR:
@@ -283,13 +281,10 @@ def _set(t: Tables, number: int, rate: float) -> None:
 def _fill(t: Tables, link: int, level: float) -> None:
     """Hold at a level the flows over a link that is full there."""
     t.links[link].level = level
-    pair = t.links[link].head
-    while pair >= 0:
-        after, rate = t.pairs[pair].next, t.pairs[pair].rate
-        if rate < 0 or rate > level:
-            _set(t, t.pairs[pair].flow, level)
-            after = t.links[link].head if rate < 0 else after  # a flow may cross a link twice, if alike ones are one
-        pair = after
+    while t.links[link].first_open >= 0:
+        _set(t, t.pairs[t.links[link].first_open].flow, level)
+    while t.links[link].tail >= 0 and t.pairs[t.links[link].tail].rate > level:
+        _set(t, t.pairs[t.links[link].tail].flow, level)
 
 
 @_compiled
@@ -297,17 +292,16 @@ def _free(t: Tables, link: int, level: float) -> None:
     """Let the flows grow on that a link held at a level until now, unless another one holds them there."""
     t.links[link].level = np.inf
     _touch(t, link)
-    pair = t.links[link].head
-    while pair >= 0 and t.pairs[pair].rate <= level:
-        after = t.pairs[pair].next
-        if t.pairs[pair].rate == level:
-            flow, held = t.flows[t.pairs[pair].flow], False
-            for other in range(flow.first, flow.last):
-                crossed = t.links[t.pairs[other].link]
-                held |= crossed.level == level and crossed.estimate == level
-            if not held:
-                _set(t, t.pairs[pair].flow, _OPEN)
-        pair = after
+    pair = t.links[link].tail
+    while pair >= 0 and t.pairs[pair].rate >= level:
+        number, rate, held = t.pairs[pair].flow, t.pairs[pair].rate, False
+        while pair >= 0 and t.pairs[pair].flow == number:  # it may cross the link more than once
+            pair = t.pairs[pair].previous
+        for other in range(t.flows[number].first, t.flows[number].last):
+            crossed = t.links[t.pairs[other].link]
+            held |= crossed.level == level and crossed.estimate == level
+        if rate == level and not held:
+            _set(t, number, _OPEN)
 
 
 @_compiled

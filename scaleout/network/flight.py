@@ -1,7 +1,7 @@
 """What is in flight message by message: the tables of `event_loop`.
 
 Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use. Each
-link knows the flows over it, as a chain of its pairs in the order of their rates, those whose rate is open first.
+link knows the flows over it, as a chain of its pairs in the order of their rates and one of those whose rate is open.
 
 Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G lanes of collectives.
 """
@@ -16,14 +16,15 @@ Table = np.ndarray[Any, Any]
 
 LINK = np.dtype(
     [(name, "f8") for name in ("bytes_per_s", "carried", "load", "open", "used", "level", "estimate", "key")]
-    + [(name, "i8") for name in ("head", "place", "touched")]
+    + [(name, "i8") for name in ("head", "tail", "first_open", "place", "touched")]
 )
 """`load` is of all flows over it, `open` of those whose rate is open, and `used` about what the others take. `level` is
 the rate at which it is full, infinite if never, and `estimate` what it will be once `event_loop` has come there, or the
 negative of a bound to it; `key` and `place` are those of its heap."""
 
 PAIR = np.dtype([("weight", "f8"), ("rate", "f8"), ("link", "i4"), ("flow", "i4"), ("next", "i4"), ("previous", "i4")])
-"""`rate` is the flow's fair one, below zero if it is open; `head`, `next` and `previous` are -1 for none."""
+"""`rate` is the flow's fair one, below zero if it is open; `next`, `previous` and a link's `head`, `tail` and
+`first_open` are -1 for none."""
 
 FLOW = np.dtype(
     [(name, "f8") for name in ("latency_s", "left_bytes", "rate", "since_s", "end_s", "fair")]
@@ -81,7 +82,7 @@ def empty(bytes_per_s: Floats) -> Tables:
     """Return tables of links over which nothing is in flight."""
     links = np.zeros(len(bytes_per_s), LINK)
     links["bytes_per_s"], links["level"], links["estimate"] = bytes_per_s, np.inf, np.inf
-    links["head"], links["place"] = -1, -1
+    links["head"], links["tail"], links["first_open"], links["place"] = -1, -1, -1, -1
     none = np.zeros(0, np.int64)
     return Tables(
         links=links,

@@ -79,21 +79,28 @@ class InStep:
 
     Attributes
     ----------
-    link_bytes : (L,)
-        What each link has been given to carry so far.
     wasted_s : float
         About how much longer it has taken than message by message would.
     """
 
     def __init__(self, links: Links) -> None:
         self.links = links
-        self.link_bytes: Floats = np.zeros(len(links))
+        self._carried_bytes: Floats = np.zeros(len(links))
+        self._whole: dict[int, list[Any]] = {}
         self.wasted_s = 0.0
         self._batches: list[_Batch] = []
         self._events: list[tuple[float, int, int, _Collective, int, Ints]] = []
         self._count = 0
         self._rates: dict[tuple[tuple[int, bytes], ...], tuple[list[Floats], list[Flows]]] = {}
         self._next_end_s = math.inf
+
+    @property
+    def link_bytes(self) -> Floats:
+        """(L,) what each link has been given to carry so far."""
+        total = self._carried_bytes.copy()
+        for flows, size_bytes in self._whole.values():
+            np.add.at(total, flows.links, flows.weights * size_bytes)
+        return total
 
     def begin(
         self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
@@ -193,12 +200,11 @@ class InStep:
         size_bytes = collective.demand.fractions[step] * collective.size_bytes
         left_bytes, since_s, end_s = (np.full(len(which), value) for value in (size_bytes, now_s, np.inf))
         self._batches.append(_Batch(collective, step, which, left_bytes, np.zeros(len(which)), since_s, end_s))
-        rows = slice(None) if len(which) == len(flows) else np.isin(flows.flows, which)
-        links, weights = flows.links[rows], flows.weights[rows]
-        if len(links) < len(self.links):
-            np.add.at(self.link_bytes, links, weights * size_bytes)
+        if len(which) == len(flows):
+            self._whole.setdefault(id(flows), [flows, 0.0])[1] += size_bytes
         else:
-            self.link_bytes += np.bincount(links, weights, minlength=len(self.links)) * size_bytes
+            rows = np.isin(flows.flows, which)
+            np.add.at(self._carried_bytes, flows.links[rows], flows.weights[rows] * size_bytes)
         return True
 
     def _share(self, now_s: float) -> None:

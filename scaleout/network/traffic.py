@@ -18,7 +18,7 @@ from scaleout.network.demand import Demand
 from scaleout.network.in_step import InStep
 from scaleout.network.links import Floats, Links
 
-_WORTH_S = 0.5
+_WORTH_S = 1.0
 """Time wasted batch by batch for which the compiled loop is loaded: about what loading takes."""
 
 
