@@ -8,13 +8,12 @@ step is replayed as a CUDA graph, or is compiled into one, neither costs anythin
 The cost of a node is that of its call in the device file's `host_launch`, by operation and direction, such as
 `gemm_backward`. A direction is `no_grad` where the step has no backward, else `forward` or `backward`; calls of a
 phase whose name ends in `loop` follow each other with nothing between, which a host does faster than a layer's. An
-operation that is not in the file costs what a point-wise call does; nodes that take no time are no calls. A backward
-pass that begins costs besides what the framework needs to start one.
+operation that is not in the file costs what a point-wise call does; nodes that take no time are no calls. A pass of a
+micro-batch costs besides what the framework needs to start it: `start_backward`, and `start_forward`, which may fetch
+the micro-batch.
 
 Source of the mechanism: cost of calls among others, `scaleout.measure.host`.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from scaleout.config import nearest
 from scaleout.device import Device
 from scaleout.errors import ConfigError
-from scaleout.graph import NONE, ExecutionGraph, Floats, NodeKind
+from scaleout.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.program import Program
 
 Bools = npt.NDArray[np.bool_]
@@ -33,6 +32,9 @@ HOSTS = ("none", "eager")
 _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
 _LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp8": "gemm", "gemv": "gemm"}
 """Operations that are issued as another one is."""
+
+_PASSES = {"start_forward": ("_forward",), "start_backward": ("_backward", "_recompute")}
+"""What the framework needs to start a pass of a micro-batch, to how its phases end."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -45,26 +47,39 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
     ConfigError
         If the host is unknown, or the device file says nothing of its host's costs.
     """
-    if host not in HOSTS:
-        raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
+    check_host(device, host)
     if host == "none":
         return program
+    return program.map_graphs(lambda graph: _issued(graph, device))
+
+
+def check_host(device: Device, host: str) -> None:
+    """Check that a host is known, and that the device file says what it costs.
+
+    Raises
+    ------
+    ConfigError
+        If not.
+    """
+    if host not in HOSTS:
+        raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
     missing = [name for name in _NEEDED if name not in device.host_launch_s]
-    if missing:
+    if missing and host != "none":
         raise ConfigError(
             f"device {device.name!r} does not say what its host spends on a call ({', '.join(missing)} in "
             f"host_launch); add it to its file (`scaleout measure host` measures it), or take host none"
         )
-    return program.map_graphs(lambda graph: _issued(graph, device))
 
 
 def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
-    is_backward = _in_phases(graph, ("_backward", "_recompute", "gradients"))
-    costs_s = _costs(graph, is_backward, device.host_launch_s)
+    costs_s = np.zeros(len(graph))
+    for call, nodes in calls_of(graph).items():
+        costs_s[nodes] = call_s(call, device)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
-    plays = _in_phases(graph, ("_backward", "_recompute"))
-    begins = plays & np.concatenate(([True], ~plays[:-1] | changes))
-    costs_s[begins] += device.host_launch_s.get("start_backward", 0.0)
+    for start, ends in _PASSES.items():
+        plays = _in_phases(graph, ends)
+        begins = plays & np.concatenate(([True], ~plays[:-1] | changes))
+        costs_s[begins] += device.host_launch_s.get(start, 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     return graph.with_columns(
         issue_s=np.cumsum(costs_s),
@@ -77,25 +92,29 @@ def _in_phases(graph: ExecutionGraph, ends: tuple[str, ...]) -> Bools:
     return np.asarray(np.array([name.endswith(ends) for name in graph.phases])[graph.phase])
 
 
-def _costs(graph: ExecutionGraph, is_backward: Bools, launch_s: Mapping[str, float]) -> Floats:
-    """Return the host time of each node's call, shape (N,)."""
-    forward = "forward" if is_backward.any() else "no_grad"
+Call = tuple[str, str]
+"""An operation and its direction: forward, backward, no_grad or loop."""
+
+
+def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
+    """Return the host's calls, each with the nodes that it issues; what is computed again is issued as forward is."""
+    backward = _in_phases(graph, ("_backward", "gradients")).tolist()
+    forward = "forward" if any(backward) or _in_phases(graph, ("_recompute",)).any() else "no_grad"
     in_loop = [name.endswith("loop") for name in graph.phases]
-    known: dict[tuple[str, str], float] = {}
-    costs_s = np.zeros(len(graph))
-    for node, (backward, phase) in enumerate(zip(is_backward.tolist(), graph.phase.tolist(), strict=True)):
+    found: dict[Call, list[int]] = {}
+    for node, phase in enumerate(graph.phase.tolist()):
         if graph.kind[node] == NodeKind.COMPUTE and graph.kernel[node] == NONE:
             continue
-        key = (graph.operation(node), "loop" if in_loop[phase] else "backward" if backward else forward)
-        if key not in known:
-            known[key] = _cost(*key, launch_s)
-        costs_s[node] = known[key]
-    return costs_s
+        direction = "loop" if in_loop[phase] else "backward" if backward[node] else forward
+        found.setdefault((graph.operation(node), direction), []).append(node)
+    return found
 
 
-def _cost(operation: str, direction: str, launch_s: Mapping[str, float]) -> float:
-    call = operation
+def call_s(call: Call, device: Device) -> float:
+    """Return the host time of a call, that of a point-wise one if its own is not known."""
+    operation, direction = call
     for end in _ENDS:
-        call = call.removesuffix(end)
-    call = _LIKE.get(call, call)
-    return launch_s.get(f"{call}_{direction}", launch_s[f"pointwise_{direction}"])
+        operation = operation.removesuffix(end)
+    operation = _LIKE.get(operation, operation)
+    costs = device.host_launch_s
+    return costs.get(f"{operation}_{direction}", costs[f"pointwise_{direction}"])

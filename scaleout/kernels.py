@@ -5,7 +5,9 @@ over a physical guess (`kernel_models`) is a smooth surface over the logarithm o
 further off, or on a device without measurements, takes the shortest time of its operation, and beside that its
 roofline ``max(FLOPs / peak, bytes / bandwidth)`` divided by the efficiency that the nearest measured kernel reaches.
 A device with few measured kernels may name another one that lends those families of which it has none. Where a device
-states a `calibration`, all kernels of that class are as many times as efficient.
+states a `calibration`, all kernels of that class are as many times as efficient. Where a lender and a
+borrower state their clock, what is sharp in a time is carried over as well: the waves of a matrix product, and
+instructions that outlast the bytes.
 No kernel is faster than the shortest measured one of its operation: small ones wait for their launch.
 
 An efficiency is that of the time beyond the shortest, and at most 1. Measured times may beat the roofline all the
@@ -105,7 +107,7 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
         if inside.any():
             found[inside] = _interpolated(device, _select(calls, inside)) / device.calibrated(op)
         if not inside.all():
-            found[~inside] = _scaled_roofline(device, _select(calls, ~inside))
+            found[~inside] = _borrowed(device, _select(calls, ~inside))
         seconds[indices] = found
         sources[indices] = np.where(inside, TimeSource.INTERPOLATED, TimeSource.ROOFLINE)
     return seconds, sources
@@ -209,12 +211,13 @@ def _labels(index: int, calls: Calls, sources: npt.NDArray[np.int64]) -> npt.NDA
     return np.column_stack([NUM_VARIANTS * index + variants(calls), sources])
 
 
-def _interpolated(device: Device, calls: Calls) -> Array:
+def _interpolated(device: Device, calls: Calls, *, on: Device | None = None) -> Array:
+    """Return the guess on a device, the same one if no other is given, times what one's measurements say of guesses."""
     group = _group(device, group_of(calls.op, calls.dtype))
     index = group.keys.index((calls.op, calls.dtype))
     asked = Points(coordinates(calls), _labels(index, calls, np.zeros(len(calls.bytes), dtype=np.int64)))
     logs = estimate(group.points, group.values, asked, smoothness=smoothness_of(calls.op))
-    return np.asarray(np.maximum(guess(calls, device) * np.exp(logs), _shortest_s(device, calls.op)))
+    return np.asarray(np.maximum(guess(calls, on or device) * np.exp(logs), _shortest_s(device, calls.op)))
 
 
 _SMALL_S = 1e-6
@@ -247,6 +250,30 @@ def _inside(measured: Calls, calls: Calls) -> npt.NDArray[np.bool_]:
 
 def _log2(calls: Calls) -> Array:
     return np.log2(np.maximum(np.column_stack(list(calls.sizes.values())), 0.5))
+
+
+def _borrowed(device: Device, calls: Calls) -> Array:
+    """Return the times of calls that nothing measured on the device is near to.
+
+    Products on matrix units of a device that lent its interpolation: the guess of tiles and waves on this device, times
+    what the lender's measurements say of such guesses. All others, and those of devices that do not state their
+    clock, such as those whose multiprocessors are of another kind, take the scaled roofline.
+    """
+    inside = np.zeros(len(calls.bytes), dtype=bool)
+    seconds = np.zeros(len(inside))
+    if calls.op == "gemm" and ITEM_BYTES[calls.dtype] == 2 and not device.kernel_files and device.clock_hz:
+        lender = _lender(device.efficiency_from, device.name)
+        if lender.clock_hz and (calls.op, calls.dtype) in read_table(lender.kernel_files).rows:
+            measured, _ = _measured(lender, (calls.op, calls.dtype))
+            calls = calls._replace(launches=measured.launches, warm=np.full(len(inside), measured.warm[0]))
+            inside = _inside(measured, calls)
+    if inside.any():
+        few = _select(calls, inside)
+        reached_s = _interpolated(lender, few, on=device) / device.calibrated(calls.op)
+        seconds[inside] = np.maximum(reached_s, roofline(few, device))
+    if not inside.all():
+        seconds[~inside] = _scaled_roofline(device, _select(calls, ~inside))
+    return seconds
 
 
 def _scaled_roofline(device: Device, calls: Calls) -> Array:
@@ -303,8 +330,8 @@ def _work(calls: Calls) -> Array:
 def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
     """Return the measured series that resemble calls most.
 
-    The same operation, in the same dtype if it was measured; else the operation that it names; else its family. A
-    custom kernel is like a matrix product or like a copy, whichever is nearer in FLOPs and bytes.
+    The same operation, in dtypes of the same width if it was measured in one; else the operation that it names; else
+    its family. A custom kernel is like a matrix product or like a copy, whichever is nearer in FLOPs and bytes.
     """
     if calls.op == CUSTOM:
         return sorted(key for key in table.rows if key[0] in ("clone", "gemm")) or sorted(table.rows)
@@ -312,7 +339,8 @@ def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
     for name in (calls.op, operation.like):
         keys = sorted(key for key in table.rows if key[0] == name)
         if keys:
-            return [key for key in keys if key[1] == calls.dtype] or keys[:1]
+            alike = [key for key in keys if ITEM_BYTES[key[1]] == ITEM_BYTES[calls.dtype]]
+            return sorted(alike, key=lambda key: key[1] != calls.dtype) or keys[:1]
     return sorted(key for key in table.rows if OPERATIONS[key[0]].family is operation.family) or sorted(table.rows)
 
 

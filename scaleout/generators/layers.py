@@ -154,6 +154,8 @@ SUM_OUT = Exchange("all_reduce")  # Megatron's g
 GATHER_IN = Exchange("all_gather", ("reduce_scatter",))
 GATHER_IN_AGAIN = Exchange("all_gather", ("all_gather", "reduce_scatter"))  # the input is kept in parts
 SCATTER_OUT = Exchange("reduce_scatter", ("all_gather",))
+WHOLE_IN = Exchange("all_gather")  # the gradient is sent in parts
+WHOLE_OUT = Exchange(None, ("all_gather",))
 SHUFFLE = Exchange("all_to_all", ("all_to_all",))
 
 
@@ -191,6 +193,7 @@ def exchange(
 
 
 __all__ = [
-    "COPY_IN", "GATHER_IN", "GATHER_IN_AGAIN", "SCATTER_OUT", "SHUFFLE", "SUM_OUT", "Action", "Exchange", "Layer",
-    "activation", "checkpoint", "dropout", "exchange", "norm", "phased", "pointwise", "product", "residual",
+    "COPY_IN", "GATHER_IN", "GATHER_IN_AGAIN", "SCATTER_OUT", "SHUFFLE", "SUM_OUT", "WHOLE_IN", "WHOLE_OUT", "Action",
+    "Exchange", "Layer", "activation", "checkpoint", "dropout", "exchange", "norm", "phased", "pointwise", "product",
+    "residual",
 ]  # fmt: skip

@@ -101,7 +101,10 @@ class Stage:
                 copies_at_end=workload.copies_at_end,
             )
         self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
-        output = forward(self.tape, self.rank, self.layers, first=self.first, last=self.last)
+        output = forward(
+            self.tape, self.rank, self.layers, first=self.first, last=self.last,
+            receives=not self.first, sends=not self.last,
+        )  # fmt: skip
         self.forward = Part(self.tape.graph.build(), output)
 
     @property
@@ -134,7 +137,7 @@ class Stage:
     @property
     def output_bytes(self) -> int:
         """Bytes that a rank sends to the next stage for a micro-batch."""
-        return self.rank.elements * self.workload.item_bytes
+        return self.workload.message_bytes
 
     def part(self, action: Action, turn: Turn) -> Part:
         """Return the graph of an action."""

@@ -9,6 +9,7 @@ Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (seq
 FSDP, arXiv:2304.11277.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +21,8 @@ from scaleout.generators.layers import (
     GATHER_IN_AGAIN,
     SCATTER_OUT,
     SUM_OUT,
+    WHOLE_IN,
+    WHOLE_OUT,
     Exchange,
     Layer,
     activation,
@@ -91,8 +94,12 @@ class Rank:
         return self.dense, self.experts
 
 
-def forward(tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool) -> int:
+def forward(
+    tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool, receives: bool = False, sends: bool = False
+) -> int:
     """Write the forward pass of some layers, with the embedding before the first and the head after the last.
+
+    One that `receives` its input in parts gathers them; one that `sends` its output receives its gradient so.
 
     Returns
     -------
@@ -102,6 +109,9 @@ def forward(tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool) -
     x = NONE
     units = Units(rank)
     item_bytes = ITEM_BYTES[rank.workload.gather_dtype or tape.dtype]
+    if receives and rank.workload.scatters:
+        tape.graph.phase = "pipeline_forward"
+        x = exchange(tape, x, WHOLE_IN, rank.whole_bytes, group=rank.tensor, name="activations")
     if first:
         x = units.apply(tape, x, partial(_embedding, rank=rank), phase="embedding")
     for number in layers:
@@ -114,7 +124,13 @@ def forward(tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool) -
             x = units.apply(tape, x, again, item_bytes=item_bytes)
         else:
             x = units.apply(tape, x, whole, item_bytes=item_bytes)
+    if sends and rank.workload.scatters:
+        x = phased(tape, x, partial(_whole_gradient, rank=rank), phase="pipeline")
     return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
+
+
+def _whole_gradient(tape: Tape, x: int, rank: Rank) -> int:
+    return exchange(tape, x, WHOLE_OUT, rank.whole_bytes, group=rank.tensor, name="activations")
 
 
 @dataclass
@@ -311,17 +327,21 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
 
 def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
-    degree, in_place = rank.workload.tensor_parallel, rank.workload.loss == "in_place"
-    op = "cross_entropy" if rank.workload.loss == "unfused" else "cross_entropy_fused"
-    if in_place:  # the logits are their gradient until the product before has used it
-        tape.keep(tokens * vocabulary)
-    makes = 0 if in_place else tokens * vocabulary
-    tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary), makes=makes)
-    if not in_place:
-        tape.keep(tokens * vocabulary, ITEM_BYTES["fp32"])
-    logits, x = x, tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
+    degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
+    if loss == "in_place":  # the logits are their gradient until the product before has used it
+        tape.keep(elements)
+    makes = 0 if loss == "in_place" else elements
+    if loss == "vocabulary_parallel":
+        tape.push(lambda dy: _in_fp32(tape, dy, ("mul_scalar", "cast_to_fp32"), elements=elements), makes=makes)
+        x = _in_fp32(tape, x, _VOCABULARY_PARALLEL, elements=elements)
+    else:
+        op = "cross_entropy" if loss == "unfused" else "cross_entropy_fused"
+        tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary), makes=makes)
+        x = tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
+    if loss != "in_place":
+        tape.keep(elements, ITEM_BYTES["fp32"])
     for _ in range(rank.workload.logged_losses):
-        tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=tokens * vocabulary)
+        tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=elements)
         tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
     for number in ("maximum", "sum", "target") if degree > 1 else ():
         x = tape.graph.collective(
@@ -332,4 +352,16 @@ def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> in
             name=f"loss_{number}_all_reduce",
             priority=URGENT,
         )
+    return x
+
+
+_VOCABULARY_PARALLEL = ("cast_to_fp32", "sum_all", "mul_scalar", "mul_scalar", "sum_all", "mul_scalar")
+"""What Megatron-LM's cross entropy runs over all logits: to fp32, maximum, difference, exponential, sum, quotient."""
+
+
+def _in_fp32(tape: Tape, x: int, ops: Sequence[str], *, elements: int) -> int:
+    """Write kernels that work on fp32, and casts between that and the model's type."""
+    for op in ops:
+        call = kernel(op, dtype=tape.dtype if op == "cast_to_fp32" else "fp32", elements=elements)
+        x = tape.add(call, x, name=f"cross_entropy_{op}")
     return x

@@ -19,6 +19,7 @@ from scaleout.errors import ConfigError
 from scaleout.generators.step import Finish, forward_only
 from scaleout.generators.tape import Bucket
 from scaleout.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
+from scaleout.host import check_host
 from scaleout.pipelines import PIPELINES, Action, orders
 from scaleout.pipelines.blocks import Blocks, blocks, connect
 from scaleout.pipelines.clock import run
@@ -65,6 +66,8 @@ class Estimate:
         Axis to the communication along it, none of which is hidden.
     bubble_s : float
         Waiting for other places of the pipeline, and for their messages.
+    host_s : float
+        Waiting for the host to issue what comes next.
     tokens_per_s : float
         Of the whole job.
     mfu : float
@@ -80,6 +83,7 @@ class Estimate:
     tokens_per_s: float
     mfu: float
     memory_bytes: Mapping[str, float]
+    host_s: float = 0.0
 
     @property
     def bubble(self) -> float:
@@ -94,7 +98,7 @@ class Estimate:
     @property
     def bound_by(self) -> str:
         """What takes the largest part of the step."""
-        parts = {"compute": self.compute_s, "bubble": self.bubble_s}
+        parts = {"compute": self.compute_s, "bubble": self.bubble_s, "host": self.host_s}
         parts |= {f"{axis} communication": seconds for axis, seconds in self.exposed_s.items()}
         return max(parts, key=lambda name: parts[name])
 
@@ -103,8 +107,15 @@ class Estimate:
         return {**asdict(self), "bubble": self.bubble, "peak_bytes": self.peak_bytes, "bound_by": self.bound_by}
 
 
-def evaluate(workload: Workload, topology: Topology, device: Device) -> Estimate:
+def evaluate(
+    workload: Workload, topology: Topology, device: Device, *, host: str = "none", schedule: str = "baseline"
+) -> Estimate:
     """Estimate a step of a transformer, block by block.
+
+    A `schedule` other than baseline holds within each embedding, layer and head, not across them.
+
+    Under an `eager` host each action begins when the host has nothing else under way and takes as long as it needs to
+    issue it, if that is longer: what a host is ahead by at the end of one is not counted in the next.
 
     Raises
     ------
@@ -117,13 +128,20 @@ def evaluate(workload: Workload, topology: Topology, device: Device) -> Estimate
         )
     refuse_beside(workload)
     check_ranks(topology, workload.num_ranks)
-    prices = prices_of(topology, device)
+    prices = prices_of(topology, device, schedule)
+    check_host(device, host)
     places = stages_of_places(workload, prices)
     found = _blocks(workload)
     counts = found.counts
     spent = [_of_blocks(place, counts[:, number]) for number, place in enumerate(places)]
     # With one place nobody waits for anybody.
-    ends = [spent[0].total_s] if len(places) == 1 else _on_the_clock(workload, prices, places, found)
+    eager = host == "eager"
+    host_s = [_waits_for_host(place, counts[:, number]) * eager for number, place in enumerate(places)]
+    ends = (
+        [spent[0].total_s + host_s[0]]
+        if len(places) == 1
+        else _on_the_clock(workload, prices, places, found, eager=eager)
+    )
     ends = [end + sum(stage.put_off.total_s for stage in place) for end, place in zip(ends, places, strict=True)]
     finish = _finish(workload, prices, places) if workload.mode == "training" else [[] for _ in places]
     step_s = _meet(workload, finish, ends)
@@ -131,7 +149,7 @@ def evaluate(workload: Workload, topology: Topology, device: Device) -> Estimate
         Spent.total((each, 1) for each in (before, *(stage.put_off for stage in place), *(step for step, _ in after)))
         for before, place, after in zip(spent, places, finish, strict=True)
     ]
-    return _estimate(workload, device, step_s, totals)
+    return _estimate(workload, device, step_s, totals, host_s)
 
 
 ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": False}
@@ -187,26 +205,37 @@ def _of_blocks(place: Sequence[Stage], counts: Any) -> Spent:
     return Spent.total([*parts, *((stage.saved, -1) for stage in place)])
 
 
-def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: Blocks) -> list[float]:
+def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
+    """Return the seconds that a place waits for its host, over all micro-batches."""
+    return sum(
+        int(counts[action, chunk]) * (stage.issued_s[action] - stage.actions[action].total_s)
+        for chunk, stage in enumerate(place)
+        for action in Action
+    )
+
+
+def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: Blocks, *, eager: bool) -> list[float]:
     """Return when each place has done its last micro-batch."""
     after_s = np.zeros((len(Action), len(places), len(places[0])))
     after_s[Action.BACKWARD] = [[stage.after_s for stage in place] for place in places]
-    action_s = np.array([[[stage.actions[action].total_s for stage in place] for place in places] for action in Action])
+    action_s = np.array(
+        [
+            [
+                [stage.issued_s[action] if eager else stage.actions[action].total_s for stage in place]
+                for place in places
+            ]
+            for action in Action
+        ]
+    )
     timeline = run(
         found,
         action_s - after_s,
-        send_s=sends_s(prices, workload, _output_bytes(workload)),
+        send_s=sends_s(prices, workload, workload.message_bytes),
         after_s=after_s,
         saved_s=[[stage.saved.total_s for stage in place] for place in places],
         blocking=not workload.overlap_sends,
     )
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
-
-
-def _output_bytes(workload: Transformer) -> int:
-    """Return the bytes that a rank sends to the next stage for a micro-batch."""
-    tokens = workload.local_tokens // (workload.tensor_parallel if workload.sequence_parallel else 1)
-    return tokens * workload.hidden * workload.item_bytes
 
 
 def _finish(workload: Transformer, prices: Prices, places: Places) -> list[list[tuple[Spent, str]]]:
@@ -273,7 +302,10 @@ def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[Spent, str]]], 
     return max(now)
 
 
-def _estimate(workload: Transformer, device: Device, step_s: float, spent: Sequence[Spent]) -> Estimate:
+def _estimate(
+    workload: Transformer, device: Device, step_s: float, spent: Sequence[Spent], host_s: Sequence[float]
+) -> Estimate:
+    waits_s = sum(host_s) / len(host_s)
     mean = Spent.total((each, 1 / len(spent)) for each in spent)
     exposed_s: dict[str, float] = {}
     for family, seconds in mean.exposed_s.items():
@@ -285,7 +317,8 @@ def _estimate(workload: Transformer, device: Device, step_s: float, spent: Seque
         step_s,
         mean.compute_s,
         exposed_s,
-        bubble_s=max(0.0, step_s - mean.total_s),
+        bubble_s=max(0.0, step_s - mean.total_s - waits_s),
+        host_s=waits_s,
         tokens_per_s=tokens / step_s,
         mfu=workload.flops_per_token * tokens / peak_flops,
         memory_bytes=peak_of(workload).bytes_of,

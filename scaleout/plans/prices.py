@@ -1,8 +1,8 @@
 """Work to seconds on one device and topology, each kernel, collective and part timed once for all plans.
 
 Kernels and collectives of a rank follow each other on one stream, so a part takes the sum of what it does. A part
-whose messages go beside its kernels (keys and values round a ring) runs on the clock of `engine`, with its neighbours
-in step.
+whose messages go beside its kernels (keys and values round a ring), or whose collectives do under another schedule,
+runs on the clock of `engine`, with its neighbours in step.
 
 Where groups of one axis lie differently in the topology, the slowest counts for all of them: never too fast.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from scaleout.device import Device
 from scaleout.generators.axes import Axes
 from scaleout.graph import NodeKind
+from scaleout.host import call_s
 from scaleout.kernels import kernel_times
 from scaleout.network.alpha_beta import CollectiveCost, collective_cost, send_cost
 from scaleout.operations import Kernel
@@ -24,7 +25,7 @@ from scaleout.parallelism import Mesh
 from scaleout.peers import distances
 from scaleout.pipelines import PIPELINES
 from scaleout.placement import Placement, place
-from scaleout.plans.ring import ring_s
+from scaleout.plans.part_clock import clock_s
 from scaleout.plans.work import Collective, Work
 from scaleout.topology import Topology
 from scaleout.workload import Transformer
@@ -73,18 +74,22 @@ class Prices:
     ----------
     topology : Topology
     device : Device
+    schedule : str
+        A pass of `scaleout.schedule`, for what happens within a part; `baseline`, where everything follows each other.
     stages : dict
         For `stages`: whatever decides a stage, to the stage.
     """
 
     topology: Topology
     device: Device
+    schedule: str = "baseline"
     stages: dict[Any, Any] = field(default_factory=dict)
     _kernels: dict[Kernel, float] = field(default_factory=dict)
     _placements: dict[tuple[Site, str], tuple[Placement, ...]] = field(default_factory=dict)
     _collectives: dict[tuple[Site, Collective], float] = field(default_factory=dict)
     _work: dict[tuple[Work, Site], Spent] = field(default_factory=dict)
     _compute: dict[Work, float] = field(default_factory=dict)
+    _host: dict[Work, float] = field(default_factory=dict)
     _pairs: dict[tuple[Mesh, str], list[tuple[tuple[int, int], ...]]] = field(default_factory=dict)
     _rings: dict[tuple[Work, tuple[Hop, ...], tuple[float, ...]], float] = field(default_factory=dict)
     _longest: dict[tuple[Mesh, str, int], Hop] = field(default_factory=dict)
@@ -129,11 +134,31 @@ class Prices:
                 seconds = count * self.collective_s(collective, workload, axes)
                 exposed_s[collective.family] = exposed_s.get(collective.family, 0.0) + seconds
             spent = Spent(self._compute[work], exposed_s)
-            if work.graph is not None:
-                waited_s = self._on_the_clock(work, workload, axes) - spent.total_s
-                spent = Spent.total([(spent, 1), (Spent(0.0, {"context": max(waited_s, 0.0)}), 1)])
+            if work.graph is not None and (work.has_messages or self.schedule != "baseline"):
+                spent = self._together(spent, self._on_the_clock(work, workload, axes))
             self._work[key] = spent
         return self._work[key]
+
+    @staticmethod
+    def _together(spent: Spent, clock_s: float) -> Spent:
+        """Return what is spent on the clock: waiting for messages on top, or less of collectives where they overlap."""
+        if clock_s >= spent.total_s:
+            return Spent.total([(spent, 1), (Spent(0.0, {"context": clock_s - spent.total_s}), 1)])
+        left = max(0.0, clock_s - spent.compute_s) / (spent.total_s - spent.compute_s)
+        return Spent(min(spent.compute_s, clock_s), {family: left * each for family, each in spent.exposed_s.items()})
+
+    def host_s(self, work: Work) -> float:
+        """Return what the host spends to issue the work of a part; nothing on a device that does not say."""
+        if work not in self._host:
+            known = self.device.host_launch_s
+            self._host[work] = (
+                sum(count * call_s(call, self.device) for call, count in work.calls.items()) if known else 0.0
+            )
+        return self._host[work]
+
+    def start_s(self, *, backward: bool) -> float:
+        """Return what the host needs to start a pass of a micro-batch."""
+        return self.device.host_launch_s.get("start_backward" if backward else "start_forward", 0.0)
 
     def hops_s(self, size_bytes: int, mesh: Mesh) -> list[float]:
         """Return what a message takes from each place of a pipeline to the next, round to the first, length p."""
@@ -183,7 +208,8 @@ class Prices:
         costs = {each: self.collective_s(each, workload, axes) for each in work.collectives}
         key = (work, tuple(hops.values()), tuple(costs.values()))
         if key not in self._rings:
-            self._rings[key] = ring_s(work, {kernel: self.kernel_s(kernel) for kernel in work.kernels}, costs, hops)
+            kernels_s = {kernel: self.kernel_s(kernel) for kernel in work.kernels}
+            self._rings[key] = clock_s(work, kernels_s, costs, hops, schedule=self.schedule)
         return self._rings[key]
 
     def _longest_hop(self, mesh: Mesh, axis: str, size_bytes: int) -> Hop:
@@ -195,9 +221,9 @@ class Prices:
 
 
 @functools.lru_cache(maxsize=8)
-def prices_of(topology: Topology, device: Device) -> Prices:
+def prices_of(topology: Topology, device: Device, schedule: str = "baseline") -> Prices:
     """Return the prices on a topology and a device, with all that this process has learnt of them."""
-    return Prices(topology, device)
+    return Prices(topology, device, schedule)
 
 
 def sends_s(prices: Prices, workload: Transformer, size_bytes: int) -> list[list[float]]:

@@ -15,7 +15,7 @@ from scaleout.generators.tape import Sharing
 from scaleout.operations import Kernel, kernel
 from scaleout.pipelines import PIPELINES, Action, orders
 from scaleout.plans.prices import Prices, Spent, site_of
-from scaleout.plans.work import EMBEDDING, HEAD, Collective, Part, parts_of, work_key
+from scaleout.plans.work import EMBEDDING, HEAD, NO_LAYERS, RECEIVES, SENDS, Collective, Part, parts_of, work_key
 from scaleout.workload import Moe, Transformer
 
 Content = tuple[tuple[str, int], ...]
@@ -33,6 +33,11 @@ def contents_of(workload: Transformer) -> list[Content]:
         if some not in alike:
             alike[some] = tuple((kind, len(list(group))) for kind, group in groupby(some))
         contents.append(alike[some])
+    if workload.scatters:
+        contents = [
+            ((RECEIVES, 1),) * (n > 0) + some + ((SENDS, 1),) * (n < len(contents) - 1)
+            for n, some in enumerate(contents)
+        ]
     contents[0] = ((EMBEDDING, 1), *contents[0])
     contents[-1] = (*contents[-1], (HEAD, 1))
     return contents
@@ -52,6 +57,8 @@ class Stage:
         What the first gradients of weights of a step are spared: there are none yet to be added to.
     put_off : Spent
         Reductions at the end of the step.
+    issued_s : tuple of float
+        What each `Action` takes where the host issues its calls one by one.
     layers : range
         As many as it has.
     first, last : bool
@@ -64,6 +71,7 @@ class Stage:
     after_s: float
     saved: Spent
     put_off: Spent
+    issued_s: tuple[float, ...]
     layers: range
     first: bool
     last: bool
@@ -148,11 +156,31 @@ class Ledger:
             after_s=reduced[Action.BACKWARD][1].total_s if at_once else 0.0,
             saved=saved,
             put_off=Spent() if at_once else Spent.total((spent, 1) for spent in reduced[Action.BACKWARD]),
-            layers=range(sum(count for kind, count in content if kind not in (EMBEDDING, HEAD))),
+            issued_s=tuple(
+                self._issued_s(action, content, spent.total_s) for action, spent in zip(Action, actions, strict=True)
+            ),
+            layers=range(sum(count for kind, count in content if kind not in NO_LAYERS)),
             first=EMBEDDING in kinds,
             last=HEAD in kinds,
             parameters=parameters,
         )
+
+    def _issued_s(self, action: Action, content: Content, total_s: float) -> float:
+        """Return what an action takes if the host issues it part by part, from when it waits for nothing.
+
+        A part ends when it is computed, after the one before it, and not before it is issued. What the stage does
+        besides its parts adds to the device's time.
+        """
+        start = self.prices.start_s(backward=action != Action.FORWARD)
+        host_s = device_s = start
+        parts_s = 0.0
+        for kind, count in content if action == Action.FORWARD else reversed(content):
+            work = self.parts[kind].works[action]
+            part_s, issue_s = self.prices.work(work, self.workload, self.axes).total_s, self.prices.host_s(work)
+            for _ in range(count):
+                device_s, host_s = max(max(device_s, host_s) + part_s, host_s + issue_s), host_s + issue_s
+                parts_s += part_s
+        return device_s + total_s - parts_s
 
     def _add(self, num_parameters: int) -> Kernel:
         return kernel("add", dtype=self.workload.gradient_dtype or self.workload.dtype, elements=num_parameters)

@@ -17,11 +17,14 @@ from scaleout.generators.style import style_of
 from scaleout.generators.tape import Bucket, Gradients, Page, Tape
 from scaleout.generators.transformer import Rank, forward
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.host import Call, calls_of
 from scaleout.operations import Kernel
 from scaleout.workload import Transformer
 
-EMBEDDING, HEAD = "embedding", "head"
-"""The parts that are no layers; layers are told apart by what `Transformer.layer_kind` says."""
+EMBEDDING, HEAD, RECEIVES, SENDS = "embedding", "head", "receives", "sends"
+NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
+"""The parts that are no layers, of which the last two gather what is sent in parts; layers are told apart by what
+`Transformer.layer_kind` says."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,18 @@ class Work:
     collectives : mapping
         Collective to how often it runs.
     graph : ExecutionGraph or None
-        Where messages go beside kernels, who waits for whom; otherwise everything follows one after another.
+        Where there is more than kernels, who waits for whom.
     families : tuple of str
         Names that the graph's groups stand for.
+    calls : mapping
+        Call of the host to how often it makes it.
     """
 
     kernels: dict[Kernel, int]
     collectives: dict[Collective, int]
     graph: ExecutionGraph | None = None
     families: tuple[str, ...] = ()
+    calls: dict[Call, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: ExecutionGraph, families: tuple[str, ...]) -> "Work":
@@ -63,8 +69,14 @@ class Work:
         nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
         columns = zip(*(getattr(graph, name)[nodes].tolist() for name in ("collective", "bytes", "group")), strict=True)
         collectives = Counter(Collective(COLLECTIVES[kind], size, families[group]) for kind, size, group in columns)
-        messages = bool((graph.kind > NodeKind.COLLECTIVE).any())
-        return cls(kernels, dict(collectives), graph if messages else None, families)
+        alone = len(nodes) == 0 and not (graph.kind > NodeKind.COLLECTIVE).any()
+        calls = {call: len(nodes) for call, nodes in calls_of(graph).items()}
+        return cls(kernels, dict(collectives), None if alone else graph, families, calls)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether it sends messages."""
+        return self.graph is not None and bool((self.graph.kind > NodeKind.COLLECTIVE).any())
 
     @property
     def flops(self) -> int:
@@ -179,8 +191,9 @@ def _part(piece: _Piece) -> Part:
     gradients = _Learning(workload.gradient_bucket, workload.gradient_bytes, reduces=False)
     tape = Tape(Page(GraphBuilder()), workload.dtype, gradients if trains else None, style=style_of(workload))
     number = next((n for n in range(workload.layers) if workload.layer_kind(n) == piece.kind), 0)
-    layers = range(number, number if piece.kind in (EMBEDDING, HEAD) else number + 1)
-    forward(tape, rank, layers, first=piece.kind == EMBEDDING, last=piece.kind == HEAD)
+    layers = range(number, number if piece.kind in NO_LAYERS else number + 1)
+    first, last, receives, sends = (piece.kind == kind for kind in NO_LAYERS)
+    forward(tape, rank, layers, first=first, last=last, receives=receives, sends=sends)
     of_forward = Work.of(tape.graph.build(), axes.names)
     if not trains:
         return Part((of_forward, NOTHING, NOTHING, NOTHING), parameters=tape.parameters)

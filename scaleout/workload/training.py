@@ -31,6 +31,11 @@ class Training(Parallel):
     )
     overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
 
+    scatter_messages: bool = Field(
+        default=False,
+        description="each tensor-parallel rank sends its part of what the next stage needs, which gathers the parts",
+    )
+
     messages: Literal["at_need", "as_made"] = Field(
         default="at_need",
         description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",

@@ -65,10 +65,11 @@ class Transformer(Training):
         default=0, ge=0, strict=True, description="tokens known; 0 leaves out embedding, head and loss"
     )
     tied_embedding: bool = False
-    loss: Literal["unfused", "fused", "in_place"] = Field(
+    loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
-        description="cross entropy as the framework's several kernels, as one that reads once, or as one that leaves "
-        "the gradient in the logits' place",
+        description="cross entropy as the framework's several kernels, as one that reads once, as one that leaves the "
+        "gradient in the logits' place, or as Megatron-LM's: logits to fp32, then maximum, difference, exponential, sum "
+        "and quotient one by one",
     )
     logged_losses: int = Field(
         default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
@@ -224,6 +225,17 @@ class Transformer(Training):
     def local_sequence(self) -> int:
         """Tokens of each sequence that a rank handles."""
         return 1 if self.mode == "decode" else self.sequence // self.context_parallel
+
+    @property
+    def scatters(self) -> bool:
+        """Whether tensor-parallel ranks hold the same output of a stage and send a part each."""
+        return self.scatter_messages and self.tensor_parallel > 1 and not self.sequence_parallel
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes that a rank sends to the next stage for a micro-batch."""
+        parts = self.tensor_parallel if self.sequence_parallel or self.scatters else 1
+        return -(-self.local_tokens // parts) * self.hidden * self.item_bytes
 
     @property
     def local_tokens(self) -> int:

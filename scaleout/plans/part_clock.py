@@ -1,4 +1,5 @@
-"""Work whose messages go beside its kernels, such as keys and values round a ring, to its seconds.
+"""Work that does several things at once to its seconds: messages beside kernels, such as keys and values round a ring,
+or collectives beside kernels, where a schedule overlaps them.
 
 All neighbours do the same at the same time, so what a rank sends is what it receives.
 """
@@ -15,13 +16,15 @@ from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 
 
-def ring_s(
+def clock_s(
     work: Work,
     kernel_s: Mapping[Kernel, float],
     collective_s: Mapping[Collective, float],
     hops: Mapping[int, tuple[float, float]],
+    *,
+    schedule: str = "baseline",
 ) -> float:
-    """Return the seconds of a rank's graph under `baseline`, one rank standing for all.
+    """Return the seconds of a rank's graph under a schedule, one rank standing for all.
 
     Parameters
     ----------
@@ -34,9 +37,10 @@ def ring_s(
     """
     assert work.graph is not None
     groups = tuple(GroupFamily(name, ()) for name in work.families)
-    graph = apply_schedule(Program("part", (work.graph,), np.zeros(1, np.int64), groups), "baseline").graphs[0]
+    graph = apply_schedule(Program("part", (work.graph,), np.zeros(1, np.int64), groups), schedule).graphs[0]
     kind, sizes = graph.kind.tolist(), graph.bytes.tolist()
-    duration_s, wire_s, stream = [0.0] * len(graph), dict[int, float](), [0] * len(graph)
+    duration_s, wire_s, stream = [0.0] * len(graph), dict[int, float](), graph.stream.tolist()
+    sends = max(stream, default=0) + 1
     users: list[list[int]] = [[] for _ in range(len(graph))]
     counts = np.diff(graph.dependency_offsets).tolist()
     for node in range(len(graph)):
@@ -48,7 +52,7 @@ def ring_s(
             asked = Collective(COLLECTIVES[graph.collective[node]], sizes[node], work.families[graph.group[node]])
             duration_s[node] = collective_s[asked]
         elif kind[node] == NodeKind.SEND:
-            (duration_s[node], wire_s[node]), stream[node] = hops[sizes[node]], 1
+            (duration_s[node], wire_s[node]), stream[node] = hops[sizes[node]], sends
         elif kind[node] == NodeKind.RECV:  # of the send before it
             stream[node] = NONE
             users[node - 1].append(node)
