@@ -37,10 +37,6 @@ CLASSES: Mapping[Family, str] = {
 """Family of operations to the class in which it is calibrated: by what limits it."""
 
 
-HOST = "host"
-"""Name under which a calibration says how many times as fast a device's host issues calls as the lender's."""
-
-
 class DeviceFile(Config):
     """What a device file holds; the keys say what each number is."""
 
@@ -83,7 +79,7 @@ class DeviceFile(Config):
     @field_validator("calibration")
     @classmethod
     def _known_classes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
-        known = (*dict.fromkeys(CLASSES.values()), HOST, *OPERATIONS)
+        known = (*dict.fromkeys(CLASSES.values()), *OPERATIONS)
         for name, ratio in value.items():
             if name not in known:
                 raise ValueError(f"unknown class of kernels {name!r}; {nearest(name, known)}")
@@ -257,15 +253,6 @@ def _borrowed_host(given: DeviceFile, path: Path) -> dict[str, float]:
 
 def _values(numbers: Mapping[str, Sourced[float]]) -> Mapping[str, float]:
     return {name: number.value for name, number in numbers.items()}
-
-
-def _host_launch(given: DeviceFile) -> Mapping[str, float]:
-    """Return what the host spends on calls: the lender's, if a calibration says how they compare, but its own first."""
-    own = _values(given.host_launch)
-    if HOST not in given.calibration or given.efficiency_from is None:
-        return own
-    lent = load_device(given.efficiency_from).host_launch_s
-    return {**{call: seconds / given.calibration[HOST].value for call, seconds in lent.items()}, **own}
 
 
 def _sources(given: DeviceFile) -> Mapping[str, str]:

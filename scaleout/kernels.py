@@ -211,13 +211,12 @@ def _labels(index: int, calls: Calls, sources: npt.NDArray[np.int64]) -> npt.NDA
     return np.column_stack([NUM_VARIANTS * index + variants(calls), sources])
 
 
-def _interpolated(device: Device, calls: Calls, *, on: Device | None = None) -> Array:
-    """Return the guess on a device, the same one if no other is given, times what one's measurements say of guesses."""
+def _interpolated(device: Device, calls: Calls) -> Array:
     group = _group(device, group_of(calls.op, calls.dtype))
     index = group.keys.index((calls.op, calls.dtype))
     asked = Points(coordinates(calls), _labels(index, calls, np.zeros(len(calls.bytes), dtype=np.int64)))
     logs = estimate(group.points, group.values, asked, smoothness=smoothness_of(calls.op))
-    return np.asarray(np.maximum(guess(calls, on or device) * np.exp(logs), _shortest_s(device, calls.op)))
+    return np.asarray(np.maximum(guess(calls, device) * np.exp(logs), _shortest_s(device, calls.op)))
 
 
 _SMALL_S = 1e-6
@@ -255,9 +254,9 @@ def _log2(calls: Calls) -> Array:
 def _borrowed(device: Device, calls: Calls) -> Array:
     """Return the times of calls that nothing measured on the device is near to.
 
-    Products on matrix units of a device that lent its interpolation: the guess of tiles and waves on this device, times
-    what the lender's measurements say of such guesses. All others, and those of devices that do not state their
-    clock, such as those whose multiprocessors are of another kind, take the scaled roofline.
+    A product on matrix units takes the lender's time of the same product, times the guess of its tiles and waves on
+    this device over that on the lender. All others, and those of devices that do not state their clock, such as those
+    whose multiprocessors are of another kind, take the scaled roofline.
     """
     inside = np.zeros(len(calls.bytes), dtype=bool)
     seconds = np.zeros(len(inside))
@@ -267,13 +266,21 @@ def _borrowed(device: Device, calls: Calls) -> Array:
             measured, _ = _measured(lender, (calls.op, calls.dtype))
             calls = calls._replace(launches=measured.launches, warm=np.full(len(inside), measured.warm[0]))
             inside = _inside(measured, calls)
-    if inside.any():
-        few = _select(calls, inside)
-        reached_s = _interpolated(lender, few, on=device) / device.calibrated(calls.op)
-        seconds[inside] = np.maximum(reached_s, roofline(few, device))
+            if inside.any():
+                few = _select(calls, inside)
+                lent_s = _lent(lender, few) * guess(few, device) / guess(few, lender)
+                seconds[inside] = np.maximum(lent_s / device.calibrated(calls.op), roofline(few, device))
     if not inside.all():
         seconds[~inside] = _scaled_roofline(device, _select(calls, ~inside))
     return seconds
+
+
+def _lent(lender: Device, calls: Calls) -> Array:
+    """Return the times of calls on a device that measured them or their neighbours."""
+    exact = read_table(lender.kernel_files).series((calls.op, calls.dtype)).exact
+    shapes = np.column_stack(list(calls.sizes.values())).astype(np.int64).tolist()
+    known = [exact.get(tuple(shape)) for shape in shapes]
+    return np.where([one is None for one in known], _interpolated(lender, calls), [one or 0.0 for one in known])
 
 
 def _scaled_roofline(device: Device, calls: Calls) -> Array:

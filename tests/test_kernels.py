@@ -14,7 +14,7 @@ from scaleout.device import CLASSES, load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Points, Smoothness, estimate
 from scaleout.kernel_guesses import roofline
-from scaleout.kernel_models import calls_of
+from scaleout.kernel_models import calls_of, guess
 from scaleout.kernel_table import read_table
 from scaleout.kernels import kernel_time, kernel_times, leave_one_out
 from scaleout.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
@@ -150,7 +150,23 @@ def test_data_sheet_device_takes_the_efficiency_of_the_nearest_measured_kernel()
     assert kernel_time(plain, call).seconds == pytest.approx(measured)  # the same peak
     launch_s = kernel_time(H200, kernel("gemm", dtype="bf16", M=1, N=1, K=1)).seconds
     expected = launch_s + (measured - launch_s) * 989.5 / 312
-    assert kernel_time(a100, call).seconds == pytest.approx(expected, rel=1e-3)
+    without_clock = dataclasses.replace(a100, clock_hz=0.0)
+    assert kernel_time(without_clock, call).seconds == pytest.approx(expected, rel=1e-3)
+    assert kernel_time(a100, call).seconds == pytest.approx(expected, rel=0.05)
+
+
+@given(rows=st.integers(1, 2**14), cols=st.integers(64, 2**14), depth=st.integers(64, 2**14), ratio=st.floats(0.5, 2.0))
+@settings(max_examples=50, deadline=None)
+def test_a_product_on_matrix_units_is_lent_with_its_tiles_and_waves(rows, cols, depth, ratio):
+    """Time over guess is the lender's, whatever the shape; never below the roofline."""
+    a100 = dataclasses.replace(load_device("a100-80g"), calibration={"gemm": ratio})
+    call = kernel("gemm", dtype="fp16", M=rows, N=cols, K=depth)
+    lent, found = kernel_time(H200, call), kernel_time(a100, call)
+    assume(lent.source is not TimeSource.ROOFLINE)
+    calls = calls_of([call])
+    carried_s = lent.seconds * float(guess(calls, a100)[0] / guess(calls, H200)[0]) / ratio
+    assert found.seconds == pytest.approx(max(carried_s, float(roofline(calls, a100)[0])), rel=1e-6)
+    assert found.source is TimeSource.ROOFLINE  # nothing was measured on this device
 
 
 def test_a_kernel_that_waits_for_sms_takes_as_long_beside_a_slower_memory_with_as_many_sms():

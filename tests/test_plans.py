@@ -21,9 +21,9 @@ ONE_AFTER_ANOTHER = ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v")
 """Schedules of one step a slot: nothing of a rank runs beside anything else of it."""
 
 
-def simulated_s(workload, topology):
+def simulated_s(workload, topology, *, schedule="baseline", host="none"):
     """The same plan kernel by kernel."""
-    found = scaleout.compare(workload, topology=topology, device=DEVICE, schedules=["baseline"])
+    found = scaleout.compare(workload, topology=topology, device=DEVICE, schedules=[schedule], host=host)
     return found.outcomes[0].makespan_s
 
 
@@ -54,7 +54,8 @@ def plans(draw, schedules=ONE_AFTER_ANOTHER, exchanges=("all_gather",)):
         "rank_order": tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),
         "recompute": draw(st.sampled_from(["none", "full"])), "zero": zero, "shard_ranks": shards,
         "sequence_parallel": draw(st.booleans()) and tensor > 1, "clip_gradients": draw(st.booleans()),
-        "overlap_sends": draw(st.booleans()), "fused_accumulation": draw(st.booleans()),
+        "scatter_messages": draw(st.booleans()), "loss": draw(st.sampled_from(["unfused", "vocabulary_parallel"])),
+        "biases": draw(st.booleans()), "overlap_sends": draw(st.booleans()), "fused_accumulation": draw(st.booleans()),
         "gradient_dtype": draw(st.sampled_from(["bf16", "fp32"])),
         "gradient_bucket": draw(st.sampled_from([1e5, 25e6])),
     } | {"batch_per_replica": microbatches * 2 if microbatches > 1 else 1})  # fmt: skip
@@ -85,6 +86,36 @@ def test_blocks_take_as_long_as_their_kernels(workload, topology):
 def test_blocks_that_overlap_come_near(workload, topology):
     """Two steps of a slot, and messages of a ring beside kernels, mix kernel by kernel; on blocks slot by slot."""
     assert evaluate(workload, topology, DEVICE).step_s == pytest.approx(simulated_s(workload, topology), rel=0.15)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_blocks_under_overlap_take_as_long_as_their_kernels(tensor, recompute):
+    """Collectives beside gradients of weights, as Megatron-LM has them, hide within a layer."""
+    workload = load_workload("megatron-22b", {
+        "tensor_parallel": tensor, "layers": 4, "recompute": recompute, "pipeline_parallel": 4 // tensor,
+        "sequence_parallel": False, "microbatch": 1,
+    })  # fmt: skip
+    topology = Topology("switch", (Dimension("switch", 4, 340e9, 2e-6),), 1e-5)
+    found = evaluate(workload, topology, DEVICE, schedule="overlap")
+    assert found.step_s == pytest.approx(simulated_s(workload, topology, schedule="overlap"), rel=1e-3)
+    assert found.step_s < evaluate(workload, topology, DEVICE).step_s
+    assert found.compute_s + sum(found.exposed_s.values()) + found.bubble_s == pytest.approx(found.step_s)
+
+
+@pytest.mark.parametrize(("hidden", "pipeline"), [(256, 1), (1024, 1), (1024, 2), (8192, 1), (8192, 2)])
+def test_blocks_wait_for_the_host_as_their_kernels_do(hidden, pipeline):
+    """Small kernels take as long as their calls, large ones as alone; between, a lead that blocks do not carry on."""
+    workload = load_workload("megatron-22b", {
+        "tensor_parallel": 2, "pipeline_parallel": pipeline, "layers": 4, "hidden": hidden, "ffn": 4 * hidden,
+        "heads": 8, "sequence": 1024, "microbatch": 1, "recompute": "full", "sequence_parallel": False,
+    })  # fmt: skip
+    topology = Topology("switch", (Dimension("switch", 2 * pipeline, 340e9, 2e-6),), 1e-5)
+    found = evaluate(workload, topology, DEVICE, host="eager")
+    assert 0.9 < found.step_s / simulated_s(workload, topology, host="eager") < 1.15
+    assert found.step_s > evaluate(workload, topology, DEVICE).step_s
+    parts_s = found.compute_s + sum(found.exposed_s.values()) + found.bubble_s + found.host_s
+    assert parts_s == pytest.approx(found.step_s)
 
 
 @given(plans((*ONE_AFTER_ANOTHER, "dualpipe", "dualpipe_v"), ("ring", "all_gather")), topologies)

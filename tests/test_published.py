@@ -18,7 +18,29 @@ LONG = (
     "FSDP + CP + torch.compile + Float8. Llama 3.1 8B model. 8 GPUs. Local batch size 1. Full activation checkpointing."
 )
 BOTH = "Llama3 8b on 64 H100s with FSDP=8, TP=8, torch.compile, per op SAC, local batch size 12"
+VTRAIN = {
+    "# GPUs": 64, "global batch": 512, "micro batch": 8, "hidden size": 3072, "attention heads": 32, "# layers": 30,
+    "sequence length": 2048, "tensor parallelism": 1, "data parallelism": 64, "pipeline parallelism": 1,
+    "iteration time (ms)": 3566.5,
+}  # fmt: skip
+SMALL = {
+    **VTRAIN, "# GPUs": 8, "global batch": 32, "micro batch": 2, "hidden size": 1024, "attention heads": 16,
+    "# layers": 16, "sequence length": 1024, "data parallelism": 8, "iteration time (ms)": 132.29,
+}  # fmt: skip
 ROWS = {
+    "vtrain_multi": [
+        VTRAIN,
+        {**VTRAIN, "micro batch": 32, "tensor parallelism": 16, "data parallelism": 4, "iteration time (ms)": 10580.6},
+        {**VTRAIN, "# GPUs": 512, "global batch": 1536, "micro batch": 3, "hidden size": 8192, "attention heads": 64,
+         "# layers": 48, "tensor parallelism": 8, "data parallelism": 16, "pipeline parallelism": 4,
+         "iteration time (ms)": 14833.8},
+    ],
+    "vtrain_single": [
+        SMALL,
+        {**SMALL, "global batch": 64, "micro batch": 1, "iteration time (ms)": 448.28},
+        {**SMALL, "# GPUs": 4, "global batch": 16, "micro batch": 4, "hidden size": 2048, "# layers": 24,
+         "data parallelism": 2, "pipeline parallelism": 2, "sequence length": 1024, "iteration time (ms)": 410.490577},
+    ],
     "llm_foundry_mpt": [
         MPT,
         {**MPT, "GPU": "h100_80gb", "Throughput (T/s/GPU)": 27965},
@@ -39,8 +61,8 @@ ROWS = {
     "maxtext_tpu_v4": [{"Hardware": "2x v4-128", "TFLOP/sec/chip": 152, "_model": "22B model"}],
     "maxtext_tpu_v5e": [{"Hardware": "4x v5e-256", "32B TFLOP/sec/chip": 126, "128B TFLOP/sec/chip": 108}],
 }  # fmt: skip
-"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking, pytorch/torchtitan, benchmarks, and
-AI-Hypercomputer/maxtext, configs/v4 and v5e."""
+"""Rows of github.com/mosaicml/llm-foundry, scripts/train/benchmarking; pytorch/torchtitan, benchmarks;
+AI-Hypercomputer/maxtext, configs/v4 and v5e; and VIA-Research/vTrain, data."""
 
 
 def compared(folder, table, rows):
@@ -96,3 +118,24 @@ def test_slices_that_nobody_knows_have_no_model(tmp_path):
     values = {"Hardware": "2x v9-8", "TFLOP/sec/chip": 1, "_model": "22B model"}
     (row,) = compared(tmp_path, "maxtext_tpu_v4", [values]).rows
     assert "no slices are known" in row.reason
+
+
+def test_vtrain_rows_by_hand(tmp_path):
+    """All else equal, twice the micro-batches of small kernels, which wait for the host, take about twice as long."""
+    rows = [{**SMALL, "micro batch": 1, "global batch": 8 * count} for count in (8, 16)]
+    few, many = (row.predicted for row in compared(tmp_path, "vtrain_single", rows).rows)
+    assert many / few == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"# GPUs": 16}, "row 1: tensor, data and pipeline parallelism make 8 ranks, not # GPUs"),
+        ({"global batch": 33}, "row 1: global batch does not divide over data parallelism"),
+        ({"hidden size": None}, "row 1: key 'hidden size' is missing"),
+        ({"micro batch": 3}, "row 1: .*microbatch 3 does not divide batch_per_replica 4"),
+    ],
+)
+def test_bad_vtrain_rows(changes, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        compared(tmp_path, "vtrain_single", [{**SMALL, **changes}])

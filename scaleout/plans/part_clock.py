@@ -1,7 +1,7 @@
-"""Work that does several things at once to its seconds: messages beside kernels, such as keys and values round a ring,
-or collectives beside kernels, where a schedule overlaps them.
+"""Work that does several things at once to its seconds.
 
-All neighbours do the same at the same time, so what a rank sends is what it receives.
+Those are messages beside kernels, such as keys and values round a ring, or collectives beside kernels, where a schedule
+overlaps them. All neighbours do the same at the same time, so what a rank sends is what it receives.
 """
 
 from collections.abc import Mapping

@@ -139,13 +139,13 @@ class Prices:
             self._work[key] = spent
         return self._work[key]
 
-    @staticmethod
-    def _together(spent: Spent, clock_s: float) -> Spent:
+    def _together(self, spent: Spent, clock_s: float) -> Spent:
         """Return what is spent on the clock: waiting for messages on top, or less of collectives where they overlap."""
-        if clock_s >= spent.total_s:
-            return Spent.total([(spent, 1), (Spent(0.0, {"context": clock_s - spent.total_s}), 1)])
+        hidden = spent.total_s - clock_s
+        if self.schedule == "baseline" or hidden <= 0 or not spent.exposed_s:
+            return Spent.total([(spent, 1), (Spent(0.0, {"context": max(-hidden, 0.0)}), 1)])
         left = max(0.0, clock_s - spent.compute_s) / (spent.total_s - spent.compute_s)
-        return Spent(min(spent.compute_s, clock_s), {family: left * each for family, each in spent.exposed_s.items()})
+        return Spent(spent.compute_s, {family: left * each for family, each in spent.exposed_s.items()})
 
     def host_s(self, work: Work) -> float:
         """Return what the host spends to issue the work of a part; nothing on a device that does not say."""

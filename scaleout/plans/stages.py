@@ -177,8 +177,11 @@ class Ledger:
         for kind, count in content if action == Action.FORWARD else reversed(content):
             work = self.parts[kind].works[action]
             part_s, issue_s = self.prices.work(work, self.workload, self.axes).total_s, self.prices.host_s(work)
+            gaps_s = self.prices.device.launch_gap_s * sum(work.kernels.values())
             for _ in range(count):
-                device_s, host_s = max(max(device_s, host_s) + part_s, host_s + issue_s), host_s + issue_s
+                done_s = max(device_s, host_s) + part_s + gaps_s
+                host_s += issue_s
+                device_s = max(done_s, host_s)
                 parts_s += part_s
         return device_s + total_s - parts_s
 

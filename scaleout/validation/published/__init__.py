@@ -5,12 +5,13 @@
 
 from collections.abc import Mapping
 
-from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, simumax, torchtitan
+from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, simumax, torchtitan, vtrain
 from scaleout.validation.published.table import Table
 
 TABLES: Mapping[str, Table] = {
     **nccl.TABLES,
     **megatron.TABLES,
+    **vtrain.TABLES,
     **llm_foundry.TABLES,
     **torchtitan.TABLES,
     **maxtext.TABLES,

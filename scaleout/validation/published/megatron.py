@@ -13,7 +13,8 @@ from typing import Any
 
 from scaleout import memory
 from scaleout.errors import ConfigError
-from scaleout.validation.case import Case, Machine, NoModelError, case_of
+from scaleout.plans.evaluate import evaluate
+from scaleout.validation.case import Case, Machine, NoModelError
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 from scaleout.workload import Transformer, load_workload
@@ -93,10 +94,7 @@ def cluster_of(row: Row) -> tuple[str, str]:
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step of Megatron-LM, whose kernels the host issues well ahead; collectives run beside gradients of weights.
-
-    Kernel by kernel over all micro-batches: the largest models take minutes.
-    """
+    """A step of Megatron-LM, whose kernels the host issues well ahead; collectives run beside gradients of weights."""
     measured = _measured(row, _STEPS)
     workload = _shipped(row, _STEPS[measured])
     for key, own in (
@@ -106,8 +104,11 @@ def step(row: Row, machine: Machine) -> Case:
     ):
         if row.count(key) != own:
             raise NoModelError(f"the shipped workload has {key} {own}, not {row.count(key)}")
-    microseconds = replace(row, values={**row.values, "step_us": row.number(measured) * 1e6})
-    return case_of(workload, microseconds, machine, schedule="overlap", host="none")
+
+    def predict_s() -> float:
+        return evaluate(workload, machine.topology, machine.device, schedule="overlap").step_s
+
+    return Case(row.number(measured), predict_s)
 
 
 def held(row: Row, machine: Machine) -> Case:
