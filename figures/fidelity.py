@@ -1,11 +1,12 @@
 """How accurate scaleout is: every family of measured runs, its error, its worst row; as a table and a parity plot.
 
-    python figures/fidelity.py [MEASUREMENTS] [--output DIR]
+    python figures/fidelity.py [MEASUREMENTS] [--tables FILE] [--output DIR]
 
 MEASUREMENTS is a folder of files that `scaleout validate` reads: steps.jsonl, hybrid.jsonl, pipeline.jsonl,
 contention.jsonl, collectives.jsonl, collectives_graph.jsonl, fused.jsonl, kernels.jsonl and kernels_extra.jsonl of four
-H200, with an environment.json beside them. Those that are not there are left out, with a message. Writes fidelity.md,
-fidelity.png and fidelity.json.
+H200, with an environment.json beside them. Those that are not there are left out, with a message. With --tables, or a
+file of published tables where ours lies, all tables in it that are known follow. Writes fidelity.md, fidelity.png and
+fidelity.json.
 """
 
 import argparse
@@ -14,14 +15,16 @@ from pathlib import Path
 
 from scaleout.parity_plot import draw_parity
 from scaleout.validation import Compared, Comparison, compare_files
+from scaleout.validation.published import TABLES
 
 FILES = (
     "steps.jsonl", "hybrid.jsonl", "pipeline.jsonl", "contention.jsonl", "collectives.jsonl", "collectives_graph.jsonl",
     "fused.jsonl", "kernels.jsonl", "kernels_extra.jsonl",
 )  # fmt: skip
 
-BESIDE = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4"
-"""Where the measured rows lie, beside the repository."""
+SHARED = Path(__file__).parents[2] / "shared"
+BESIDE, PUBLISHED = SHARED / "measurements" / "h200-x4", SHARED / "validation" / "tables.json"
+"""Where the measured rows and the published tables lie, beside the repository."""
 
 
 def table_of(comparison: Comparison) -> str:
@@ -44,20 +47,30 @@ def _worst(rows: list[Compared]) -> str:
     return f"{worst.name or worst.family} ({worst.id}) {worst.error:+.1%}"
 
 
+def published(file: Path) -> list[Compared]:
+    """Return the rows of all tables of a file that are known."""
+    held = {str(table["id"]) for table in json.loads(file.read_text(encoding="utf-8"))["tables"]}
+    known = [name for name in TABLES if name in held]
+    return [row for name in known for row in compare_files([file], table=name).rows]
+
+
 def main() -> None:
     """Predict all rows that are there, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measurements", type=Path, nargs="?", default=BESIDE, help="folder of measured rows")
+    parser.add_argument("--tables", type=Path, default=PUBLISHED, help="file of published tables")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="directory to write to")
     options = parser.parse_args()
     found = [options.measurements / name for name in FILES if (options.measurements / name).is_file()]
     for name in FILES:
         if options.measurements / name not in found:
             print(f"{options.measurements / name} is not there; left out")
-    if not found:
+    rows = list(compare_files(found).rows) if found else []
+    rows += published(options.tables) if options.tables.is_file() else []
+    if not rows:
         print("nothing to compare with; nothing written")
         return
-    comparison = compare_files(found)
+    comparison = Comparison(tuple(rows))
     options.output.mkdir(parents=True, exist_ok=True)
     table = table_of(comparison)
     (options.output / "fidelity.md").write_text(table, encoding="utf-8")
