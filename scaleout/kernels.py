@@ -260,7 +260,7 @@ def _borrowed(device: Device, calls: Calls) -> Array:
     """
     inside = np.zeros(len(calls.bytes), dtype=bool)
     seconds = np.zeros(len(inside))
-    if calls.op == "gemm" and ITEM_BYTES[calls.dtype] == 2 and not device.kernel_files and device.clock_hz:
+    if calls.op == "gemm" and ITEM_BYTES[calls.dtype] == 2 and device.clock_hz and not _has_like(device, calls.op):
         lender = _lender(device.efficiency_from, device.name)
         if lender.clock_hz and (calls.op, calls.dtype) in read_table(lender.kernel_files).rows:
             measured, _ = _measured(lender, (calls.op, calls.dtype))

@@ -68,8 +68,8 @@ class Transformer(Training):
     loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
         description="cross entropy as the framework's several kernels, as one that reads once, as one that leaves the "
-        "gradient in the logits' place, or as Megatron-LM's: logits to fp32, then maximum, difference, exponential, sum "
-        "and quotient one by one",
+        "gradient in the logits' place, or as Megatron-LM's: logits to fp32, then maximum, difference, exponential, "
+        "sum and quotient one by one",
     )
     logged_losses: int = Field(
         default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
