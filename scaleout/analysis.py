@@ -73,7 +73,7 @@ def covered(start_s: Floats, end_s: Floats) -> float:
     start, end = start_s[order], end_s[order]
     reach = np.maximum.accumulate(end)
     gaps = np.maximum(start[1:] - reach[:-1], 0.0)
-    return float(reach[-1] - start[0] - gaps.sum())
+    return max(0.0, float(reach[-1] - start[0] - gaps.sum()))  # rounding may leave less than nothing
 
 
 def exposed_by_family(result: Result) -> dict[str, float]:
