@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scaleout.collectives import BUS_FACTORS, bus_bandwidth
+from scaleout.collectives import bus_bandwidth
 from scaleout.library import folder
+from scaleout.measure.fit import fit
+from scaleout.measure.plans import RINGS
 from scaleout.network.alpha_beta import CollectiveCost, collective_cost
 from scaleout.placement import place, place_alone
 from scaleout.plot import draw_bandwidths
@@ -32,8 +34,6 @@ from scaleout.validation import read_rows
 MEBIBYTE = 2**20
 NAMES = {"send_recv": "send"}
 """Other names of collectives in measured files."""
-STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""Times that a ring goes round, less one step each."""
 FITTED = {"LL": (1024, 16 * MEBIBYTE), "LL128": (MEBIBYTE // 4, 256 * MEBIBYTE), "Simple": (MEBIBYTE, 1024 * MEBIBYTE)}
 """Protocol to the sizes that it is fitted over: about those that it is used for."""
 
@@ -85,33 +85,18 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"median": large.median(), "worst": large.max(), "median_all_sizes": every.median()})
 
 
-def fit(table: pd.DataFrame, protocol: str) -> dict[str, float]:
-    """Fit ``t = S + k h + f n / B + n / (p C)`` to a ring's rows: least absolute relative error, by reweighting.
-
-    Returns
-    -------
-    dict
-        Start-up S and step h [us] (the wire's latency included), B and C [GB/s], and the median error.
-    """
+def fitted(table: pd.DataFrame, protocol: str) -> dict[str, float]:
+    """Fit the terms of a protocol to a ring's rows; the wire's latency is part of a step."""
     low, high = FITTED[protocol]
     use = table[(table["forced"] == protocol) & (table["algorithm"] == "Ring") & table["bytes"].between(low, high)]
-    use = use[use["collective"].isin(STEPS)]
-    p, n = use["ranks"].to_numpy(float), use["bytes"].to_numpy(float)
-    rounds = use["collective"].map(STEPS).to_numpy(float)
-    factors = [BUS_FACTORS[kind](ranks) for kind, ranks in zip(use["collective"], use["ranks"], strict=True)]
-    terms = np.column_stack((np.ones(len(use)), rounds * (p - 1), np.array(factors) * n / 1e3, n / p / 1e3))
-    measured = use["measured_us"].to_numpy(float)
-    weights = 1 / measured
-    for _ in range(30):
-        found = np.linalg.lstsq(terms * weights[:, None], measured * weights, rcond=None)[0]
-        errors = np.abs(terms @ found / measured - 1)
-        weights = 1 / measured / np.sqrt(np.maximum(errors, 0.02))
+    chosen = use[use["collective"].isin(RINGS)].rename(columns={"measured_us": "us"})
+    terms = fit({str(key): value for key, value in row.items()} for row in chosen.to_dict("records"))
     return {
-        "startup_us": found[0],
-        "step_us": found[1],
-        "bandwidth_GB_per_s": 1 / found[2],
-        "local_GB_per_s": 1 / found[3],
-        "median_error": float(np.median(errors)),
+        "startup_us": terms.startup_s * 1e6,
+        "step_us": terms.step_s * 1e6,
+        "bandwidth_GB_per_s": terms.bytes_per_s / 1e9,
+        "local_GB_per_s": terms.local_bytes_per_s / 1e9,
+        "median_error": terms.median_error,
     }
 
 
@@ -150,7 +135,7 @@ def main() -> None:
     topology = load_topology("h200-node-4")
     rows = measured_rows(options.measured)
     if options.forced:
-        found = [row for row in rows if row["algorithm"] == "Ring" and row["collective"] in STEPS]
+        found = [row for row in rows if row["algorithm"] == "Ring" and row["collective"] in RINGS]
     else:
         found = [row for row in rows if not row["algorithm"]]
     table = pd.DataFrame([predict(topology, row, startup=options.startup) for row in found])
@@ -159,7 +144,7 @@ def main() -> None:
         print(table.drop(columns=["algorithm", *([] if options.forced else ["forced"])]).to_string(index=False))
         print(summarise(table).to_string())
         if options.forced:
-            print(pd.DataFrame({name: fit(table, name) for name in FITTED}).T.to_string())
+            print(pd.DataFrame({name: fitted(table, name) for name in FITTED}).T.to_string())
     large = table[table["bytes"] >= 0.99 * MEBIBYTE]["error"].abs()
     print(f"from 1 MiB up: median error {large.median():.1%} of {len(large)} rows")
     draw_bandwidths(table, options.output / "nccl.png", title="NCCL 2.28.9 on 4 H200: measured and predicted")
