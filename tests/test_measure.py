@@ -26,6 +26,7 @@ from scaleout.measure.journal import Journal, read
 from scaleout.measure.unmeasured import BORROWING
 from scaleout.operations import OPERATIONS, kernel
 from scaleout.topology import load_topology
+from scaleout.validation import compare_files
 from scaleout.workload import load_workload
 
 FOLDER = Path(scaleout.measure.__file__).parent
@@ -409,6 +410,24 @@ def test_validate_takes_the_machine_that_was_measured(scaleout, tmp_path):
     assert (code, err) == (0, "")
     (row,) = json.loads(out)["rows"]
     assert row["predicted_us"] > 8192 * 1024 * 2 / 2 / 1e9 * 1e6  # half of the tensor over 1 GB/s
+
+
+PAIR = load_device("h200").kernel_files[0].parent / "h200-pair"
+"""Two H200 that `scaleout measure` measured; the kernels of the device file do not come from these runs."""
+
+
+def test_steps_of_a_measured_pair_are_met():
+    families = compare_files([PAIR / "steps.jsonl"]).families
+    limits = {"transformer": 0.06, "mixture of experts": 0.08, "DLRM": 0.08, "data parallel": 0.08}
+    for name, limit in limits.items():
+        assert families[name].coverage == 1
+        assert families[name].mean_absolute_error < limit, name
+
+
+def test_collectives_of_a_measured_pair_are_met_by_the_protocol_that_was_forced():
+    found = compare_files([PAIR / "collectives.jsonl"]).accuracy
+    assert (found.coverage, found.num_rows) == (1, 234)
+    assert found.mean_absolute_error < 0.1  # of rows whose protocol is not the fastest, many times that else
 
 
 # ---- Numbers

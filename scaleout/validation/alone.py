@@ -3,7 +3,8 @@
 A kernel that is in the device's table is predicted as if it were not: by what was measured of other sizes.
 
 `bytes` of a collective is the whole tensor on a rank, as `collectives.convention` says. Collectives that the host
-launched one after another take at least what it spends on a launch; those of a CUDA graph do not.
+launched one after another take at least what it spends on a launch; those of a CUDA graph do not. A row may name the
+`protocol` of the library that was forced.
 
 A row of any file may describe a run of its own:
 
@@ -27,6 +28,7 @@ from scaleout.kernels import time_without_itself
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.operations import ITEM_BYTES, OPERATIONS, kernel
 from scaleout.placement import place, place_alone
+from scaleout.topology import Topology
 from scaleout.units import SECONDS, parse
 from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
 from scaleout.validation.rows import Row
@@ -73,7 +75,7 @@ def collective(row: Row, machine: Machine) -> Case:
     graph = "graph" in row.source or "graph" in str(row.values.get("note", ""))
 
     def predict_s() -> float:
-        topology = machine.topology
+        topology = _forced(machine.topology, str(row.values.get("protocol", "")))
         group = place_alone(topology, list(range(ranks))) if kind == "send" else place(topology, range(ranks))
         cost_s = collective_cost(kind, size_bytes, group).time_s
         if graph:
@@ -81,6 +83,13 @@ def collective(row: Row, machine: Machine) -> Case:
         return max(cost_s - topology.startup_s, machine.device.host_launch_s.get("collective_loop", 0.0))
 
     return Case(row.number("us") * 1e-6, predict_s)
+
+
+def _forced(topology: Topology, protocol: str) -> Topology:
+    """Return the topology with one protocol of its library, which a row says was forced; as it is if there is none."""
+    library = topology.library
+    only = tuple(each for each in library.protocols if each.name == protocol) if library else ()
+    return replace(topology, library=replace(library, protocols=only)) if library and only else topology
 
 
 def described(row: Row, machine: Machine) -> Case:
