@@ -70,15 +70,22 @@ def launch(job: Job) -> Iterator[None]:
     MeasurementError
         If a process ends before its time.
     """
-    (Path(job.folder) / ".meeting").unlink(missing_ok=True)
+    _clear(job)
     context = torch.multiprocessing.spawn(work, (job,), job.gpus, join=False)
     while True:
         try:
             if context.join(timeout=0.5):
+                _clear(job)
                 return
         except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException) as error:
             raise MeasurementError(str(error).strip().splitlines()[-1]) from None
         yield
+
+
+def _clear(job: Job) -> None:
+    """Remove where processes met, and what NCCL said."""
+    for file in (Path(job.folder) / ".meeting", *Path(job.folder).glob(".nccl.*.log")):
+        file.unlink(missing_ok=True)
 
 
 def work(rank: int, job: Job) -> None:
