@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NodeKind
+from scaleout.generators.layers import pointwise, residual
+from scaleout.generators.tape import Gradients, Page, Tape
+from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.kernels import kernel_time
 from scaleout.memory import peak
 from scaleout.operations import TimeSource, kernel
@@ -64,6 +67,15 @@ def test_the_first_place_of_a_pipeline_is_fullest_inside_a_layer():
     assert (found.place, found.in_flight) == (0, (2,))
     assert found.bytes_of["temporary_results"] == pytest.approx((1 + 3.5 + 7 - 3.5) * 2 * S * H, rel=1e-12)
     assert found.total_bytes / GIB == pytest.approx(66.55, rel=0.005)
+
+
+def test_gradients_that_are_put_aside_are_taken_up_again():
+    """Two residual blocks of 4 elements around a layer that makes 10: 10 and the two ends of a block at the most."""
+    tape = Tape(Page(GraphBuilder()), "bf16", Gradients(float("inf"), 2))
+    x = tape.kernel("clone", elements=4)
+    for _ in range(2):
+        x = residual(tape, x, partial(pointwise, forward="clone", backward="clone", makes=10, elements=4), elements=4)
+    assert tape.temporary_bytes(entering_bytes=8) == 2 * (10 + 4 + 4)
 
 
 def test_all_to_all_deals_heads_out_for_tokens():
