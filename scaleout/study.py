@@ -142,7 +142,7 @@ def compare(
         What a rank can send over all its links together, under the link model.
     contention : bool
         Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where
-        the network's library says how much; not under `baseline`.
+        the network's library says how much.
     host : str
         How the host issues a step, a name in `host.HOSTS`.
     clocks : str
@@ -206,10 +206,9 @@ def compare_program(
     blocked = topology.library is not None and topology.library.blocks_host
     for name in dict.fromkeys(schedules):
         scheduled = "baseline" if blocked else name
-        shared = None if scheduled == "baseline" else contention  # nothing is meant to run at the same time
         run = partial(
             _run, schedule=scheduled, machine=machine, topology=topology, network=network, algorithms=algorithms,
-            injection_bytes_per_s=injection_bytes_per_s, contention=shared,
+            injection_bytes_per_s=injection_bytes_per_s, contention=contention,
         )  # fmt: skip
         result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s

@@ -35,8 +35,8 @@ def workload(**keys):
     return KINDS[keys["kind"]].model_validate(keys)
 
 
-def step(job, schedule="baseline"):
-    (outcome,) = package.compare(job, schedules=[schedule]).outcomes
+def step(job, schedule="baseline", **options):
+    (outcome,) = package.compare(job, schedules=[schedule], **options).outcomes
     return outcome
 
 
@@ -63,7 +63,7 @@ def test_exposed_communication_and_idle_time_are_divided_in_full(job):
 def test_bubbles_are_the_published_ones(schedule, chunks):
     """``(p - 1) / (v m + p - 1)`` where stages are alike; Narayanan et al., arXiv:2104.04473."""
     job = workload(pipeline_schedule=schedule, optimizer="none", hidden=4096, ffn=16384, heads=32, **PIPELINE)
-    found = step(job).efficiency
+    found = step(job, contention=False).efficiency  # stages are alike while messages slow down no kernel
     published = 3 / (chunks * 8 + 3)
     assert found.bubble == pytest.approx(published, abs=0.005)
     waits = found.bubble + found.exposed_s["pipeline"] / found.step_s  # while its own message is on its way as well
