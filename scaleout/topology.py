@@ -230,12 +230,12 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
     Raises
     ------
     ConfigError
-        If a rank is not in the topology or a factor is not above zero.
+        If a rank is not in the topology or a factor is below 1.
     """
     topology.coordinates(list(factors))
     for rank, factor in factors.items():
-        if not (math.isfinite(factor) and factor > 0):
-            raise ConfigError(f"rank {rank} is slowed by {factor}; give a factor above zero, such as 1.3")
+        if not (math.isfinite(factor) and factor >= 1):
+            raise ConfigError(f"rank {rank} is slowed by {factor}; give how many times as long it takes, 1 or more")
     return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 
 

@@ -15,7 +15,7 @@ from strategies import topologies
 from scaleout import heat_map, report
 from scaleout.cli import main
 from scaleout.network.link import collective_cost, collective_costs
-from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.topology import Dimension, Topology, degrade_links, load_topology
 
 N = 128e6
 TOPOLOGIES = [
@@ -52,6 +52,14 @@ def test_the_table_holds_every_link_once_and_all_bytes(topology):
     rows = pd.DataFrame(traffic.by_port())
     assert rows["total_bytes"].sum() == pytest.approx(table["bytes"].sum())
     assert rows["links"].sum() == len(table)
+
+
+def test_a_degraded_link_has_its_own_bandwidth():
+    ring = degrade_links(Topology("ring", (Dimension("ring", 4, 1e9, 0.0),)), {"0-1": 0.25})
+    table = pd.DataFrame(traffic_of(ring).columns())
+    slow = table[table["bytes_per_s"] == 0.25e9]
+    assert sorted(zip(slow["rank"], slow["to_rank"], strict=True)) == [(0, 1), (1, 0)]
+    assert (table["utilisation"] * table["bytes_per_s"]).max() == pytest.approx(table["bytes"].max() / (N / 0.25e9 / 2))
 
 
 def test_the_middle_of_a_line_is_the_busiest_and_its_ends_have_one_neighbour():

@@ -631,6 +631,35 @@ def test_the_command_prices_by_links_and_names_the_busiest(monkeypatch, capsys):
     assert "ring 1: 0 -> 8" in out
 
 
+def test_a_buffer_is_cut_into_as_many_chunks_as_are_asked_for(monkeypatch, capsys):
+    """Hierarchical on a ring of 4 by a switch of 4: each of c chunks goes through all steps, one step apart.
+
+    Rings, both ways, take 2 * 3/8 n in 6 steps; the switch between them 2 * 3/16 n in 2: c chunks hide what is not on
+    the rings, but 1 / c of it, and each chunk but the first adds the latency of the steps on the rings.
+    """
+    topology = Topology("t", (Dimension("ring", 4, BANDWIDTH, ALPHA), Dimension("switch", 4, BANDWIDTH, ALPHA)))
+    for chunks in (1, 4):
+        expected = 8 * ALPHA + (chunks - 1) * 6 * ALPHA + (3 / 4 + 3 / 8 / chunks) * LINK
+        charged = alpha_beta.collective_cost(
+            "all_reduce", N, place(topology, range(16)), "hierarchical", num_chunks=chunks
+        )
+        linked = cost_of(topology, "all_reduce", "hierarchical", num_chunks=chunks)
+        assert (charged.num_chunks, linked.num_chunks) == (chunks, chunks)
+        assert charged.time_s == pytest.approx(expected, rel=1e-12)
+        assert linked.time_s == pytest.approx(expected, rel=1e-9)
+    arguments = ["scaleout", "collective", "all_reduce", "--bytes", "64MB", "--topology", "torus-8x16", "--chunks", "7"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
+    main()
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert {row["algorithm"]: row["num_chunks"] for row in rows}.items() >= {("ring", 1), ("hierarchical", 7)}
+    monkeypatch.setattr(sys, "argv", [*arguments, "--algorithm", "ring"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "--chunks 7: nothing here cuts the buffer into chunks" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="0 chunks; give one or more"):
+        cost_of(topology, "all_reduce", "hierarchical", num_chunks=0)
+
+
 def test_an_injection_limit_needs_the_link_model(monkeypatch, capsys):
     arguments = ["all_gather", "--bytes", "1MB", "--topology", "mi210-node", "--injection", "80 GB/s"]
     monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])

@@ -204,7 +204,8 @@ def test_a_collective_takes_slow_and_broken_links(scaleout):
         (["--slow", "5"], "--slow '5': write it like 5=1.3"),
         (["--slow", "5=x"], "--slow 5=x: write a rank and a factor"),
         (["--slow", "128=2"], "rank 128 is not in topology"),
-        (["--slow", "5=-1"], "give a factor above zero"),
+        (["--slow", "5=0.5"], "rank 5 is slowed by 0.5; give how many times as long it takes, 1 or more"),
+        (["--break", "0-1", "--degrade", "1-0=0.5"], "--break 0-1 and --degrade 1-0=0.5 are the same link"),
         (["--break", "0-1", "--break", "7-0"], "no way is left from rank"),
     ],
 )

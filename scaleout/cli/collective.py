@@ -28,6 +28,7 @@ DECIDED = "1KiB:1GiB"
 @click.option("--group", metavar="RANKS", help="Members, such as 0-7 or 0,8,16; by default all ranks.")
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
+@click.option("--chunks", type=int, metavar="N", help="Cut the buffer of a pipelined algorithm into N, not the best.")
 @click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
 @policy_option
 @click.option("--compare", "comparing", is_flag=True, help="Print which back end is the fastest, by size and ranks.")
@@ -44,6 +45,7 @@ def collective(
     group: str | None,
     network: str,
     injection: str | None,
+    chunks: int | None,
     decide: bool,
     policy: str | None,
     comparing: bool,
@@ -81,11 +83,13 @@ def collective(
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
     price = functools.partial(
-        PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection
+        PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection, chunks=chunks
     )
     title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
     about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
     priced = {size: price(size) for size in wanted}
+    if chunks is not None and all(row["num_chunks"] != chunks for row in priced[max(wanted)].values()):
+        raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
     left_out = _left_out(kind, cluster, members, priced[wanted[0]]) if algorithm == "auto" else []
     if left_out:
         about["left_out"] = left_out
@@ -192,7 +196,14 @@ def _left_out(kind: str, cluster: "Topology", members: list[int], prices: dict[s
 
 
 def _alpha_beta(
-    kind: str, size_bytes: int, *, algorithm: str, cluster: "Topology", members: list[int], injection: str | None
+    kind: str,
+    size_bytes: int,
+    *,
+    algorithm: str,
+    cluster: "Topology",
+    members: list[int],
+    injection: str | None,
+    chunks: int | None,
 ) -> dict[str, dict[str, Any]]:
     """Algorithm to what the alpha-beta model says of it: all that can, or the one that was asked for."""
     from scaleout.collectives import candidates
@@ -201,10 +212,15 @@ def _alpha_beta(
     del injection
     placement = _place(kind, cluster, members)
     names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
-    costs = {name: collective_cost(kind, size_bytes, placement, name) for name in names}
-    taken = collective_cost(kind, size_bytes, placement).algorithm if algorithm == "auto" else ""
+    costs = {name: collective_cost(kind, size_bytes, placement, name, num_chunks=chunks) for name in names}
+    taken = collective_cost(kind, size_bytes, placement, num_chunks=chunks).algorithm if algorithm == "auto" else ""
     return {
-        name: {"time_s": cost.time_s, **({"protocol": cost.protocol} if cost.protocol else {}), **_auto(name, taken)}
+        name: {
+            "time_s": cost.time_s,
+            "num_chunks": cost.num_chunks,
+            **({"protocol": cost.protocol} if cost.protocol else {}),
+            **_auto(name, taken),
+        }
         for name, cost in costs.items()
     }
 
@@ -215,7 +231,14 @@ def _auto(name: str, taken: str) -> dict[str, bool]:
 
 
 def _link(
-    kind: str, size_bytes: int, *, algorithm: str, cluster: "Topology", members: list[int], injection: str | None
+    kind: str,
+    size_bytes: int,
+    *,
+    algorithm: str,
+    cluster: "Topology",
+    members: list[int],
+    injection: str | None,
+    chunks: int | None,
 ) -> dict[str, dict[str, Any]]:
     """Algorithm to what the link model says of it."""
     from scaleout.network.link import collective_cost, collective_costs
@@ -223,14 +246,17 @@ def _link(
 
     limit = None if injection is None else parse(injection, BYTES_PER_S)
     if algorithm == "auto":
-        costs = collective_costs(kind, size_bytes, cluster, members, injection_bytes_per_s=limit)
+        costs = collective_costs(kind, size_bytes, cluster, members, injection_bytes_per_s=limit, num_chunks=chunks)
         taken = min(costs, key=lambda name: costs[name].time_s)
     else:
-        cost = collective_cost(kind, size_bytes, cluster, members, algorithm, injection_bytes_per_s=limit)
+        cost = collective_cost(
+            kind, size_bytes, cluster, members, algorithm, injection_bytes_per_s=limit, num_chunks=chunks
+        )
         costs, taken = {algorithm: cost}, ""
     return {
         name: {
             "time_s": cost.time_s,
+            "num_chunks": cost.num_chunks,
             "busiest_links": [asdict(use) for use in cost.busiest_links],
             "traffic": cost.traffic,
             **_auto(name, taken),
@@ -324,13 +350,22 @@ def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
 
     several = len(by_size) > 1
     chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
+    chunked = any(row["num_chunks"] > 1 for row in chosen)
     print_table(
         title,
-        ("bytes", "algorithm", "time [us]", "algorithm bandwidth [GB/s]", "bus bandwidth [GB/s]"),
+        (
+            "bytes",
+            "algorithm",
+            *["chunks"] * chunked,
+            "time [us]",
+            "algorithm bandwidth [GB/s]",
+            "bus bandwidth [GB/s]",
+        ),
         [
             [
                 str(row["bytes"]),
                 " ".join(filter(None, (row["algorithm"], row.get("protocol"), "(auto)" if row.get("auto") else ""))),
+                *[str(row["num_chunks"])] * chunked,
                 f"{row['time_s'] * 1e6:.2f}",
                 f"{row['algorithm_bandwidth_bytes_per_s'] / 1e9:.2f}",
                 f"{row['bus_bandwidth_bytes_per_s'] / 1e9:.2f}",

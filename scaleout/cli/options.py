@@ -74,10 +74,25 @@ def parse_slower(texts: Sequence[str], *, option: str) -> dict[str, str]:
 
 
 def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[str]) -> "Topology":
-    """Apply ``--degrade`` and ``--break``."""
+    """Apply ``--degrade`` and ``--break``.
+
+    Raises
+    ------
+    ConfigError
+        If a link is both.
+    """
+    from scaleout.errors import ConfigError
+    from scaleout.faults import find_link
     from scaleout.topology import break_links, degrade_links
 
-    return break_links(degrade_links(topology, parse_slower(degrade, option="--degrade")), broken)
+    slower = parse_slower(degrade, option="--degrade")
+    places = {find_link(topology.dimensions, name): name for name in slower}
+    for name in broken:
+        if (other := places.get(find_link(topology.dimensions, name))) is not None:
+            raise ConfigError(
+                f"--break {name} and --degrade {other}={slower[other]} are the same link; give one of them"
+            )
+    return break_links(degrade_links(topology, slower), broken)
 
 
 def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":

@@ -107,8 +107,12 @@ def run(
 
     chosen = _algorithms(algorithms)
     limit = None if injection is None else parse(injection, BYTES_PER_S)
-    if (workload is None) == (trace_path is None):
-        raise ConfigError("give either a workload or --trace DIR, not both; `scaleout list workloads` names workloads")
+    if workload is None and trace_path is None:
+        raise ConfigError(
+            "give a workload, such as `scaleout run dlrm-128` (`scaleout list workloads`), or --trace DIR"
+        )
+    if workload is not None and trace_path is not None:
+        raise ConfigError(f"give either the workload {workload} or --trace {trace_path}, not both")
     if workload is not None:
         job = load_workload(workload, parse_settings(settings))
         cluster = load_topology(topology or job.topology)

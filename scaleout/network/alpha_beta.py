@@ -92,7 +92,9 @@ class CollectiveCost:
         return self.latency_s + self.serialization_s
 
 
-def collective_cost(kind: str, size_bytes: float, placement: Placement, algorithm: str = "auto") -> CollectiveCost:
+def collective_cost(
+    kind: str, size_bytes: float, placement: Placement, algorithm: str = "auto", *, num_chunks: int | None = None
+) -> CollectiveCost:
     """Cost of one collective, with all groups of its axis active at the same time.
 
     Parameters
@@ -105,6 +107,8 @@ def collective_cost(kind: str, size_bytes: float, placement: Placement, algorith
         Where the group lies, from `placement.place`.
     algorithm : str
         One of `collectives.ALGORITHMS`, or ``"auto"`` for the fastest at this size, or the library's choice.
+    num_chunks : int, optional
+        Chunks that pipelined algorithms cut the buffer into, instead of the best number.
 
     Returns
     -------
@@ -114,7 +118,8 @@ def collective_cost(kind: str, size_bytes: float, placement: Placement, algorith
     Raises
     ------
     ConfigError
-        If kind or algorithm are unknown, the algorithm cannot do it on this group, or the size is negative.
+        If kind or algorithm are unknown, the algorithm cannot do it on this group, or the size is negative; if there
+        are no chunks.
 
     >>> from scaleout.placement import place
     >>> from scaleout.topology import load_topology
@@ -125,7 +130,9 @@ def collective_cost(kind: str, size_bytes: float, placement: Placement, algorith
     """
     if not (math.isfinite(size_bytes) and size_bytes >= 0):
         raise ConfigError(f"a collective of {size_bytes} bytes; give a size of zero or more")
-    return _collective_cost(kind, float(size_bytes), placement, algorithm)
+    if num_chunks is not None and num_chunks < 1:
+        raise ConfigError(f"a buffer of {num_chunks} chunks; give one or more")
+    return _collective_cost(kind, float(size_bytes), placement, algorithm, num_chunks)
 
 
 def send_cost(size_bytes: float, topology: Topology, *, source: int, destination: int) -> CollectiveCost:
@@ -171,7 +178,9 @@ class _Offer:
 
 
 @lru_cache(maxsize=262144)
-def _collective_cost(kind: str, size_bytes: float, placement: Placement, algorithm: str) -> CollectiveCost:
+def _collective_cost(
+    kind: str, size_bytes: float, placement: Placement, algorithm: str, chunks: int | None
+) -> CollectiveCost:
     offers = _offers(kind, placement, algorithm)
     if size_bytes == 0 or placement.num_ranks == 1:
         return CollectiveCost(0.0, 0.0)
@@ -183,11 +192,11 @@ def _collective_cost(kind: str, size_bytes: float, placement: Placement, algorit
 
     def expected_s(offer: _Offer) -> float:
         terms = offer.protocol.expects or offer.protocol.takes
-        return _on_terms(terms, offer.expected, size_bytes, shard_bytes).time_s
+        return _on_terms(terms, offer.expected, size_bytes, shard_bytes, chunks=chunks).time_s
 
     offer = min(offers, key=expected_s)
-    cost = _on_terms(offer.protocol.takes, offer.taken, size_bytes, shard_bytes)
-    bare = _at_size(offer.bare, size_bytes)
+    cost = _on_terms(offer.protocol.takes, offer.taken, size_bytes, shard_bytes, chunks=chunks)
+    bare = _at_size(offer.bare, size_bytes, chunks)
     before_s = offer.protocol.takes.startup_s if offer.bare.pipelined else cost.latency_s - bare.latency_s
     return replace(
         cost,
@@ -232,9 +241,11 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
     )
 
 
-def _on_terms(terms: Terms, profile: _Profile, size_bytes: float, shard_bytes: float) -> CollectiveCost:
+def _on_terms(
+    terms: Terms, profile: _Profile, size_bytes: float, shard_bytes: float, *, chunks: int | None
+) -> CollectiveCost:
     """Cost of a profile with what its protocol's terms add to it, but for what any call costs."""
-    cost = _at_size(profile, size_bytes)
+    cost = _at_size(profile, size_bytes, chunks)
     latency_s, serialization_s = cost.latency_s + terms.startup_s, shard_bytes / terms.local_bytes_per_s
     serialization_s += 2 * size_bytes / terms.staging_bytes_per_s
     return replace(cost, latency_s=latency_s, serialization_s=cost.serialization_s + serialization_s)
@@ -289,7 +300,7 @@ def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, float]:
     return most[0], most[1]
 
 
-def _at_size(profile: _Profile, size_bytes: float) -> CollectiveCost:
+def _at_size(profile: _Profile, size_bytes: float, given: int | None) -> CollectiveCost:
     whole_s = profile.seconds_per_byte * size_bytes
     if not profile.pipelined:
         return CollectiveCost(profile.latency_s, whole_s)
@@ -300,6 +311,6 @@ def _at_size(profile: _Profile, size_bytes: float) -> CollectiveCost:
     chunks = min(max(chunks, 1.0), float(MAX_CHUNKS))
     latency_s, num_chunks = min(
         (profile.latency_s + (c - 1) * profile.link_latency_s + hidden_s / c, c)
-        for c in (math.floor(chunks), math.ceil(chunks))
+        for c in ((math.floor(chunks), math.ceil(chunks)) if given is None else (given,))
     )
     return CollectiveCost(latency_s, link_s, num_chunks=num_chunks)

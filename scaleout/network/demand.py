@@ -196,16 +196,27 @@ _Plan = tuple[Placement, Ints, Schedule]
 def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
     found = schedule(kind, placement, algorithm=algorithm)
-    num_steps = sum(step.repeat for step in found.steps)
-    if num_steps > MOST_STEPS and not found.pipelined:
-        raise TooManyMessagesError(
-            f"algorithm {algorithm!r} takes {num_steps} steps in a group of {placement.num_ranks} ranks, too many to "
-            f"follow one by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network "
-            f"model alpha_beta"
-        )
+    check_steps(found, kind, algorithm, placement.num_ranks)
     distinct = {(step.pattern, step.dimensions): step for step in found.steps}
     _check_number(sum(_size(step, placement) for step in distinct.values()), kind, algorithm, placement.num_ranks)
     return placement, np.array(ranks, np.int64), found
+
+
+def check_steps(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:
+    """Refuse a schedule of too many steps.
+
+    Raises
+    ------
+    TooManyMessagesError
+        If they are more than `MOST_STEPS` and do not follow one another in chunks.
+    """
+    num_steps = sum(step.repeat for step in found.steps)
+    if num_steps > MOST_STEPS and not found.pipelined:
+        raise TooManyMessagesError(
+            f"algorithm {algorithm!r} takes {num_steps} steps in a group of {num_ranks} ranks, too many to follow one "
+            f"by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network model "
+            f"alpha_beta"
+        )
 
 
 def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) -> None:

@@ -14,9 +14,10 @@ from functools import lru_cache
 import numpy as np
 
 from scaleout import collectives
+from scaleout.collectives import schedule
 from scaleout.errors import ConfigError
 from scaleout.network import alpha_beta
-from scaleout.network.demand import Demand, TooManyMessagesError, demand_of, messages_of
+from scaleout.network.demand import Demand, TooManyMessagesError, check_steps, demand_of, messages_of
 from scaleout.network.link_traffic import LinkTraffic, LinkUse
 from scaleout.network.links import Ints, Links, links_of
 from scaleout.network.symmetry import Symmetry, symmetry
@@ -35,6 +36,8 @@ class LinkCost:
     algorithm : str
     num_transfers : int
         Messages of all groups; a pipelined schedule is one for each group.
+    num_chunks : int
+        Chunks that a pipelined algorithm cuts the buffer into.
     traffic : LinkTraffic or None
         What every link carried; None if there was nothing to do.
     """
@@ -42,6 +45,7 @@ class LinkCost:
     time_s: float
     algorithm: str = ""
     num_transfers: int = 0
+    num_chunks: int = 1
     traffic: LinkTraffic | None = field(default=None, compare=False)
 
     @property
@@ -58,6 +62,7 @@ def collective_cost(
     algorithm: str,
     *,
     injection_bytes_per_s: float | None = None,
+    num_chunks: int | None = None,
 ) -> LinkCost:
     """Cost of one collective, with all groups of its axis active at the same time.
 
@@ -72,6 +77,8 @@ def collective_cost(
         One of `collectives.ALGORITHMS`, or ``"auto"`` for the one that is fastest on the links.
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together.
+    num_chunks : int, optional
+        As in `alpha_beta.collective_cost`.
 
     Returns
     -------
@@ -92,10 +99,14 @@ def collective_cost(
     ('ring 1: 0 -> 8', 128)
     """
     if algorithm == "auto":
-        costs = collective_costs(kind, size_bytes, topology, ranks, injection_bytes_per_s=injection_bytes_per_s)
+        costs = collective_costs(
+            kind, size_bytes, topology, ranks, injection_bytes_per_s=injection_bytes_per_s, num_chunks=num_chunks
+        )
         return min(costs.values(), key=lambda cost: cost.time_s)
     placement = place(topology, ranks)
-    charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm)
+    if placement.num_ranks > 1:
+        check_steps(schedule(kind, placement, algorithm=algorithm), kind, algorithm, placement.num_ranks)
+    charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm, num_chunks=num_chunks)
     if not charged.algorithm:
         return LinkCost(0.0)
     links, found, demand = _asked(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
@@ -107,7 +118,8 @@ def collective_cost(
     time_s = 0.0
     while not done:
         time_s, _, done = traffic.advance()
-    return LinkCost(time_s, algorithm, demand.num_transfers, LinkTraffic(links, found, traffic.link_bytes, time_s))
+    carried = LinkTraffic(links, found, traffic.link_bytes, time_s)
+    return LinkCost(time_s, algorithm, demand.num_transfers, charged.num_chunks, carried)
 
 
 def collective_costs(
@@ -117,6 +129,7 @@ def collective_costs(
     ranks: Sequence[int],
     *,
     injection_bytes_per_s: float | None = None,
+    num_chunks: int | None = None,
 ) -> dict[str, LinkCost]:
     """Cost of one collective with each algorithm that can do it, see `collective_cost`.
 
@@ -132,7 +145,13 @@ def collective_costs(
     for algorithm in collectives.candidates(kind, place(topology, ranks)):
         try:
             costs[algorithm.name] = collective_cost(
-                kind, size_bytes, topology, ranks, algorithm.name, injection_bytes_per_s=injection_bytes_per_s
+                kind,
+                size_bytes,
+                topology,
+                ranks,
+                algorithm.name,
+                injection_bytes_per_s=injection_bytes_per_s,
+                num_chunks=num_chunks,
             )
         except TooManyMessagesError as error:
             refused = error

@@ -87,7 +87,7 @@ class LinkTraffic:
     def columns(self) -> dict[str, Any]:
         """Return a table of all links as columns: where each is, what it carried, and how busy it was."""
         parts: list[dict[str, Any]] = []
-        for port, ranks, size_bytes, utilisation in self.ports():
+        for number, (port, ranks, size_bytes, utilisation) in enumerate(self.ports()):
             parts.append(
                 {
                     "dimension": np.full(len(ranks), port.dimension),
@@ -95,7 +95,7 @@ class LinkTraffic:
                     "role": np.full(len(ranks), port.role),
                     "rank": ranks,
                     "bytes": size_bytes,
-                    "bytes_per_s": np.full(len(ranks), port.bytes_per_s),
+                    "bytes_per_s": self.links.bytes_per_s(number * self.links.topology.num_ranks + ranks),
                     "utilisation": utilisation,
                 }
             )

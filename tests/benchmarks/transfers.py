@@ -4,8 +4,8 @@
 
 A transfer is one message of one step between two ranks. `unfolded` gives every message a flow of its own, as for a
 job without symmetry; `folded` lets one flow stand for all that are alike. `lay out` is the time to spell out messages
-and their routes, `run` the time of the event loop; the rate is over both together. With a word, only the cases whose
-name has it. Cases whose collectives begin apart have members that are not in step.
+and their routes, `run` the time of the event loop; the rate is over both together, without loading compiled code. With
+a word, only the cases whose name has it. Cases whose collectives begin apart have members that are not in step.
 """
 
 import resource
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.network.demand import Demand, demand_of, messages_of
+from scaleout.network.demand import Demand, demand_of, demand_of_message, messages_of
 from scaleout.network.links import links_of
 from scaleout.network.symmetry import Symmetry, symmetry
 from scaleout.network.traffic import Traffic
@@ -131,6 +131,13 @@ def report(case: Case, *, folded: bool) -> str:
     return f"{count:10} {laid_out - begin:8.2f} {end - laid_out:8.2f} {rate:9.2f} {simulated_s * 1e3:14.6f}"
 
 
+def load_compiled() -> None:
+    """Run a small case message by message, so that what numba has compiled is loaded, or compiled."""
+    traffic = Traffic(links_of(load_topology("ring-128")), compiled=True)
+    traffic.begin(0, demand_of_message(traffic.links, 0, 1), SIZE_BYTES, now_s=0.0)
+    traffic.advance()
+
+
 def give_up(*_: object) -> None:
     raise TimeoutError
 
@@ -139,6 +146,7 @@ def main() -> None:
     print(f"{'':56} {'transfers':>10} {'out [s]':>8} {'run [s]':>8} {'M/s':>9} {'simulated [ms]':>14}")
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     signal.signal(signal.SIGALRM, give_up)
+    load_compiled()
     for case in CASES:
         for folded in (False, True)[: 1 if len(case.groups) > 1 else 2]:
             label = f"{case.name}, {'folded' if folded else 'unfolded'}"
