@@ -139,3 +139,10 @@ def test_vtrain_rows_by_hand(tmp_path):
 def test_bad_vtrain_rows(changes, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         compared(tmp_path, "vtrain_single", [{**SMALL, **changes}])
+
+
+@pytest.mark.parametrize("table", ["flux_comet_kernels", "deepep", "triton_distributed_e2e", "torchrec_dlrm_criteo1tb"])
+def test_tables_without_a_model_are_reported_with_the_reason(table, tmp_path):
+    found = compared(tmp_path, table, [{"a": 1}])
+    assert found.accuracy.coverage == 0
+    assert found.rows[0].reason.startswith(("no ", "the row"))

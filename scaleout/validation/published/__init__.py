@@ -5,7 +5,16 @@
 
 from collections.abc import Mapping
 
-from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, simumax, torchtitan, vtrain
+from scaleout.validation.published import (
+    llm_foundry,
+    maxtext,
+    megatron,
+    nccl,
+    reported,
+    simumax,
+    torchtitan,
+    vtrain,
+)
 from scaleout.validation.published.table import Table
 
 TABLES: Mapping[str, Table] = {
@@ -16,6 +25,7 @@ TABLES: Mapping[str, Table] = {
     **torchtitan.TABLES,
     **maxtext.TABLES,
     **simumax.TABLES,
+    **reported.TABLES,
 }
 
 __all__ = ["TABLES", "Table"]
