@@ -133,6 +133,22 @@ def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> P
     return arrange(topology, ranks)[0]
 
 
+def lying_alike(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDArray[np.int64] | None:
+    """(G, p) the members of groups in the order of their grids, if all lie as the first does; None if not.
+
+    Along the dimensions that they extend along they have the same places, and nothing is broken or uneven elsewhere.
+    """
+    if not topology.even or len({len(group) for group in groups}) > 1:
+        return None
+    members = np.sort(np.array(groups, np.int64), axis=1)
+    at = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
+    along = np.ptp(at[0], axis=0) > 0
+    if np.ptp(at, axis=1)[:, ~along].any() or (at[:, :, along] != at[:1, :, along]).any():
+        return None
+    ranks = arrange(topology, groups[0])[1]
+    return np.asarray(members[:, np.searchsorted(members[0], ranks)], np.int64)
+
+
 def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Placement, tuple[int, ...]]:
     """Find the grid that a group forms, and which rank stands where in it.
 

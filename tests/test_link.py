@@ -516,6 +516,22 @@ def test_what_keeps_single_places_keeps_all_distances(case):
     assert symmetry(topology, [family], messages=few) == symmetry(topology, [family], messages=spelled)
 
 
+@each_algorithm
+@given(case=collectives(regular=True))
+@settings(max_examples=15)
+def test_groups_that_lie_alike_are_spelled_out_from_the_first(algorithm, case):
+    topology, group, _ = case
+    groups = siblings(topology, group)
+    for kind in kinds_of(algorithm, place(topology, group)):
+        found = messages_of(topology, groups, kind, algorithm.name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("scaleout.network.demand.lying_alike", lambda *_: None)
+            one_by_one = messages_of(topology, groups, kind, algorithm.name)
+        assert [[column.tolist() for column in pairs] for pairs in found] == [
+            [column.tolist() for column in pairs] for pairs in one_by_one
+        ]
+
+
 @given(case=collectives(), data=st.data())
 @settings(max_examples=60)
 def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):

@@ -22,7 +22,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.combining import combined
 from scaleout.network.links import Floats, Ints, Links, Routes
 from scaleout.network.symmetry import Pairs, Symmetry
-from scaleout.placement import Placement, arrange
+from scaleout.placement import Placement, arrange, lying_alike
 from scaleout.topology import Topology
 
 _GRAIN = 2.0**40
@@ -131,6 +131,11 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
             chosen.setdefault((step.pattern, step.dimensions), index)
     if not chosen:
         return []
+    lying = lying_alike(topology, groups)
+    if lying is not None:
+        placement = _plan(topology, groups[0], kind, algorithm)[0]
+        ends = [transfers(found[index], placement)[:2] for index in chosen.values()]
+        return [(lying[:, sources].ravel(), lying[:, destinations].ravel()) for sources, destinations in ends]
     plans = [_plan(topology, group, kind, algorithm) for group in groups]
     return [_joined([_spelled(plan, index) for plan in plans]) for index in chosen.values()]
 
