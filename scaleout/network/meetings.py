@@ -34,6 +34,8 @@ class LinkNetwork:
         self.symmetry = symmetry
         self.traffic = Traffic(links_of(topology, injection_bytes_per_s=injection_bytes_per_s))
         self._offers: dict[int, _Offer] = {}
+        self._messages: dict[tuple[int, int, float], _Offer] = {}
+        self._routed: dict[tuple[int, int], Demand] = {}
         self._demands: dict[tuple[str, str, int], tuple[Demand, Sequence[Group]]] = {}
 
     def offer(
@@ -64,10 +66,14 @@ class LinkNetwork:
 
     def offer_message(self, meeting: int, size_bytes: float, *, source: int, destination: int) -> None:
         """Say what a meeting is: one message between two ranks."""
-        links = self.traffic.links
-        cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
-        demand = demand_of_message(links, source, destination, self.symmetry)
-        self._offers[meeting] = _Offer(demand, size_bytes * cost.inflation, 0.0, cost.latency_s, True)
+        key = source, destination, size_bytes
+        if key not in self._messages:
+            links, ends = self.traffic.links, (source, destination)
+            if ends not in self._routed:
+                self._routed[ends] = demand_of_message(links, source, destination, self.symmetry)
+            cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
+            self._messages[key] = _Offer(self._routed[ends], size_bytes * cost.inflation, 0.0, cost.latency_s, True)
+        self._offers[meeting] = self._messages[key]
 
     def come(self, meeting: int, task: int, now_s: float) -> None:
         """Let a task come to a meeting, which takes nothing from the links yet."""
