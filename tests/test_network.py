@@ -69,7 +69,7 @@ HAND = [
     ("h200-node-4", "all_gather", "ring", 18.1e-6 + 3 * 3.2e-6 + 0.75 * N / 376e9 + 0.25 * N / 680e9),
     ("h200-node-4", "all_to_all", "direct", 15.5e-6 + 0.6e-6 + 0.75 * N / (0.94 * 376e9) + 0.25 * N / 800e9),
     # Each pair has its own link: a quarter of the buffer on it, twice.
-    ("mi210-node", "all_reduce", "direct", RCCL + 2 * (ALPHA + N / 4 / 80e9)),
+    ("mi210-node", "all_reduce", "direct", RCCL + 2 * (ALPHA + N / 4 / 40e9)),
     ("mi210-pair", "all_to_all", "pairwise", RCCL + ALPHA + N / 2 / 20e9),
 ]
 
