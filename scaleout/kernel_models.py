@@ -121,6 +121,8 @@ def group_of(op: str, dtype: str) -> tuple[tuple[str, str], ...]:
 
 
 NUM_VARIANTS = 3
+UNALIGNED = 1
+"""The variant of calls whose rows are no multiple of what a load takes."""
 
 
 def variants(calls: Calls) -> npt.NDArray[np.int64]:

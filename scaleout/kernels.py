@@ -28,9 +28,18 @@ from scaleout.device import Device, load_device
 from scaleout.errors import ConfigError, GraphError
 from scaleout.interpolation import Points, estimate
 from scaleout.kernel_guesses import STREAM_SHARE, Calls, roofline
-from scaleout.kernel_models import NUM_VARIANTS, calls_of, coordinates, group_of, guess, smoothness_of, variants
+from scaleout.kernel_models import (
+    NUM_VARIANTS,
+    UNALIGNED,
+    calls_of,
+    coordinates,
+    group_of,
+    guess,
+    smoothness_of,
+    variants,
+)
 from scaleout.kernel_table import KernelTable, Key, Shape, read_table
-from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel, TimeSource
+from scaleout.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Family, Kernel, TimeSource
 
 Array = npt.NDArray[np.float64]
 
@@ -293,6 +302,8 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
     keys = _resembling(table, calls)
     measure = _log2 if keys[0][0] == calls.op else _work
     series = [_measured(lender, key) for key in keys]
+    if lender is not device:
+        series = [_without_fallback(*one) for one in series]
     known = np.vstack([measure(measured) for measured, _ in series])
     bound = np.concatenate([roofline(measured, lender) for measured, _ in series])
     floor_s = min(_shortest_s(lender, op) for op, _ in keys)
@@ -305,6 +316,14 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
         efficiency = _without_waiting_for_sms(efficiency, lender, device)
     reached = np.minimum(1.0, efficiency * ratio)[closest]
     return np.asarray(floor_s + roofline(calls, device) / reached)
+
+
+def _without_fallback(calls: Calls, seconds: Array) -> tuple[Calls, Array]:
+    """Leave out products whose rows are not aligned: what they lose, they lose to the lender's own way to load rows."""
+    usual = variants(calls) != UNALIGNED
+    if "K" not in calls.sizes or not usual.any():
+        return calls, seconds
+    return _select(calls, usual), seconds[usual]
 
 
 def _without_waiting_for_sms(efficiency: Array, lender: Device, device: Device) -> Array:
@@ -338,7 +357,8 @@ def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
     """Return the measured series that resemble calls most.
 
     The same operation, in dtypes of the same width if it was measured in one; else the operation that it names; else
-    its family. A custom kernel is like a matrix product or like a copy, whichever is nearer in FLOPs and bytes.
+    its family. Products keep to their own dtype, as their measurements differ by it: over and over at the power limit,
+    or once at full clock. A custom kernel is like a product or like a copy, whichever is nearer in FLOPs and bytes.
     """
     if calls.op == CUSTOM:
         return sorted(key for key in table.rows if key[0] in ("clone", "gemm")) or sorted(table.rows)
@@ -346,6 +366,9 @@ def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
     for name in (calls.op, operation.like):
         keys = sorted(key for key in table.rows if key[0] == name)
         if keys:
+            own = [key for key in keys if key[1] == calls.dtype]
+            if own and operation.family is Family.GEMM:
+                return own
             alike = [key for key in keys if ITEM_BYTES[key[1]] == ITEM_BYTES[calls.dtype]]
             return sorted(alike, key=lambda key: key[1] != calls.dtype) or keys[:1]
     return sorted(key for key in table.rows if OPERATIONS[key[0]].family is operation.family) or sorted(table.rows)

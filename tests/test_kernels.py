@@ -20,6 +20,7 @@ from scaleout.kernels import kernel_time, kernel_times, leave_one_out
 from scaleout.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
 
 H200, H100 = load_device("h200"), load_device("h100")
+T3_GPU = load_device("t3-gpu")
 TABLE = read_table(H200.kernel_files)
 MEASURED = [
     (kernel(op, dtype=dtype, **dict(zip(OPERATIONS[op].parameters, sizes, strict=True))), seconds)
@@ -167,6 +168,21 @@ def test_a_product_on_matrix_units_is_lent_with_its_tiles_and_waves(rows, cols, 
     carried_s = lent.seconds * float(guess(calls, a100)[0] / guess(calls, H200)[0]) / ratio
     assert found.seconds == pytest.approx(max(carried_s, float(roofline(calls, a100)[0])), rel=1e-6)
     assert found.source is TimeSource.ROOFLINE  # nothing was measured on this device
+
+
+@given(cols=st.integers(64, 4096), depth=st.integers(64, 4096), dtype=st.sampled_from(["bf16", "fp16"]))
+@settings(max_examples=25, deadline=None)
+def test_how_a_lender_falls_back_on_rows_that_are_not_aligned_is_not_lent(cols, depth, dtype):
+    """H200's cuBLAS takes five times as long for K = 532 as for 512: its copies of matrices need rows of 16 bytes."""
+    padded = kernel("gemm", dtype=dtype, M=8192, N=-(-cols // 64) * 64, K=-(-depth // 64) * 64)
+    found = kernel_time(T3_GPU, kernel("gemm", dtype=dtype, M=8192, N=cols, K=depth))
+    assert found.seconds <= 2 * kernel_time(T3_GPU, padded).seconds
+
+
+def test_a_product_is_lent_by_measurements_of_its_own_dtype():
+    """fp16 products were measured one by one on H200, bf16 over and over at the power limit."""
+    call = kernel("gemm", dtype="fp16", M=16384, N=3072, K=384)
+    assert T3_GPU.calibrated("gemm") * 0.7 < call.flops / T3_GPU.peak("fp16") / kernel_time(T3_GPU, call).seconds
 
 
 def test_a_kernel_that_waits_for_sms_takes_as_long_beside_a_slower_memory_with_as_many_sms():
