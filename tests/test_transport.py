@@ -290,7 +290,7 @@ def test_the_figure_gives_the_fit_that_the_library_holds(tmp_path, monkeypatch, 
     table = pd.DataFrame(figure["measured_rows"](folder("device") / "h200-collectives.jsonl"))
     (wire,) = NODE.dimensions
     for protocol in NODE.library.protocols[:3]:
-        found = figure["fit"](table, protocol.name)
+        found = figure["fitted"](table, protocol.name)
         (hop, _), takes = protocol.takes.hops, protocol.takes
         assert takes.startup_s * 1e6 == pytest.approx(found["startup_us"], abs=0.06)
         assert (wire.latency_s + hop.latency_s) * 1e6 == pytest.approx(found["step_us"], abs=0.06)
