@@ -17,8 +17,10 @@ from scaleout.operators.track.memory import COMPUTE_FIRST, DEDICATED, POLICIES, 
 from scaleout.operators.track.product import Product, constants_of, stage
 from scaleout.operators.track.regions import regions_of
 from scaleout.operators.track.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
+from scaleout.operators.track.settings import TrackSettings, sublayer_of
 from scaleout.operators.track.sublayer import CONFIGURATIONS, Sublayer
 from scaleout.reproductions import t3
+from scaleout.topology import load_topology
 
 GPU = load_device("t3-gpu")
 LINK, LATENCY_S = 75e9, 500e-9
@@ -239,6 +241,8 @@ def test_what_cannot_be_is_refused():
     small = replace(GPU, stages=replace(constants_of(GPU), tracker_entries=1000))
     with pytest.raises(ConfigError, match=r"follows 1000 wavefronts, and a stage has 1280 .* 280 too many"):
         CONFIGURATIONS["t3"](replace(sublayer(), device=small))
+    with pytest.raises(ConfigError, match="7 B are less than the 4096 B that a wavefront writes"):
+        sublayer_of(TrackSettings(trigger=7), GPU, load_topology("t3-ring-8"))
 
 
 def test_sublayers_gain_in_the_published_order():

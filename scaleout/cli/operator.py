@@ -115,7 +115,7 @@ def _print(found: "Evaluation", title: str) -> None:
         ("fused, communication-aware order", plain["fused_aware_s"]),
         ("fused, oblivious order", plain["fused_oblivious_s"]),
         (f"split into {found.chunks} kernels", found.split_s),
-        ("ideal: the longer of tasks and wire", found.ideal_s),
+        ("ideal: the longer of computing and wire", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
     print_table(title, ("", "time", "speedup"), rows)
@@ -209,7 +209,7 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     from scaleout.errors import ConfigError
 
     key, separator, value = text.partition("=")
-    if not separator or not key:
+    if not separator or not key or not all(value.split(",")):
         raise ConfigError(f"--sweep {text!r}: write it as key=values, such as slice_size=1:64")
     first, colon, last = value.partition(":")
     if not colon:

@@ -67,9 +67,11 @@ class Evaluation:
 
     @property
     def ideal_s(self) -> float:
-        """No operator that computes or sends as much can be faster: the longer of tasks and wire, launch included."""
-        recipe = self.plan.recipes["aware"]
-        return recipe.launch_s + max(recipe.work.alone_s, recipe.wire_s)
+        """No way to run it here can be faster: the longer of computing, in the fastest kernel or kernels, and wire."""
+        recipe, parts = self.plan.recipes["aware"], self.plan.baseline_s
+        whole_s = parts["kernel"] + parts.get("launch", 0.0)
+        split_s = min(chunks * self.plan.part_s(chunks)[0] for chunks in CHUNKS)
+        return max(min(recipe.launch_s + recipe.work.alone_s, whole_s, split_s), recipe.wire_s)
 
     @property
     def saving(self) -> float:

@@ -58,7 +58,7 @@ class GemmAllToAll(Product):
 def gemv_all_reduce(settings: GemvAllReduce, machine: Machine) -> Plan:
     """Lay out GEMV and all-reduce on a machine."""
     item_bytes, ranks = ITEM_BYTES[settings.dtype], machine.ranks
-    shard_of("M", settings.M, ranks)
+    tiles = ranks * -(-shard_of("M", settings.M, ranks) // settings.tile_rows)
     whole_s = machine.kernel_s(kernel("gemv", dtype=settings.dtype, M=settings.M, N=settings.K))
     most = _GEMV_GROUPS_PER_SM * machine.device.num_sms
     shard_bytes = settings.M // ranks * item_bytes
@@ -70,8 +70,8 @@ def gemv_all_reduce(settings: GemvAllReduce, machine: Machine) -> Plan:
         return machine.kernel_s(part), machine.collective_s("all_reduce", settings.M / chunks * item_bytes)
 
     recipe = _recipe(
-        settings, machine, whole_s, tiles=-(-settings.M // settings.tile_rows), most=most,
-        tile_bytes=settings.tile_rows * item_bytes,
+        settings, machine, whole_s, tiles=tiles, most=most,
+        tile_bytes=settings.M * item_bytes / tiles,
         reduce_s=_reduce_s(machine, shard_bytes), shared_bytes=shard_bytes,
     )  # fmt: skip
     baseline = {"kernel": whole_s, "collective": machine.collective_s("all_reduce", settings.M * item_bytes)}

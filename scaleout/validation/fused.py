@@ -52,7 +52,7 @@ def case(row: Row, machine: Measured) -> Case:
 
 
 def _settings_of(row: Row, on: Machine) -> dict[str, Any]:
-    keys: Mapping[str, Callable[[], Any]] = {
+    keys: Mapping[str, Callable[[], dict[str, Any]]] = {
         "embedding_all_to_all": lambda: {
             "batch": row.count("batch"),
             "tables": row.count("tables_per_gpu"),
@@ -60,8 +60,7 @@ def _settings_of(row: Row, on: Machine) -> dict[str, Any]:
             "pooling": row.count("pooling"),
             "work_groups": min(row.count("persistent_programs"), most_work_groups(on.device)),
         },
-        "gemv_all_reduce": lambda: {"M": row.count("M"), "K": row.count("K")},
+        "gemv_all_reduce": lambda: {key: row.count(key) for key in "MK"},
     }
-    product = {key: row.count(key) for key in "MNK" if key in row.values}
-    own = keys[row.name]() if row.name in keys else product
+    own = keys[row.name]() if row.name in keys else {key: row.count(key) for key in "MNK"}
     return {"dtype": row.word("dtype", _DTYPES), **own}

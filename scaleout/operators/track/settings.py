@@ -9,7 +9,7 @@ from scaleout.config import Config
 from scaleout.device import Device
 from scaleout.errors import ConfigError
 from scaleout.kernels import kernel_time
-from scaleout.operations import kernel
+from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.operators.track.direct import DIRECT
 from scaleout.operators.track.memory import policy_named
 from scaleout.operators.track.product import Product, constants_of
@@ -56,6 +56,12 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
         )
     if settings.tracker_entries is not None:
         device = replace(device, stages=replace(constants, tracker_entries=settings.tracker_entries))
+    tracked_bytes = constants.tile_rows * constants.tile_columns * ITEM_BYTES[settings.dtype] / constants.waves_per_tile
+    if settings.trigger < tracked_bytes:
+        raise ConfigError(
+            f"track: trigger: {settings.trigger:g} B are less than the {tracked_bytes:g} B that a wavefront writes and "
+            f"the tracker counts; give at least those"
+        )
     dimension = topology.dimensions[0]
     gemm = kernel("gemm", dtype=settings.dtype, M=settings.rows, N=settings.columns, K=settings.depth)
     return Sublayer(
