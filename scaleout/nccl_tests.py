@@ -83,6 +83,11 @@ class _Reader:
                 f"{self._units_of_file[0]}, {', '.join(self._units_of_file[1])}; give runs with the same units, or "
                 f"files of their own"
             )
+        if len(set(units[2::3])) > 1:
+            raise ConfigError(
+                f"{self._path}, line {number}: times out of place and in place have different units, "
+                f"{' and '.join(units[2::3])}; give both in one"
+            )
         self._units_of_file, self._units = (number, units), units
 
     def _take_row(self, number: int, line: str) -> None:

@@ -159,6 +159,7 @@ TIMES = {1024: 100.0, 2048: 200.0}
         (printed(64, TIMES), printed(64, {1024: 1.0}), "host_transfer on 64 ranks lacks sizes that others have: 2048"),
         (printed(64, TIMES), printed(8, TIMES), "nccl_ring has no run on 8 ranks, and that of host_transfer has"),
         (printed(64, TIMES) + printed(8, TIMES, "ms"), printed(64, TIMES), "line 90: units B, .* are not those of"),
+        (printed(64, TIMES).replace("(us)", "(ms)", 1), printed(64, TIMES), "have different units, ms and us"),
         (printed(64, TIMES) * 2, printed(64, TIMES), "nccl_ring on 64 ranks was run more than once"),
         (printed(0, TIMES), printed(64, TIMES), "a run does not say its ranks; keep the lines '#  Rank"),
         ("# nothing\n", printed(64, TIMES), "no sizes and times; give a file that nccl-tests printed"),

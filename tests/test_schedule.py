@@ -115,6 +115,12 @@ def test_the_baseline_runs_one_thing_after_another(job):
         assert (np.diff(line.start_s) >= 0).all()
 
 
+def test_two_rewrites_of_the_same_operators_are_refused():
+    program = Program("empty", (GraphBuilder().build(),), np.zeros(2, np.int64), ())
+    with pytest.raises(ConfigError, match="fused and track-and-trigger:dedicated replace the same operators"):
+        apply_schedule(program, "overlap+fused+track-and-trigger:dedicated")
+
+
 def test_an_unknown_schedule_names_the_nearest():
     program = Program("empty", (GraphBuilder().build(),), np.zeros(2, np.int64), ())
     with pytest.raises(ConfigError) as caught:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     "schedules",
     multiple=True,
     metavar="S",
-    help="baseline, overlap or fused, or several joined by +; repeatable. Speed-ups are over the first.",
+    help="Such as baseline, overlap or fused, as `scaleout list schedules` names them, or several joined by +; "
+    "repeatable. Speed-ups are over the first.",
 )
 @set_option
 @click.option(

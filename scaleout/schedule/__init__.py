@@ -52,11 +52,18 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
     Raises
     ------
     ConfigError
-        If a pass is unknown, or needs a machine and there is none.
+        If a pass is unknown, or needs a machine and there is none, or two passes would each replace the same products
+        and collectives.
     """
     parts = name.split("+")
     passes = [_pass(part) for part in parts]
-    if parts[0].partition(":")[0] in REWRITES:
+    rewrites = [part for part in parts if part.partition(":")[0] in REWRITES]
+    if len(rewrites) > 1:
+        raise ConfigError(
+            f"schedule {name!r}: {' and '.join(rewrites)} replace the same operators, and their parts are no operators "
+            f"that were timed; give each as a schedule of its own"
+        )
+    if parts[0] in rewrites:
         program = baseline(program, machine)
     for each in passes:
         program = each(program, machine)
