@@ -1,0 +1,248 @@
+"""The partition space: what every partition conserves, who ends up with which shards, and what is pruned."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import jobs, pipelines
+
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program import GroupFamily, Program
+from scaleout.schedule import apply_schedule
+from scaleout.schedule.machine import Machine
+from scaleout.schedule.partition.group import Levels, levels_of, partition_groups
+from scaleout.schedule.partition.primitive import SUBSTITUTIONS, substitute, substitution
+from scaleout.simulation import simulate
+from scaleout.topology import Dimension, Topology, degrade_links, load_topology
+
+DEVICE = load_device("a100-80g")
+CLUSTER = load_topology("a100-cluster-a-2")
+random_jobs = st.one_of(jobs(max_roles=2, streams=2), pipelines())
+schedules = st.sampled_from(["baseline", "overlap"])
+
+
+def columns_of(program):
+    return [
+        (field.name, getattr(graph, field.name).tobytes() if isinstance(value, np.ndarray) else value)
+        for graph in program.graphs
+        for field in dataclasses.fields(graph)
+        for value in [getattr(graph, field.name)]
+    ]
+
+
+def received_bytes(program, rank):
+    """Bytes that a rank must receive in each phase of its collectives, whatever the groups: `(p - 1) / p n` each."""
+    graph = program.graphs[program.role_of_rank[rank]]
+    totals = {}
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        kind = COLLECTIVES[graph.collective[node]]
+        p = len(program.groups[graph.group[node]].of(rank))
+        for part in ("reduce_scatter", "all_gather") if kind == "all_reduce" else (kind,):
+            totals[part] = totals.get(part, 0) + (p - 1) / p * int(graph.bytes[node])
+    return totals
+
+
+def simulated_s(program, topology):
+    return simulate(apply_schedule(program, "overlap"), topology).makespan_s
+
+
+# ---- Laws of all partitions
+
+
+def check_conserved(program, found, *, rounding_bytes=0):
+    assert found.total_flops == program.total_flops
+    assert found.num_ranks == program.num_ranks
+    for rank in range(program.num_ranks):
+        old, new = received_bytes(program, rank), received_bytes(found, rank)
+        assert {kind for kind in old if old[kind] > 0} == {kind for kind in new if new[kind] > 0}
+        for kind, size_bytes in old.items():
+            assert new.get(kind, 0) == pytest.approx(size_bytes, rel=1e-12, abs=rounding_bytes + 1e-6)
+
+
+@given(random_jobs, schedules)
+@settings(max_examples=60)
+def test_substitution_conserves_work_and_leaves_its_input(job, schedule):
+    program, topology = job
+    program = apply_schedule(program, schedule)
+    before = columns_of(program)
+    found = substitute(program)
+    assert columns_of(program) == before
+    assert columns_of(substitute(program)) == columns_of(found)
+    check_conserved(program, found)
+    kinds = {COLLECTIVES[kind] for graph in found.graphs for kind in graph.collective if kind >= 0}
+    assert "all_reduce" not in kinds
+    assert simulate(found, topology).makespan_s >= 0  # it runs to its end
+
+
+@given(random_jobs, schedules)
+@settings(max_examples=100)
+def test_group_partition_conserves_work_and_leaves_its_input(job, schedule):
+    program, topology = job
+    program = apply_schedule(program, schedule)
+    before = columns_of(program)
+    machine = Machine(DEVICE, topology)
+    found = partition_groups(program, machine)
+    assert columns_of(program) == before
+    assert columns_of(partition_groups(program, machine)) == columns_of(found)
+    levels = 3 * sum(len(graph) for graph in program.graphs)
+    check_conserved(program, found, rounding_bytes=levels)
+    assert simulate(apply_schedule(found, "overlap"), topology).makespan_s >= 0
+    assert simulate(found, topology).makespan_s >= 0
+
+
+# ---- Reachability, by brute force
+
+
+def carried_out(stages, held, kind):
+    """Shards that each rank holds after collectives over groups, one after another.
+
+    Gathered: every member has what any had. Scattered: members hold partial sums of the same shards, from whoever
+    took part so far, and each keeps its part; `held` maps a rank to shards, and each to whose values it sums.
+    """
+    for family in stages:
+        after = {}
+        for group in family.members:
+            if kind == "all_gather":
+                everything = set().union(*(held[rank] for rank in group))
+                after |= dict.fromkeys(group, everything)
+                continue
+            shards = sorted(held[group[0]])
+            assert all(sorted(held[rank]) == shards for rank in group)  # only like buffers can be added up
+            share = len(shards) // len(group)
+            for place, rank in enumerate(group):
+                mine = shards[place * share : (place + 1) * share]
+                after[rank] = {shard: set().union(*(held[other][shard] for other in group)) for shard in mine}
+        held = after
+    return held
+
+
+@st.composite
+def grids(draw):
+    """A product of dimensions of two speeds, and groups that are windows of it, their ranks in any order."""
+    shape = draw(st.sampled_from([(2, 2), (4, 2), (2, 3), (2, 2, 2), (3, 2, 2), (8, 2)]))
+    speeds = draw(st.lists(st.sampled_from([25e9, 100e9]), min_size=len(shape), max_size=len(shape)))
+    topology = Topology(
+        "grid", tuple(Dimension("switch", n, speed, 1e-6) for n, speed in zip(shape, speeds, strict=True))
+    )
+    within = [draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0])) for n in shape]
+    at = topology.coordinates(range(topology.num_ranks)) // np.array(within)
+    blocks = {}
+    for rank, where in enumerate(map(tuple, at.tolist())):
+        blocks.setdefault(where, []).append(rank)
+    return topology, GroupFamily("g", tuple(tuple(draw(st.permutations(block))) for block in blocks.values()))
+
+
+@given(grids())
+@settings(max_examples=100)
+def test_levels_reach_whom_the_whole_group_reached(case):
+    topology, family = case
+    found = levels_of(family, topology)
+    if isinstance(found, str):
+        return
+    for each in found.families:  # balanced: one bandwidth in each sub-group
+        for group in each.members:
+            extends = np.ptp(topology.coordinates(group), axis=0) > 0
+            assert len({topology.dimensions[n].bytes_per_s for n in np.flatnonzero(extends)}) == 1
+    own = {rank: {rank} for group in family.members for rank in group}
+    gathered = carried_out(found.families[::-1], own, "all_gather")
+    assert gathered == carried_out([family], own, "all_gather")
+    buffers = {r: {shard: {r} for shard in range(len(group))} for group in family.members for r in group}
+    scattered = carried_out(found.families, buffers, "reduce_scatter")
+    for group in family.members:  # every shard on one rank, summed over all ranks of the group
+        kept = [(shard, frozenset(of)) for rank in group for shard, of in scattered[rank].items()]
+        assert sorted(shard for shard, _ in kept) == list(range(len(group)))
+        assert {of for _, of in kept} == {frozenset(group)}
+
+
+def test_the_oracle_sees_levels_in_the_wrong_order():
+    """Gathering within nodes twice never crosses them."""
+    family = GroupFamily("world", (tuple(range(16)),))
+    found = levels_of(family, CLUSTER)
+    own = {rank: {rank} for rank in range(16)}
+    assert carried_out([found.families[0]] * 2, own, "all_gather") != carried_out([family], own, "all_gather")
+
+
+# ---- By hand
+
+
+def collective_program(kind, size_bytes, ranks=16):
+    graph = GraphBuilder()
+    graph.collective(kind, size_bytes, group=0)
+    groups = (GroupFamily("world", (tuple(range(ranks)),)),)
+    return Program("one", (graph.build(),), np.zeros(ranks, np.int64), groups)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_two_nodes_of_cluster_a_halve_what_crosses_the_port(kind):
+    """1.6 GB over 2 x 8: a flat ring sends 15/16 of it over each node's 25 GB/s, 60 ms; the levels n / 8 between nodes,
+    of which half leaves each of 8 ports of 3.125 GB/s, 32 ms, and 7/8 n at 300 GB/s within, 4.667 ms.
+    """
+    rings = dict.fromkeys(("all_gather", "reduce_scatter"), "ring")
+    program = apply_schedule(collective_program(kind, 1_600_000_000), "overlap")
+    flat = simulate(program, CLUSTER, algorithms=rings)
+    assert flat.makespan_s == pytest.approx(60e-3, rel=2e-3)
+    parted = partition_groups(program, Machine(DEVICE, CLUSTER))
+    assert simulate(parted, CLUSTER, algorithms=rings).makespan_s == pytest.approx(32e-3 + 4.667e-3, rel=2e-3)
+    names = ["inter", "intra"] if kind == "all_gather" else ["intra", "inter"]
+    assert [name.rsplit("_", 1)[1] for name in parted.graphs[0].names] == names
+    assert [int(n) for n in parted.graphs[0].bytes] == [2 * 10**8, 16 * 10**8][:: 1 if kind == "all_gather" else -1]
+    assert [family.name for family in parted.groups] == ["world", "world_intra", "world_inter"]
+    assert parted.groups[2].members[3] == (3, 11)
+
+
+def test_an_all_reduce_becomes_two_collectives_of_its_bytes():
+    found = substitute(collective_program("all_reduce", 1000)).graphs[0]
+    assert found.names == ("all_reduce_reduce_scatter", "all_reduce_all_gather")
+    assert found.bytes.tolist() == [1000, 1000]
+    assert found.dependencies_of(1).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "message"),
+    [
+        ("all_reduce", ("reduce", "broadcast"), "takes twice the latency, and all messages meet at the root"),
+        ("reduce_scatter", ("reduces",), "collectives of a graph have none"),
+        ("all_gather", ("gather", "all_reduce"), "is no substitute of all_gather; known: all_reduce as reduce_scatter"),
+    ],
+)
+def test_what_is_pruned_says_why(kind, parts, message):
+    with pytest.raises(ConfigError, match=message):
+        substitution(kind, parts)
+
+
+def test_table_2_lists_two_ways_for_each_of_three_primitives():
+    kinds = [each.kind for each in SUBSTITUTIONS]
+    assert kinds == list(itertools.chain(*([kind] * 2 for kind in ("all_reduce", "reduce_scatter", "all_gather"))))
+
+
+WORLD = GroupFamily("world", (tuple(range(16)),))
+
+
+@pytest.mark.parametrize(
+    ("topology", "family", "reason"),
+    [
+        (load_topology("dgx-h200-1"), GroupFamily("w", (tuple(range(8)),)), "one bandwidth"),
+        (load_topology("dragonfly-1056"), GroupFamily("w", (tuple(range(1056)),)), "unequal bandwidths"),
+        (CLUSTER, GroupFamily("w", ((0, 1, 2, 8, 9, 10, 11),)), "no grid"),
+        (CLUSTER, GroupFamily("w", ((0, 1, 8, 9), (2, 3, 4, 5))), "lie in different ways"),
+        (CLUSTER, GroupFamily("w", ((0, 1), (2,))), "different sizes"),
+        (CLUSTER, GroupFamily("w", ((0,), (1,))), "one rank"),
+        (degrade_links(load_topology("torus-4x4x8"), {"0:0-1@0": 0.5}), GroupFamily("w", (tuple(range(128)),)),
+         "slower than their like"),
+    ],
+)  # fmt: skip
+def test_unbalanced_groups_are_excluded_with_the_reason(topology, family, reason):
+    found = levels_of(family, topology)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_cluster_a_has_two_levels():
+    found = levels_of(WORLD, CLUSTER)
+    assert isinstance(found, Levels)
+    assert found.sizes == (8, 2)
