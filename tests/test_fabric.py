@@ -221,7 +221,10 @@ FLY |= {"latency": "1 us", "changes": ""}
         ({"kind": "ring", "rest": "", "changes": "changes: {break: [0-5]}"}, "no link joins these two"),
         ({"kind": "ring", "rest": "", "changes": "changes: {degrade: {0-1: 2}}"}, "give a factor above 0 and up to 1"),
         ({"kind": "ring", "rest": "", "changes": "changes: {slow: {99: 2}}"}, "rank 99 is not in topology"),
-        ({"kind": "ring", "rest": "", "changes": "changes: {slow: {1: 0}}"}, "give how many times as long it takes, 1 or more"),
+        (
+            {"kind": "ring", "rest": "", "changes": "changes: {slow: {1: 0}}"},
+            "give how many times as long it takes, 1 or more",
+        ),
         ({"kind": "ring", "rest": "", "changes": "changes: {brake: [0-1]}"}, "unknown key 'changes.brake'"),
     ],
 )
