@@ -27,17 +27,54 @@ BESIDE, PUBLISHED = SHARED / "measurements" / "h200-x4", SHARED / "validation" /
 """Where the measured rows and the published tables lie, beside the repository."""
 
 
+WHY = {
+    "transformer": "likely the host, whose calls vary by a third between runs",
+    "data parallel": "FSDP: its steps vary by a tenth from one to the next in the measured run itself",
+    "mixture of experts": "its products run cooler than those of the table, which were measured at the power limit",
+    "chunked overlap": "16 small all-to-alls cost more behind each other than alone; repeats of the run vary sixfold",
+    "async TP": "a small product whose pieces the host issues; its calls vary by a third between runs",
+    "DLRM": "not known",
+    "hybrid": "not known",
+    "pipeline": "not known",
+    "pipeline stage": "not known",
+    "contention, compute": "a product of 8192 cubed runs at the power limit alone, so a collective hardly slows it",
+    "contention, collective": "beside look-ups, collectives waited for longer than any kernel lasts; likely the host",
+    "collectives": "a hiccup of the run: this mean is 1,361 us, its least repeat 108",
+    "fused operators": "a small grid in oblivious order: work-groups stay in step in the model",
+    "fused operators, bulk-synchronous": "likely the Triton product, whose time over cuBLAS is one factor for all shapes",
+    "kernels, gemm": "one column: cuBLAS changes kernels abruptly at few rows or columns",
+    "kernels, attention": "likely as the longest of its series: nothing measured beyond it",
+    "kernels, rows": "not known",
+    "kernels, elementwise": "likely the cache, which holds part of it",
+    "kernels, gather": "not known",
+    "kernels, convolution": "likely another of cuDNN's kernels than its neighbors take",
+    "NCCL": "not known",
+    "Megatron-LM": "not known; 175B is as much too fast as 1T is too slow",
+    "Megatron-LM memory": "rounding of the published figures",
+    "vTrain, one node": "tensor parallelism of 8: Megatron's fused softmax does not serve its shapes; not modelled",
+    "vTrain, many nodes": "measured times do not scale with the work at micro-batches of 2 to 6; no mechanism found",
+    "llm-foundry": "likely the host, which bounds the smallest model",
+    "torchtitan": "context parallelism over two GPUs; how its ring was overlapped is not published",
+    "torchtitan async TP": "not known; no fp8 product of H100 was measured",
+    "MaxText": "32 slices, between which the network gives less than its nominal rate",
+    "SimuMax": "DeepSeek-V2; V3 of the same kinds of kernels is within 4%, no mechanism found",
+    "SimuMax memory": "not known",
+}
+"""Family to why its worst row is off, as far as is known."""
+
+
 def table_of(comparison: Comparison) -> str:
-    """Return the families as a table in Markdown: rows, errors, bias, and the row that is furthest off."""
+    """Return the families as a table in Markdown: rows, errors, bias, the row that is furthest off, and why."""
     lines = [
-        "| family | rows | predicted | mean | median | 90% within | bias | worst row |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
+        "| family | rows | predicted | mean | median | 90% within | bias | worst row | why |",
+        "|---|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for name, found in comparison.families.items():
         rows = [row for row in comparison.rows if row.family == name and row.error is not None]
         errors = (found.mean_absolute_error, found.median_absolute_error, found.p90_absolute_error)
         cells = [name, str(found.num_rows), str(found.predicted)]
-        cells += [*(f"{error:.1%}" for error in errors), f"{found.bias:+.1%}", _worst(rows)] if rows else ["-"] * 5
+        numbers = [*(f"{error:.1%}" for error in errors), f"{found.bias:+.1%}"]
+        cells += [*numbers, _worst(rows), WHY.get(name, "")] if rows else [*["-"] * 5, _reason(comparison, name)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -45,6 +82,11 @@ def table_of(comparison: Comparison) -> str:
 def _worst(rows: list[Compared]) -> str:
     worst = max(rows, key=lambda row: abs(row.error or 0.0))
     return f"{worst.name or worst.family} ({worst.id}) {worst.error:+.1%}"
+
+
+def _reason(comparison: Comparison, family: str) -> str:
+    """Why rows of a family are not predicted: the reason of the first."""
+    return next(row.reason for row in comparison.rows if row.family == family)
 
 
 def published(file: Path) -> list[Compared]:
@@ -72,7 +114,8 @@ def main() -> None:
         return
     comparison = Comparison(tuple(rows))
     options.output.mkdir(parents=True, exist_ok=True)
-    table = table_of(comparison)
+    table = "# How accurate\n\nMade by `python figures/fidelity.py`; rows and their errors are in fidelity.json.\n\n"
+    table += table_of(comparison)
     (options.output / "fidelity.md").write_text(table, encoding="utf-8")
     (options.output / "fidelity.json").write_text(json.dumps(comparison.summary(), indent=2) + "\n", encoding="utf-8")
     draw_parity(comparison, options.output / "fidelity.png")
