@@ -41,7 +41,7 @@ WHY = {
     "contention, collective": "beside look-ups, collectives waited for longer than any kernel lasts; likely the host",
     "collectives": "a hiccup of the run: this mean is 1,361 us, its least repeat 108",
     "fused operators": "a small grid in oblivious order: work-groups stay in step in the model",
-    "fused operators, bulk-synchronous": "likely the Triton product, whose time over cuBLAS is one factor for all shapes",
+    "fused operators, bulk-synchronous": "likely the Triton product: one factor over cuBLAS for all shapes",
     "kernels, gemm": "one column: cuBLAS changes kernels abruptly at few rows or columns",
     "kernels, attention": "likely as the longest of its series: nothing measured beyond it",
     "kernels, rows": "not known",
