@@ -319,9 +319,9 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
 
 
 def _without_fallback(calls: Calls, seconds: Array) -> tuple[Calls, Array]:
-    """Leave out products whose rows are not aligned: what they lose, they lose to the lender's own way to load rows."""
+    """Leave out products on matrix units whose rows are not aligned: they lose to how the lender loads rows."""
     usual = variants(calls) != UNALIGNED
-    if "K" not in calls.sizes or not usual.any():
+    if calls.op != "gemm" or ITEM_BYTES[calls.dtype] != 2 or not usual.any():
         return calls, seconds
     return _select(calls, usual), seconds[usual]
 
