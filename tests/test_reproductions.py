@@ -77,6 +77,14 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
     )
 
 
+@pytest.mark.parametrize(("paper", "met"), [("fused", 14), ("t3", 36), ("aluminum", 14)])
+def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met):
+    """A change of kernels, networks or schedules that moves a paper's numbers has to be looked at, and written down."""
+    rows = reproduce([paper])
+    assert [row.claim.id for row in rows if not row.met and not row.note] == []
+    assert sum(row.met for row in rows) == met
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(ConfigError, match=r"unknown paper or claim 'F15'; did you mean 'F15-mean'\?"):
         reproduce(["F15"])
