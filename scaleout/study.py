@@ -16,10 +16,10 @@ from scaleout.device import Device, load_device
 from scaleout.efficiency import Efficiency, Fit, efficiency, fit
 from scaleout.generators import generate
 from scaleout.host import issue
+from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.machine import Machine
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology

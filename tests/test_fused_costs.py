@@ -5,11 +5,11 @@ import pytest
 
 from scaleout.device import load_device
 from scaleout.graph import GraphBuilder, NodeKind
+from scaleout.machine import Machine
 from scaleout.operations import TimeSource, kernel
 from scaleout.operators.gather import Pooling, pooling_s
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.machine import Machine
 from scaleout.topology import load_topology
 
 POOL = kernel("embedding_bag_fwd", dtype="fp32", batch=256, tables=8, dim=256, pooling=70, rows=1000)

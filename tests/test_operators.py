@@ -13,7 +13,8 @@ from scaleout.cli.operator import parse_sweep
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.library import find
-from scaleout.operators import OPERATORS, Machine, evaluate_operator, plan_operator
+from scaleout.machine import first_ranks
+from scaleout.operators import OPERATORS, FusedMachine, evaluate_operator, plan_operator
 from scaleout.operators.fused import ORDERS, Recipe, run, shard_order
 from scaleout.operators.gather import Pooling, most_work_groups, pooling_s, table_by_table_s
 from scaleout.operators.persistent import TaskList, execute
@@ -21,14 +22,13 @@ from scaleout.operators.wire import Wire, first_come, wire_of
 from scaleout.placement import place
 from scaleout.topology import Dimension, Topology, load_topology
 from scaleout.validation import compare_files
-from scaleout.validation.case import first_ranks
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4" / "fused.jsonl"
 US = 1e-6
 
 
 def machine(device="mi210", topology="mi210-pair"):
-    return Machine(load_device(device), load_topology(topology))
+    return FusedMachine(load_device(device), load_topology(topology))
 
 
 @st.composite
@@ -275,7 +275,7 @@ def test_bad_settings_are_named(name, changes, message):
 def test_a_group_without_peers_and_a_device_without_work_groups_are_named():
     alone = Topology("alone", (Dimension("switch", 1, 1e9, 1e-6),))
     with pytest.raises(ConfigError, match="needs peers"):
-        evaluate_operator("embedding_all_to_all", {}, Machine(load_device("mi210"), alone))
+        evaluate_operator("embedding_all_to_all", {}, FusedMachine(load_device("mi210"), alone))
     with pytest.raises(ConfigError, match="does not say how its kernels run as work-groups"):
         evaluate_operator("embedding_all_to_all", {}, machine("v100"))
 
@@ -309,7 +309,7 @@ def test_independent_kernels_differ_in_the_latency_of_a_row_alone():
     4 work-groups an SM, one number a width, all other times follow: fused, in both orders, and at other residencies."""
     lines = find("device", "h200").with_name("h200-fused.jsonl").read_text().splitlines()[1:]
     rows = [row for row in map(json.loads, lines) if row["op"] == "embedding_all_to_all" and row["tables_per_gpu"] < 64]
-    on = Machine(load_device("h200"), first_ranks(load_topology("h200-node-4"), 2))
+    on = FusedMachine(load_device("h200"), first_ranks(load_topology("h200-node-4"), 2))
     errors = []
     for width in (128, 256):
         of = [row for row in rows if row["dim"] == width]

@@ -12,9 +12,9 @@ from strategies import jobs, pipelines
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.machine import Machine
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.partition.group import Levels, levels_of, partition_groups
 from scaleout.schedule.partition.primitive import SUBSTITUTIONS, substitute, substitution
 from scaleout.simulation import simulate

@@ -13,8 +13,8 @@ from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
 from scaleout.graph import COLLECTIVES, NodeKind
+from scaleout.machine import Machine
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.track import track
 from scaleout.simulation import simulate
 from scaleout.study import compare

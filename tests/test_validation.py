@@ -11,11 +11,11 @@ from scaleout.cli import scaleout
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.kernels import kernel_time
+from scaleout.machine import first_ranks
 from scaleout.operations import TimeSource, kernel
 from scaleout.study import compare
 from scaleout.topology import load_topology
 from scaleout.validation import accuracy_of, compare_files
-from scaleout.validation.case import first_ranks
 
 STEP = {
     "name": "transformer_forward", "gpus": 4, "hidden": 512, "heads": 4, "layers": 2, "seq": 256, "batch": 1,

@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import json_option, parse_settings
 
 if TYPE_CHECKING:
-    from scaleout.operators import Evaluation, Machine
+    from scaleout.operators import Evaluation, FusedMachine
 
 _SAMPLES = 64
 """Slices of a rank's timeline that are printed as JSON, evenly spread."""
@@ -45,11 +45,11 @@ def operator(
     their keys.
     """
     from scaleout.device import load_device
-    from scaleout.operators import Machine
+    from scaleout.operators import FusedMachine
     from scaleout.topology import load_topology
 
     keys = parse_settings(settings)
-    machine = Machine(load_device(device), load_topology(topology))
+    machine = FusedMachine(load_device(device), load_topology(topology))
     title = f"{name} on {machine.ranks} ranks of {machine.device.name}, {machine.topology.name}"
     about = {
         "operator": name,
@@ -151,7 +151,7 @@ def _write(found: "Evaluation", summary: dict[str, Any], title: str, output: Pat
 
 def _sweep(
     name: str,
-    machine: "Machine",
+    machine: "FusedMachine",
     keys: dict[str, Any],
     sweep: str,
     about: dict[str, Any],

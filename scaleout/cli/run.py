@@ -18,8 +18,8 @@ from scaleout.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from scaleout.machine import Machine
     from scaleout.program import Program
-    from scaleout.schedule.machine import Machine
     from scaleout.study import Comparison
     from scaleout.topology import Topology
 
@@ -203,7 +203,7 @@ def _machine(device: str | None, traced_on: str, topology: "Topology") -> "Machi
     """Return what a trace's program will run on, if its device is one that we know."""
     from scaleout import library
     from scaleout.device import load_device
-    from scaleout.schedule.machine import Machine
+    from scaleout.machine import Machine
 
     known = device is not None or traced_on in library.names("device")
     return Machine(load_device(device or traced_on), topology) if known else None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scaleout.config import nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.operators import embedding, products
-from scaleout.operators.machine import Machine
+from scaleout.operators.machine import FusedMachine
 from scaleout.operators.operator import Evaluation, Plan, Settings, evaluate
 
 
@@ -18,7 +18,7 @@ class Operator(NamedTuple):
 
     summary: str
     settings: type[Settings]
-    plan: Callable[[Any, Machine], Plan]
+    plan: Callable[[Any, FusedMachine], Plan]
 
 
 OPERATORS: Mapping[str, Operator] = {
@@ -39,7 +39,7 @@ OPERATORS: Mapping[str, Operator] = {
 """Name of every operator."""
 
 
-def evaluate_operator(name: str, settings: Mapping[str, Any], machine: Machine) -> Evaluation:
+def evaluate_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Evaluation:
     """Simulate an operator on a machine: baseline, fused in both orders, split into small kernels.
 
     Parameters
@@ -48,7 +48,7 @@ def evaluate_operator(name: str, settings: Mapping[str, Any], machine: Machine) 
         One of `OPERATORS`.
     settings : mapping
         Some of its keys; the others keep their defaults.
-    machine : Machine
+    machine : FusedMachine
 
     Raises
     ------
@@ -58,7 +58,7 @@ def evaluate_operator(name: str, settings: Mapping[str, Any], machine: Machine) 
     return evaluate(plan_operator(name, settings, machine))
 
 
-def plan_operator(name: str, settings: Mapping[str, Any], machine: Machine) -> Plan:
+def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Plan:
     """Lay out an operator on a machine, without simulating it; see `evaluate_operator`."""
     if name not in OPERATORS:
         raise ConfigError(f"unknown operator {name!r}; {nearest(name, OPERATORS)}")
@@ -70,4 +70,4 @@ def plan_operator(name: str, settings: Mapping[str, Any], machine: Machine) -> P
         raise ConfigError(text if text.startswith(name) else f"{name}: {text}") from None
 
 
-__all__ = ["OPERATORS", "Evaluation", "Machine", "Operator", "Plan", "evaluate_operator", "plan_operator"]
+__all__ = ["OPERATORS", "Evaluation", "FusedMachine", "Operator", "Plan", "evaluate_operator", "plan_operator"]

@@ -13,7 +13,7 @@ from pydantic import Field
 from scaleout.operations import kernel
 from scaleout.operators.fused import ORDERS, Recipe
 from scaleout.operators.gather import Pooling, most_work_groups, pooling_tasks, table_by_table_s
-from scaleout.operators.machine import Machine, groups_of
+from scaleout.operators.machine import FusedMachine, groups_of
 from scaleout.operators.operator import Count, Plan, Settings, shard_of
 from scaleout.units import Seconds
 
@@ -36,7 +36,7 @@ class EmbeddingAllToAll(Settings):
     row_latency: Annotated[Seconds, Field(gt=0)] | None = None
 
 
-def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
+def plan(settings: EmbeddingAllToAll, machine: FusedMachine) -> Plan:
     """Lay out the operator on a machine."""
     machine = _with_kernel(settings, machine)
     device, groups = machine.device, groups_of(machine.device)
@@ -70,15 +70,15 @@ def plan(settings: EmbeddingAllToAll, machine: Machine) -> Plan:
     return Plan(baseline, recipes, part_s)
 
 
-def _with_kernel(settings: EmbeddingAllToAll, machine: Machine) -> Machine:
+def _with_kernel(settings: EmbeddingAllToAll, machine: FusedMachine) -> FusedMachine:
     """Return the machine with the row latency that the settings name, if they do."""
     if settings.row_latency is None:
         return machine
     groups = replace(groups_of(machine.device), row_latency_s=settings.row_latency, narrow_row_elements=0)
-    return Machine(replace(machine.device, work_groups=groups), machine.topology)
+    return FusedMachine(replace(machine.device, work_groups=groups), machine.topology)
 
 
-def _recipe(settings: EmbeddingAllToAll, machine: Machine, *, order: str, slots: int) -> Recipe:
+def _recipe(settings: EmbeddingAllToAll, machine: FusedMachine, *, order: str, slots: int) -> Recipe:
     groups = groups_of(machine.device)
     pooling = Pooling(settings.pooling, settings.dim, settings.dtype)
     size = settings.tasks_of_slice(machine, PUT_SLICE)

@@ -9,11 +9,11 @@ from functools import cached_property
 from scaleout.device import Device
 from scaleout.errors import ConfigError
 from scaleout.kernels import kernel_time
+from scaleout.machine import Machine
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.operations import Kernel
 from scaleout.operators.wire import Wire, wire_of
 from scaleout.placement import Placement, place
-from scaleout.topology import Topology
 from scaleout.work_groups import WorkGroups
 
 LINKS = ("nvlink", "infinity_fabric")
@@ -37,11 +37,8 @@ def groups_of(device: Device) -> WorkGroups:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A device and all ranks of a topology."""
-
-    device: Device
-    topology: Topology
+class FusedMachine(Machine):
+    """A machine as a fused operator meets it, all of whose ranks take part."""
 
     @cached_property
     def placement(self) -> Placement:

@@ -13,7 +13,7 @@ from pydantic import Field
 from scaleout.config import Config
 from scaleout.errors import ConfigError
 from scaleout.operators.fused import ORDERS, Recipe, Run, run
-from scaleout.operators.machine import Machine
+from scaleout.operators.machine import FusedMachine
 
 Count = Annotated[int, Field(ge=1)]
 CHUNKS = (2, 4, 8, 16, 32, 64)
@@ -148,7 +148,7 @@ class Settings(Config):
             raise ConfigError(f"work_groups: the GPU holds {most} of this kernel, not {self.work_groups}; give fewer")
         return self.work_groups
 
-    def tasks_of_slice(self, machine: Machine, usual: int) -> int:
+    def tasks_of_slice(self, machine: FusedMachine, usual: int) -> int:
         """Return the logical work-groups of a slice."""
         return self.slice_size or (1 if machine.stores else usual)
 

@@ -21,7 +21,7 @@ from typing import Literal
 
 from scaleout.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.operators.fused import ORDERS, Recipe
-from scaleout.operators.machine import Machine, groups_of
+from scaleout.operators.machine import FusedMachine, groups_of
 from scaleout.operators.operator import Count, Plan, Settings, shard_of
 from scaleout.operators.persistent import TaskList
 
@@ -55,7 +55,7 @@ class GemmAllToAll(Product):
     topk: Count = 1
 
 
-def gemv_all_reduce(settings: GemvAllReduce, machine: Machine) -> Plan:
+def gemv_all_reduce(settings: GemvAllReduce, machine: FusedMachine) -> Plan:
     """Lay out GEMV and all-reduce on a machine."""
     item_bytes, ranks = ITEM_BYTES[settings.dtype], machine.ranks
     tiles = ranks * -(-shard_of("M", settings.M, ranks) // settings.tile_rows)
@@ -78,20 +78,20 @@ def gemv_all_reduce(settings: GemvAllReduce, machine: Machine) -> Plan:
     return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
 
 
-def gemm_all_to_all(settings: GemmAllToAll, machine: Machine) -> Plan:
+def gemm_all_to_all(settings: GemmAllToAll, machine: FusedMachine) -> Plan:
     """Lay out a product and the all-to-all of its rows on a machine."""
     sent = settings.topk * settings.M * settings.N * ITEM_BYTES[settings.dtype]
     return _product_then(settings, machine, "all_to_all", sent, copies=settings.topk)
 
 
-def gemm_reduce_scatter(settings: Product, machine: Machine) -> Plan:
+def gemm_reduce_scatter(settings: Product, machine: FusedMachine) -> Plan:
     """Lay out a product and the reduce-scatter of its partial sums on a machine."""
     result_bytes = settings.M * settings.N * ITEM_BYTES[settings.dtype]
     reduce_s = _reduce_s(machine, result_bytes / machine.ranks)
     return _product_then(settings, machine, "reduce_scatter", result_bytes, reduce_s=reduce_s)
 
 
-def all_gather_gemm(settings: Product, machine: Machine) -> Plan:
+def all_gather_gemm(settings: Product, machine: FusedMachine) -> Plan:
     """Lay out the all-gather of a product's rows and the product on a machine."""
     input_bytes = settings.M * settings.K * ITEM_BYTES[settings.dtype]
     whole_s, tiles, part_s = _product(settings, machine, "all_gather", input_bytes)
@@ -104,7 +104,7 @@ def all_gather_gemm(settings: Product, machine: Machine) -> Plan:
 
 
 def _product_then(
-    settings: Product, machine: Machine, kind: str, sent_bytes: float, *, copies: int = 1, reduce_s: float = 0.0
+    settings: Product, machine: FusedMachine, kind: str, sent_bytes: float, *, copies: int = 1, reduce_s: float = 0.0
 ) -> Plan:
     whole_s, tiles, part_s = _product(settings, machine, kind, sent_bytes)
     recipe = _recipe(
@@ -116,7 +116,7 @@ def _product_then(
 
 
 def _product(
-    settings: Product, machine: Machine, kind: str, moved_bytes: float
+    settings: Product, machine: FusedMachine, kind: str, moved_bytes: float
 ) -> tuple[float, int, Callable[[int], tuple[float, float]]]:
     """Return the time of a product, its tiles, and that of a part of it with its collective."""
     rows = shard_of("M", settings.M, machine.ranks)
@@ -138,7 +138,7 @@ def _gemm(settings: Product, rows: int) -> Kernel:
 
 
 def _recipe(
-    settings: Settings, machine: Machine, whole_s: float, *, tiles: int, most: int, tile_bytes: float,
+    settings: Settings, machine: FusedMachine, whole_s: float, *, tiles: int, most: int, tile_bytes: float,
     consumes: bool = False, reduce_s: float = 0.0, shared_bytes: float = 0.0,
 ) -> Recipe:  # fmt: skip
     slots = settings.slots(most, most)
@@ -160,7 +160,7 @@ def _recipe(
     )
 
 
-def _reduce_s(machine: Machine, shard_bytes: float) -> float:
+def _reduce_s(machine: FusedMachine, shard_bytes: float) -> float:
     """Time to read a shard from all ranks and to write its sum: at the rate of the memory, after one access."""
     groups = groups_of(machine.device)
     moved = (machine.ranks + 1) * shard_bytes

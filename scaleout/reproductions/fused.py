@@ -15,7 +15,7 @@ from typing import Any
 
 from scaleout.device import load_device
 from scaleout.generators import generate
-from scaleout.operators import Evaluation, Machine, evaluate_operator, plan_operator
+from scaleout.operators import Evaluation, FusedMachine, evaluate_operator, plan_operator
 from scaleout.operators.fused import run
 from scaleout.reproductions.claims import Figure
 from scaleout.study import compare_program
@@ -50,12 +50,12 @@ class Bar:
         return 1 - self.fused_s / self.baseline_s
 
 
-def machine(topology: str) -> Machine:
+def machine(topology: str) -> FusedMachine:
     """Return a machine of Table I."""
-    return Machine(load_device(DEVICE), load_topology(topology))
+    return FusedMachine(load_device(DEVICE), load_topology(topology))
 
 
-def _bar(label: str, operator: str, settings: Mapping[str, Any], on: Machine) -> Bar:
+def _bar(label: str, operator: str, settings: Mapping[str, Any], on: FusedMachine) -> Bar:
     plan = plan_operator(operator, settings, on)
     return Bar(label, sum(plan.baseline_s.values()), run(plan.recipes["aware"], "aware").time_s)
 

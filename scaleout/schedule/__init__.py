@@ -11,12 +11,12 @@ from functools import partial
 
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
+from scaleout.machine import Machine
 from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.fuse import fuse, fuse_oblivious
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
 from scaleout.schedule.track import track

@@ -16,9 +16,9 @@ import numpy as np
 
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.kernels import kernel_times
+from scaleout.machine import Machine
 from scaleout.operations import TimeSource, custom
 from scaleout.program import Program
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.pairs import Pair, agreed
 from scaleout.schedule.rewrite import Rewrite

@@ -7,8 +7,8 @@ operator is launched on the default stream.
 import numpy as np
 
 from scaleout.graph import ExecutionGraph
+from scaleout.machine import Machine
 from scaleout.program import Program
-from scaleout.schedule.machine import Machine
 
 
 def baseline(program: Program, machine: Machine | None = None) -> Program:

@@ -21,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from scaleout.graph import NONE, ExecutionGraph
+from scaleout.machine import Machine
 from scaleout.operations import TimeSource
 from scaleout.program import Program
 from scaleout.schedule.fused_costs import Charge, charge
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.pairs import Pair, agreed, find_pairs, keys_of, places_of_roles
 from scaleout.schedule.rewrite import Rewrite
 

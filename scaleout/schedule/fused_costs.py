@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaleout.graph import COLLECTIVES, ExecutionGraph
+from scaleout.machine import Machine
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.operations import Kernel
 from scaleout.operators.gather import Pooling, most_work_groups, pooling_s
 from scaleout.operators.machine import LINKS
 from scaleout.placement import place
 from scaleout.program import GroupFamily
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.pairs import Pair
 
 _FILL = 0.02

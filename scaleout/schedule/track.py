@@ -20,6 +20,7 @@ import numpy as np
 from scaleout.device import Device
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph
+from scaleout.machine import Machine
 from scaleout.operations import Kernel
 from scaleout.operators.track.direct import tracked
 from scaleout.operators.track.memory import COMPUTE_FIRST, Policy
@@ -27,7 +28,6 @@ from scaleout.operators.track.product import Product, constants_of, stage
 from scaleout.operators.track.ring import Ring
 from scaleout.operators.track.sublayer import Sublayer, track_and_trigger
 from scaleout.program import Program
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.pairs import Pair, agreed, find_pairs
 from scaleout.schedule.rewrite import Rewrite

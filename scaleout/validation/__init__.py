@@ -4,8 +4,9 @@
 something to predict. `compare_files` reads, predicts and sums up. Nothing is fitted here.
 """
 
+from scaleout.machine import Machine
 from scaleout.validation.accuracy import Accuracy, accuracy_of
-from scaleout.validation.case import Machine, NoModelError
+from scaleout.validation.case import NoModelError
 from scaleout.validation.compare import FAMILIES, Compared, Comparison, compare_files, family_of
 from scaleout.validation.rows import Row, read_rows
 

@@ -25,12 +25,13 @@ from scaleout.config import nearest
 from scaleout.errors import ConfigError, GraphError
 from scaleout.host import HOSTS
 from scaleout.kernels import time_without_itself
+from scaleout.machine import Machine
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.operations import ITEM_BYTES, OPERATIONS, kernel
 from scaleout.placement import place, place_alone
 from scaleout.topology import Topology
 from scaleout.units import SECONDS, parse
-from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
+from scaleout.validation.case import Case, NoModelError, case_of, workload_of
 from scaleout.validation.rows import Row
 from scaleout.workload import Workload, load_workload
 

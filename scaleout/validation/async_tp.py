@@ -19,11 +19,12 @@ from collections.abc import Callable, Mapping
 from scaleout.device import Device
 from scaleout.errors import ConfigError
 from scaleout.graph import GraphBuilder
+from scaleout.machine import Machine
 from scaleout.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology
-from scaleout.validation.case import Case, Machine, NoModelError
+from scaleout.validation.case import Case, NoModelError
 from scaleout.validation.direct import one_role
 from scaleout.validation.rows import Row
 

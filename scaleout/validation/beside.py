@@ -22,9 +22,10 @@ from scaleout.config import nearest
 from scaleout.contention import Contention, contention_of
 from scaleout.engine import Tasks, run
 from scaleout.errors import ConfigError
+from scaleout.machine import Machine
 from scaleout.operations import Kernel, kernel
 from scaleout.shared_devices import SharedDevices
-from scaleout.validation.case import Case, Machine, NoModelError
+from scaleout.validation.case import Case, NoModelError
 from scaleout.validation.rows import Row
 
 PARTS = ("compute", "collective")

@@ -4,24 +4,23 @@ Knows no format of rows.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaleout.clocks import settled
 from scaleout.config import nearest, validate
 from scaleout.contention import contention_of
-from scaleout.device import Device, load_device
-from scaleout.dimension import Dimension
+from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
 from scaleout.host import issue
+from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
-from scaleout.schedule import machine as schedule_machine
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
-from scaleout.topology import Topology, load_topology
+from scaleout.topology import load_topology
 from scaleout.validation.rows import Row
 from scaleout.workload import KINDS, Workload
 
@@ -35,21 +34,6 @@ MACHINES = {
     "NVIDIA A100": ("a100-80g", "a100-node-8"),
 }
 """A GPU, as its driver calls it, to the device and the topology of a node of them."""
-
-_CUTS = {"ring": "mesh", "mesh": "mesh", "switch": "switch", "fully_connected": "fully_connected"}
-"""Kind of dimension to the kind of a part of its line."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a run was measured on."""
-
-    device: Device
-    topology: Topology
-
-    def of(self, ranks: int) -> "Machine":
-        """Return the part of the machine that so many of its first ranks are."""
-        return replace(self, topology=first_ranks(self.topology, ranks))
 
 
 class Unit(NamedTuple):
@@ -99,10 +83,10 @@ def simulated(
         device, topology = machine.device, machine.of(program.num_ranks).topology
         timed = issue(time_kernels(program, device), device, host=host)
         contention = contention_of(device, topology)
-        machine_ = schedule_machine.Machine(device, topology)
+        part = Machine(device, topology)
 
         def run(timed: Program) -> Result:
-            scheduled = apply_schedule(timed, schedule, machine=machine_)
+            scheduled = apply_schedule(timed, schedule, machine=part)
             return simulate(scheduled, topology, network=network, contention=contention)
 
         return settled(timed, device, run, clocks=clocks).makespan_s
@@ -136,39 +120,6 @@ def machine_of(row: Row, *, device: str | None = None, topology: str | None = No
         return Machine(load_device(str(device)), load_topology(str(topology)))
     except ConfigError as error:
         raise ConfigError(f"{row.where}: {error}") from None
-
-
-def first_ranks(topology: Topology, ranks: int) -> Topology:
-    """Return the topology of the first ranks of a larger one: whole inner dimensions, and part of the next.
-
-    A part of a ring is a line, and ports of a switch are as fast as before.
-
-    Raises
-    ------
-    ConfigError
-        If so many ranks are no such part, or more than there are.
-
-    >>> from scaleout.topology import load_topology
-    >>> first_ranks(load_topology("h200-node-4"), 2).num_ranks
-    2
-    """
-    if ranks == topology.num_ranks:
-        return topology
-    dimensions: list[Dimension] = []
-    left = ranks
-    for dimension in topology.dimensions:
-        if left % dimension.size == 0 and left >= dimension.size:
-            dimensions.append(dimension)
-            left //= dimension.size
-        elif left <= dimension.size and dimension.kind in _CUTS:
-            dimensions.append(replace(dimension, kind=_CUTS[dimension.kind], size=left))
-            left = 1
-        if left == 1:
-            return replace(topology, dimensions=tuple(dimensions), name=f"{topology.name}[0:{ranks}]")
-    raise ConfigError(
-        f"topology {topology.name!r} has {topology.num_ranks} ranks, of which {ranks} are no part that is known; "
-        f"give a topology of {ranks} ranks (--topology)"
-    )
 
 
 def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> Workload:

@@ -13,9 +13,10 @@ from typing import Any
 
 from scaleout import operations
 from scaleout.errors import ConfigError, GraphError, SimulationError
+from scaleout.machine import Machine
 from scaleout.validation import alone, async_tp, beside, direct, fused, steps
 from scaleout.validation.accuracy import Accuracy, accuracy_of
-from scaleout.validation.case import QUANTITIES, Case, Machine, NoModelError, machine_of
+from scaleout.validation.case import QUANTITIES, Case, NoModelError, machine_of
 from scaleout.validation.published import TABLES, Table
 from scaleout.validation.rows import Row, read_rows
 

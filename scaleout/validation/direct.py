@@ -13,9 +13,10 @@ from scaleout.generators.layers import SHUFFLE, activation, exchange, pointwise
 from scaleout.generators.linear import linear
 from scaleout.generators.tape import Bucket, Gradients, Page, Sharing, Tape
 from scaleout.graph import GraphBuilder
+from scaleout.machine import Machine
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.program import GroupFamily, Program
-from scaleout.validation.case import Case, Machine, NoModelError, simulated
+from scaleout.validation.case import Case, NoModelError, simulated
 from scaleout.validation.rows import Row
 
 _DTYPES = ("bf16", "fp16", "fp32")

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from scaleout.errors import ConfigError
-from scaleout.operators import OPERATORS, Machine, plan_operator
+from scaleout.machine import Machine
+from scaleout.operators import OPERATORS, FusedMachine, plan_operator
 from scaleout.operators.fused import run
 from scaleout.operators.gather import most_work_groups
 from scaleout.validation.case import Case, NoModelError
-from scaleout.validation.case import Machine as Measured
 from scaleout.validation.rows import Row
 
 _TIMES = {"baseline_us": "", "fused_us": "aware", "fused_oblivious_us": "oblivious"}
@@ -32,12 +32,12 @@ def split(row: Row) -> list[Row]:
     ]
 
 
-def case(row: Row, machine: Measured) -> Case:
+def case(row: Row, machine: Machine) -> Case:
     """One time of an operator."""
     if row.name not in OPERATORS:
         raise NoModelError(f"no model of a fused operator {row.name!r}")
     part = machine.of(row.count("gpus"))
-    on = Machine(part.device, part.topology)
+    on = FusedMachine(part.device, part.topology)
     settings = _settings_of(row, on)
     order = _TIMES[row.values["time"]]
     try:
@@ -51,7 +51,7 @@ def case(row: Row, machine: Measured) -> Case:
     return Case(row.number(row.values["time"]) * 1e-6, predict_s)
 
 
-def _settings_of(row: Row, on: Machine) -> dict[str, Any]:
+def _settings_of(row: Row, on: FusedMachine) -> dict[str, Any]:
     keys: Mapping[str, Callable[[], dict[str, Any]]] = {
         "embedding_all_to_all": lambda: {
             "batch": row.count("batch"),

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaleout.graph import GraphBuilder
+from scaleout.machine import Machine
 from scaleout.operations import kernel
-from scaleout.validation.case import Case, Machine, NoModelError, case_of, simulated, workload_of
+from scaleout.validation.case import Case, NoModelError, case_of, simulated, workload_of
 from scaleout.validation.direct import one_role
 from scaleout.validation.rows import Row
 

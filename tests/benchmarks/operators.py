@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaleout.device import load_device
-from scaleout.operators import Machine, plan_operator
+from scaleout.operators import FusedMachine, plan_operator
 from scaleout.operators.fused import ORDERS, run
 from scaleout.topology import load_topology
 
@@ -20,7 +20,7 @@ def main() -> None:
     """Time both orders on each machine."""
     table = Table("device", "topology", "order", "work-groups a rank", "ranks simulated", "seconds")
     for device, topology in CASES:
-        on = Machine(load_device(device), load_topology(topology))
+        on = FusedMachine(load_device(device), load_topology(topology))
         plan = plan_operator("embedding_all_to_all", {"batch": 2048, "tables": 256}, on)
         for order in ORDERS:
             begin = time.process_time()

@@ -17,9 +17,9 @@ import numpy as np
 
 from scaleout.dimension import UNEVEN, Dimension
 from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.machine import Machine
 from scaleout.placement import lying_alike, place
 from scaleout.program import GroupFamily, Program
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.partition.primitive import WHOLE, Chooser
 from scaleout.schedule.rewrite import Rewrite

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.machine import Machine
 from scaleout.program import Program
-from scaleout.schedule.machine import Machine
 from scaleout.schedule.rewrite import Rewrite
 
 Chooser = Callable[[int, str, int], bool]

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scaleout.validation.case import Case, Machine, NoModelError, case_of, workload_of
+from scaleout.machine import Machine
+from scaleout.validation.case import Case, NoModelError, case_of, workload_of
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 from scaleout.workload import Transformer

@@ -13,8 +13,9 @@ from typing import Any
 
 from scaleout import memory
 from scaleout.errors import ConfigError
+from scaleout.machine import Machine
 from scaleout.plans.evaluate import evaluate
-from scaleout.validation.case import Case, Machine, NoModelError
+from scaleout.validation.case import Case, NoModelError
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 from scaleout.workload import Transformer, load_workload

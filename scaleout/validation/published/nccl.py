@@ -5,9 +5,10 @@ Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100 and tra
 
 from collections.abc import Callable
 
+from scaleout.machine import Machine
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.placement import place
-from scaleout.validation.case import Case, Machine, NoModelError
+from scaleout.validation.case import Case, NoModelError
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 

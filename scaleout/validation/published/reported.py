@@ -6,7 +6,8 @@ facebookresearch/dlrm (torchrec_dlrm), as named in the tables.
 
 from collections.abc import Mapping
 
-from scaleout.validation.case import Case, Machine, NoModelError
+from scaleout.machine import Machine
+from scaleout.validation.case import Case, NoModelError
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from scaleout import memory
 from scaleout.errors import ConfigError
-from scaleout.validation.case import Case, Machine, NoModelError, case_of
+from scaleout.machine import Machine
+from scaleout.validation.case import Case, NoModelError, case_of
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 from scaleout.workload import Transformer, load_workload

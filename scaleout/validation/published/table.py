@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scaleout.validation.case import Case, Machine
+from scaleout.machine import Machine
+from scaleout.validation.case import Case
 from scaleout.validation.rows import Row
 
 

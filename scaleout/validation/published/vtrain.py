@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from scaleout.errors import ConfigError
+from scaleout.machine import Machine
 from scaleout.plans.evaluate import evaluate
-from scaleout.validation.case import Case, Machine
+from scaleout.validation.case import Case
 from scaleout.validation.published.table import Table
 from scaleout.validation.rows import Row
 from scaleout.workload import load_workload
