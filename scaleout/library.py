@@ -50,6 +50,17 @@ def find(kind: str, name_or_file: str) -> Path:
         return path
     path = folder(kind) / f"{name_or_file}.yaml"
     if not path.is_file():
-        hint = nearest(name_or_file, names(kind))
+        hint = _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
         raise ConfigError(f"unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return path
+
+
+def _other_sizes(kind: str, name: str) -> str:
+    """Say of how many ranks there are topologies like one that is not: t3-ring-4 is not, t3-ring-8 is."""
+    family, _, size = name.rpartition("-")
+    if kind != "topology" or not size.isdecimal():
+        return ""
+    known = [each.rpartition("-") for each in names(kind)]
+    sizes = sorted(int(end) for start, _, end in known if start == family and end.isdecimal())
+    shipped = ", ".join(f"{family}-{one}" for one in sizes)
+    return f"of its kind there are {shipped}; size the job for one of them, or give another topology" if sizes else ""

@@ -27,6 +27,11 @@ def test_kinds_do_not_mix():
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
+        (
+            "topology",
+            "t3-ring-1",
+            "there are t3-ring-8, t3-ring-16, t3-ring-32, t3-ring-64; size the job for one of them",
+        ),
         ("topology", "torus8x16", "unknown topology 'torus8x16'; did you mean 'torus-8x16'?"),
         ("workload", "llama-3-8", "unknown workload 'llama-3-8'; did you mean 'llama-3-8b'?"),
         ("device", "qqqqqq", "unknown device 'qqqqqq'; known: a100-40g,"),
