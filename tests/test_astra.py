@@ -164,8 +164,10 @@ def test_a_group_is_a_ring_over_its_ranks_whatever_is_asked(astra):
 
 def test_the_roofline_times_computation(astra):
     job = [[comp(0, num_ops=10**9, tensor_size=10**6), comp(1, num_ops=10**6, tensor_size=10**8)]] * 2
-    found = times(astra(job, "--json", system={"roofline-enabled": 1, "peak-perf": 100}))
-    assert found["time_ns"] == 10000 + 100000  # 1e9 / 100 TFLOP/s, and 1e8 B / 1000 GB/s
+    none = [[*nodes, comp(2, num_ops=10**9, tensor_size=0)] for nodes in job]  # without a tensor it is skipped
+    for each in (job, none):
+        found = times(astra(each, "--json", system={"roofline-enabled": 1, "peak-perf": 100}))
+        assert found["time_ns"] == 10000 + 100000  # 1e9 / 100 TFLOP/s, and 1e8 B / 1000 GB/s
 
 
 def test_replay_takes_the_recorded_time_of_everything(astra):
@@ -237,6 +239,14 @@ AR = [coll(0, "ALL_REDUCE", 11596)]
             {"ranks": [[coll(0, "ALL_REDUCE", 99, involved_dim=[False, True])]] * 4, "counts": [2, 2]}
             | {"algorithm": ["oneRing"]},
             ["involved_dim [False, True]", "involve one"],
+        ),
+        (
+            {"ranks": [[coll(0, "ALL_REDUCE", 99, involved_dim=[True])]] * 4, "counts": [2, 2]},
+            ["involved_dim [True], but runs in 2 dimensions", "of each dimension"],
+        ),
+        (
+            {"ranks": [[comp(0, num_ops=0, tensor_size=8)]] * 2, "system": {"roofline-enabled": 1, "peak-perf": 100}},
+            ["num_ops 0 and tensor_size 8", "no time"],
         ),
         ({"ranks": [AR] * 2, "flags": ["--backend", "aware"]}, ["Ring of 2 ranks", "use FullyConnected"]),
         (

@@ -123,7 +123,7 @@ def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int,
     Raises
     ------
     ConfigError
-        If none is left, or no algorithm is named.
+        If none is left, no algorithm is named, or `involved` does not say of each dimension whether it takes part.
     """
     names = job.algorithms[kind]
     if not names:
@@ -134,7 +134,12 @@ def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int,
                 f"an {kind} with involved_dim {list(involved)} has no dimension left to run in; involve one"
             )
         return (FLAT,)
-    found = tuple(dimension for dimension in range(len(names)) if dimension >= len(involved) or involved[dimension])
+    if involved and len(involved) < len(names):
+        raise ConfigError(
+            f"an {kind} has involved_dim {list(involved)}, but runs in {len(names)} dimensions; ASTRA-sim would read "
+            f"beyond the end of the list: say of each dimension whether it takes part, or leave out involved_dim"
+        )
+    found = tuple(dimension for dimension in range(len(names)) if not involved or involved[dimension])
     if not found:
         raise ConfigError(f"an {kind} with involved_dim {list(involved)} has no dimension left to run in; involve one")
     return found

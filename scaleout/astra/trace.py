@@ -242,8 +242,14 @@ def _roofline(node: chakra.Node, system: SystemFile) -> Task:
     """Charge ``num_ops / min(local-mem-bw num_ops / tensor_size, peak-perf)``; without a tensor, nothing."""
     num_ops = chakra.get(node, "num_ops", int)
     tensor_bytes = chakra.get(node, "tensor_size", int)
-    if tensor_bytes == 0 or num_ops == 0:
+    if tensor_bytes == 0:
         return Task(node.id, node.name, Work.NOTHING)
+    if num_ops <= 0 or tensor_bytes < 0:
+        raise TraceError(
+            f"node {node.id} ({node.name!r}) has num_ops {num_ops} and tensor_size {tensor_bytes}, for which "
+            f"ASTRA-sim's roofline has no time (it divides 0 by 0); give it the operations that it does, or "
+            f"tensor_size 0 if it shall take no time"
+        )
     intensity = num_ops / tensor_bytes
     flops_per_s = min(system.local_mem_bw_gb_per_s * 1e9 * intensity, system.peak_perf_tflops * 1e12)
     return Task(node.id, node.name, Work.COMPUTE, int(num_ops / flops_per_s * 1e9))
