@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scaleout.graph import NONE, ExecutionGraph, Floats
+from scaleout.network.sharing import SAME
 from scaleout.operations import TimeSource
 from scaleout.result import Result, Timeline
 
@@ -62,7 +63,8 @@ def breakdown(result: Result) -> Breakdown:
     shares = {source.name.lower(): seconds / total for source, seconds in sources.items()} if total else {}
     if not shares.get("given"):
         shares.pop("given", None)
-    return Breakdown(makespan_s, compute_s, communication_s, busy_s - compute_s, max(0.0, makespan_s - busy_s), shares)
+    idle_s = makespan_s - busy_s if busy_s < makespan_s * (1 - SAME) else 0.0  # what rounding leaves is none
+    return Breakdown(makespan_s, compute_s, communication_s, busy_s - compute_s, idle_s, shares)
 
 
 def covered(start_s: Floats, end_s: Floats) -> float:

@@ -136,16 +136,19 @@ def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> P
 def lying_alike(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDArray[np.int64] | None:
     """(G, p) the members of groups in the order of their grids, if all lie as the first does; None if not.
 
-    Along the dimensions that they extend along they have the same places, and nothing is broken or uneven elsewhere.
+    They are the first one, moved: along the dimensions in which its members differ only where it is a grid and any
+    places are as good as others, and nowhere round the end of a ring. Nothing may be broken or uneven.
     """
     if not topology.even or len({len(group) for group in groups}) > 1:
         return None
     members = np.sort(np.array(groups, np.int64), axis=1)
     at = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
-    along = np.ptp(at[0], axis=0) > 0
-    if np.ptp(at, axis=1)[:, ~along].any() or (at[:, :, along] != at[:1, :, along]).any():
+    moved = at[:, :1] - at[:1, :1]
+    placement, ranks = arrange(topology, groups[0])
+    free = [placement.regular and dimension.kind in _ANYWHERE for dimension in topology.dimensions]
+    fixed = (np.ptp(at[0], axis=0) > 0) & ~np.array(free)
+    if (at - moved != at[:1]).any() or moved[:, :, fixed].any():
         return None
-    ranks = arrange(topology, groups[0])[1]
     return np.asarray(members[:, np.searchsorted(members[0], ranks)], np.int64)
 
 
@@ -233,6 +236,10 @@ def _copies(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> 
         return [values, *(others[start : start + m] for start in range(0, len(others) - m + 1, m))]
     starts = [block + offset for block in range(0, dimension.size - m * s + 1, m * s) for offset in range(s)]
     return [(first + start + s * np.arange(m)) % dimension.size for start in starts]
+
+
+_ANYWHERE = ("ring", "switch", "fully_connected")
+"""Kinds of dimensions along which a group lies as well if it is moved."""
 
 
 @lru_cache(maxsize=65536)

@@ -138,7 +138,7 @@ def test_steady_flows_of_combined_messages_are_the_same_folded(mesh, kind, data)
     loads = []
     for each in (Symmetry(), found):
         (flows,) = demand_of(links, each, together, kind, algorithm).steps
-        loads.append(np.bincount(flows.links, flows.weights, minlength=len(links)))
+        loads.append(np.bincount(*flows.pairs[1:], minlength=len(links)))
     used = np.flatnonzero(loads[0])
     ports, ranks = np.divmod(used, topology.num_ranks)
     assert (loads[1][ports * topology.num_ranks + found.first(ranks)] == loads[0][used]).all()

@@ -25,7 +25,7 @@ from scaleout.network.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.in_step import InStep
 from scaleout.network.link import collective_cost
 from scaleout.network.links import links_of
-from scaleout.network.sharing import max_min
+from scaleout.network.sharing import level_of_all, max_min
 from scaleout.network.symmetry import Symmetry, symmetry
 from scaleout.network.traffic import Traffic
 from scaleout.placement import arrange, place, siblings
@@ -192,6 +192,31 @@ def test_rates_are_max_min_fair_in_any_order(sharing, random):
     shuffled = list(rows)
     random.shuffle(shuffled)
     assert rates_of(shuffled).tobytes() == rates.tobytes()
+
+
+@given(meshes(), st.data())
+@settings(max_examples=80)
+def test_one_rate_for_all_is_found_without_spelling_out_what_they_cross(mesh, data):
+    """Messages between few pairs of ranks, many of each, so that those on the same way are counted."""
+    topology, _ = mesh
+    assume(topology.num_ranks > 1)
+    rank = st.integers(0, topology.num_ranks - 1)
+    pair = st.tuples(rank, rank).filter(lambda ends: ends[0] != ends[1])
+    pairs = data.draw(st.lists(pair, min_size=1, max_size=8))
+    if data.draw(st.booleans()):  # one distance, from everyone
+        first, second = topology.coordinates(pairs[0])
+        every = topology.coordinates(np.arange(topology.num_ranks))
+        ends = np.ravel_multi_index(tuple(((every + second - first) % topology.shape).T), topology.shape, order="F")
+        pairs = list(enumerate(ends.tolist()))
+    links = links_of(topology)
+    crossing, _ = links.crossed(*np.tile(np.array(pairs).T, data.draw(st.sampled_from([1, 100]))))
+    flows, crossed, shares = crossing.pairs
+    load = sum(ways.load(len(links)) for ways in crossing.ways)
+    assert load.tolist() == np.bincount(crossed, shares, minlength=len(links)).tolist()
+    count, speeds = int(flows.max()) + 1, links.bytes_per_s(np.arange(len(links)))
+    rates = max_min(flows, crossed, shares, num_flows=count, bytes_per_s=speeds)
+    level = level_of_all(crossing.ways, speeds, num_flows=count)
+    assert set(rates.tolist()) == {level} if level is not None else len(set(rates.tolist())) > 1
 
 
 # ---- Messages that meet

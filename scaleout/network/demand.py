@@ -20,6 +20,7 @@ from scaleout.collectives import Schedule, Step, schedule, transfers
 from scaleout.collectives.step import Combined, Edges, Everyone, Ring, Shift, uncombined
 from scaleout.errors import ConfigError
 from scaleout.network.combining import combined
+from scaleout.network.crossing import Crossing, Part
 from scaleout.network.links import Floats, Ints, Links, Routes
 from scaleout.network.symmetry import Pairs, Symmetry
 from scaleout.placement import Placement, arrange, lying_alike
@@ -52,8 +53,8 @@ class Flows:
     ----------
     sources, destinations : (F,) members, by their number in the `Demand`
     latency_s : (F,)
-    flows, links : (H,) pairs of a flow and a link that it crosses
-    weights : (H,) messages on the link for each of the flow
+    crossing : Crossing
+        The links that each crosses, and messages on the link for each of the flow.
     alike : int
         Messages that each flow stands for.
     """
@@ -61,13 +62,16 @@ class Flows:
     sources: Ints
     destinations: Ints
     latency_s: Floats
-    flows: Ints
-    links: Ints
-    weights: Floats
+    crossing: Crossing
     alike: int
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def pairs(self) -> tuple[Ints, Ints, Floats]:
+        """(H,) pairs of a flow and a link that it crosses, and the messages on the link for each of the flow."""
+        return self.crossing.pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +141,7 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
         ends = [transfers(found[index], placement)[:2] for index in chosen.values()]
         return [(lying[:, sources].ravel(), lying[:, destinations].ravel()) for sources, destinations in ends]
     plans = [_plan(topology, group, kind, algorithm) for group in groups]
-    return [_joined([_spelled(plan, index) for plan in plans]) for index in chosen.values()]
+    return [_spelled(plans, index) for index in chosen.values()]
 
 
 def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
@@ -156,7 +160,7 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     topology = links.topology
     members = np.unique(symmetry.first(np.array([rank for group in groups for rank in group], np.int64)))
     standing = set(members.tolist())
-    plans = [_plan(topology, group, kind, algorithm) for group in groups if not standing.isdisjoint(group)]
+    plans = _plans(topology, [group for group in groups if not standing.isdisjoint(group)], kind, algorithm)
     if plans[0][2].pipelined:
         busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm))
         return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
@@ -207,6 +211,14 @@ def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     return placement, np.array(ranks, np.int64), found
 
 
+def _plans(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[_Plan]:
+    lying = lying_alike(topology, groups) if len(groups) > 1 else None
+    if lying is None:
+        return [_plan(topology, group, kind, algorithm) for group in groups]
+    placement, _, found = _plan(topology, groups[0], kind, algorithm)
+    return [(placement, ranks, found) for ranks in lying]
+
+
 def check_steps(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:
     """Refuse a schedule of too many steps.
 
@@ -250,11 +262,12 @@ def _size(step: Step, placement: Placement) -> int:
     return placement.num_ranks
 
 
-def _spelled(plan: _Plan, index: int) -> Pairs:
-    """Messages of one step of one group, as ranks."""
-    placement, ranks, steps = plan
-    sources, destinations, _ = transfers(steps.steps[index], placement)
-    return ranks[sources], ranks[destinations]
+def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
+    """Messages of one step of some groups, as ranks; worked out once for groups of the same placement."""
+    schedules = {placement: found for placement, _, found in plans}
+    ends = {placement: transfers(found.steps[index], placement) for placement, found in schedules.items()}
+    each = [(ranks, ends[placement]) for placement, ranks, _ in plans]
+    return _joined([(ranks[found.sources], ranks[found.destinations]) for ranks, found in each])
 
 
 def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = ALONE) -> Demand:
@@ -289,7 +302,7 @@ def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pair
     """Messages of one step that stand for all; from everyone, or by a distance, without spelling all out."""
     step = plans[0][2].steps[index]
     if not isinstance(step.pattern, (Everyone, Shift)) or step.dimensions is not None:
-        return _standing(symmetry, [_spelled(plan, index) for plan in plans])
+        return _standing(symmetry, _spelled(plans, index))
     pairs = []
     for placement, ranks, _ in plans:
         places = np.flatnonzero(symmetry.first(ranks) == ranks)
@@ -303,9 +316,9 @@ def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pair
     return _joined(pairs)
 
 
-def _standing(symmetry: Symmetry, pairs: Sequence[Pairs]) -> Pairs:
+def _standing(symmetry: Symmetry, pairs: Pairs) -> Pairs:
     """Messages that stand for all: those whose senders do."""
-    sources, destinations = _joined(pairs)
+    sources, destinations = pairs
     ranks = np.arange(sources.max(initial=-1) + 1)
     chosen = (symmetry.first(ranks) == ranks)[sources]
     return sources[chosen], destinations[chosen]
@@ -313,15 +326,13 @@ def _standing(symmetry: Symmetry, pairs: Sequence[Pairs]) -> Pairs:
 
 def _flows(links: Links, symmetry: Symmetry, pairs: Pairs, members: Ints) -> Flows:
     sources, destinations = pairs
-    routes = links.routes(sources, destinations)
-    return Flows(
-        np.searchsorted(members, sources),
-        np.searchsorted(members, symmetry.first(destinations)),
-        routes.latency_s,
-        routes.messages,
-        *_standing_links(links, symmetry, routes),
-        symmetry.order,
-    )
+    crossing, latency_s = links.crossed(sources, destinations)
+    if symmetry.digits:
+        routes = Routes(*crossing.pairs, latency_s)
+        crossed, weights = _standing_links(links, symmetry, routes)
+        crossing = Crossing((Part(routes.messages, crossed, share=weights),))
+    ends = np.searchsorted(members, sources), np.searchsorted(members, symmetry.first(destinations))
+    return Flows(*ends, latency_s, crossing, symmetry.order)
 
 
 def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
@@ -349,7 +360,8 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
     total = np.round(np.bincount(inverse.reshape(-1), np.concatenate(weights)) * _GRAIN) / _GRAIN
     members = np.zeros(len(orbits), np.int64)
-    return Flows(members, members, np.zeros(len(orbits)), pairs[0], pairs[1], total, len(groups) // len(orbits))
+    crossing = Crossing((Part(pairs[0], pairs[1], share=total),))
+    return Flows(members, members, np.zeros(len(orbits)), crossing, len(groups) // len(orbits))
 
 
 def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
@@ -359,14 +371,14 @@ def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) 
     """
     ranks, pattern = plan[1], plan[2].steps[index].pattern
     if not isinstance(pattern, Combined):
-        return links.routes(*_standing(symmetry, [_spelled(plan, index)]))
+        return links.routes(*_standing(symmetry, _spelled([plan], index)))
     routes = _combined_routes(links, plan, index)
     return routes._replace(shares=routes.shares * np.mean(symmetry.first(ranks) == ranks))
 
 
 def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
     """Routes of all messages of one step of a group, without what switches combine."""
-    ends = _spelled(plan, index)
+    ends = _spelled([plan], index)
     return combined(plan[2].steps[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
 
 

@@ -7,6 +7,7 @@ long as many messages start and end together; it counts what it does, so that `t
 import heapq
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from scaleout.network.demand import Demand, Flows
 from scaleout.network.links import Floats, Ints, Links
-from scaleout.network.sharing import SAME, max_min
+from scaleout.network.sharing import SAME, level_of_all, max_min
 
 _RATES_KEPT = 4096
 """Rates of flows in flight together are kept for so many sets of flows."""
@@ -99,7 +100,8 @@ class InStep:
         """(L,) what each link has been given to carry so far."""
         total = self._carried_bytes.copy()
         for flows, size_bytes in self._whole.values():
-            np.add.at(total, flows.links, flows.weights * size_bytes)
+            _, links, weights = flows.pairs
+            np.add.at(total, links, weights * size_bytes)
         return total
 
     def begin(
@@ -203,8 +205,9 @@ class InStep:
         if len(which) == len(flows):
             self._whole.setdefault(id(flows), [flows, 0.0])[1] += size_bytes
         else:
-            rows = np.isin(flows.flows, which)
-            np.add.at(self._carried_bytes, flows.links[rows], flows.weights[rows] * size_bytes)
+            number, links, weights = flows.pairs
+            rows = np.isin(number, which)
+            np.add.at(self._carried_bytes, links[rows], weights[rows] * size_bytes)
         return True
 
     def _share(self, now_s: float) -> None:
@@ -228,22 +231,37 @@ class InStep:
             self._rates[key] = (self._max_min(), [batch.flows for batch in self._batches])  # kept, lest ids return
         return self._rates[key][0]
 
+    @cached_property
+    def _bytes_per_s(self) -> Floats:
+        """(L,) what all links carry."""
+        return self.links.bytes_per_s(np.arange(len(self.links)))
+
+    def _level(self) -> float | None:
+        """Rate of all flows if they are a whole step over many links, and one rate is that of all."""
+        flows = self._batches[0].flows if len(self._batches) == 1 else None
+        if flows is None or len(self._batches[0].which) < len(flows) or flows.crossing.num_pairs < len(self.links):
+            return None
+        return level_of_all(flows.crossing.ways, self._bytes_per_s, num_flows=len(flows))
+
     def _max_min(self) -> list[Floats]:
+        level = self._level()
+        if level is not None:
+            return [np.full(len(self._batches[0].which), level)]
         flows, links, weights = [], [], []
         offsets = np.cumsum([0, *(len(batch.which) for batch in self._batches)])
         for batch, offset in zip(self._batches, offsets, strict=False):
-            whole = batch.flows
+            whole, (of_whole, crossed, load) = batch.flows, batch.flows.pairs
             if len(batch.which) == len(whole):
-                flows.append(whole.flows + offset if offset else whole.flows)
-                links.append(whole.links)
-                weights.append(whole.weights)
+                flows.append(of_whole + offset if offset else of_whole)
+                links.append(crossed)
+                weights.append(load)
                 continue
             number = np.full(len(whole), -1)
             number[batch.which] = offset + np.arange(len(batch.which))
-            rows = np.flatnonzero(number[whole.flows] >= 0)
-            flows.append(number[whole.flows[rows]])
-            links.append(whole.links[rows])
-            weights.append(whole.weights[rows])
+            rows = np.flatnonzero(number[of_whole] >= 0)
+            flows.append(number[of_whole[rows]])
+            links.append(crossed[rows])
+            weights.append(load[rows])
         if not flows:
             return []
         used, local = _numbered(_joined(links), len(self.links))

@@ -23,7 +23,8 @@ import numpy as np
 from scaleout.dimension import UNEVEN
 from scaleout.errors import ConfigError
 from scaleout.faults import LinkChange, name_link
-from scaleout.network.even import WAYS, Rows, ways
+from scaleout.network.crossing import Crossing, Part
+from scaleout.network.even import WAYS, ways
 from scaleout.network.ports import PORTS, Port
 from scaleout.network.routing import Local, router
 from scaleout.topology import Topology
@@ -159,12 +160,17 @@ class Links:
         -------
         Routes
         """
+        crossing, latency_s = self.crossed(sources, destinations)
+        return Routes(*crossing.pairs, latency_s)
+
+    def crossed(self, sources: Ints, destinations: Ints) -> tuple[Crossing, Floats]:
+        """Return the routes of messages, links not spelled out yet, and the (M,) latency of each."""
         for ends in (sources, destinations):
-            if len(ends):
-                self.topology.coordinates([ends.min(), ends.max()])  # refuses ranks that are not there
+            if len(ends) and not 0 <= ends.min() <= ends.max() < self.topology.num_ranks:
+                self.topology.coordinates([ends.min(), ends.max()])  # says which rank is not there
         rank = np.asarray(sources, np.int64).copy()
         latency_s = np.zeros(len(rank))
-        parts: list[_Part] = []
+        parts: list[Part] = []
         first = 0
         for number, (dimension, weight) in enumerate(
             zip(self.topology.dimensions, _weights(self.topology), strict=True)
@@ -177,15 +183,15 @@ class Links:
             first += len(PORTS[dimension.kind](dimension))
         if len(self.ports) > first:
             leaving = np.flatnonzero(sources != destinations)
-            parts.append(_Part(leaving, first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]))
-        return Routes(*_spelled(parts), latency_s)
+            parts.append(Part(leaving, first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]))
+        return Crossing(tuple(parts)), latency_s
 
     @cached_property
     def _places(self) -> Ints:
         """(D, R) place of each rank along each dimension."""
         return np.ascontiguousarray(self.topology.coordinates(np.arange(self.topology.num_ranks)).T)
 
-    def _crossing(self, number: int, lines: Ints, ends: _Ends) -> tuple[list["_Part"], Floats]:
+    def _crossing(self, number: int, lines: Ints, ends: _Ends) -> tuple[list[Part], Floats]:
         """Links and latency of messages along one dimension, links from its first port on; by rows if it is even."""
         dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
         num_ranks = self.topology.num_ranks
@@ -194,14 +200,14 @@ class Links:
             if known is not None:
                 pairs = ends[0] * dimension.size + ends[1]
                 chosen = known.chosen(pairs)
-                parts = [_Part(message, lines[message], rows, known.row[pairs[message]]) for rows, message in chosen]
+                parts = [Part(message, lines[message], rows, known.row[pairs[message]]) for rows, message in chosen]
                 return parts, known.latency_s[pairs]
         latency_s = np.zeros(len(lines))
         moving = np.flatnonzero(ends[0] != ends[1])
         local, latency_s[moving] = self._ways(number, lines[moving], (ends[0][moving], ends[1][moving]))
         message = moving[local.message]
         links = local.port * num_ranks + lines[message] + local.place * weight
-        return [_Part(message, links, share=local.share)], latency_s
+        return [Part(message, links, share=local.share)], latency_s
 
     def _broken(self, number: int) -> dict[int, tuple[LinkChange, ...]]:
         """Lines of a dimension that have broken links, and all that is changed there."""
@@ -274,42 +280,6 @@ def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) 
             raise ConfigError(f"a rank sends {injection_bytes_per_s} B/s at most; give a limit above zero")
         ports.append(Port(len(topology.dimensions), "injection", injection_bytes_per_s))
     return Links(topology, tuple(ports))
-
-
-class _Part(NamedTuple):
-    """Links of messages: one each, or rows of equally many."""
-
-    message: Ints
-    """(N,)"""
-    first: Ints
-    """(N,) the link, or what to add to those of the row."""
-    rows: Rows | None = None
-    row: Ints | None = None
-    """(N,)"""
-    share: Floats | None = None
-    """(N,) of one link each; 1 if not given."""
-
-    def spell(self, messages: Ints, links: Ints, shares: Floats) -> None:
-        """Write the links, the message of each and its share, all (h, N)."""
-        messages[:] = self.message
-        if self.rows is None or self.row is None:
-            links[:] = self.first
-            shares[:] = 1.0 if self.share is None else self.share
-            return
-        np.take(self.rows.links, self.row, axis=1, out=links, mode="clip")
-        links += self.first
-        shares[:] = self.rows.shares if len(self.rows.shares) == 1 else self.rows.shares[:, self.row]
-
-
-def _spelled(parts: list[_Part]) -> tuple[Ints, Ints, Floats]:
-    """Messages, links and shares of all parts, written to their place at once: they may be gigabytes."""
-    lengths = [1 if part.rows is None else len(part.rows.links) for part in parts]
-    ends = np.cumsum([0, *(len(part.message) * length for part, length in zip(parts, lengths, strict=True))]).tolist()
-    messages, links, shares = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int64), np.empty(ends[-1])
-    for part, length, begin, end in zip(parts, lengths, ends, ends[1:], strict=False):
-        shape = length, len(part.message)
-        part.spell(*(column[begin:end].reshape(shape) for column in (messages, links, shares)))
-    return messages, links, shares
 
 
 def _weights(topology: Topology) -> list[int]:

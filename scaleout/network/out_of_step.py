@@ -5,12 +5,13 @@ them to the next collective that asks the same of the links.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.demand import Demand
+from scaleout.network.demand import Demand, Flows
 from scaleout.network.event_loop import push_event, run
 from scaleout.network.flight import (
     EVENTS,
@@ -50,6 +51,7 @@ class OutOfStep:
         self._names: list[int] = []
         self._demands: list[Demand] = []
         self._free: dict[int, list[int]] = {}
+        self._at_first: dict[int, tuple[Floats, Ints]] = {}
 
     @property
     def link_bytes(self) -> Floats:
@@ -62,18 +64,13 @@ class OutOfStep:
         """Let one lane of a collective begin."""
         free = self._free.setdefault(id(lane), [])
         number = free.pop() if free else self._lay_out(lane)
+        fractions, missing = self._at_first[id(lane)]
         t = self._tables
         row = t.lanes[number]
         row["after_s"], row["latencies"], row["behind"] = after_s, latencies, lane.num_members
         t.members["at"][row["member"] : row["member"] + lane.num_members] = -1
-        t.steps["size_bytes"][row["step"] : row["step"] + len(lane.steps)] = np.array(lane.fractions) * size_bytes
-        misses = {
-            id(flows): np.bincount(np.concatenate((flows.sources, flows.destinations)), minlength=lane.num_members)
-            for flows in lane.steps
-        }
-        for step, flows in enumerate(lane.steps):
-            at = row["missing"] + step * lane.num_members
-            t.missing[at : at + lane.num_members] = misses[id(flows)]
+        t.steps["size_bytes"][row["step"] : row["step"] + len(lane.steps)] = fractions * size_bytes
+        t.missing[row["missing"] : row["missing"] + len(missing)] = missing
         self._names[number] = name
         self._make_room()
         push_event(self._tables, start_s, START, number, 0)
@@ -104,12 +101,13 @@ class OutOfStep:
         out_of: dict[int, int] = {}
         for flows in kinds:
             first_flow, first_pair = self._rows["flows"], self._rows["pairs"]
-            order = np.argsort(flows.flows, kind="stable")
+            of_pair, links, weights = flows.pairs
+            order = np.argsort(of_pair, kind="stable")
             self._append(
                 "pairs",
-                _rows(PAIR, weight=flows.weights[order], link=flows.links[order], flow=flows.flows[order] + first_flow),
+                _rows(PAIR, weight=weights[order], link=links[order], flow=of_pair[order] + first_flow),
             )
-            ends = first_pair + np.cumsum(np.bincount(flows.flows, minlength=len(flows)))
+            ends = first_pair + np.cumsum(np.bincount(of_pair, minlength=len(flows)))
             self._append(
                 "flows",
                 _rows(
@@ -136,7 +134,9 @@ class OutOfStep:
         self._append("lanes", _rows(LANE, **{name: np.array([value]) for name, value in row.items()}))
         self._append("members", _rows(MEMBER, lane=np.full(lane.num_members, number)))
         self._append("steps", _rows(STEP, out=np.array([out_of[id(flows)] for flows in lane.steps], np.int64)))
-        self._append("missing", np.zeros(lane.num_members * len(lane.steps), np.int64))
+        if id(lane) not in self._at_first:
+            self._at_first[id(lane)] = np.array(lane.fractions), _missing(lane, kinds)
+        self._append("missing", self._at_first[id(lane)][1])
         self._names.append(-1)
         self._demands.append(lane)
         return number
@@ -152,6 +152,15 @@ class OutOfStep:
                 wider[: len(table)] = table
                 self._tables = self._tables._replace(**{grown: wider})
         getattr(self._tables, name)[have:need] = rows
+
+
+def _missing(lane: Demand, kinds: Sequence[Flows]) -> Ints:
+    """Messages that each member has to send and to receive in each step, one step after the other."""
+    of_kind = {
+        id(flows): np.bincount(np.concatenate((flows.sources, flows.destinations)), minlength=lane.num_members)
+        for flows in kinds
+    }
+    return np.concatenate([np.zeros(0, np.int64), *(of_kind[id(flows)] for flows in lane.steps)])
 
 
 def _rows(dtype: np.dtype[Any], **columns: npt.NDArray[Any]) -> Table:

@@ -15,10 +15,12 @@ Symbols: F flows; L links; H pairs of a flow and a link that it crosses.
 Source: Bertsekas and Gallager, Data Networks, 2nd edition, 6.5.2.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 
+from scaleout.network.crossing import Ways
 from scaleout.network.links import Floats, Ints
 
 SAME = 1e-12
@@ -40,6 +42,32 @@ def rounded(level: _Number) -> _Number:
     """
     wide = level * 513.0
     return wide - (wide - level)
+
+
+def level_of_all(ways: Sequence[Ways], bytes_per_s: Floats, *, num_flows: int) -> float | None:
+    """Return the rate of all flows if all of them cross a link that is among the first to be full; None if not.
+
+    Parameters
+    ----------
+    ways : sequence of Ways
+        Of flows that stand for one message each.
+    bytes_per_s : (L,)
+        What each link carries.
+    num_flows : int
+    """
+    load = np.zeros(len(bytes_per_s))
+    for each in ways:
+        load += each.load(len(load))
+    share, loaded = np.full(len(load), np.inf), load > 0
+    np.divide(bytes_per_s, load, out=share, where=loaded)
+    share[loaded] = rounded(share[loaded])
+    level = float(share.min())
+    if (share[loaded] == level).all():
+        return level
+    held = np.zeros(num_flows, bool)
+    for each in ways:
+        held[each.message] |= each.through(share == level)
+    return level if held.all() else None
 
 
 def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_per_s: Floats) -> Floats:

@@ -12,14 +12,15 @@ Knows nothing of graphs, streams or of what waits for a collective: whoever begi
 """
 
 import math
+import sys
 from typing import Any, Protocol
 
 from scaleout.network.demand import Demand
 from scaleout.network.in_step import InStep
 from scaleout.network.links import Floats, Links
 
-_WORTH_S = 1.0
-"""Time wasted batch by batch for which the compiled loop is loaded: about what loading takes."""
+_WORTH_S, _LOADED_S = 1.0, 0.01
+"""Time wasted batch by batch for which the compiled loop is loaded, about what that takes; and once it is."""
 
 
 class _Loop(Protocol):
@@ -50,7 +51,8 @@ class Traffic:
         self._lanes: dict[int, list[int]] = {}
         self._in_step: InStep | None = InStep(links)
         self._loop: _Loop = self._in_step
-        self._worth_s = {None: _WORTH_S, True: -1.0, False: math.inf}[compiled]
+        worth_s = _LOADED_S if "scaleout.network.event_loop" in sys.modules else _WORTH_S
+        self._worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
         self._begun: list[tuple[float, dict[str, Any]]] = []
         self._reached_s = -math.inf
 
