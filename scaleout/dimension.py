@@ -142,9 +142,9 @@ class Dimension:
     def latency_of(self, hops: Any) -> Any:
         """Latency [s] of so many hops, in the shape of `hops`; on a fat tree of the turn that takes so many switches.
 
-        >>> tree = Dimension("fat_tree", 4, 1e9, 1e-6, (2, 2), (1.0,), level_latency_s=(1e-6, 5e-6))
+        >>> tree = Dimension("fat_tree", 4, 1e9, 1.0, (2, 2), (1.0,), level_latency_s=(1.0, 5.0))
         >>> tree.latency_of(3)  # leaf, spine, leaf
-        7e-06
+        7.0
         """
         if self.kind != "fat_tree" or not self.level_latency_s:
             return hops * self.latency_s

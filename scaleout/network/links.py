@@ -107,9 +107,9 @@ class Links:
     def name(self, link: int) -> str:
         """Name a link for the user.
 
-        >>> from scaleout.topology import Topology
+        >>> from scaleout.topology import Dimension, Topology
         >>> links = links_of(Topology("t", (Dimension("ring", 4, 1e9, 0.0), Dimension("switch", 2, 1e9, 0.0))))
-        >>> links.name(3), links.name(4), links.name(21)
+        >>> links.name(3), links.name(8), links.name(21)
         ('ring 0: 3 -> 0', 'ring 0: 0 -> 3', 'switch 1: port of rank 5, up')
         """
         number, rank = divmod(link, self.topology.num_ranks)
