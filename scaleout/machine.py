@@ -3,7 +3,8 @@
 Knows no program and no measurement.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from scaleout.device import Device
 from scaleout.dimension import Dimension
@@ -16,10 +17,11 @@ _CUTS = {"ring": "mesh", "mesh": "mesh", "switch": "switch", "fully_connected": 
 
 @dataclass(frozen=True)
 class Machine:
-    """The device and the network that a program runs on."""
+    """The device and the network that a program runs on, and the algorithms of collectives that are named."""
 
     device: Device
     topology: Topology
+    algorithms: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, ranks: int) -> "Machine":
         """Return the part of the machine that so many of its first ranks are."""

@@ -202,6 +202,7 @@ def compare_program(
     check_ranks(topology, program.num_ranks)
     if placement != "linear":
         program = map_ranks(program, places_of(placement, topology) if isinstance(placement, str) else placement)
+    machine = None if machine is None else replace(machine, algorithms=algorithms or {})
     outcomes: list[Outcome] = []
     blocked = topology.library is not None and topology.library.blocks_host
     for name in dict.fromkeys(schedules):

@@ -16,6 +16,7 @@ from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
+from scaleout.schedule.centauri import centauri
 from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
@@ -28,6 +29,7 @@ REWRITES: dict[str, Pass] = {
     "fused-oblivious": fuse_oblivious,
     "track-and-trigger": track,
     "async-tp": async_tp,
+    "centauri": centauri,
 }
 """Passes that change what the graphs hold."""
 
@@ -52,15 +54,15 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
     Raises
     ------
     ConfigError
-        If a pass is unknown, needs a machine and there is none, or is to track what another pass has cut.
+        If a pass is unknown, needs a machine and there is none, or is to track or cut what another pass has cut.
     """
     parts = name.split("+")
     passes = [_pass(part) for part in parts]
     rewrites = [part for part in parts if part.partition(":")[0] in REWRITES]
-    if len(rewrites) > 1 and any(SCHEDULES[part.partition(":")[0]] is track for part in rewrites):
+    if len(rewrites) > 1 and any(SCHEDULES[part.partition(":")[0]] in (track, centauri) for part in rewrites):
         raise ConfigError(
             f"schedule {name!r}: {' and '.join(rewrites)} replace the same operators, and parts of a product are none "
-            f"that hardware could track; give each as a schedule of its own"
+            f"that could be tracked or cut again; give each as a schedule of its own"
         )
     if parts[0] in rewrites:
         program = baseline(program, machine)

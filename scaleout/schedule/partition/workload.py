@@ -1,0 +1,282 @@
+"""Workload partition: a collective and the products next to it, cut into chunks that overlap.
+
+Cut are gathered activations and the product that takes them (along its rows, M); what a product makes and the
+collective that reduces it (along M); and gathered parameters of a layer, whose products take them one after another
+(each along its columns, N): a product starts when the chunks that hold its own weights are there. Each chunk is a
+collective of its own that pays its own latency, and each part of a product a call of its own, cut at the edge of a tile
+and timed at its own size where the machine is known; parts together take no less than the whole.
+
+Not cut: operations between products, which wait for the parts before them as a whole; operations on expert weights.
+Source: Chen et al., Centauri, Sec. 3.1.3 and Fig. 12.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import ceil, floor
+
+import numpy as np
+
+from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.kernels import kernel_times
+from scaleout.operations import ITEM_BYTES, kernel
+from scaleout.program import Program
+from scaleout.machine import Machine
+from scaleout.schedule.pairs import keys_of
+from scaleout.schedule.partition.dimensions import PRODUCTS, check_cut
+from scaleout.schedule.partition.primitive import WHOLE
+from scaleout.schedule.rewrite import Rewrite, between
+
+_PARAMETERS = "parameters"
+"""How the names of gathers of a layer's parameters begin."""
+
+_TILE = 128
+"""Rows or columns of a tile of a product, at whose edges it is cut."""
+
+_COVERED = 0.99
+"""Part of gathered parameters that are products' weights, at the least; the rest are scales of norms."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A product of a chain, and from where to where in the collective's buffer its data lie, in parts of the whole."""
+
+    node: int
+    begin: float
+    end: float
+    dimension: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A collective and the products next to it.
+
+    `first` are kernels that take nothing but the beginning of the buffer: norms in front of a layer's first product.
+    """
+
+    collective: int
+    pieces: tuple[Piece, ...]
+    produces: bool
+    first: tuple[int, ...] = ()
+
+
+Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
+"""What part of a collective each chunk is; they add up to one."""
+
+
+def find_chains(graph: ExecutionGraph) -> list[Chain]:
+    """Find the collectives that can be cut, and the products next to them; a product belongs to the first."""
+    found, taken = [], set[int]()
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
+        kind = COLLECTIVES[graph.collective[node]]
+        chain = None
+        if kind == "all_gather":
+            parameters = graph.names[node].startswith(_PARAMETERS)
+            chain = _takers(graph, node) if parameters else _taker(graph, node)
+        elif kind in ("reduce_scatter", "all_reduce"):
+            chain = _maker(graph, node)
+        if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
+            found.append(chain)
+            taken.update(piece.node for piece in chain.pieces)
+    return found
+
+
+def _bytes(graph: ExecutionGraph, node: int, *sizes: str) -> int:
+    """Return the bytes of one of a product's three matrices; none if the node is no product of known sizes."""
+    if graph.kind[node] != NodeKind.COMPUTE or graph.kernel[node] == NONE or graph.operation(node) not in PRODUCTS:
+        return 0
+    call = graph.kernels[graph.kernel[node]]
+    shape = dict(call.shape)
+    return int(np.prod([shape[size] for size in sizes], dtype=object)) * ITEM_BYTES[call.dtype]
+
+
+def _taker(graph: ExecutionGraph, node: int) -> Chain | None:
+    for user in range(node + 1, len(graph)):
+        if node in graph.dependencies_of(user) and _bytes(graph, user, "M", "K") == graph.bytes[node] > 0:
+            return Chain(node, (Piece(user, 0.0, 1.0, "M"),), produces=False)
+    return None
+
+
+def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
+    makers = [old for old in graph.dependencies_of(node).tolist() if graph.kind[old] != NodeKind.COLLECTIVE]
+    if len(makers) == 1 and _bytes(graph, makers[0], "M", "N") == graph.bytes[node] > 0:
+        return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
+    return None
+
+
+def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
+    """Follow what waits for gathered parameters, up to the next that are gathered, until their weights are used up."""
+    total, used = int(graph.bytes[node]), 0
+    reached, first = {node}, []
+    products: list[tuple[int, int]] = []
+    for user in range(node + 1, len(graph)):
+        needs = graph.dependencies_of(user).tolist()
+        if graph.kind[user] != NodeKind.COMPUTE or not reached.intersection(needs):
+            continue
+        other = any(graph.kind[old] == NodeKind.COLLECTIVE and old != node and _gathers(graph, old) for old in needs)
+        if other or used >= _COVERED * total:
+            break
+        reached.add(user)
+        weights = 0 if graph.names[user].endswith("weight_gradient") else _bytes(graph, user, "N", "K")
+        if used + weights > total:
+            break
+        if weights:
+            products.append((user, weights))
+            used += weights
+        elif node in needs and not products:
+            first.append(user)
+    if not products or used < _COVERED * total:
+        return None
+    edges = [0, *accumulate(weights for _, weights in products)]
+    pieces = tuple(
+        Piece(user, begin / used, end / used, "N")
+        for (user, _), (begin, end) in zip(products, pairwise(edges), strict=True)
+    )
+    return Chain(node, pieces, produces=False, first=tuple(first))
+
+
+def _gathers(graph: ExecutionGraph, node: int) -> bool:
+    return graph.names[node].startswith(_PARAMETERS) and COLLECTIVES[graph.collective[node]] == "all_gather"
+
+
+def partition_workload(
+    program: Program, machine: Machine | None = None, *, granularity: Granularity, dimension: str = ""
+) -> Program:
+    """Cut collectives and the products next to them into chunks.
+
+    Parameters
+    ----------
+    granularity : callable
+        Graph and chain to the chunks; a single one leaves both whole. Where members of a group would cut
+        differently, nobody does.
+    dimension : str
+        Along which products are cut instead; parts of the data then keep their order.
+
+    Raises
+    ------
+    ConfigError
+        If a product may not be cut along the dimension.
+    """
+    chosen = [_chosen(graph, granularity, dimension) for graph in program.graphs]
+    keys = keys_of(program.graphs)
+    ways: dict[tuple[int, int], set[tuple[float, ...]]] = {}
+    for names, cuts in zip(keys, chosen, strict=True):
+        for node, key in names.items():
+            ways.setdefault(key, set()).add(cuts[node][1] if node in cuts else (1.0,))
+    graphs = tuple(
+        _rewrite(graph, {node: cut for node, cut in cuts.items() if len(ways[names[node]]) == 1}, machine)
+        for graph, names, cuts in zip(program.graphs, keys, chosen, strict=True)
+    )
+    return replace(program, graphs=graphs)
+
+
+Cut = tuple[Chain, tuple[float, ...]]
+
+
+def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> dict[int, Cut]:
+    found = {}
+    for chain in find_chains(graph):
+        parts = tuple(granularity(graph, chain))
+        if len(parts) < 2:
+            continue
+        pieces = tuple(replace(piece, dimension=dimension or piece.dimension) for piece in chain.pieces)
+        for piece in pieces:
+            check_cut(graph.kernels[graph.kernel[piece.node]], piece.dimension)
+        if chain.produces and len(_tiled(graph, pieces[0], edges_of(parts), ceil)) <= len(parts):
+            continue  # fewer tiles than chunks
+        found[chain.collective] = (replace(chain, pieces=pieces), parts)
+    return found
+
+
+def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | None) -> ExecutionGraph:
+    makers = {piece.node: (piece, cut) for cut in cuts.values() if cut[0].produces for piece in cut[0].pieces}
+    takers = {piece.node: (piece, cut) for cut in cuts.values() if not cut[0].produces for piece in cut[0].pieces}
+    firsts = {node: chain.collective for chain, _ in cuts.values() for node in chain.first}
+    new = Rewrite(graph)
+    for node in range(len(graph)):
+        if node in cuts:
+            _cut_collective(new, node, cuts[node])
+        elif node in makers:
+            _, (_, parts) = makers[node]
+            edges = _tiled(graph, makers[node][0], edges_of(parts), ceil)
+            made = _cut_product(new, makers[node][0], edges, [new.needs(node)] * len(parts), machine)
+            new.sliced[node], new.done[node] = made, made[-1]
+        elif node in takers:
+            piece, (chain, parts) = takers[node]
+            new.done[node] = _take(new, piece, chain, parts, machine)
+        elif node in firsts:
+            gather = firsts[node]
+            others = [new.done[old] for old in graph.dependencies_of(node).tolist() if old != gather]
+            new.done[node] = new.add(node, [*others, new.sliced[gather][0]])
+        else:
+            new.done[node] = new.add(node, new.needs(node))
+    return new.build()
+
+
+def edges_of(parts: Sequence[float]) -> list[float]:
+    """Return where chunks begin and end, from 0 to exactly 1."""
+    return [0.0, *list(accumulate(parts))[:-1], 1.0]
+
+
+def _tiled(
+    graph: ExecutionGraph, piece: Piece, edges: Sequence[float], to_whole: Callable[[float], int]
+) -> list[float]:
+    """Move the edges between parts of a product to edges of tiles, down or up; parts without a tile go."""
+    size = dict(graph.kernels[graph.kernel[piece.node]].shape)[piece.dimension]
+    inner = {to_whole(edge * size / _TILE) * _TILE for edge in edges[1:-1]}
+    return [0.0, *(at / size for at in sorted(inner) if 0 < at < size), 1.0]
+
+
+def _cut_collective(new: Rewrite, node: int, cut: Cut) -> None:
+    chain, parts = cut
+    graph, total = new.graph, int(new.graph.bytes[node])
+    made = new.sliced.get(chain.pieces[0].node, []) if chain.produces else []
+    others = [new.done[old] for old in graph.dependencies_of(node).tolist() if old != chain.pieces[0].node]
+    chunks = []
+    for number, (begin, end) in enumerate(pairwise(edges_of(parts))):
+        after = [*others, *made[number : number + 1]] if chain.produces else new.needs(node)
+        name = f"{graph.names[node]}_chunk_{number}"
+        chunks.append(new.add(node, after, name=name, bytes=between(total, begin, end)))
+    new.sliced[node], new.done[node] = chunks, new.join(node, chunks)
+
+
+def _take(new: Rewrite, piece: Piece, chain: Chain, parts: Sequence[float], machine: Machine | None) -> int:
+    """Write a product that takes chunks: a part for each that ends within its own data, after those that it needs."""
+    edges, width = edges_of(parts), piece.end - piece.begin
+    own = [0.0, *((edge - piece.begin) / width for edge in edges if piece.begin < edge < piece.end), 1.0]
+    own = _tiled(new.graph, piece, own, floor)
+    needs = new.graph.dependencies_of(piece.node).tolist()
+    others = [new.done[old] for old in needs if old != chain.collective]
+    after = []
+    for begin, end in pairwise(own):
+        low, high = piece.begin + begin * width, piece.begin + end * width
+        held = [number for number, (left, right) in enumerate(pairwise(edges)) if left < high and right > low]
+        after.append([*others, *(new.sliced[chain.collective][number] for number in held)])
+    return _cut_product(new, piece, own, after, machine)[-1]
+
+
+def _cut_product(
+    new: Rewrite, piece: Piece, edges: Sequence[float], after: Sequence[Sequence[int]], machine: Machine | None
+) -> list[int]:
+    if len(edges) == 2:
+        return [new.add(piece.node, after[0])]
+    ends_s = list(accumulate(part_times(new.graph, piece, edges, machine)))
+    names = [f"part_{number}" for number in range(len(after))]
+    return new.add_kernel(piece.node, edges, after, names, ends_s=ends_s)
+
+
+def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], machine: Machine | None) -> list[float]:
+    """Return how long each part of a product takes: its share, or where the machine is known what its size takes."""
+    whole_s = float(graph.duration_s[piece.node])
+    if machine is None or len(edges) == 2:
+        return [whole_s * (end - begin) for begin, end in pairwise(edges)]
+    call = graph.kernels[graph.kernel[piece.node]]
+    shape = dict(call.shape)
+    cuts = [round(shape[piece.dimension] * edge) for edge in edges]
+    calls = [
+        kernel(call.op, dtype=call.dtype, **{**shape, piece.dimension: max(1, end - begin)})
+        for begin, end in pairwise(cuts)
+    ]
+    seconds, _ = kernel_times(machine.device, [call, *calls])
+    parts_s = [float(part_s) for part_s in seconds[1:]]
+    return [whole_s * part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s]
