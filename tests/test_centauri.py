@@ -13,11 +13,12 @@ from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
 from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.machine import Machine
 from scaleout.operations import TimeSource, kernel
 from scaleout.program import GroupFamily, Program
+from scaleout.reproductions import centauri
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri import in_words, plan
-from scaleout.machine import Machine
 from scaleout.schedule.operation_tier import Costs, even, finish_s, granularity
 from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions
 from scaleout.schedule.partition.workload import find_chains, partition_workload
@@ -279,3 +280,25 @@ def test_one_node_has_no_levels_and_says_why():
 def test_without_a_machine_there_is_nothing_to_weigh():
     with pytest.raises(ConfigError, match="centauri weighs what collectives cost; say which device and network"):
         apply_schedule(gather_then_product(1e-6), "centauri")
+
+
+# ---- The paper's figures
+
+
+def test_flat_rings_take_the_port_for_longer_than_levels_do():
+    """FSDP on two nodes: (15/16 n) against (1/2 n) over the port, and 7/8 n at 300 GB/s within a node, 1/12 as slow."""
+    step = centauri.fsdp("big", 2)
+    assert step.by_levels_s / step.communication_s == pytest.approx((1 / 2 + 7 / 8 / 12) / (15 / 16), rel=0.02)
+
+
+def test_no_plan_beats_its_computation_or_its_port():
+    for step in [*centauri.one_layer(), *(step for steps in centauri.gains().values() for step in steps)]:
+        port_s = step.communication_s * 8 / 15 * 0.98  # latencies of the flat ring are not in it
+        assert step.centauri_s >= max(step.computation_s, port_s)
+        assert step.centauri_s <= step.overlap_s
+
+
+def test_on_the_large_cluster_a_plan_is_chosen_and_gains_less_with_the_batch():
+    found = [centauri.fsdp("big", batch, topology=centauri.CLUSTER_B).gain for batch in (2, 4, 8)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] > 1

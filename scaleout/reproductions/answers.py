@@ -9,14 +9,14 @@ from typing import Any
 
 from scaleout.config import nearest
 from scaleout.errors import ConfigError
-from scaleout.reproductions import aluminum, fused, t3
+from scaleout.reproductions import aluminum, centauri, fused, t3
 from scaleout.reproductions.claims import Figure
 from scaleout.reproductions.published import Published, published
 
 PAPERS: Mapping[str, tuple[Figure, ...]] = {
     "fused": fused.FIGURES,
     "t3": t3.FIGURES,
-    "centauri": (),
+    "centauri": centauri.FIGURES,
     "aluminum": aluminum.FIGURES,
 }
 """Paper to its figures that are simulated."""

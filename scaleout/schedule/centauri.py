@@ -18,10 +18,10 @@ import numpy as np
 
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.machine import Machine
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
-from scaleout.machine import Machine
 from scaleout.schedule.operation_tier import Costs, candidates, finish_s
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import overlap

@@ -12,16 +12,18 @@ Source: Chen et al., Centauri, Sec. 3.1.3 and Fig. 12.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from math import ceil, floor
+from math import ceil, floor, prod
 
 import numpy as np
 
+from scaleout.device import Device
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.kernels import kernel_times
-from scaleout.operations import ITEM_BYTES, kernel
-from scaleout.program import Program
 from scaleout.machine import Machine
+from scaleout.operations import ITEM_BYTES, Kernel, kernel
+from scaleout.program import Program
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.partition.dimensions import PRODUCTS, check_cut
 from scaleout.schedule.partition.primitive import WHOLE
@@ -67,12 +69,16 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the products next to them; a product belongs to the first."""
     found, taken = [], set[int]()
+    users: list[list[int]] = [[] for _ in range(len(graph))]
+    for node in range(len(graph)):
+        for old in graph.dependencies_of(node).tolist():
+            users[old].append(node)
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         chain = None
         if kind == "all_gather":
             parameters = graph.names[node].startswith(_PARAMETERS)
-            chain = _takers(graph, node) if parameters else _taker(graph, node)
+            chain = _takers(graph, node) if parameters else _taker(graph, node, users[node])
         elif kind in ("reduce_scatter", "all_reduce"):
             chain = _maker(graph, node)
         if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
@@ -87,12 +93,12 @@ def _bytes(graph: ExecutionGraph, node: int, *sizes: str) -> int:
         return 0
     call = graph.kernels[graph.kernel[node]]
     shape = dict(call.shape)
-    return int(np.prod([shape[size] for size in sizes], dtype=object)) * ITEM_BYTES[call.dtype]
+    return int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
 
 
-def _taker(graph: ExecutionGraph, node: int) -> Chain | None:
-    for user in range(node + 1, len(graph)):
-        if node in graph.dependencies_of(user) and _bytes(graph, user, "M", "K") == graph.bytes[node] > 0:
+def _taker(graph: ExecutionGraph, node: int, users: Sequence[int]) -> Chain | None:
+    for user in users:
+        if _bytes(graph, user, "M", "K") == graph.bytes[node] > 0:
             return Chain(node, (Piece(user, 0.0, 1.0, "M"),), produces=False)
     return None
 
@@ -271,12 +277,17 @@ def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], mach
     if machine is None or len(edges) == 2:
         return [whole_s * (end - begin) for begin, end in pairwise(edges)]
     call = graph.kernels[graph.kernel[piece.node]]
+    return [whole_s * share for share in _shares(machine.device, call, piece.dimension, tuple(edges))]
+
+
+@lru_cache(maxsize=4096)
+def _shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
+    """How long each part of a product takes, in parts of the whole's time; together no less than one."""
     shape = dict(call.shape)
-    cuts = [round(shape[piece.dimension] * edge) for edge in edges]
+    cuts = [round(shape[dimension] * edge) for edge in edges]
     calls = [
-        kernel(call.op, dtype=call.dtype, **{**shape, piece.dimension: max(1, end - begin)})
-        for begin, end in pairwise(cuts)
+        kernel(call.op, dtype=call.dtype, **{**shape, dimension: max(1, end - begin)}) for begin, end in pairwise(cuts)
     ]
-    seconds, _ = kernel_times(machine.device, [call, *calls])
+    seconds, _ = kernel_times(device, [call, *calls])
     parts_s = [float(part_s) for part_s in seconds[1:]]
-    return [whole_s * part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s]
+    return tuple(part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s)
