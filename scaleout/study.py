@@ -20,6 +20,7 @@ from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
+from scaleout.schedule.centauri import in_words, plan
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
@@ -43,12 +44,15 @@ class Outcome:
         Makespan of the comparison's first schedule over this one's.
     efficiency : Efficiency or None
         Of the step of a transformer: tokens a second, MFU and what they are lost to.
+    decisions : tuple of str
+        What a schedule that weighs has decided, in words.
     """
 
     schedule: str
     result: Result
     speedup: float
     efficiency: Efficiency | None = None
+    decisions: tuple[str, ...] = ()
 
     @property
     def makespan_s(self) -> float:
@@ -87,6 +91,7 @@ class Comparison:
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
+                    **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
                     **_links(outcome.result),
                 }
                 for outcome in self.outcomes
@@ -213,7 +218,10 @@ def compare_program(
         )  # fmt: skip
         result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
-        outcomes.append(Outcome(name, result, first_s / result.makespan_s if result.makespan_s else 1.0))
+        speedup = first_s / result.makespan_s if result.makespan_s else 1.0
+        weighed = machine is not None and "centauri" in scheduled.split("+")
+        decisions = in_words(plan(program, machine)[1]) if weighed else ()
+        outcomes.append(Outcome(name, result, speedup, decisions=decisions))
     return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))
 
 

@@ -1,5 +1,6 @@
 """Workload partition, the operation tier and the schedule centauri: laws, Algorithm 1 by hand, and what is chosen."""
 
+import json
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from strategies import jobs, pipelines, seconds
 from test_partition import check_conserved, columns_of
 
+from scaleout.cli import main
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
@@ -302,3 +304,15 @@ def test_on_the_large_cluster_a_plan_is_chosen_and_gains_less_with_the_batch():
     found = [centauri.fsdp("big", batch, topology=centauri.CLUSTER_B).gain for batch in (2, 4, 8)]
     assert found == sorted(found, reverse=True)
     assert found[-1] > 1
+
+
+def test_the_command_says_what_was_decided(capsys, monkeypatch):
+    arguments = ["llama-big", "--set", "zero=3", "--set", "layers=1", "--schedule", "centauri"]
+    rings = ["--algorithm", "all_gather=ring", "--algorithm", "reduce_scatter=ring"]
+    monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments, *rings, "--json"])
+    main()
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert any("all_gather of 1070 MB over data: by levels 2 x 8" in words for words in found["decisions"])
+    monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments, *rings])
+    main()
+    assert "what centauri decided" in capsys.readouterr().out

@@ -24,6 +24,8 @@ def print_comparison(comparison: Comparison) -> None:
         if outcome.result.busiest_links:
             links = [asdict(use) for use in outcome.result.busiest_links]
             print_links(f"busiest links of {outcome.schedule}", links)
+        if outcome.decisions:
+            print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
     print_table(
         f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}",
         ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle"),
