@@ -2,24 +2,26 @@
 
 Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order. It is substituted and
 carried out by levels where the sum of the costs is less, and cut into chunks with the products next to it where the
-operation tier's pipeline ends earlier. Costs are the network model's and the kernels'; all members of a group decide
-from the same numbers. The rest is `overlap`.
+operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
+model's and the kernels'; all members of a group decide from the same numbers. The rest is `overlap`.
 
 Not here: the layer tier (backward runs in the program's order) and the model tier (gathers of stepped parameters stay
-at the end of a step). Contention is not weighed. Source: Chen et al., Centauri, ASPLOS 2024.
+at the end of a step). Source: Chen et al., Centauri, ASPLOS 2024.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
+from scaleout.contention import contention_of
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.machine import Machine
 from scaleout.network.alpha_beta import collective_cost
+from scaleout.operations import Kernel
 from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule.operation_tier import Costs, candidates, finish_s
@@ -62,6 +64,9 @@ class _Prices:
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program, self.machine = program, machine
         self._levels: dict[int, Levels | str] = {}
+        self.contention = contention_of(machine.device, machine.topology)
+        self._beside: dict[tuple[Kernel, float], tuple[float, float]] = {}
+        self.weighed: dict[tuple[Hashable, ...], _Weighed] = {}  # layers are alike
 
     def levels(self, family: int) -> Levels | str:
         if family not in self._levels:
@@ -102,6 +107,19 @@ class _Prices:
         """Whether an all-reduce is better as the two."""
         return kind == "all_reduce" and self.substituted_s(family, size_bytes) < self.whole_s(family, kind, size_bytes)
 
+    def beside(self, graph: ExecutionGraph, node: int) -> tuple[float, float]:
+        """How many times as long a product and a collective take beside each other, where the library says."""
+        if self.contention is None:
+            return 1.0, 1.0
+        call, alone_s = graph.kernels[graph.kernel[node]], float(graph.duration_s[node])
+        if (call, alone_s) not in self._beside:
+            channels = self.contention.appetite.num_sms
+            slower = self.contention.slows(call, alone_s, channels=channels)
+            taken_bytes_per_s = self.contention.taken(channels, slower=slower)
+            kernels = self.contention.slowed(call, num_sms=channels, taken_bytes_per_s=taken_bytes_per_s)
+            self._beside[call, alone_s] = (kernels, slower)
+        return self._beside[call, alone_s]
+
 
 def centauri(program: Program, machine: Machine | None = None) -> Program:
     """Partition every communication where that pays, and overlap.
@@ -126,7 +144,7 @@ def plan(program: Program, machine: Machine | None) -> tuple[Program, tuple[Deci
     independent = {id(graph): _Independent(other) for graph, other in zip(program.graphs, ordered, strict=True)}
 
     def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
-        weighed = _weigh(graph, chain, prices, independent[id(graph)])
+        weighed = _weighed(graph, chain, prices, independent[id(graph)].beside(chain))
         cuts[id(graph)][chain.collective] = weighed
         return weighed.parts
 
@@ -198,7 +216,20 @@ def _cut_decisions(program: Program, cuts: Mapping[int, Mapping[int, _Weighed]])
     )  # fmt: skip
 
 
-def _weigh(graph: ExecutionGraph, chain: Chain, prices: _Prices, independent: "_Independent") -> _Weighed:
+def _weighed(graph: ExecutionGraph, chain: Chain, prices: _Prices, independent_s: float) -> _Weighed:
+    """Weigh a chain, or remember what one like it came to."""
+    node = chain.collective
+    pieces = tuple(
+        (graph.kernel[piece.node], graph.duration_s[piece.node], replace(piece, node=0)) for piece in chain.pieces
+    )
+    beside = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits
+    key = (id(graph), graph.group[node], graph.collective[node], graph.bytes[node], chain.produces, pieces, beside)
+    if key not in prices.weighed:
+        prices.weighed[key] = _weigh(graph, chain, prices, independent_s)
+    return prices.weighed[key]
+
+
+def _weigh(graph: ExecutionGraph, chain: Chain, prices: _Prices, independent_s: float) -> _Weighed:
     """Take the way to cut after which collective and products are done first."""
     node = chain.collective
     family, kind = int(graph.group[node]), COLLECTIVES[graph.collective[node]]
@@ -209,20 +240,22 @@ def _weigh(graph: ExecutionGraph, chain: Chain, prices: _Prices, independent: "_
     costs = Costs(
         sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
         prices.best_s(family, kind, size_bytes),
-        independent.beside(chain),
+        independent_s,
         inter_s=levels_s[-1] if levels_s else 0.0,
         inter_size=sizes[1],
         intra_size=sizes[0],
     )
+    beside = prices.beside(graph, chain.pieces[-1].node)
 
     def done_s(parts: tuple[float, ...]) -> float:
         computation_s = costs.computation_s
         if len(parts) > 1 and len(chain.pieces) == 1:
             computation_s = sum(part_times(graph, chain.pieces[0], edges_of(parts), prices.machine))
+        kernels, collectives = beside if len(parts) > 1 else (1.0, 1.0)
         return finish_s(
             parts,
-            replace(costs, computation_s=computation_s),
-            chunk_s=lambda part: prices.best_s(family, kind, part * size_bytes),
+            replace(costs, computation_s=computation_s * kernels),
+            chunk_s=lambda part: prices.best_s(family, kind, part * size_bytes) * collectives,
             produces=chain.produces,
         )
 
