@@ -58,7 +58,8 @@ class Row:
         """
         value = self.values.get(key)
         if value is None:
-            raise ConfigError(f"{self.where}: key {key!r} is missing; a row of {self.source} {self.name} needs it")
+            kind = f"{self.source} {self.name}".strip()
+            raise ConfigError(f"{self.where}: key {key!r} is missing; a row of {kind} needs it")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise ConfigError(f"{self.where}: {key} is {value!r}; give a number above zero")
         return value
