@@ -20,9 +20,13 @@ from statistics import geometric_mean
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from scaleout.device import load_device
 from scaleout.network.alpha_beta import collective_cost
+from scaleout.operators.track.memory import ROUND_ROBIN
+from scaleout.operators.track.overlap import overlap
+from scaleout.operators.track.product import constants_of, stage
 from scaleout.operators.track.sublayer import CONFIGURATIONS
 from scaleout.placement import place
 from scaleout.plot import PUBLISHED, SERIES, STYLE, save
@@ -107,6 +111,10 @@ def figure_14(axes: Axes) -> None:
     axes.loglog(ends, ends, ":", color=PUBLISHED)
     error = float(np.exp(np.abs(np.log(simulated_s / measured_s)).mean()) - 1)
     axes.set_title(f"geometric mean error {error:.0%} (published, four MI210: 6%)")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.set_xlabel("simulated (µs)")
     axes.set_ylabel("measured on four H200 (µs)")
 
@@ -142,12 +150,29 @@ def figure_16(axes: Axes) -> None:
 
 
 def figure_17(axes: Axes) -> None:
-    """Draw traffic over time of T-NLG's FC-2 at TP 8 with 4,096 tokens: product alone, and T3 round-robin."""
+    """Draw traffic over time of T-NLG's FC-2 at TP 8 with 4,096 tokens: the product alone, and T3 round-robin."""
     model = t3.Model("T-NLG", "t-nlg", 4256, 4096, (8,))
     layer = t3.sublayer(model, 8, "FC-2", load_device(t3.DEVICE))
     found = CONFIGURATIONS["t3"](layer).overlapped
     assert found is not None
-    draw_traffic(axes, found)
+    alone = overlap(
+        stage(layer.product, layer.device, alone_s=layer.alone_s),
+        [],
+        ring=layer.ring,
+        constants=constants_of(layer.device),
+        policy=ROUND_ROBIN,
+        memory_bytes_per_s=layer.device.memory_bytes_per_s,
+        adds=False,
+    )
+    figure, place = axes.get_figure(), axes.get_subplotspec()
+    assert figure is not None
+    assert place is not None
+    axes.remove()
+    panels = [figure.add_subplot(part) for part in place.subgridspec(2, 1)]
+    for panel, drawn, name in zip(panels, (alone, found), ("product alone", "T3, round-robin"), strict=True):
+        draw_traffic(panel, drawn)
+        panel.set_title(name, loc="left")
+        panel.set_xlim(0, found.end_s * 1e6)
 
 
 def figure_18(axes: Axes) -> None:
@@ -202,6 +227,10 @@ FIGURES: dict[str, Callable[[Axes], None]] = {
 }
 
 
+SIZES = {"fig14": (5, 3.6), "fig17": (10, 5.4)}
+"""Of figures that are not as wide and high as the others, in inches."""
+
+
 def main() -> None:
     """Draw all figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -210,7 +239,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
         for name, draw in FIGURES.items():
-            figure, axes = plt.subplots(figsize=(5 if name == "fig14" else 10, 3.6), layout="constrained")
+            figure, axes = plt.subplots(figsize=SIZES.get(name, (10, 3.6)), layout="constrained")
             draw(axes)
             save(figure, output / f"t3_{name}.png")
             print(output / f"t3_{name}.png")

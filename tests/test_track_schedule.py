@@ -170,6 +170,7 @@ def test_the_command_prints_what_the_operator_takes(capsys, monkeypatch, tmp_pat
         (("--set", "policy=fifo"), "unknown memory policy 'fifo'"),
         (("--set", "tracker_entries=100"), "follows 100 wavefronts, and a stage has 1280"),
         (("--set", "split_units=80"), "80 of 80 compute units for the collective leave 0"),
+        (("--set", "rows=8193", "--set", "columns=4257"), "does not divide over 8 ranks; choose rows"),
         (("--set", "row=4"), "unknown key 'row'; did you mean 'rows'?"),
         (("--topology=torus-8x16",), "has 2 dimensions, and a tracked product's ranks are along one"),
         (("--device=a100-80g",), "does not say how it runs products in stages"),

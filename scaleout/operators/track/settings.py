@@ -63,6 +63,11 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
             f"the tracker counts; give at least those"
         )
     dimension = topology.dimensions[0]
+    if settings.rows * settings.columns % dimension.size:
+        raise ConfigError(
+            f"the output of {settings.rows} x {settings.columns} does not divide over {dimension.size} ranks; "
+            f"choose rows that are a multiple of {dimension.size}"
+        )
     gemm = kernel("gemm", dtype=settings.dtype, M=settings.rows, N=settings.columns, K=settings.depth)
     return Sublayer(
         Product(settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth),
