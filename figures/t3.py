@@ -168,7 +168,8 @@ def figure_17(axes: Axes) -> None:
     assert figure is not None
     assert place is not None
     axes.remove()
-    panels = [figure.add_subplot(part) for part in place.subgridspec(2, 1)]
+    grid = place.subgridspec(2, 1)
+    panels = [figure.add_subplot(grid[row]) for row in range(2)]
     for panel, drawn, name in zip(panels, (alone, found), ("product alone", "T3, round-robin"), strict=True):
         draw_traffic(panel, drawn)
         panel.set_title(name, loc="left")
