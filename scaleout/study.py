@@ -20,7 +20,7 @@ from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.centauri import in_words, plan
+from scaleout.schedule.centauri import dimensions_up_to, in_words, plan
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
@@ -219,10 +219,18 @@ def compare_program(
         result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
         speedup = first_s / result.makespan_s if result.makespan_s else 1.0
-        weighed = machine is not None and "centauri" in scheduled.split("+")
-        decisions = in_words(plan(program, machine)[1]) if weighed else ()
+        decisions = _decisions(program, scheduled, machine)
         outcomes.append(Outcome(name, result, speedup, decisions=decisions))
     return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))
+
+
+def _decisions(program: Program, schedule: str, machine: Machine | None) -> tuple[str, ...]:
+    """Say what a schedule that weighs decides; nothing of others."""
+    for part in schedule.split("+") if machine is not None else ():
+        name, _, option = part.partition(":")
+        if name == "centauri":
+            return in_words(plan(program, machine, dimensions=dimensions_up_to(option))[1])
+    return ()
 
 
 def _run(program: Program, *, schedule: str, machine: Machine | None, topology: Topology, **options: Any) -> Result:

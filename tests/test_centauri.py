@@ -262,6 +262,23 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     assert "cut into 8 chunks with the products next to it" in words
 
 
+def test_dimensions_of_the_partition_space_are_added_one_by_one():
+    """The paper's ablation: primitives change nothing of FSDP, groups halve the bytes of ports, chunks start early."""
+    workload = load_workload("llama-big", {"zero": 3, "layers": 3, "batch_per_replica": 2})
+    schedules = ("overlap", "centauri:primitive", "centauri:group", "centauri:workload", "centauri")
+    found = compare(workload, schedules=schedules, algorithms=RINGS).outcomes
+    seconds = [outcome.makespan_s for outcome in found]
+    assert seconds[0] == seconds[1] > 1.4 * seconds[2] > 1.4 * seconds[3] == 1.4 * seconds[4]
+    words = ["\n".join(outcome.decisions) for outcome in found]
+    assert ["by levels" in each for each in words] == [False, False, True, True, True]
+    assert ["cut into" in each for each in words] == [False, False, False, True, True]
+
+
+def test_a_dimension_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"unknown dimension 'groups' of centauri's .* did you mean 'group'\?"):
+        apply_schedule(gather_then_product(1e-6), "centauri:groups", machine=MACHINE)
+
+
 def test_an_all_reduce_over_nodes_becomes_scatter_and_gather_by_levels():
     """Data parallelism: 2 n / 16 over each port instead of 2 n 15/16 / 8."""
     program = time_kernels(generate(load_workload("llama-small", {"layers": 1})), DEVICE)

@@ -3,7 +3,7 @@
 A schedule is the name of a pass, or of several joined by `+` that are applied from left to right, such as
 `overlap+fused`. A pass either puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`.
 Passes conserve FLOPs and payload bytes and leave their input as it is. `track-and-trigger:round-robin` names the policy
-of the memory.
+of the memory, `centauri:group` the last dimension that is partitioned.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
-from scaleout.schedule.centauri import centauri
+from scaleout.schedule.centauri import centauri, dimensions_up_to
 from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
@@ -56,6 +56,22 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
     ConfigError
         If a pass is unknown, needs a machine and there is none, or is to track or cut what another pass has cut.
     """
+    passes = passes_of(name)
+    if name.split("+", maxsplit=1)[0].partition(":")[0] in REWRITES:
+        program = baseline(program, machine)
+    for each in passes:
+        program = each(program, machine)
+    return in_program_order(program)
+
+
+def passes_of(name: str) -> list[Pass]:
+    """Return the passes that a schedule's name stands for.
+
+    Raises
+    ------
+    ConfigError
+        If a pass is unknown, or is to track or cut what another pass has cut.
+    """
     parts = name.split("+")
     passes = [_pass(part) for part in parts]
     rewrites = [part for part in parts if part.partition(":")[0] in REWRITES]
@@ -64,11 +80,7 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
             f"schedule {name!r}: {' and '.join(rewrites)} replace the same operators, and parts of a product are none "
             f"that could be tracked or cut again; give each as a schedule of its own"
         )
-    if parts[0] in rewrites:
-        program = baseline(program, machine)
-    for each in passes:
-        program = each(program, machine)
-    return in_program_order(program)
+    return passes
 
 
 def _pass(part: str) -> Pass:
@@ -78,6 +90,8 @@ def _pass(part: str) -> Pass:
         raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
     if not option:
         return SCHEDULES[name]
-    if SCHEDULES[name] is not track:
-        raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")
-    return partial(track, policy=policy_named(option))
+    if SCHEDULES[name] is track:
+        return partial(track, policy=policy_named(option))
+    if SCHEDULES[name] is centauri:
+        return partial(centauri, dimensions=dimensions_up_to(option))
+    raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")

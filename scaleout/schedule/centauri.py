@@ -10,12 +10,13 @@ at the end of a step). Source: Chen et al., Centauri, ASPLOS 2024.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
+from scaleout.config import nearest
 from scaleout.contention import contention_of
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
@@ -32,6 +33,9 @@ from scaleout.schedule.partition.primitive import substitute
 from scaleout.schedule.partition.workload import Chain, edges_of, part_times, partition_workload
 
 _LEVELLED = ("all_gather", "reduce_scatter")
+
+DIMENSIONS = ("primitive", "group", "workload")
+"""Dimensions of the partition space, in the order in which they are applied."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ class Decision:
 class _Prices:
     """What collectives of a program cost, whole and by levels; each asked once."""
 
-    def __init__(self, program: Program, machine: Machine) -> None:
-        self.program, self.machine = program, machine
+    def __init__(self, program: Program, machine: Machine, dimensions: Collection[str]) -> None:
+        self.program, self.machine, self.dimensions = program, machine, dimensions
         self._levels: dict[int, Levels | str] = {}
         self.contention = contention_of(machine.device, machine.topology)
         self._beside: dict[tuple[Kernel, float], tuple[float, float]] = {}
@@ -83,7 +87,7 @@ class _Prices:
     def levels_s(self, family: int, kind: str, size_bytes: float) -> tuple[float, ...]:
         """Seconds on each level, innermost first; nothing if the group does not divide."""
         found = self.levels(family)
-        if isinstance(found, str) or kind not in _LEVELLED:
+        if isinstance(found, str) or kind not in _LEVELLED or "group" not in self.dimensions:
             return ()
         numbered = enumerate(found.families)
         return tuple(self._cost_s(each, kind, bytes_on_level(int(size_bytes), found.sizes, n)) for n, each in numbered)
@@ -121,22 +125,37 @@ class _Prices:
         return self._beside[call, alone_s]
 
 
-def centauri(program: Program, machine: Machine | None = None) -> Program:
-    """Partition every communication where that pays, and overlap.
+def dimensions_up_to(last: str) -> tuple[str, ...]:
+    """Return the dimensions of the partition space up to one, as in the paper's ablation; all for no name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name.
+    """
+    if last and last not in DIMENSIONS:
+        raise ConfigError(f"unknown dimension {last!r} of centauri's partition space; {nearest(last, DIMENSIONS)}")
+    return DIMENSIONS[: DIMENSIONS.index(last) + 1] if last else DIMENSIONS
+
+
+def centauri(program: Program, machine: Machine | None = None, *, dimensions: Collection[str] = DIMENSIONS) -> Program:
+    """Partition every communication where that pays, along some dimensions, and overlap.
 
     Raises
     ------
     ConfigError
         Without a machine: there is nothing to weigh then.
     """
-    return plan(program, machine)[0]
+    return plan(program, machine, dimensions=dimensions)[0]
 
 
-def plan(program: Program, machine: Machine | None) -> tuple[Program, tuple[Decision, ...]]:
+def plan(
+    program: Program, machine: Machine | None, *, dimensions: Collection[str] = DIMENSIONS
+) -> tuple[Program, tuple[Decision, ...]]:
     """Return the program as `centauri` schedules it, and what was decided; see `centauri`."""
     if machine is None:
         raise ConfigError("centauri weighs what collectives cost; say which device and network the program is for")
-    prices = _Prices(program, machine)
+    prices = _Prices(program, machine, dimensions)
     found = _decisions(program, prices)
     program = substitute(program, chosen=prices.substitutes)
     cuts: dict[int, dict[int, _Weighed]] = {id(graph): {} for graph in program.graphs}
@@ -148,9 +167,11 @@ def plan(program: Program, machine: Machine | None) -> tuple[Program, tuple[Deci
         cuts[id(graph)][chain.collective] = weighed
         return weighed.parts
 
-    program_cut = partition_workload(program, machine, granularity=granularity)
-    found += _cut_decisions(program, cuts)
-    program = partition_groups(program_cut, machine, chosen=prices.by_levels)
+    if "workload" in prices.dimensions:
+        program_cut = partition_workload(program, machine, granularity=granularity)
+        found += _cut_decisions(program, cuts)
+        program = program_cut
+    program = partition_groups(program, machine, chosen=prices.by_levels)
     return overlap(program), found
 
 
