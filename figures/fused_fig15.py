@@ -5,9 +5,9 @@
 Writes fused_fig15.png and fused_fig15.csv. The set-up is the paper's Table II: the workload `dlrm-128` on
 `torus-8x16` with MI210 kernel times. The paper's text does not give the batch sizes and table counts of this figure:
 here batches go from 256 to 2048, the smallest and the largest that the text names (Secs. IV.A and IV.C), and table
-counts up to the 256 that it names. The mean depends on that choice: 23.1% here, 26.6% over batches from 512 to 4096.
+counts up to the 256 that it names. The mean depends on that choice: 22.8% here, 26.4% over batches from 512 to 4096.
 The paper simulated on ASTRA-sim, whose all-reduce goes dimension by dimension, so the all-reduce here is
-`hierarchical`; with the fastest that we know (`multiported_bucket`) the mean is 24.6%.
+`hierarchical`; with the fastest that we know (`multiported_bucket`) the mean is 24.3%.
 Published: 21% less execution time on average (row F15-mean).
 
 Source: Punniyamurthy, Hamidouche and Beckmann, Optimizing Distributed ML Communication with Fused

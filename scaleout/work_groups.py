@@ -38,7 +38,7 @@ class WorkGroupsFile(Config):
     flag: Sourced[Duration]
     launch: Sourced[Duration]
     product: Sourced[Annotated[float, Field(gt=0)]]
-    fused_product: Sourced[Annotated[float, Field(ge=1)]]
+    fused_product: Sourced[Annotated[float, Field(ge=1)]] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class WorkGroups:
     product : float
         Time of the operators' own matrix product over that of the device's library.
     fused_product : float
-        Time of a product that stores into peers' memory, tiles ordered by destination, over that of the same alone.
+        Time of a product that stores into peers' memory, tiles ordered by destination, over that of the same alone; 1
+        where the file does not say, as stores to peers make no calls (the paper, Sec. III.C).
     """
 
     most_per_sm: int
@@ -87,7 +88,7 @@ class WorkGroups:
     flag_s: float
     launch_s: float
     product: float
-    fused_product: float
+    fused_product: float = 1.0
     narrow_row_latency_s: float = 0.0
     narrow_row_elements: int = 0
     crowded_from: float = 1.0
@@ -108,7 +109,7 @@ def work_groups(given: WorkGroupsFile) -> WorkGroups:
         flag_s=given.flag.value,
         launch_s=given.launch.value,
         product=given.product.value,
-        fused_product=given.fused_product.value,
+        fused_product=given.fused_product.value if given.fused_product else 1.0,
         narrow_row_latency_s=narrow.value if narrow else 0.0,
         narrow_row_elements=elements.value if narrow and elements else 0,
         crowded_from=given.crowded_from.value if given.crowded_from else 1.0,

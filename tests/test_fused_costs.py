@@ -14,6 +14,7 @@ from scaleout.topology import load_topology
 
 POOL = kernel("embedding_bag_fwd", dtype="fp32", batch=256, tables=8, dim=256, pooling=70, rows=1000)
 GEMM = kernel("gemm", dtype="bf16", M=64, N=48, K=40)
+GEMV = kernel("gemv", dtype="bf16", M=100, N=30)
 US = 1e-6
 
 
@@ -54,15 +55,18 @@ def test_a_fused_kernel_pays_for_its_occupancy_and_calls():
 
 
 def test_over_direct_links_flags_take_the_place_of_calls():
-    """100 us of product take 114; an all-reduce has two rounds of flags of 4.3 us, an all-to-all has one."""
+    """100 us of the library's product take 111 in Triton and 14% more as it stores to peers; an all-reduce has two
+    rounds of flags of 4.3 us, an all-to-all has one. Measured are 128 to 133% of cuBLAS."""
     (graph,) = fused(GEMM, "all_reduce", 100 * US, 20_000_000)
-    assert compute_s(graph) == pytest.approx(1.14 * 100 * US + 2 * 4.3 * US)
+    assert compute_s(graph) == pytest.approx(1.11 * 1.14 * 100 * US + 2 * 4.3 * US)
     (graph,) = fused(GEMM, "all_to_all", 100 * US, 40_000_000)
-    assert compute_s(graph) == pytest.approx(1.14 * 100 * US + 4.3 * US)
+    assert compute_s(graph) == pytest.approx(1.11 * 1.14 * 100 * US + 4.3 * US)
+    (graph,) = fused(GEMV, "all_reduce", 100 * US, 20_000_000)  # bound by memory, whoever wrote it
+    assert compute_s(graph) == pytest.approx(100 * US + 2 * 4.3 * US)
 
 
 def test_what_would_be_slower_fused_is_left_alone():
-    """A product of 1 ms with 15 us of collective: 14% of it are more than all that there is to hide."""
+    """A product of 1 ms with 15 us of collective: 27% of it are more than all that there is to hide."""
     (graph,) = fused(GEMM, "all_reduce", 1e-3, 10_000)
     assert len(graph) == 2
     (graph,) = fused(GEMM, "all_reduce", 1e-3, 10_000, device="h100")  # nothing is known of its work-groups

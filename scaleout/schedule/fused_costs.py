@@ -1,9 +1,10 @@
 """What fusing a kernel with its collective costs on a machine, and into how many slices that is best cut.
 
-A fused kernel runs at the occupancy that its communication leaves it, with book-keeping for each task (gathers), or as
-much slower as the device's `fused_product` says (products). Over a network each slice costs a call; over direct links a
-round of flags ends the operator. Slices are as few as keep what cannot overlap, one slice of the shorter of kernel and
-wire, below `_FILL` of the longer.
+A fused kernel runs at the occupancy that its communication leaves it, with book-keeping for each task (gathers). A
+fused product is the operators' own and not the library's, `product` times as long, and slower by `fused_product` as it
+stores to peers; a matrix by a vector is bound by memory either way. Over a network each slice costs a call; over direct
+links a round of flags ends the operator. Slices are as few as keep what cannot overlap, one slice of the shorter of
+kernel and wire, below `_FILL` of the longer.
 
 Symbols: k kernel, w wire [s].
 Source: the device's `work_groups`.
@@ -85,7 +86,7 @@ def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
     assert device.work_groups is not None, "asked for devices that say how work-groups run"
     groups = device.work_groups
     if "pooling" not in call.sizes:
-        return groups.fused_product
+        return 1.0 if call.op == "gemv" else groups.product * groups.fused_product
     bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype)
     most = most_work_groups(device)
     slots = int(groups.fused_occupancy * most)
