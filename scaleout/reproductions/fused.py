@@ -232,9 +232,9 @@ FIGURES: tuple[Figure, ...] = (
         lambda: _mean_and_max("F10", experts()),
         {
             "F10-mean": "sizes assumed: 8k and 16k tokens, widths of 1024 to 4096, four times that inside; rocBLAS's "
-            "rate and the generic Triton product over it, 1.39, are from published runs on MI2xx and MI100, not from this "
-            "figure (as tuned for MI2xx later, 1.06: 17.0%, at the most 27.8%); fusing costs the product nothing (with "
-            "the 14% measured on H200 the mean is 1.6%)"
+            "rate and the generic Triton product over it, 1.39, are from published runs on MI2xx and MI100, not from "
+            "this figure (as tuned for MI2xx later, 1.06: 17.0%, at the most 27.8%); fusing costs the product nothing "
+            "(with the 14% measured on H200 the mean is 1.6%)"
         },
     ),
     Figure(
