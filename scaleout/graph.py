@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,15 @@ class ExecutionGraph:
     def dependencies_of(self, node: int) -> Ints:
         """Return the nodes that a node waits for."""
         return self.dependencies[self.dependency_offsets[node] : self.dependency_offsets[node + 1]]
+
+    @cached_property
+    def users(self) -> list[list[int]]:
+        """For each node those that wait for it, in order."""
+        found: list[list[int]] = [[] for _ in range(len(self))]
+        waiting = np.repeat(np.arange(len(self)), np.diff(self.dependency_offsets)).tolist()
+        for user, old in zip(waiting, self.dependencies.tolist(), strict=True):
+            found[old].append(user)
+        return found
 
     def operation(self, node: int) -> str:
         """Return the name of what a node does: its kernel's operation, or the collective's kind."""

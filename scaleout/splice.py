@@ -101,19 +101,23 @@ def interleave(first: ExecutionGraph, second: ExecutionGraph) -> tuple[Execution
     whole = both.build()
     progress = np.concatenate([(np.arange(len(graph)) + 0.5) / max(len(graph), 1) for graph in (first, second)])
     order = np.argsort(progress, kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    counts = np.diff(whole.dependency_offsets)
-    users = np.repeat(np.arange(len(whole)), counts)
-    sorting = np.lexsort((place[whole.dependencies], place[users]))
-    columns = {name: getattr(whole, name)[order] for name in NEUTRAL}
-    merged = whole.with_columns(
-        names=tuple(whole.names[node] for node in order.tolist()),
+    place = np.argsort(order, kind="stable")
+    return in_order(whole, order), place[: len(first)], place[len(first) :]
+
+
+def in_order(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
+    """Return a graph with its nodes in another order, (N,), in which every dependency precedes its user as well."""
+    place = np.argsort(order, kind="stable")
+    counts = np.diff(graph.dependency_offsets)
+    users = np.repeat(np.arange(len(graph)), counts)
+    sorting = np.lexsort((place[graph.dependencies], place[users]))
+    columns = {name: getattr(graph, name)[order] for name in NEUTRAL}
+    return graph.with_columns(
+        names=tuple(graph.names[node] for node in order.tolist()),
         dependency_offsets=np.concatenate(([0], np.cumsum(counts[order]))).astype(np.int64),
-        dependencies=place[whole.dependencies][sorting],
+        dependencies=place[graph.dependencies][sorting],
         **columns,
     )
-    return merged, place[: len(first)], place[len(first) :]
 
 
 def _renumbered(values: tuple[Any, ...], numbers: dict[Any, int]) -> Ints:

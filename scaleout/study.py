@@ -19,8 +19,8 @@ from scaleout.host import issue
 from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
-from scaleout.schedule import apply_schedule
-from scaleout.schedule.centauri import dimensions_up_to, in_words, plan
+from scaleout.schedule import plan_schedule
+from scaleout.schedule.decision import Decision, in_words
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology, check_ranks, load_topology
@@ -211,27 +211,27 @@ def compare_program(
     outcomes: list[Outcome] = []
     blocked = topology.library is not None and topology.library.blocks_host
     for name in dict.fromkeys(schedules):
-        scheduled = "baseline" if blocked else name
+        planned: list[tuple[Decision, ...]] = []  # of each run, as clocks settle
         run = partial(
-            _run, schedule=scheduled, machine=machine, topology=topology, network=network, algorithms=algorithms,
-            injection_bytes_per_s=injection_bytes_per_s, contention=contention,
+            _run, planned=planned, schedule="baseline" if blocked else name, machine=machine, topology=topology,
+            network=network, algorithms=algorithms, injection_bytes_per_s=injection_bytes_per_s, contention=contention,
         )  # fmt: skip
         result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
         speedup = first_s / result.makespan_s if result.makespan_s else 1.0
-        decisions = _decisions(program, scheduled, machine)
-        outcomes.append(Outcome(name, result, speedup, decisions=decisions))
+        outcomes.append(Outcome(name, result, speedup, decisions=in_words(planned[-1])))
     return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))
 
 
-def _decisions(program: Program, schedule: str, machine: Machine | None) -> tuple[str, ...]:
-    """Say what a schedule that weighs decides; nothing of others."""
-    for part in schedule.split("+") if machine is not None else ():
-        name, _, option = part.partition(":")
-        if name == "centauri":
-            return in_words(plan(program, machine, dimensions=dimensions_up_to(option))[1])
-    return ()
-
-
-def _run(program: Program, *, schedule: str, machine: Machine | None, topology: Topology, **options: Any) -> Result:
-    return simulate(apply_schedule(program, schedule, machine=machine), topology, **options)
+def _run(
+    program: Program,
+    *,
+    planned: list[tuple[Decision, ...]],
+    schedule: str,
+    machine: Machine | None,
+    topology: Topology,
+    **options: Any,
+) -> Result:
+    program, decisions = plan_schedule(program, schedule, machine=machine)
+    planned.append(decisions)
+    return simulate(program, topology, **options)

@@ -20,7 +20,8 @@ from scaleout.operations import TimeSource, kernel
 from scaleout.program import GroupFamily, Program
 from scaleout.reproductions import centauri
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.centauri import in_words, plan
+from scaleout.schedule.centauri import plan
+from scaleout.schedule.decision import in_words
 from scaleout.schedule.operation_tier import Costs, even, finish_s, granularity
 from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions
 from scaleout.schedule.partition.workload import find_chains, partition_workload

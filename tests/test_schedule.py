@@ -16,12 +16,12 @@ from scaleout.network.bound import wire_bound
 from scaleout.operations import TimeSource, kernel
 from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
-from scaleout.schedule import SCHEDULES, apply_schedule
+from scaleout.schedule import PASSES, apply_schedule
 from scaleout.schedule.fuse import fuse
 from scaleout.simulation import simulate
 from scaleout.topology import Dimension, Topology
 
-PLAIN = [name for name in SCHEDULES if name not in ("track-and-trigger", "centauri")]
+PLAIN = [name for name in PASSES if name != "track-and-trigger"]
 """Passes that take kernels' times as they are; the other has laws of its own, in test_track_schedule.py."""
 
 COMPOSITIONS = [*PLAIN, *(f"{first}+{second}" for first in PLAIN for second in PLAIN)]

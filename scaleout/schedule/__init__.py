@@ -14,42 +14,63 @@ from scaleout.errors import ConfigError
 from scaleout.machine import Machine
 from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
+from scaleout.schedule import centauri
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
-from scaleout.schedule.centauri import centauri, dimensions_up_to
+from scaleout.schedule.decision import Decision
 from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
 from scaleout.schedule.track import track
 
 Pass = Callable[[Program, Machine | None], Program]
+Plan = Callable[[Program, Machine | None], tuple[Program, tuple[Decision, ...]]]
+"""A pass that also says what it decided."""
 
 REWRITES: dict[str, Pass] = {
     "fused": fuse,
     "fused-oblivious": fuse_oblivious,
     "track-and-trigger": track,
     "async-tp": async_tp,
-    "centauri": centauri,
 }
 """Passes that change what the graphs hold."""
 
-SCHEDULES: dict[str, Pass] = {
+PASSES: dict[str, Pass] = {
     "baseline": baseline,
     "overlap": overlap,
     "concurrent": concurrent,
     "blocking-tp": blocking_tp,
     **REWRITES,
 }
-"""All passes by name."""
+"""Passes that decide nothing."""
+
+PLANS: dict[str, Plan] = {"centauri": centauri.plan}
+"""Passes that cut and order what a program has by what it costs; they need a machine."""
+
+SCHEDULES = (*PASSES, *PLANS)
+"""The names of all passes."""
+
+_OPTIONS: dict[str, Callable[[str], Plan]] = {
+    "track-and-trigger": lambda option: _deciding_nothing(partial(track, policy=policy_named(option))),
+    "centauri": lambda option: partial(centauri.plan, dimensions=centauri.dimensions_up_to(option)),
+}
+"""Passes that take an option, with it."""
 
 
 def apply_schedule(program: Program, name: str, *, machine: Machine | None = None) -> Program:
-    """Apply a schedule to a timed program.
+    """Apply a schedule to a timed program; see `plan_schedule`."""
+    return plan_schedule(program, name, machine=machine)[0]
+
+
+def plan_schedule(
+    program: Program, name: str, *, machine: Machine | None = None
+) -> tuple[Program, tuple[Decision, ...]]:
+    """Apply a schedule to a timed program, and return what its passes decided.
 
     Parameters
     ----------
     machine : Machine, optional
-        What it will run on; passes that model operators of their own need it.
+        What it will run on; passes that model operators of their own, or weigh costs, need it.
 
     Raises
     ------
@@ -57,14 +78,16 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
         If a pass is unknown, needs a machine and there is none, or is to track or cut what another pass has cut.
     """
     passes = passes_of(name)
-    if name.split("+", maxsplit=1)[0].partition(":")[0] in REWRITES:
+    if name.split("+", maxsplit=1)[0].partition(":")[0] in (*REWRITES, *PLANS):
         program = baseline(program, machine)
+    decisions: tuple[Decision, ...] = ()
     for each in passes:
-        program = each(program, machine)
-    return in_program_order(program)
+        program, found = each(program, machine)
+        decisions += found
+    return in_program_order(program), decisions
 
 
-def passes_of(name: str) -> list[Pass]:
+def passes_of(name: str) -> list[Plan]:
     """Return the passes that a schedule's name stands for.
 
     Raises
@@ -74,8 +97,8 @@ def passes_of(name: str) -> list[Pass]:
     """
     parts = name.split("+")
     passes = [_pass(part) for part in parts]
-    rewrites = [part for part in parts if part.partition(":")[0] in REWRITES]
-    if len(rewrites) > 1 and any(SCHEDULES[part.partition(":")[0]] in (track, centauri) for part in rewrites):
+    rewrites = [part for part in parts if part.partition(":")[0] in (*REWRITES, *PLANS)]
+    if len(rewrites) > 1 and any(part.partition(":")[0] in ("track-and-trigger", *PLANS) for part in rewrites):
         raise ConfigError(
             f"schedule {name!r}: {' and '.join(rewrites)} replace the same operators, and parts of a product are none "
             f"that could be tracked or cut again; give each as a schedule of its own"
@@ -83,15 +106,17 @@ def passes_of(name: str) -> list[Pass]:
     return passes
 
 
-def _pass(part: str) -> Pass:
+def _pass(part: str) -> Plan:
     """Return the pass that a part of a schedule's name stands for, with its option."""
     name, _, option = part.partition(":")
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
     if not option:
-        return SCHEDULES[name]
-    if SCHEDULES[name] is track:
-        return partial(track, policy=policy_named(option))
-    if SCHEDULES[name] is centauri:
-        return partial(centauri, dimensions=dimensions_up_to(option))
-    raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")
+        return PLANS[name] if name in PLANS else _deciding_nothing(PASSES[name])
+    if name not in _OPTIONS:
+        raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")
+    return _OPTIONS[name](option)
+
+
+def _deciding_nothing(made: Pass) -> Plan:
+    return lambda program, machine: (made(program, machine), ())

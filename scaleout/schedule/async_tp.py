@@ -62,17 +62,13 @@ def _blocking(graph: ExecutionGraph, axis: int) -> ExecutionGraph:
 
 def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
     """Find gathers and the first product that takes each, and scatters and the product that makes their data."""
-    users: list[list[int]] = [[] for _ in range(len(graph))]
-    for node in range(len(graph)):
-        for dependency in graph.dependencies_of(node).tolist():
-            users[dependency].append(node)
     taken: set[int] = set()
     pairs = []
     whole = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis) & (graph.pieces == 1)
     for node in np.flatnonzero(whole).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         produces = kind == "reduce_scatter"
-        near = graph.dependencies_of(node).tolist() if produces else users[node]
+        near = graph.dependencies_of(node).tolist() if produces else graph.users[node]
         products = tuple(user for user in near if _cuts(graph, user) and user not in taken)
         alone = len(near) == 1 or not produces
         if kind in ("all_gather", "reduce_scatter") and products and near[0] == products[0] and alone:

@@ -52,10 +52,6 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
     slices : int
         That a collective is cut into, at most.
     """
-    users: list[list[int]] = [[] for _ in range(len(graph))]
-    for node in range(len(graph)):
-        for dependency in graph.dependencies_of(node).tolist():
-            users[dependency].append(node)
     taken: set[int] = set()
     pairs = []
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
@@ -64,7 +60,7 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
         size = group_sizes[graph.group[node]]
         for kernels, produces, operations in (
             (makers, True, PRODUCERS.get(kind, ())),
-            (users[node] if len(users[node]) == 1 else [], False, CONSUMERS.get(kind, ())),
+            (graph.users[node] if len(graph.users[node]) == 1 else [], False, CONSUMERS.get(kind, ())),
         ):
             fits = kernels and all(graph.operation(kernel) in operations for kernel in kernels)
             if not fits or taken.intersection(kernels):

@@ -40,6 +40,10 @@ class Rewrite:
         self.changes.append(changes)
         return len(self.origin) - 1
 
+    def keep(self, node: int) -> None:
+        """Write a node as it is."""
+        self.done[node] = self.add(node, self.needs(node))
+
     def needs(self, node: int) -> list[int]:
         """Return what an old node waits for, as new nodes."""
         return [self.done[old] for old in self.graph.dependencies_of(node).tolist()]

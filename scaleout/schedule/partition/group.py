@@ -121,14 +121,21 @@ def partition_groups(
 def _partition(
     graph: ExecutionGraph, levels: dict[int, tuple[Levels, int]], chosen: Chooser, first_stream: int
 ) -> ExecutionGraph:
+    kinds = [COLLECTIVES.index(kind) for kind in _KINDS]
+    divide = {
+        node
+        for node in np.flatnonzero(np.isin(graph.collective, kinds) & (graph.pieces == WHOLE)).tolist()
+        if graph.group[node] in levels
+        and chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
+    }
+    if not divide:
+        return graph
     new = Rewrite(graph)
     for node in range(len(graph)):
-        kind = COLLECTIVES[graph.collective[node]] if graph.kind[node] == NodeKind.COLLECTIVE else ""
-        family, size_bytes = int(graph.group[node]), int(graph.bytes[node])
-        divides = kind in _KINDS and family in levels and graph.pieces[node] == WHOLE
-        if not (divides and chosen(family, kind, size_bytes)):
-            new.done[node] = new.add(node, new.needs(node))
+        if node not in divide:
+            new.keep(node)
             continue
+        kind, family, size_bytes = COLLECTIVES[graph.collective[node]], int(graph.group[node]), int(graph.bytes[node])
         found, first = levels[family]
         order = range(len(found.sizes))
         after = new.needs(node)

@@ -9,8 +9,10 @@ Knows no costs; who substitutes says which collectives. Source: Chen et al., Cen
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from scaleout.errors import ConfigError
-from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.graph import COLLECTIVES, ExecutionGraph
 from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.schedule.rewrite import Rewrite
@@ -72,12 +74,18 @@ def substitute(
 
 
 def _substitute(graph: ExecutionGraph, parts: Sequence[str], chosen: Chooser) -> ExecutionGraph:
+    all_reduces = (graph.collective == COLLECTIVES.index("all_reduce")) & (graph.pieces == WHOLE)
+    found = {
+        node
+        for node in np.flatnonzero(all_reduces).tolist()
+        if chosen(int(graph.group[node]), "all_reduce", int(graph.bytes[node]))
+    }
+    if not found:
+        return graph
     new = Rewrite(graph)
     for node in range(len(graph)):
-        kind = COLLECTIVES[graph.collective[node]] if graph.kind[node] == NodeKind.COLLECTIVE else ""
-        whole = kind == "all_reduce" and graph.pieces[node] == WHOLE
-        if not (whole and chosen(int(graph.group[node]), kind, int(graph.bytes[node]))):
-            new.done[node] = new.add(node, new.needs(node))
+        if node not in found:
+            new.keep(node)
             continue
         after = new.needs(node)
         for part in parts:

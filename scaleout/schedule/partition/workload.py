@@ -13,6 +13,7 @@ Source: Chen et al., Centauri, Sec. 3.1.3 and Fig. 12.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from math import ceil, floor, prod
 
@@ -69,16 +70,12 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the products next to them; a product belongs to the first."""
     found, taken = [], set[int]()
-    users: list[list[int]] = [[] for _ in range(len(graph))]
-    for node in range(len(graph)):
-        for old in graph.dependencies_of(node).tolist():
-            users[old].append(node)
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         chain = None
         if kind == "all_gather":
             parameters = graph.names[node].startswith(_PARAMETERS)
-            chain = _takers(graph, node) if parameters else _taker(graph, node, users[node])
+            chain = _takers(graph, node) if parameters else _taker(graph, node, graph.users[node])
         elif kind in ("reduce_scatter", "all_reduce"):
             chain = _maker(graph, node)
         if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
@@ -115,14 +112,18 @@ def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
     total, used = int(graph.bytes[node]), 0
     reached, first = {node}, []
     products: list[tuple[int, int]] = []
-    for user in range(node + 1, len(graph)):
-        needs = graph.dependencies_of(user).tolist()
-        if graph.kind[user] != NodeKind.COMPUTE or not reached.intersection(needs):
+    waiting = list(graph.users[node])  # a heap
+    while waiting:
+        user = heappop(waiting)
+        if user in reached or graph.kind[user] != NodeKind.COMPUTE:
             continue
+        needs = graph.dependencies_of(user).tolist()
         other = any(graph.kind[old] == NodeKind.COLLECTIVE and old != node and _gathers(graph, old) for old in needs)
         if other or used >= _COVERED * total:
             break
         reached.add(user)
+        for later in graph.users[user]:
+            heappush(waiting, later)
         weights = 0 if graph.names[user].endswith("weight_gradient") else _bytes(graph, user, "N", "K")
         if used + weights > total:
             break
@@ -195,6 +196,8 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> 
 
 
 def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | None) -> ExecutionGraph:
+    if not cuts:
+        return graph
     makers = {piece.node: (piece, cut) for cut in cuts.values() if cut[0].produces for piece in cut[0].pieces}
     takers = {piece.node: (piece, cut) for cut in cuts.values() if not cut[0].produces for piece in cut[0].pieces}
     firsts = {node: chain.collective for chain, _ in cuts.values() for node in chain.first}
@@ -215,7 +218,7 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
             others = [new.done[old] for old in graph.dependencies_of(node).tolist() if old != gather]
             new.done[node] = new.add(node, [*others, new.sliced[gather][0]])
         else:
-            new.done[node] = new.add(node, new.needs(node))
+            new.keep(node)
     return new.build()
 
 

@@ -1,0 +1,158 @@
+"""Which chunks collectives and the products next to them are cut into, by when both are done.
+
+For each chain the ways to cut are followed through a pipeline of two (`operation_tier.finish_s`), with what the parts
+take and what chunks and products beside each other lose; the first of the shortest is taken. All members of a group
+decide from the same numbers.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
+
+from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.program import Program
+from scaleout.schedule.decision import Decision, collectives
+from scaleout.schedule.operation_tier import Costs, candidates, finish_s
+from scaleout.schedule.order import in_program_order
+from scaleout.schedule.overlap import overlap
+from scaleout.schedule.partition.group import Levels
+from scaleout.schedule.partition.workload import Chain, edges_of, part_times, partition_workload
+from scaleout.schedule.prices import Price, Prices
+
+Ways = Callable[[Costs], Sequence[tuple[float, ...]]]
+"""From what a collective and its products cost to the ways to cut that are weighed, the whole first."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The chunks that were chosen, and when collective and products are done whole and so."""
+
+    parts: tuple[float, ...]
+    whole_s: float
+    cut_s: float
+
+
+@dataclass
+class Weights:
+    """Chains that were weighed before: layers are alike.
+
+    Attributes
+    ----------
+    price : callable
+        What a collective or a chunk of it takes.
+    ways : callable
+    """
+
+    prices: Prices
+    price: Price
+    ways: Ways = candidates
+    found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
+
+    def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
+        """Weigh a chain, or remember what one like it came to."""
+        node = chain.collective
+        pieces = tuple(
+            (graph.kernels[graph.kernel[piece.node]], float(graph.duration_s[piece.node]), replace(piece, node=0))
+            for piece in chain.pieces
+        )
+        beside = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits
+        of_collective = (int(graph.group[node]), int(graph.collective[node]), int(graph.bytes[node]))
+        key = (*of_collective, chain.produces, pieces, beside)
+        if key not in self.found:
+            self.found[key] = self._weigh(graph, chain, independent_s)
+        return self.found[key]
+
+    def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
+        """Take the way to cut after which collective and products are done first."""
+        node, prices = chain.collective, self.prices
+        family, kind = int(graph.group[node]), COLLECTIVES[graph.collective[node]]
+        size_bytes = int(graph.bytes[node])
+        levels = prices.levels(family)
+        levels_s = prices.levels_s(family, kind, size_bytes) if prices.by_levels(family, kind, size_bytes) else ()
+        sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
+        costs = Costs(
+            sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
+            self.price(family, kind, size_bytes),
+            independent_s,
+            inter_s=levels_s[-1] if levels_s else 0.0,
+            inter_size=sizes[1],
+            intra_size=sizes[0],
+        )
+        beside = prices.beside(graph, chain.pieces[-1].node)
+
+        def done_s(parts: tuple[float, ...]) -> float:
+            computation_s = costs.computation_s
+            if len(parts) > 1 and len(chain.pieces) == 1:
+                computation_s = sum(part_times(graph, chain.pieces[0], edges_of(parts), prices.machine))
+            kernels, collective = beside if len(parts) > 1 else (1.0, 1.0)
+            return finish_s(
+                parts,
+                replace(costs, computation_s=computation_s * kernels),
+                chunk_s=lambda part: self.price(family, kind, part * size_bytes) * collective,
+                produces=chain.produces,
+            )
+
+        ways = {parts: done_s(parts) for parts in self.ways(costs)}
+        best = min(ways, key=ways.__getitem__)
+        return Weighed(best, ways[(1.0,)], ways[best])
+
+
+def cut(program: Program, weights: Weights) -> tuple[Program, tuple[Decision, ...]]:
+    """Return the program with every chain cut as it is done first, and what was cut."""
+    cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
+    ordered = in_program_order(overlap(program)).graphs  # what waits for its turn on a stream has less beside it
+    ordered_of = {id(graph): other for graph, other in zip(program.graphs, ordered, strict=True)}
+    independent: dict[int, _Independent] = {}
+
+    def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
+        if id(graph) not in independent:
+            independent[id(graph)] = _Independent(ordered_of[id(graph)])
+        weighed = weights.weigh(graph, chain, independent[id(graph)].beside(chain))
+        cuts[id(graph)][chain.collective] = weighed
+        return weighed.parts
+
+    return partition_workload(program, weights.prices.machine, granularity=granularity), _decisions(program, cuts)
+
+
+def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:
+    """Say what was cut; alike are collectives of one size and family that are cut alike."""
+    alike: dict[tuple[str, str, int, int], list[Weighed]] = {}
+    for graph in program.graphs:
+        for node, weighed in cuts[id(graph)].items():
+            kind, family = COLLECTIVES[graph.collective[node]], program.groups[graph.group[node]].name
+            if len(weighed.parts) > 1:
+                alike.setdefault((kind, family, int(graph.bytes[node]), len(weighed.parts)), []).append(weighed)
+    return tuple(
+        Decision(
+            collectives(len(found), kind, size_bytes, family),
+            f"cut into {chunks} chunks with the products next to it",
+            sum(each.whole_s for each in found) / len(found),
+            sum(each.cut_s for each in found) / len(found),
+        )
+        for (kind, family, size_bytes, chunks), found in sorted(alike.items())
+    )
+
+
+class _Independent:
+    """How much of a graph's computation can run beside a collective without any of its data, in program order."""
+
+    def __init__(self, graph: ExecutionGraph) -> None:
+        computes = graph.kind == NodeKind.COMPUTE
+        durations_s = np.where(computes, np.nan_to_num(graph.duration_s), 0.0)
+        self.until_s = [0.0, *accumulate(durations_s.tolist())]
+        self.makes = [-1] * len(graph)  # the last kernel that a collective waits for
+        self.takes = [len(graph)] * len(graph)  # the first kernel that waits for it
+        computes = computes.tolist()
+        users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)).tolist()
+        pairs = list(zip(users, graph.dependencies.tolist(), strict=True))
+        for node, old in pairs:
+            self.makes[node] = max(self.makes[node], old if computes[old] else self.makes[old])
+        for node, old in pairs[::-1]:
+            self.takes[old] = min(self.takes[old], node if computes[node] else self.takes[node])
+
+    def beside(self, chain: Chain) -> float:
+        """Seconds of kernels between the one that the collective waits for and the first that waits for it."""
+        begin, end = self.makes[chain.collective] + 1, self.takes[chain.collective]
+        return max(0.0, self.until_s[end] - self.until_s[begin]) if begin < end else 0.0

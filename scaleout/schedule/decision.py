@@ -1,0 +1,45 @@
+"""What a schedule that weighs has decided, in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for things that are alike.
+
+    Attributes
+    ----------
+    what : str
+        How many of what.
+    before_s, after_s : float
+        Estimates, without the choice and with it.
+    reason : str
+        Why it is not otherwise, if there is something to say.
+    """
+
+    what: str
+    choice: str
+    before_s: float
+    after_s: float
+    reason: str = ""
+
+
+def in_words(decisions: Sequence[Decision]) -> tuple[str, ...]:
+    """Say each decision in a sentence."""
+    return tuple(_sentence(each) for each in decisions)
+
+
+def collectives(count: int, kind: str, size_bytes: int, family: str) -> str:
+    """Name collectives that are alike.
+
+    >>> collectives(2, "all_gather", 1_070_000_000, "data")
+    '2 x all_gather of 1070 MB over data'
+    """
+    return f"{count} x {kind} of {size_bytes / 1e6:.4g} MB over {family}"
+
+
+def _sentence(each: Decision) -> str:
+    instead = f" instead of {each.before_s * 1e3:.4g}" if each.after_s < each.before_s else ""
+    reason = f" ({each.reason})" if each.reason else ""
+    return f"{each.what}: {each.choice}, {each.after_s * 1e3:.4g} ms{instead}{reason}"
