@@ -19,6 +19,7 @@ class _Part:
     graph: ExecutionGraph
     offset: int
     after: tuple[int, ...]
+    waits: tuple[tuple[int, int], ...]
     columns: dict[str, Any]
 
 
@@ -32,7 +33,14 @@ class Splice:
     def __len__(self) -> int:
         return self._size
 
-    def add(self, graph: ExecutionGraph, *, after: Iterable[int] = (), **columns: Any) -> int:
+    def add(
+        self,
+        graph: ExecutionGraph,
+        *,
+        after: Iterable[int] = (),
+        waits: Iterable[tuple[int, int]] = (),
+        **columns: Any,
+    ) -> int:
         """Add a copy of a graph.
 
         Parameters
@@ -40,6 +48,8 @@ class Splice:
         graph : ExecutionGraph
         after : iterable of int
             Nodes of the whole that those of the part wait for which wait for none of the part.
+        waits : iterable of (int, int)
+            Nodes of the part, and nodes of the whole that each of them waits for besides.
         **columns
             Values to put in place of the part's columns of integers: one for all nodes, or one for each.
 
@@ -49,7 +59,7 @@ class Splice:
             Where the part's nodes begin.
         """
         offset = self._size
-        self._parts.append(_Part(graph, offset, tuple(sorted(set(after))), columns))
+        self._parts.append(_Part(graph, offset, tuple(sorted(set(after))), tuple(sorted(set(waits))), columns))
         self._size += len(graph)
         return offset
 
@@ -134,4 +144,8 @@ def _dependencies(part: _Part) -> tuple[Ints, Ints]:
         at = np.repeat(graph.dependency_offsets[entries], len(part.after))
         flat = np.insert(flat, at, np.tile(np.array(part.after, np.int64), len(entries)))
         counts = np.where(counts == 0, len(part.after), counts)
+    if part.waits:
+        users, needs = np.array(part.waits, np.int64).T
+        flat = np.insert(flat, np.cumsum(counts)[users] - counts[users], needs)  # earlier than all of the part
+        np.add.at(counts, users, 1)
     return counts, flat

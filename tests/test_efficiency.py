@@ -107,13 +107,15 @@ def test_exposed_communication_is_told_by_axis():
 # ---- Timelines
 
 
-@pytest.mark.parametrize("schedule", sorted(PIPELINES))
+@pytest.mark.parametrize(
+    ("schedule", "group"), [*((name, None) for name in sorted(PIPELINES)), *(("interleaved_1f1b", n) for n in (4, 8))]
+)
 @pytest.mark.parametrize("recompute", ["none", "full"])
-def test_actions_run_in_the_order_of_the_schedule_and_memory_reaches_its_peak(schedule, recompute):
-    job = workload(pipeline_schedule=schedule, recompute=recompute, **PIPELINE)
+def test_actions_run_in_the_order_of_the_schedule_and_memory_reaches_its_peak(schedule, group, recompute):
+    job = workload(pipeline_schedule=schedule, microbatch_group=group, recompute=recompute, **PIPELINE)
     result = step(job).result
     done = actions(result, job)
-    given = orders(schedule, stages=4, microbatches=8, chunks=job.chunks)
+    given = orders(schedule, stages=4, microbatches=8, chunks=job.chunks, group=group)
     assert [each.place for each in done] == [0, 1, 2, 3]
     for each, order in zip(done, given, strict=True):
         steps = sorted((s.action, s.chunk, s.microbatch) for slot in order for s in slot)

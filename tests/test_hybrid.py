@@ -4,6 +4,7 @@ Symbols: p stages, m micro-batches, v chunks of a rank; d ranks that share param
 """
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -78,9 +79,13 @@ def plans(draw):
         "tied_embedding": draw(st.booleans()),
         "clip_gradients": draw(st.booleans()),
         "overlap_sends": draw(st.booleans()),
+        "overlap_gradient_reduce": draw(st.booleans()),
+        "overlap_parameter_gather": draw(st.booleans()),
         "messages": draw(st.sampled_from(["at_need", "as_made"])),
         "rank_order": tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),
     }
+    if name == "interleaved_1f1b":
+        keys["microbatch_group"] = draw(st.sampled_from([None, 4, 8]))
     # Ranks of a tensor group all route all their tokens: a mixture's router is not cut.
     model = draw(st.sampled_from([MODEL, MOE] if keys["tensor_parallel"] == 1 else [MODEL]))
     if model is MOE and keys["data_parallel"] == 2:
@@ -216,6 +221,78 @@ def test_gradients_of_every_micro_batch_are_reduced_only_if_they_are_sharded():
     once, always = (payload(workload(zero=zero, microbatch=2, **REPLICAS)) for zero in (1, 2))
     assert always["reduce_scatter", "data"] == 4 * once["reduce_scatter", "data"]
     assert always["all_gather", "data"] == once["all_gather", "data"]
+
+
+def collectives_of(job, name):
+    """Collectives of a name in each role: kind, group, bytes and stage, added up over what is alike but for bytes."""
+    found = []
+    for graph in generate(job).graphs:
+        sizes = Counter()
+        for node in np.flatnonzero([each.startswith(name) for each in graph.names]).tolist():
+            sizes[COLLECTIVES[graph.collective[node]], int(graph.group[node])] += int(graph.bytes[node])
+        found.append(sizes)
+    return found
+
+
+SPLIT = {"pipeline_parallel": 2, "microbatch": 1, "pipeline_schedule": "interleaved_1f1b", **REPLICAS}
+
+
+@pytest.mark.parametrize("model", [MODEL, MOE | {"expert_parallel": 2}])
+@pytest.mark.parametrize("keys", [SPLIT, REPLICAS | {"microbatch": 2}])
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_what_runs_beside_forward_and_backward_sends_as_many_bytes(model, keys, zero):
+    plain = workload(model, **keys, zero=zero)
+    overlapped = workload(model, **keys, zero=zero, overlap_gradient_reduce=True, overlap_parameter_gather=True)
+    for name in ("parameters_all_gather", "gradients_"):
+        assert collectives_of(plain, name) == collectives_of(overlapped, name)
+    assert (sum(collectives_of(plain, "parameters_all_gather"), Counter()).total() > 0) == (zero > 0)
+
+
+def test_each_layer_waits_for_its_own_parameters():
+    job = workload(**SPLIT, zero=1, overlap_parameter_gather=True)
+    first, last = generate(job).graphs
+    for graph, layers in ((first, (0, 1, 4, 5)), (last, (2, 3, 6, 7))):
+        gathers = [node for node, name in enumerate(graph.names) if name == "parameters_all_gather"]
+        assert gathers == list(range(5))  # with the embedding, or the head, and behind nothing
+        assert all(graph.dependencies_of(node).size == 0 for node in gathers)
+        waits = {
+            gather: node
+            for node in range(len(graph))
+            for gather in graph.dependencies_of(node).tolist()
+            if gather in gathers
+        }
+        assert [int(graph.microbatch[node]) for node in waits.values()] == [0] * 5
+        assert len(waits) == 5
+        behind = [re.search(r"layer_(\d+)", " ".join(graph.names[node:])) for node in waits.values()]
+        assert list(dict.fromkeys(int(found[1]) for found in behind)) == list(layers)
+
+
+def test_gradients_of_a_chunk_are_reduced_behind_its_last_micro_batch():
+    """Of the last chunk before the backward of the first one begins, and not at the end."""
+    job = workload(**SPLIT, overlap_gradient_reduce=True)
+    for graph in generate(job).graphs:
+        reductions = [node for node, name in enumerate(graph.names) if name == "gradients_all_reduce"]
+        assert set(graph.microbatch[reductions].tolist()) == {7}
+        later = [node for node in range(len(graph)) if graph.stage[node] < 2 and graph.microbatch[node] == 7]
+        backward = [node for node in later if graph.phases[graph.phase[node]].endswith("_backward")]
+        assert min(reductions) < min(backward)
+
+
+def test_gathers_hide_behind_the_micro_batches_that_are_launched_together():
+    """Eq. 2 of Centauri (ASPLOS 2024): what is hidden grows as L C_fw until all of C_AG is, with slow wires never."""
+    keys = SPLIT | {
+        "zero": 1, "layers": 4, "sequence": 2048, "hidden": 1024, "ffn": 4096, "gradient_bucket": 1, "vocabulary": 0,
+        "rank_order": ("tensor", "context", "pipeline", "data"),
+    }  # fmt: skip
+    topology = Topology("two", (Dimension("switch", 2, 400e9, 1e-6), Dimension("switch", 4, 2e9, 1e-6)))
+
+    def step_s(group, *, overlapped):
+        both = {"overlap_gradient_reduce": overlapped, "overlap_parameter_gather": overlapped}
+        return run(workload(**keys, microbatch_group=group, **both), schedule="overlap", topology=topology).makespan_s
+
+    hidden_s = [step_s(group, overlapped=False) - step_s(group, overlapped=True) for group in (2, 4, 8)]
+    assert np.diff(np.array(hidden_s) / [2, 4, 8]) == pytest.approx(0, abs=0.1 * hidden_s[0] / 2)
+    assert step_s(8, overlapped=True) < step_s(4, overlapped=True) < step_s(2, overlapped=True)
 
 
 def test_hybrid_sharding_reduces_shards_over_their_copies():

@@ -81,7 +81,8 @@ JOBS = st.fixed_dictionaries(
         "tensor_parallel": st.sampled_from([1, 2, 4]),
         "context_parallel": st.sampled_from([1, 2]),
         "pipeline_parallel": st.sampled_from([1, 2, 4]),
-        "pipeline_schedule": st.sampled_from(sorted(PIPELINES)),
+        "pipeline_schedule": st.sampled_from([*sorted(PIPELINES), "interleaved_1f1b", "interleaved_1f1b"]),
+        "microbatch_group": st.sampled_from([None, None, 4, 6, 8, 16]),
         "microbatch": st.sampled_from([1, 2]),
         "sequence_parallel": st.booleans(),
         "keep_gathered": st.booleans(),
@@ -137,8 +138,9 @@ def test_the_peak_is_that_of_all_slots(keys, model):
     if job is None:
         return
     found = blocks(
-        job.pipeline_schedule, stages=job.pipeline_parallel, microbatches=job.num_microbatches, chunks=job.chunks
-    )
+        job.pipeline_schedule, stages=job.pipeline_parallel, microbatches=job.num_microbatches, chunks=job.chunks,
+        group=job.microbatch_group,
+    )  # fmt: skip
     for place, (stages, order, highest) in enumerate(zip(Ledger.of(job).stages, found.orders, peaks(job), strict=True)):
         most = 0.0
         kept, waiting = set(), set()
@@ -243,6 +245,20 @@ def test_weights_put_off_hold_all_that_was_computed_again():
         for name in ("1f1b", "zb_h1")
     )
     assert parted >= 2 * whole > 0
+
+
+def test_larger_groups_of_micro_batches_hold_more():
+    """(v - 1) L + 2 p - 1 chunks on the first place, of 2 layers each; whatever was put into the forward, no more."""
+    keys = MODEL | {
+        "pipeline_parallel": 2, "microbatch": 1, "batch_per_replica": 8, "pipeline_schedule": "interleaved_1f1b",
+    }  # fmt: skip
+    one = peak(workload(MODEL | {"layers": 2, "batch_per_replica": 1})).bytes_of["activations"]
+    norm = 2 * 48 * 64  # of the last one, in front of no head
+    for group, chunks in ((None, 5), (2, 5), (4, 7), (6, 9), (8, 11)):
+        found = peaks(workload(keys | {"microbatch_group": group}))[0]
+        assert found.bytes_of["activations"] == chunks * (one - norm)
+        overlapped = {"overlap_gradient_reduce": True, "overlap_parameter_gather": True, "zero": 1, "data_parallel": 2}
+        assert peaks(workload(keys | overlapped | {"microbatch_group": group}))[0].in_flight == found.in_flight
 
 
 def test_moments_that_can_be_the_peak_are_few():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError, SimulationError
-from scaleout.pipelines import PIPELINES, Action, Step, chunks_of, orders
+from scaleout.pipelines import PIPELINES, Action, Step, chunks_of, named, orders
 from scaleout.pipelines.blocks import blocks, connect
 from scaleout.pipelines.clock import run
 
@@ -27,14 +27,24 @@ SIZES = {
 }
 """Small p, m and v with which each schedule can be."""
 
+GROUPED = [
+    (p, m, v, group)
+    for p, m, v, group in itertools.product(range(1, 7), range(1, 19), range(2, 4), range(1, 19))
+    if named("interleaved_1f1b", group).check(p, m, v) is None
+]
+"""Small p, m, v and L with which interleaved microbatches can go in groups of L."""
+
 quarters = st.integers(1, 12).map(lambda number: number / 4)
 
 
 @st.composite
 def schedules(draw, pipeline):
-    """The blocks of a schedule of any sizes."""
-    p, m, v = draw(st.sampled_from(SIZES[pipeline.name]))
-    return blocks(pipeline.name, stages=p, microbatches=m, chunks=v), m
+    """The blocks of a schedule of any sizes, and groups of any size where it has groups."""
+    if pipeline.in_groups is not None and draw(st.booleans()):
+        p, m, v, group = draw(st.sampled_from(GROUPED))
+    else:
+        (p, m, v), group = draw(st.sampled_from(SIZES[pipeline.name])), None
+    return blocks(pipeline.name, stages=p, microbatches=m, chunks=v, group=group), m
 
 
 def table(draw, *shape):
@@ -206,16 +216,17 @@ def test_in_flight_counts_forwards_less_backwards(pipeline, data):
         assert not alive
 
 
-def bubble_s(name, p, m, v=1, *, forward, backward, weight=0.0, together=None):
+def bubble_s(name, p, m, v=1, *, forward, backward, weight=0.0, together=None, group=None):
     """Bubble of each rank with stages that are alike; B is the whole backward, W the weights' part of it."""
     action_s = np.array([forward, backward, backward - weight, weight])[:, None, None]
-    found = blocks(name, stages=p, microbatches=m, chunks=v)
+    found = blocks(name, stages=p, microbatches=m, chunks=v, group=group)
     return run(found, action_s, together_s=together and (lambda *_: together)).bubble_s
 
 
-def peaks(name, p, m, v=1):
+def peaks(name, p, m, v=1, group=None):
     """Most chunks of microbatches in flight on each rank."""
-    return [counts.sum(axis=1).max() for counts in blocks(name, stages=p, microbatches=m, chunks=v).in_flight()]
+    found = blocks(name, stages=p, microbatches=m, chunks=v, group=group)
+    return [counts.sum(axis=1).max() for counts in found.in_flight()]
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
@@ -237,6 +248,33 @@ def test_bubble_and_memory_of_interleaved_1f1b(p, groups, v, forward, backward):
     makespan = bubble[0] + m * v * (forward + backward)
     assert bubble[0] / makespan == pytest.approx((p - 1) / (v * m + p - 1))
     assert peaks("interleaved_1f1b", p, m, v)[0] == min(v * p + p - 1, m * v)
+
+
+@given(st.sampled_from(GROUPED), quarters, quarters)
+def test_groups_cost_memory_and_no_bubble(sizes, forward, backward):
+    """(p - 1) (F + B) / v whatever L, as arXiv:2211.05953 has it for L = m; (v - 1) L + 2 p - 1 in flight on rank 0."""
+    p, m, v, group = sizes
+    bubble = bubble_s("interleaved_1f1b", p, m, v, forward=forward, backward=backward, group=group)
+    assert bubble.tolist() == [(p - 1) * (forward + backward)] * p
+    assert peaks("interleaved_1f1b", p, m, v, group)[0] == min((v - 1) * group + 2 * p - 1, m * v)
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 8, 2), (4, 8, 3), (1, 3, 2)])
+def test_groups_of_as_many_as_there_are_stages_are_those_of_megatron(p, m, v):
+    sizes = {"stages": p, "microbatches": m, "chunks": v}
+    assert orders("interleaved_1f1b", group=p, **sizes) == orders("interleaved_1f1b", **sizes)
+
+
+def test_breadth_first_by_hand():
+    """Two stages, two chunks, one group of all four: a chunk takes all of them before the next has its turn."""
+    drawn = [
+        " ".join("FB"[step.action] + str(step.chunk) + str(step.microbatch) for (step,) in order)
+        for order in orders("interleaved_1f1b", stages=2, microbatches=4, chunks=2, group=4)
+    ]
+    assert drawn == [
+        "F00 F01 F02 F03 F10 F11 F12 B10 F13 B11 B12 B13 B00 B01 B02 B03",
+        "F00 F01 F02 F03 F10 B10 F11 B11 F12 B12 F13 B13 B00 B01 B02 B03",
+    ]
 
 
 def dualpipe_bubble(pp, _f, b, w, fb):
@@ -340,6 +378,14 @@ def test_1f1b_by_hand():
         ("dualpipe_v", {"microbatches": 7}, "7 microbatches are too few for 4 ranks; give 8 or more"),
         ("zb_v", {"chunks": 3}, "'zb_v' holds 2 model chunks a rank, not 3; choose interleaved_1f1b"),
         ("interleaved_1f1b", {"chunks": 2, "microbatches": 10}, "10 microbatches do not divide into groups of 4"),
+        (
+            "interleaved_1f1b",
+            {"chunks": 2, "group": 3},
+            "groups of 3 microbatches are not between 4 stages and 8 micro",
+        ),
+        ("interleaved_1f1b", {"chunks": 2, "group": 9}, "choose of 4 to 8"),
+        ("interleaved_1f1b", {"chunks": 2, "group": 6}, "leave 2 for the last, fewer than 4 .*; choose groups of 4, 8"),
+        ("1f1b", {"group": 4}, "'1f1b' has no groups of microbatches; leave 4 out, or choose interleaved_1f1b"),
     ],
 )
 def test_sizes_that_cannot_be(name, sizes, message):

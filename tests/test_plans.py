@@ -35,6 +35,7 @@ def plans(draw, schedules=ONE_AFTER_ANOTHER, exchanges=("all_gather",)):
     context = draw(st.sampled_from([n for n in (1, 2) if n * tensor * pipeline <= 16]))
     data = 16 // (tensor * pipeline * context)
     microbatches = draw(st.sampled_from([8, 12])) if pipeline > 1 else draw(st.integers(1, 3))
+    microbatch = draw(st.sampled_from([1, 2])) if microbatches > 1 else 1
     schedule = draw(st.sampled_from(schedules)) if pipeline > 1 else "1f1b"
     experts = draw(st.booleans())
     model = {
@@ -42,14 +43,17 @@ def plans(draw, schedules=ONE_AFTER_ANOTHER, exchanges=("all_gather",)):
         "expert_parallel": draw(st.sampled_from([n for n in (1, 2, 4) if data % n == 0])),
     } if experts else {"kind": "transformer"}  # fmt: skip
     zero = draw(st.integers(0, 3))
-    shards = None
+    shards, group = None, None
+    if schedule == "interleaved_1f1b":
+        group = draw(st.sampled_from([None, *range(pipeline, microbatches * 2 // microbatch + 1, pipeline)]))
     if zero and not (experts and model["expert_parallel"] > 1):
         shards = draw(st.sampled_from([None, *(n for n in (2, 4) if (data * context) % n == 0)]))
     return load_workload("llama-3-8b", model | {
         "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 4, "ffn": 2048, "sequence": 512,
         "vocabulary": draw(st.sampled_from([0, 32000])), "tied_embedding": draw(st.booleans()),
         "tensor_parallel": tensor, "pipeline_parallel": pipeline, "context_parallel": context, "data_parallel": data,
-        "microbatch": draw(st.sampled_from([1, 2])) if microbatches > 1 else 1,
+        "microbatch": microbatch, "microbatch_group": group,
+        "overlap_gradient_reduce": draw(st.booleans()), "overlap_parameter_gather": draw(st.booleans()),
         "pipeline_schedule": schedule, "context_exchange": draw(st.sampled_from(exchanges)),
         "rank_order": tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),
         "recompute": draw(st.sampled_from(["none", "full"])), "zero": zero, "shard_ranks": shards,

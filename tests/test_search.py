@@ -93,7 +93,9 @@ def test_processes_find_what_one_finds():
 def test_a_plan_fits_if_a_workload_can_be_made_of_it(data):
     """Whole numbers say what the workload's own checks say."""
     ranks, batch = data.draw(st.sampled_from([6, 8, 12])), data.draw(st.sampled_from([8, 12, 24]))
-    base = model(data.draw(st.sampled_from([{}, EXPERTS, {"stage_layers": (1, 3), "pipeline_parallel": 2}])))
+    grouped = {"pipeline_schedule": "interleaved_1f1b", "batch_per_replica": 4, "microbatch": 1, "microbatch_group": 3}
+    kinds = [{}, EXPERTS, {"stage_layers": (1, 3), "pipeline_parallel": 2}, grouped]
+    base = model(data.draw(st.sampled_from(kinds)))
     any_of = st.sampled_from(divisors(ranks))
     pipeline = data.draw(any_of)
     plan = Plan(

@@ -4,12 +4,12 @@ A stage is written once. Its forward graph, and its backward graph in one part o
 `step`, once for each micro-batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scaleout.generators.axes import Axes
 from scaleout.generators.style import style_of
-from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Tape
+from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Sharing, Tape
 from scaleout.generators.transformer import Rank, forward
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.pipelines import Action
@@ -134,6 +134,20 @@ class Stage:
         """Name of a bucket to the parameters that it holds."""
         return self.tape.parameters
 
+    def gathers(self) -> Iterator[tuple[int, Sharing, int]]:
+        """Yield what gathers the parameters that other ranks have stepped, unit by unit in the order of forward.
+
+        Yields
+        ------
+        (int, Sharing, int)
+            The node of forward that waits for it, who gathers, and bytes.
+        """
+        for unit in self.rank.units if self.workload.zero in (1, 2) else ():
+            for bucket in self.buckets:
+                size_bytes = unit.parameters.get(bucket.name, 0) * self.workload.item_bytes
+                if size_bytes and bucket.sharing.sharded and bucket.sharing.degree > 1:
+                    yield unit.entry, bucket.sharing, size_bytes
+
     @property
     def output_bytes(self) -> int:
         """Bytes that a rank sends to the next stage for a micro-batch."""
@@ -157,9 +171,11 @@ class Stage:
         gradients, page = self.tape.gradients, self.tape.page
         assert gradients is not None
         gradients.reduces, gradients.final = turn.reduces, []
-        gradients.put_off = [] if self.workload.pipeline_parallel > 1 and self.workload.zero < 2 else None
-        accumulates = turn.accumulates and not self.workload.fused_accumulation
-        gradients.accumulates = (self.workload.gradient_dtype or self.workload.dtype) if accumulates else ""
+        workload = self.workload
+        later = workload.pipeline_parallel > 1 and workload.zero < 2 and not workload.overlap_gradient_reduce
+        gradients.put_off = [] if later else None
+        accumulates = turn.accumulates and not workload.fused_accumulation
+        gradients.accumulates = (workload.gradient_dtype or workload.dtype) if accumulates else ""
         page.graph, page.weights = GraphBuilder(), [] if split else None
         output = self.tape.backward(NONE)
         if not split:

@@ -2,21 +2,22 @@
 
 Every rank runs its slots one after another. What a stage on another rank waits for is sent on; both ends say how many
 places further along the pipeline the other stands, so ranks of one stage run one graph. After the last micro-batch
-gradients are reduced, and the optimizer steps once all of them are final.
+gradients are reduced, and the optimizer steps once all of them are final. Steps follow each other: what one leaves to
+the forward of the next, to gather stepped parameters, stands at the beginning.
 
 Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from scaleout import pipelines
 from scaleout.generators.axes import Axes
 from scaleout.generators.stage import Part, Stage, Turn
-from scaleout.generators.tape import Bucket, Reduction
+from scaleout.generators.tape import URGENT, Bucket, Reduction
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.pipelines import PIPELINES, Action, Slot, Step
@@ -41,6 +42,7 @@ def generate(workload: Transformer) -> Program:
         stages=workload.pipeline_parallel,
         microbatches=workload.num_microbatches,
         chunks=workload.chunks,
+        group=workload.microbatch_group,
     )
     if workload.mode != "training":
         orders = tuple(forward_only(order) for order in orders)
@@ -65,6 +67,11 @@ _Of = tuple[bool, int, int]
 """Whether forward, chunk and micro-batch."""
 
 
+class _Where(NamedTuple):
+    microbatch: int
+    stage: int
+
+
 @dataclass
 class _Rank:
     """The graph of one place in the pipeline as it is written."""
@@ -75,15 +82,19 @@ class _Rank:
     place: int
     splice: Splice = field(default_factory=Splice)
     final: list[int] = field(default_factory=list)
-    reductions: list[tuple[Reduction, tuple[int, ...], dict[str, int]]] = field(default_factory=list)
+    reductions: list[tuple[Reduction, tuple[int, ...], _Where]] = field(default_factory=list)
     made: dict[_Of, tuple[int, ...]] = field(default_factory=dict)
     received: dict[_Of, int] = field(default_factory=dict)
     last_message: int = NONE
     pairs: dict[tuple[int, int], tuple[ExecutionGraph, tuple[Ints, ...]]] = field(default_factory=dict)
+    gathered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def write(self, items: Items) -> ExecutionGraph:
         """Write all slots and messages, and the end of the step."""
-        turns = self._turns([item for item in items if not isinstance(item, Message)])
+        order = [item for item in items if not isinstance(item, Message)]
+        turns = self._turns(order)
+        if self.workload.overlap_parameter_gather and self.workload.mode == "training":
+            self._gather(dict.fromkeys(step.chunk for slot in order for step in slot))
         before: tuple[int, ...] = ()
         for item in items:
             if isinstance(item, Message):
@@ -106,6 +117,18 @@ class _Rank:
                 turns[chunk, microbatch] = Turn(accumulates=place > 0, reduces=last)
         return turns
 
+    def _gather(self, chunks: Iterable[int]) -> None:
+        """Gather the parameters that the step before has stepped, in the order in which chunks first use them."""
+        for chunk in chunks:
+            stage, graph, entries = self.stages[chunk], GraphBuilder("parameters"), list[int]()
+            for entry, sharing, size_bytes in stage.gathers():
+                graph.collective(
+                    "all_gather", size_bytes, group=sharing.group, name="parameters_all_gather", priority=URGENT
+                )
+                entries.append(entry)
+            offset = self.splice.add(graph.build(), stage=stage.number)
+            self.gathered[chunk] = [(entry, offset + number) for number, entry in enumerate(entries)]
+
     def _act(self, slot: Slot, turns: Sequence[Turn], before: tuple[int, ...]) -> tuple[int, ...]:
         """Write the actions of a slot behind what came before and what they received; return what the next waits for.
 
@@ -124,7 +147,13 @@ class _Rank:
         for step, place in zip(slot, places, strict=True):
             columns["microbatch"][place] = step.microbatch
             columns["stage"][place] = self.stages[step.chunk].number
-        offset = self.splice.add(graph, after=after, **columns)
+        waits = [
+            (int(place[entry]), gather)
+            for step, place in zip(slot, places, strict=True)
+            if step.action == Action.FORWARD
+            for entry, gather in self.gathered.pop(step.chunk, ())
+        ]
+        offset = self.splice.add(graph, after=after, waits=waits, **columns)
         done: list[int] = []
         for step, key, part, place in zip(slot, keys, parts, places, strict=True):
             exits = tuple((offset + place[list(part.exits)]).tolist()) or after
@@ -146,7 +175,7 @@ class _Rank:
     def _reduce_later(self, part: Part, at: Ints, step: Step) -> None:
         """Remember a part's final gradients, and its reductions that were put off; its nodes are `at`."""
         self.final += at[list(part.final)].tolist()
-        where = {"microbatch": step.microbatch, "stage": self.stages[step.chunk].number}
+        where = _Where(step.microbatch, self.stages[step.chunk].number)
         for reduction in part.reductions:
             makers = sorted(set(reduction.after) - {NONE}) or list(part.exits)
             self.reductions.append((replace(reduction, after=()), tuple(at[makers].tolist()), where))
@@ -178,7 +207,8 @@ class _Rank:
         for reduction, after, where in self.reductions:
             graph = GraphBuilder("gradients")
             reduction.write(graph)
-            self.final.append(self.splice.add(graph.build(), after=after, **where) + len(graph) - 1)
+            begin = self.splice.add(graph.build(), after=after, microbatch=where.microbatch, stage=where.stage)
+            self.final.append(begin + len(graph) - 1)
         finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients"))
         end = finish.write()
         if len(end):
@@ -241,7 +271,7 @@ class Finish:
             self._chain_kernel(f"adamw_{workload.optimizer_kernels}", parameters=self._owned(), dtype=dtype)
         if "copy" in workload.buffer_passes:
             self._chain_kernel("cast_to_fp32", elements=self._owned(), dtype=workload.dtype)  # and back: as many bytes
-        if workload.zero in (1, 2):
+        if workload.zero in (1, 2) and not workload.overlap_parameter_gather:
             self._gather()
         return self.graph.build()
 

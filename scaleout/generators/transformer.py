@@ -9,7 +9,7 @@ Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (seq
 FSDP, arXiv:2304.11277.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -41,6 +41,14 @@ from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.workload import Moe, Transformer
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A layer, the embedding or the head in a stage's forward: its first node, and its parameters by bucket."""
+
+    entry: int
+    parameters: Mapping[str, int]
+
+
 @dataclass
 class Rank:
     """What one rank of one stage holds, and where its gradients go.
@@ -55,11 +63,14 @@ class Rank:
         Where gradients wait.
     tied : list or None
         Where a head leaves the gradient of the table that it shares with the embedding of the same rank.
+    units : list of Unit
+        Whose parameters are gathered together, in the order of forward.
     """
 
     workload: Transformer
     axes: Axes
     tied: list[int] | None = None
+    units: list[Unit] = field(default_factory=list)
     dense: Bucket = field(init=False)
     experts: Bucket = field(init=False)
 
@@ -146,7 +157,7 @@ class Units:
         item_bytes = item_bytes or tape.item_bytes
         workload = self.rank.workload
         if workload.zero < 3:
-            return layer(tape, x)
+            return self._apply_whole(tape, x, layer)
         held = Tape(Page(GraphBuilder()), tape.dtype, None)
         layer(held, NONE)
         if phase:
@@ -167,6 +178,14 @@ class Units:
         tape.push(enter)
         y = layer(tape, x)
         tape.push(leave)
+        return y
+
+    def _apply_whole(self, tape: Tape, x: int, layer: Layer) -> int:
+        """Apply a layer whose parameters stand whole all through a step, and note where it begins."""
+        entry, before = len(tape.graph), dict(tape.parameters)
+        y = layer(tape, x)
+        held = {name: count - before.get(name, 0) for name, count in tape.parameters.items()}
+        self.rank.units.append(Unit(entry, {name: count for name, count in held.items() if count}))
         return y
 
     def _gather(self, tape: Tape, node: int, parameters: dict[str, int], item_bytes: int) -> None:

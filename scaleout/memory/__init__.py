@@ -162,6 +162,7 @@ class Ledger:
             stages=self.workload.pipeline_parallel,
             microbatches=self.workload.num_microbatches,
             chunks=self.workload.chunks,
+            group=self.workload.microbatch_group,
         )[place]
         slot = int(moments.slot[row])
         return Peak(place, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))

@@ -43,12 +43,15 @@ class Moments:
 
 def moments_of(workload: Transformer) -> Moments:
     """Return the moments at which the memory of a workload's ranks can be highest."""
-    return _moments(workload.pipeline_schedule, workload.pipeline_parallel, workload.num_microbatches, workload.chunks)
+    return _moments(
+        workload.pipeline_schedule, workload.pipeline_parallel, workload.num_microbatches, workload.chunks,
+        workload.microbatch_group,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)
-def _moments(name: str, p: int, m: int, v: int) -> Moments:
-    found = blocks(name, stages=p, microbatches=m, chunks=v)
+def _moments(name: str, p: int, m: int, v: int, group: int | None) -> Moments:
+    found = blocks(name, stages=p, microbatches=m, chunks=v, group=group)
     kept = np.concatenate(found.in_flight())
     after_inputs = kept - np.concatenate(found.in_flight(Action.INPUT_GRADIENT))
     action, chunk = found.what // (p * v), found.what % v

@@ -17,8 +17,9 @@ from scaleout.workload import Moe, Transformer
 _CHANGE_NO_LAYER = frozenset(
     """
     name description source topology device schedules data_parallel pipeline_parallel rank_order gradient_bucket
-    batch_per_replica microbatch pipeline_schedule model_chunks stage_layers overlap_sends zero shard_ranks
-    reshard_after_forward prefetch optimizer master_weights gradient_dtype fused_accumulation clip_gradients
+    batch_per_replica microbatch pipeline_schedule model_chunks microbatch_group stage_layers overlap_sends zero
+    shard_ranks overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch optimizer
+    master_weights gradient_dtype fused_accumulation clip_gradients
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
 """Keys of a workload on which what a layer holds does not depend, but for the size of a micro-batch."""

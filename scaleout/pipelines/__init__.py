@@ -3,7 +3,7 @@
 One schedule a file, all of them in `PIPELINES`. Knows nothing of kernels, graphs, devices or networks; how long an
 order takes is said by `clock`, given the seconds of each step.
 
-Symbols: p ranks (stages of the pipeline); m microbatches; v model chunks of a rank.
+Symbols: p ranks (stages of the pipeline); m microbatches; v model chunks of a rank; L microbatches of a group.
 """
 
 import functools
@@ -28,7 +28,28 @@ PIPELINES: dict[str, Pipeline] = {
 }
 """Name to pipeline schedule."""
 
-__all__ = ["PIPELINES", "Action", "Layout", "Order", "Pipeline", "Slot", "Step", "chunks_of", "orders"]
+__all__ = ["PIPELINES", "Action", "Layout", "Order", "Pipeline", "Slot", "Step", "chunks_of", "named", "orders"]
+
+
+def named(name: str, group: int | None = None) -> Pipeline:
+    """Return a schedule by name, in groups of L microbatches if these are given.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule is unknown, or has no groups.
+    """
+    if name not in PIPELINES:
+        raise ConfigError(f"unknown pipeline schedule {name!r}; {config.nearest(name, PIPELINES)}")
+    if group is None:
+        return PIPELINES[name]
+    in_groups = PIPELINES[name].in_groups
+    if in_groups is None:
+        able = ", ".join(pipeline.name for pipeline in PIPELINES.values() if pipeline.in_groups is not None)
+        raise ConfigError(
+            f"pipeline schedule {name!r} has no groups of microbatches; leave {group} out, or choose {able}"
+        )
+    return in_groups(group)
 
 
 def chunks_of(name: str, chunks: int = 1) -> int:
@@ -39,9 +60,7 @@ def chunks_of(name: str, chunks: int = 1) -> int:
     ConfigError
         If the schedule is unknown, or interleaving is asked of one that has none.
     """
-    if name not in PIPELINES:
-        raise ConfigError(f"unknown pipeline schedule {name!r}; {config.nearest(name, PIPELINES)}")
-    own = PIPELINES[name].num_chunks
+    own = named(name).num_chunks
     if own is None:
         return chunks
     if chunks not in (1, own):
@@ -51,7 +70,9 @@ def chunks_of(name: str, chunks: int = 1) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def orders(name: str, *, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
+def orders(
+    name: str, *, stages: int, microbatches: int, chunks: int = 1, group: int | None = None
+) -> tuple[Order, ...]:
     """Return the slots of every rank, in the order in which it runs them.
 
     Parameters
@@ -64,6 +85,8 @@ def orders(name: str, *, stages: int, microbatches: int, chunks: int = 1) -> tup
         Microbatches of a step of training, m, both directions together.
     chunks : int
         Model chunks of a rank, v, where the schedule leaves them free; otherwise 1 or the schedule's own number.
+    group : int, optional
+        Microbatches of a group, L, where the schedule has groups; its own number if left out.
 
     Raises
     ------
@@ -74,7 +97,8 @@ def orders(name: str, *, stages: int, microbatches: int, chunks: int = 1) -> tup
     for what, number in (("stages", stages), ("microbatches", microbatches), ("chunks", v)):
         if number < 1:
             raise ConfigError(f"a pipeline of {number} {what} does nothing; give 1 or more")
-    reason = PIPELINES[name].check(stages, microbatches, v)
+    pipeline = named(name, group)
+    reason = pipeline.check(stages, microbatches, v)
     if reason is not None:
         raise ConfigError(f"pipeline schedule {name!r} cannot be: {reason}")
-    return tuple(PIPELINES[name].order(rank, stages, microbatches, v) for rank in range(stages))
+    return tuple(pipeline.order(rank, stages, microbatches, v) for rank in range(stages))

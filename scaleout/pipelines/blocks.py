@@ -68,19 +68,31 @@ class Blocks:
 
     @property
     def previous(self) -> Index:
-        """Slot that the same rank runs before each slot, shape (N,); N if there is none."""
+        """Slot that the same rank runs before each slot, shape (N,); ``N + 1 + r`` before the first of rank r."""
         previous = np.arange(-1, len(self.what) - 1)
-        previous[self.offsets[:-1]] = len(self.what)
+        previous[self.offsets[:-1]] = len(self.what) + 1 + np.arange(self.num_ranks)
         return previous
 
-    @functools.cached_property
+    @property
     def first_gradients(self) -> Index:
         """Slot in which each chunk of each rank makes its first gradients of weights, shape (p, v)."""
+        return self._learning_slots[0]
+
+    @property
+    def last_gradients(self) -> Index:
+        """Slot in which each chunk of each rank makes its last gradients of weights, shape (p, v)."""
+        return self._learning_slots[1]
+
+    @functools.cached_property
+    def _learning_slots(self) -> tuple[Index, Index]:
         pv = self.num_ranks * self.num_chunks
         slot, step = np.nonzero(np.isin(self.what // pv, (Action.BACKWARD, Action.WEIGHT_GRADIENT)))
-        place, first = np.unique(self.what[slot, step] % pv, return_index=True)
-        assert len(place) == pv, "every chunk learns"
-        return slot[first].reshape(self.num_ranks, self.num_chunks)
+        place = self.what[slot, step] % pv
+        first, last = np.full(pv, len(self.what)), np.full(pv, _NOTHING)
+        np.minimum.at(first, place, slot)
+        np.maximum.at(last, place, slot)
+        assert (last != _NOTHING).all(), "every chunk learns"
+        return first.reshape(self.num_ranks, -1), last.reshape(self.num_ranks, -1)
 
     @functools.cached_property
     def counts(self) -> Index:
@@ -112,7 +124,7 @@ class Blocks:
 
 
 @functools.lru_cache(maxsize=64)
-def blocks(name: str, *, stages: int, microbatches: int, chunks: int = 1) -> Blocks:
+def blocks(name: str, *, stages: int, microbatches: int, chunks: int = 1, group: int | None = None) -> Blocks:
     """Return the blocks of a schedule in `PIPELINES`; the sizes are those of `orders`.
 
     Raises
@@ -120,7 +132,7 @@ def blocks(name: str, *, stages: int, microbatches: int, chunks: int = 1) -> Blo
     ConfigError
         If the schedule is unknown or cannot be with these sizes.
     """
-    found = orders(name, stages=stages, microbatches=microbatches, chunks=chunks)
+    found = orders(name, stages=stages, microbatches=microbatches, chunks=chunks, group=group)
     return connect(PIPELINES[name], found, num_chunks=chunks_of(name, chunks))
 
 

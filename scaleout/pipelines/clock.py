@@ -67,7 +67,10 @@ def run(
     *,
     send_s: npt.ArrayLike = 0.0,
     after_s: npt.ArrayLike = 0.0,
-    saved_s: npt.ArrayLike = 0.0,
+    begin_s: npt.ArrayLike = 0.0,
+    first_s: npt.ArrayLike = 0.0,
+    last_s: npt.ArrayLike = 0.0,
+    last_after_s: npt.ArrayLike = 0.0,
     together_s: Callable[[int, Step, Step], float] | None = None,
     blocking: bool = False,
 ) -> Timeline:
@@ -84,8 +87,13 @@ def run(
         a last stage, or between two chunks of one rank, is not used.
     after_s : array_like, broadcast to shape (4, p, v)
         Seconds that each action keeps its rank once its output is there, such as to reduce gradients.
-    saved_s : array_like, broadcast to shape (p, v)
-        Seconds less that the first gradients of weights of each chunk take: there are none yet to add them to.
+    begin_s : array_like, broadcast to shape (p,)
+        When each rank begins with its first slot at the earliest.
+    first_s, last_s : array_like, broadcast to shape (p, v)
+        Seconds that the first and the last gradients of weights of each chunk take more than others; less if below
+        zero: there are none yet to add the first ones to.
+    last_after_s : array_like, broadcast to shape (p, v)
+        Seconds that the last gradients of weights of each chunk keep their rank besides, as `after_s`.
     together_s : function, optional
         From rank and two steps to the seconds of both in one slot, the same for all microbatches; their sum if not
         given.
@@ -103,12 +111,15 @@ def run(
     slot_s = seconds[blocks.what].sum(axis=1)
     if together_s is not None:
         _overlap(blocks, slot_s, together_s)
-    spared_s = _spread(saved_s, (p, v), "saved_s")
-    if spared_s.any():
-        np.subtract.at(slot_s, blocks.first_gradients.ravel(), spared_s)
     kept_s = np.r_[_spread(after_s, (len(Action), p, v), "after_s"), 0.0][blocks.what].sum(axis=1)
+    if np.any(first_s):
+        np.add.at(slot_s, blocks.first_gradients.ravel(), _spread(first_s, (p, v), "first_s", signed=True))
+    if np.any(last_s):
+        np.add.at(slot_s, blocks.last_gradients.ravel(), _spread(last_s, (p, v), "last_s"))
+    if np.any(last_after_s):
+        np.add.at(kept_s, blocks.last_gradients.ravel(), _spread(last_after_s, (p, v), "last_after_s"))
     held_s = np.maximum(kept_s, link_s[blocks.sends].max(axis=1)) if blocking else kept_s
-    start = _longest_paths(blocks, slot_s, held_s, link_s[blocks.receives])
+    start = _longest_paths(blocks, slot_s, held_s, link_s[blocks.receives], _spread(begin_s, (p,), "begin_s"))
     end = start + slot_s
     cuts = blocks.offsets[1:-1]
     return Timeline(
@@ -121,13 +132,13 @@ def run(
     )
 
 
-def _spread(values: npt.ArrayLike, shape: tuple[int, ...], what: str) -> Floats:
+def _spread(values: npt.ArrayLike, shape: tuple[int, ...], what: str, *, signed: bool = False) -> Floats:
     array = np.asarray(values, np.float64)
     try:
         array = np.broadcast_to(array, shape)
     except ValueError:
         raise ConfigError(f"{what} has the shape {array.shape}; give one that spreads to {shape}") from None
-    if not (np.isfinite(array).all() and (array >= 0).all()):
+    if not (np.isfinite(array).all() and (signed or (array >= 0).all())):
         raise ConfigError(f"{what} holds seconds that are negative or not finite; give a time of 0 or more")
     return array.ravel()
 
@@ -147,15 +158,15 @@ def _overlap(blocks: Blocks, slot_s: Floats, together_s: Callable[[int, Step, St
     slot_s[pairs] = pair_s[kinds]
 
 
-def _longest_paths(blocks: Blocks, slot_s: Floats, held_s: Floats, receive_s: Floats) -> Floats:
+def _longest_paths(blocks: Blocks, slot_s: Floats, held_s: Floats, receive_s: Floats, begin_s: Floats) -> Floats:
     """Return the start of every slot, shape (N,): one pass over the slots in an order in which all needs come first."""
     sequence, previous, makers = blocks.sequence, blocks.previous[blocks.sequence], blocks.makers[blocks.sequence]
-    end_s = [0.0] * (len(slot_s) + 1)  # the last stands for nothing to wait for
+    end_s = [0.0] * (len(slot_s) + 1) + begin_s.tolist()  # behind the slots: nothing to wait for, and each rank's begin
     start_s = []
     for slot, before, held, first, first_s, second, second_s, seconds in zip(
         sequence.tolist(),
         previous.tolist(),
-        np.r_[held_s, 0.0][previous].tolist(),
+        np.r_[held_s, 0.0, np.zeros(blocks.num_ranks)][previous].tolist(),
         *(column for i in (0, 1) for column in (makers[:, i].tolist(), receive_s[sequence, i].tolist())),
         slot_s[sequence].tolist(),
         strict=True,

@@ -79,6 +79,9 @@ class Pipeline:
         Which virtual stage each chunk is.
     check : function
         From p, m and v to the reason why the schedule cannot be, or None.
+    in_groups : function or None
+        From the microbatches that a chunk takes before another chunk's turn to the schedule that goes in such groups;
+        None where a schedule has none.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Pipeline:
     order: Callable[[int, int, int, int], Order]
     layout: Layout
     check: Callable[[int, int, int], str | None] = always
+    in_groups: Callable[[int], "Pipeline"] | None = None
 
     @property
     def copies(self) -> int:

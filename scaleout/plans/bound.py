@@ -39,7 +39,9 @@ class Least:
     later_s : ndarray
         Part of the backward for which no other stage ever waits.
     last_s : ndarray
-        What follows the last micro-batch.
+        Reductions, which follow the last micro-batch or run by its gradients.
+    begin_s : ndarray
+        What comes before the first micro-batch.
     """
 
     forward_s: Floats
@@ -48,6 +50,7 @@ class Least:
     once_s: Floats
     later_s: Floats
     last_s: Floats
+    begin_s: Floats
 
 
 def lower_bound(workload: Transformer, topology: Topology, device: Device) -> float:
@@ -65,8 +68,8 @@ def lower_bound(workload: Transformer, topology: Topology, device: Device) -> fl
     )
     nothing = np.zeros(len(forward_s))
     if workload.mode != "training":
-        return bound_of(workload, Least(forward_s, nothing, forward_s, nothing, nothing, nothing))
-    return bound_of(workload, Least(forward_s, forward_s, 3 * forward_s, nothing, forward_s, nothing))
+        return bound_of(workload, Least(forward_s, nothing, forward_s, nothing, nothing, nothing, nothing))
+    return bound_of(workload, Least(forward_s, forward_s, 3 * forward_s, nothing, forward_s, nothing, nothing))
 
 
 def _layer_flops(workload: Transformer, number: int) -> float:
@@ -89,7 +92,9 @@ def least_of(stages: Sequence[Stage]) -> Least:
             columns.append((forward, whole - stage.after_s, forward + whole, 0.0))
     forward_s, back_s, both_s, later_s = np.array(columns).T
     once_s = np.array([-stage.saved.total_s for stage in stages])
-    return Least(forward_s, back_s, both_s, once_s, later_s, np.array([stage.put_off.total_s for stage in stages]))
+    last_s = np.array([sum(spent.total_s for spent in (stage.put_off, *stage.reduced)) for stage in stages])
+    begin_s = np.array([stage.gathered.total_s for stage in stages])
+    return Least(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
 
 
 def bound_of(workload: Transformer, least: Least) -> float:
@@ -98,10 +103,11 @@ def bound_of(workload: Transformer, least: Least) -> float:
     m = workload.num_microbatches / copies
     busy_s = (m * least.both_s + least.once_s)[stage_of].sum(axis=1)
     last_s = least.last_s[stage_of].sum(axis=1)
+    begin_s = least.begin_s[stage_of].sum(axis=1)
     if len(stage_of) == 1:
-        return float(busy_s[0] + last_s[0])
+        return float(begin_s[0] + busy_s[0] + last_s[0])
     first = stage_of.min(axis=1)
-    before_s = np.r_[0.0, np.cumsum(least.forward_s)][first]
+    before_s = np.maximum(np.r_[0.0, np.cumsum(least.forward_s)][first], begin_s)
     # Behind its last gradient of an input a place may only have gradients of weights left.
     later_s = (m * least.later_s)[stage_of].sum(axis=1)
     back_s = np.r_[0.0, np.cumsum(least.back_s)][first] - later_s

@@ -138,7 +138,7 @@ def evaluate(
     eager = host == "eager"
     host_s = [_waits_for_host(place, counts[:, number]) * eager for number, place in enumerate(places)]
     ends = (
-        [spent[0].total_s + host_s[0]]
+        [_once(places[0]).total_s + spent[0].total_s + host_s[0]]
         if len(places) == 1
         else _on_the_clock(workload, prices, places, found, eager=eager)
     )
@@ -146,7 +146,10 @@ def evaluate(
     finish = _finish(workload, prices, places) if workload.mode == "training" else [[] for _ in places]
     step_s = _meet(workload, finish, ends)
     totals = [
-        Spent.total((each, 1) for each in (before, *(stage.put_off for stage in place), *(step for step, _ in after)))
+        Spent.total(
+            (each, 1)
+            for each in (before, _once(place), *(stage.put_off for stage in place), *(step for step, _ in after))
+        )
         for before, place, after in zip(spent, places, finish, strict=True)
     ]
     return _estimate(workload, device, step_s, totals, host_s)
@@ -171,7 +174,8 @@ def refuse_beside(workload: Transformer) -> None:
 
 def _blocks(workload: Transformer) -> Blocks:
     sizes = {
-        "stages": workload.pipeline_parallel, "microbatches": workload.num_microbatches, "chunks": workload.chunks
+        "stages": workload.pipeline_parallel, "microbatches": workload.num_microbatches, "chunks": workload.chunks,
+        "group": workload.microbatch_group,
     }  # fmt: skip
     if workload.mode == "training":
         return blocks(workload.pipeline_schedule, **sizes)
@@ -182,10 +186,12 @@ def _blocks(workload: Transformer) -> Blocks:
 def peak_of(workload: Transformer) -> memory.Peak:
     """Return what the fullest rank holds, from few micro-batches where more do not add to it.
 
-    All schedules but GPipe, which keeps every micro-batch, are as full after `ENOUGH` rounds of the pipeline as ever.
+    All schedules but GPipe, which keeps every micro-batch, and groups of more than the stages are as full after
+    `ENOUGH` rounds of the pipeline as ever.
     """
     few = ENOUGH * workload.pipeline_parallel
-    if workload.pipeline_schedule == "gpipe" or workload.num_microbatches <= few:
+    every = workload.pipeline_schedule == "gpipe" or workload.microbatch_group is not None
+    if every or workload.num_microbatches <= few:
         return memory.peak(workload)
     return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
 
@@ -203,6 +209,11 @@ def _of_blocks(place: Sequence[Stage], counts: Any) -> Spent:
         (stage.actions[action], int(counts[action, chunk])) for chunk, stage in enumerate(place) for action in Action
     ]
     return Spent.total([*parts, *((stage.saved, -1) for stage in place)])
+
+
+def _once(place: Sequence[Stage]) -> Spent:
+    """Add up what a place communicates once a step, before its first micro-batch and by its last gradients."""
+    return Spent.total((each, 1) for stage in place for each in (stage.gathered, *stage.reduced))
 
 
 def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
@@ -232,7 +243,10 @@ def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: 
         action_s - after_s,
         send_s=sends_s(prices, workload, workload.message_bytes),
         after_s=after_s,
-        saved_s=[[stage.saved.total_s for stage in place] for place in places],
+        begin_s=[sum(stage.gathered.total_s for stage in place) for place in places],
+        first_s=[[-stage.saved.total_s for stage in place] for place in places],
+        last_s=[[stage.reduced[0].total_s for stage in place] for place in places],
+        last_after_s=[[stage.reduced[1].total_s for stage in place] for place in places],
         blocking=not workload.overlap_sends,
     )
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]

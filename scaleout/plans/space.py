@@ -181,6 +181,10 @@ def _shards(plan: Plan, base: Transformer) -> bool:
 def _stages(plan: Plan, base: Transformer, microbatches: int) -> bool:
     pipeline, p = PIPELINES[plan.pipeline_schedule], plan.pipeline_parallel
     chunks = pipeline.num_chunks or plan.model_chunks or 2
+    if base.microbatch_group is not None:
+        if pipeline.in_groups is None:
+            return False
+        pipeline = pipeline.in_groups(base.microbatch_group)
     if pipeline.check(p, microbatches, chunks) is not None:
         return False
     stages = pipeline.num_stages(p, chunks)

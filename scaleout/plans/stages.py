@@ -57,6 +57,10 @@ class Stage:
         What the first gradients of weights of a step are spared: there are none yet to be added to.
     put_off : Spent
         Reductions at the end of the step.
+    reduced : tuple of Spent
+        Reductions by the last gradients of weights of a step, and those of them behind their last kernel.
+    gathered : Spent
+        What gathers stepped parameters at the beginning of the step.
     issued_s : tuple of float
         What each `Action` takes where the host issues its calls one by one.
     layers : range
@@ -71,6 +75,8 @@ class Stage:
     after_s: float
     saved: Spent
     put_off: Spent
+    reduced: tuple[Spent, Spent]
+    gathered: Spent
     issued_s: tuple[float, ...]
     layers: range
     first: bool
@@ -85,6 +91,7 @@ def stages_of(workload: Transformer, prices: Prices) -> list[Stage]:
     about = (
         work_key(workload), site_of(workload), workload.zero, workload.gradient_bucket, workload.gradient_dtype,
         workload.fused_accumulation, split, workload.num_stages == 1,
+        workload.overlap_gradient_reduce, workload.overlap_parameter_gather,
     )  # fmt: skip
     ledger = None
     for content in dict.fromkeys(contents):
@@ -136,7 +143,9 @@ class Ledger:
                 for learnt in part.learnt:
                     adds[self._add(learnt.num_parameters)] += count
         saved = Spent(sum(count * self.prices.kernel_s(add) for add, count in adds.items()))
+        nothing = (Spent(), Spent())
         at_once = self.workload.zero >= 2
+        by_last = self.workload.overlap_gradient_reduce and not at_once
         learns = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[: 1 + _splits(self.workload.pipeline_schedule)]
         reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in learns}
         actions = [
@@ -155,7 +164,9 @@ class Ledger:
             tuple(actions),
             after_s=reduced[Action.BACKWARD][1].total_s if at_once else 0.0,
             saved=saved,
-            put_off=Spent() if at_once else Spent.total((spent, 1) for spent in reduced[Action.BACKWARD]),
+            put_off=Spent.total((each, 1) for each in (nothing if at_once or by_last else reduced[Action.BACKWARD])),
+            reduced=reduced[Action.BACKWARD] if by_last else nothing,
+            gathered=self._gathered(content),
             issued_s=tuple(
                 self._issued_s(action, content, spent.total_s) for action, spent in zip(Action, actions, strict=True)
             ),
@@ -214,6 +225,21 @@ class Ledger:
         flush(waiting, late=True)
         in_time, late = (self._spent(collectives) for collectives in found)
         return in_time, late
+
+    def _gathered(self, content: Content) -> Spent:
+        """Return what gathers the parameters of a stage part by part, as `generators.stage.Stage.gathers`."""
+        workload = self.workload
+        if not (workload.overlap_parameter_gather and workload.zero in (1, 2) and workload.mode == "training"):
+            return Spent()
+        return self._spent(
+            [
+                Collective("all_gather", number * workload.item_bytes, self.axes.names[self.sharing[name].group])
+                for kind, count in content
+                for name, number in self.parts[kind].parameters.items()
+                if number and self.sharing[name].sharded and self.sharing[name].degree > 1
+                for _ in range(count)
+            ]
+        )
 
     def _reduction(self, sharing: Sharing, size_bytes: int) -> Iterator[Collective]:
         if size_bytes and sharing.degree > 1:

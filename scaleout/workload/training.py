@@ -9,8 +9,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from scaleout.config import nearest
+from scaleout.errors import ConfigError
 from scaleout.operations import ITEM_BYTES
-from scaleout.pipelines import PIPELINES
+from scaleout.pipelines import PIPELINES, named
 from scaleout.workload.parallel import Count, Dtype, Parallel
 
 
@@ -25,6 +26,11 @@ class Training(Parallel):
     pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
     model_chunks: Count | None = Field(
         default=None, description="parts of the model that a rank holds; 2 if unset and the schedule interleaves"
+    )
+    microbatch_group: Count | None = Field(
+        default=None,
+        description="interleaved_1f1b: micro-batches that a model chunk takes before the next one's turn; as many as "
+        "stages if unset (depth-first), those of a step are breadth-first",
     )
     stage_layers: tuple[int, ...] = Field(
         default=(), description="layers of each stage, first to last; equal ones if unset"
@@ -53,6 +59,16 @@ class Training(Parallel):
     )
     zero: Literal[0, 1, 2, 3] = Field(
         default=0, description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP)"
+    )
+    overlap_gradient_reduce: bool = Field(
+        default=False,
+        description="zero 0 or 1 in a pipeline: gradients of a chunk are reduced as its last micro-batch makes them, "
+        "not at the end of the step",
+    )
+    overlap_parameter_gather: bool = Field(
+        default=False,
+        description="zero 1 or 2: stepped parameters are gathered in the forward of the next step, each layer's ahead "
+        "of its first use, not at the end of the step",
     )
     shard_ranks: Count | None = Field(
         default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
@@ -142,7 +158,11 @@ class Training(Parallel):
                 f"pipeline_schedule {name!r} cuts the model of a rank into {own} chunks, not model_chunks "
                 f"{self.model_chunks}; leave model_chunks out, or choose interleaved_1f1b"
             )
-        reason = PIPELINES[name].check(self.pipeline_parallel, self.num_microbatches, self.chunks)
+        try:
+            pipeline = named(name, self.microbatch_group)
+        except ConfigError as error:
+            raise ValueError(f"microbatch_group: {error}") from None
+        reason = pipeline.check(self.pipeline_parallel, self.num_microbatches, self.chunks)
         if reason is not None:
             raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
 
