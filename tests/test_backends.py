@@ -81,6 +81,18 @@ def test_back_ends_of_sierra_cost_what_their_files_say():
     assert [served(policy, size, 64).protocol for size in (2**21, 2**21 + 64)] == ["LL", "Simple"]
 
 
+def test_nccl_trees_reach_the_bandwidth_of_rings_on_many_nodes():
+    """Both move 2 n over a node's two rails, trees at 0.9 of the rate; latencies are those of ten levels, not 4094."""
+    sierra = load_topology("sierra-2048")
+    ring, tree = (with_policy(sierra, name) for name in ("nccl_ring", "nccl_tree"))
+    assert served(tree, 2**33, 2048).time_s < 1.15 * served(ring, 2**33, 2048).time_s
+    small = served(tree, 4, 2048)
+    assert small.algorithm == "hierarchical_tree"
+    levels = 2 * 10
+    assert small.time_s == pytest.approx(14.4e-6 + 6 * 0.5e-6 + levels * 5e-6, rel=0.1)
+    assert served(tree, 4, 4).algorithm == "double_binary_tree"
+
+
 @given(exponent=st.integers(2, 30), nodes=st.sampled_from([2, 4, 8, 16]))
 @settings(max_examples=40, deadline=None)
 def test_the_fastest_of_several_is_the_least_of_each(exponent, nodes):

@@ -114,6 +114,21 @@ def test_double_binary_tree_on_a_switch_worked_by_hand():
     assert large.latency_s == pytest.approx(4 * ALPHA + 48 * 3 * ALPHA + LINK / 49, rel=1e-12)
 
 
+def test_trees_over_nodes_leave_a_node_by_all_of_its_ports():
+    """4 nodes of 4, within them ten times as fast: 3 steps of a ring, the 4 steps above on a quarter, 3 of a ring.
+
+    A ring's step is a quarter of n, so 6 n / 4 within a node; between nodes 3 n / 4 in all, on a port 2 n / 4.
+    """
+    nodes = (Dimension("switch", 4, 10 * BANDWIDTH, ALPHA), Dimension("switch", 4, BANDWIDTH, ALPHA))
+    group = place(Topology("nodes", nodes), range(16))
+    tiny = collective_cost("all_reduce", 1.0, group, "hierarchical_tree")
+    assert tiny.time_s == pytest.approx(10 * ALPHA + (1.5 / 10 + 0.75) / BANDWIDTH, rel=1e-12)
+    large = collective_cost("all_reduce", 1e12, group, "hierarchical_tree")
+    assert large.serialization_s == pytest.approx(0.5 * 1e12 / BANDWIDTH, rel=1e-12)
+    flat = collective_cost("all_reduce", 1e12, group, "double_binary_tree")
+    assert flat.serialization_s > 1.9 * large.serialization_s
+
+
 def test_groups_that_interleave_share_the_links_of_a_ring():
     ring = load_topology("ring-128")
     # 32 ranks, 4 apart: 4 hops a step, and 4 groups on each link.

@@ -45,6 +45,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         in_network.ALGORITHM,
         hierarchical.ALGORITHM,
         hierarchical.DIRECT,
+        hierarchical.TREE,
         multiported_bucket.ALGORITHM,
         disjoint_rings.ALGORITHM,
         disjoint_rings.RELAYED,

@@ -8,13 +8,18 @@ Within a dimension the best algorithm for it is used: on a ring of links the bid
 both ways), elsewhere direct (one step, nothing carried twice), and in the network where switches reduce and multicast.
 `hierarchical_direct` uses direct on rings and such switches as well: on rings fewer hops, more load, for small buffers.
 
-Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives.
+`hierarchical_tree` is what NCCL calls tree: rings within the nodes, and a double binary tree over the outermost
+dimension for what each member then holds, so that a node's tree leaves it by all of its ports. On m members a node and
+q nodes ``2 (m - 1)`` steps within nodes and some ``2 log2(q)`` between them; a port between nodes carries ``2 n / m``.
+
+Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives; Jeaugey,
+Massively Scale Your Deep Learning Training with NCCL 2.4, developer.nvidia.com/blog, 2019.
 """
 
 import math
 from collections.abc import Callable
 
-from scaleout.collectives import bidirectional_ring, direct, in_network
+from scaleout.collectives import bidirectional_ring, direct, double_binary_tree, in_network, ring
 from scaleout.collectives.algorithm import Algorithm, Scheduler, along, on_dimension, several_dimensions
 from scaleout.collectives.step import Schedule, Step
 from scaleout.placement import Placement
@@ -61,6 +66,21 @@ def _schedules(within: Callable[[Dimension], Algorithm]) -> dict[str, Scheduler]
     }
 
 
+def _tree(placement: Placement) -> Schedule:
+    """All-reduce over rings and, along the outermost extent, a double binary tree."""
+    *inner, outer = range(len(placement.shape))
+
+    def rings(number: int, kind: str) -> tuple[Step, ...]:
+        schedule = ring.ALGORITHM.schedules[kind](along(placement, number))
+        return on_dimension(schedule, number, fraction=1 / math.prod(placement.shape[:number]))
+
+    up = tuple(step for number in inner for step in rings(number, "reduce_scatter"))
+    down = tuple(step for number in inner[::-1] for step in rings(number, "all_gather"))
+    trees = double_binary_tree.ALGORITHM.schedules["all_reduce"](along(placement, outer))
+    between = on_dimension(trees, outer, fraction=1 / math.prod(placement.shape[:outer]))
+    return Schedule(up + between + down, pipelined=True)
+
+
 ALGORITHM = Algorithm(
     "hierarchical",
     "dimension by dimension, in chunks, with the best algorithm in each",
@@ -71,5 +91,11 @@ DIRECT = Algorithm(
     "hierarchical_direct",
     "dimension by dimension, in chunks, directly in each",
     _schedules(_direct),
+    several_dimensions,
+)
+TREE = Algorithm(
+    "hierarchical_tree",
+    "rings within the nodes and two trees over them, in chunks",
+    {"all_reduce": _tree},
     several_dimensions,
 )
