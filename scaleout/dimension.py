@@ -93,6 +93,9 @@ class Dimension:
         Kind of link, such as `nvlink`, by which the protocols of a library know it; empty if it does not matter.
     in_network_reduction : bool
         Switches and fat trees only: the switches can add up what passes through them, and multicast (SHARP, NVLS).
+    through_host_bytes_per_s : float
+        What a rank's port carries of messages that reach it through the host: where ranks of a node share ports, those
+        that do not leave by the rank beside a port. Without such a detour as much as all others.
     """
 
     kind: str
@@ -107,6 +110,7 @@ class Dimension:
     fabric: Fabric | None = None
     link: str = ""
     in_network_reduction: bool = False
+    through_host_bytes_per_s: float = math.inf
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -119,6 +123,8 @@ class Dimension:
         for latency_s in (self.latency_s, *self.level_latency_s):
             if not (math.isfinite(latency_s) and latency_s >= 0):
                 raise ConfigError(f"a hop takes {latency_s} s; give a latency of zero or more")
+        if not self.through_host_bytes_per_s > 0:
+            raise ConfigError(f"the host carries {self.through_host_bytes_per_s} B/s; give a bandwidth above zero")
         if self.in_network_reduction and self.kind not in ("switch", "fat_tree"):
             raise ConfigError(
                 f"a {self.kind} has no switches that reduce; leave out 'in_network_reduction', which a switch, a "
@@ -131,6 +137,11 @@ class Dimension:
             raise ConfigError("a graph, and nothing else, has links of its own; give 'links' or 'file' to it alone")
         if self.fabric is not None and self.fabric.num_ranks != self.size:
             raise ConfigError(f"the graph has {self.fabric.num_ranks} ranks, and the dimension's size is {self.size}")
+
+    @property
+    def detour(self) -> float:
+        """How many times as long a port needs for messages that reach it through the host."""
+        return max(1.0, self.bytes_per_s / self.through_host_bytes_per_s)
 
     @property
     def levels(self) -> list[tuple[int, float]]:

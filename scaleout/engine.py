@@ -3,10 +3,10 @@
 A task becomes ready when all it depends on is done and the host has issued it. A *stream* holds one task at a time:
 when it is free it takes its ready task of the highest priority, of those the lowest index. A task of a *meeting* (a
 collective between several timelines) waits on its stream until every member has come; the meeting then takes its
-*wires*, which carry one meeting at a time, and all members start together. A task holds stream and wires for its
-occupancy and is done after its duration, which is longer when the last bytes are still in flight. Meetings whose
-duration depends on what else is in flight are timed by a `Network` instead, which says when they let go of their
-streams and when they are done.
+*wires*, which carry one meeting at a time, and all members start together. It holds each wire for as long as it needs
+it; its tasks hold their streams, and the wires needed most, for their occupancy. A task is done after its duration,
+which is longer when the last bytes are still in flight. Meetings whose duration depends on what else is in flight are
+timed by a `Network` instead, which says when they let go of their streams and when they are done.
 
 This is list scheduling, so more resources are not always faster (Graham, SIAM J. Appl. Math. 17(2), 1969). Ties are
 broken by index alone: the same input gives the same bits. The engine knows no ranks, graphs or collectives.
@@ -37,6 +37,7 @@ class Tasks:
     meeting : length N, or `NONE`
     meeting_size : length M, members that must come
     meeting_wires : length M, the wires that each meeting holds
+    wire_s : length M, how long it holds each of them at the most; empty if until its members let go of their streams
     issue_s : length N, the time before which each task cannot start; empty if there is no such time
     """
 
@@ -50,6 +51,7 @@ class Tasks:
     meeting_size: Sequence[int]
     meeting_wires: Sequence[tuple[int, ...]]
     issue_s: Sequence[float] = ()
+    wire_s: Sequence[tuple[float, ...]] = ()
 
 
 class Network(Protocol):
@@ -104,7 +106,7 @@ class _State:
     events: list[tuple[float, int, int]] = field(default_factory=list)
 
 
-_RELEASE, _DONE, _BOTH, _ISSUED = 0, 1, 2, 3
+_RELEASE, _DONE, _BOTH, _ISSUED, _WIRES = 0, 1, 2, 3, 4
 
 
 def run(tasks: Tasks, network: Network | None = None) -> Times:
@@ -144,6 +146,9 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
             _, task, kind = heapq.heappop(events)
             if kind == _ISSUED:
                 touched.update(_make_ready(state, task))
+                continue
+            if kind == _WIRES:
+                _free_wires(state, task)
                 continue
             if kind != _DONE:
                 touched |= _release(state, task)
@@ -238,6 +243,8 @@ def _begin_meetings(state: _State) -> None:
         cause = by if by != NONE and freed_s == state.now_s else state.cause[last]
         for wire in wires:
             state.wire_holder[wire] = meeting
+        for hold_s in set(state.tasks.wire_s[meeting] if state.tasks.wire_s else ()) - {math.inf}:
+            heapq.heappush(state.events, (state.now_s + hold_s, meeting, _WIRES))
         for task in members:
             state.cause[task] = cause
             _start(state, task)
@@ -268,14 +275,26 @@ def _release(state: _State, task: int) -> set[int]:
     meeting, stream = tasks.meeting[task], tasks.stream[task]
     if meeting != NONE:
         for wire in tasks.meeting_wires[meeting]:
-            if state.wire_holder.get(wire) == meeting:
-                del state.wire_holder[wire]
-                state.freed[-2 - wire] = (state.now_s, task)
+            _free(state, wire, meeting, task)
     if stream == NONE:
         return set()
     del state.holder[stream]
     state.freed[stream] = (state.now_s, task)
     return {stream}
+
+
+def _free_wires(state: _State, meeting: int) -> None:
+    """Free those wires of a meeting that it has held as long as it needs them."""
+    first = state.come[meeting][0]
+    for wire, hold_s in zip(state.tasks.meeting_wires[meeting], state.tasks.wire_s[meeting], strict=True):
+        if state.start_s[first] + hold_s <= state.now_s:
+            _free(state, wire, meeting, first)
+
+
+def _free(state: _State, wire: int, meeting: int, task: int) -> None:
+    if state.wire_holder.get(wire) == meeting:
+        del state.wire_holder[wire]
+        state.freed[-2 - wire] = (state.now_s, task)
 
 
 def _complete(state: _State, task: int) -> set[int]:

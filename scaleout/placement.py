@@ -85,6 +85,8 @@ class Placement:
         Where it matters where the group lies: the network, less what the group cannot meet.
     ranks : tuple of int
         There: its ranks in the network, or those of a group that lies alike, in the order of the grid.
+    detours : bool
+        Whether messages reach some ports through the host, as the group lacks ranks of the dimensions farther in.
     """
 
     extents: tuple[Extent, ...]
@@ -93,6 +95,7 @@ class Placement:
     library: Library | None = None
     topology: Topology | None = None
     ranks: tuple[int, ...] = ()
+    detours: bool = False
 
     @property
     def regular(self) -> bool:
@@ -257,9 +260,19 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
             pairs = [pair for pair in found if pair is not None]
             extents = tuple(extent for extent, _ in pairs if extent.size > 1)
             ordered = _in_grid_order(topology, [order for _, order in pairs])
-            grid = Placement(extents, topology.startup_s, library=topology.library)
+            grid = Placement(extents, topology.startup_s, library=topology.library, detours=_detours(topology, along))
             return _kept(grid, topology, ordered), ordered
     return _irregular(topology, coordinates), ranks
+
+
+def _detours(topology: Topology, along: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Whether a grid extends along a dimension with detours, and not along the whole of one farther in."""
+    whole = True
+    for dimension, values in zip(topology.dimensions, along, strict=True):
+        if len(values) > 1 and dimension.detour > 1 and not whole:
+            return True
+        whole = whole and len(values) == dimension.size
+    return False
 
 
 def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> Placement:
@@ -315,7 +328,8 @@ def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placem
     columns = tuple(coordinates[:, number] for number in used)
     places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
     ranks = tuple(np.ravel_multi_index(tuple(coordinates.T), topology.shape, order="F").tolist())
-    placement = Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library)
+    detours = any(topology.dimensions[number].detour > 1 for number in used)
+    placement = Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library, detours=detours)
     return _kept(placement, topology, ranks)
 
 

@@ -1,10 +1,10 @@
 """Program and cluster to result: the one place where graphs, collectives and the clock meet.
 
 Ranks that do the same are folded into one timeline each. Every collective becomes a meeting of the timelines of its
-group; it holds the streams of its members. Under alpha-beta it also holds, while its bytes are on the wire, the
-dimensions of the topology that its group extends over: a dimension carries one collective at a time, so that two of
-them never get more than the wire together. Under link, collectives that are in flight at the same time share the
-links, and only ranks that are alike by a symmetry of the links are folded.
+group; it holds the streams of its members. Under alpha-beta it also holds the dimensions of the topology that its group
+extends over, each for as long as its bytes need there: a dimension carries one collective at a time, so that two of
+them never get more than the wire together, and the busiest one is held to the end. Under link, collectives that are in
+flight at the same time share the links, and only ranks that are alike by a symmetry of the links are folded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,6 +156,7 @@ def _tasks(
     algorithms = [""] * job.offsets[-1]
     sizes: list[int] = []
     wires: list[tuple[int, ...]] = []
+    wire_s: list[tuple[float, ...]] = []
     num_dimensions = len(job.topology.dimensions)
     for index, meeting in enumerate(meetings):
         cost = cost_of(job, meeting)
@@ -176,8 +177,11 @@ def _tasks(
             duration_s[task], occupancy_s[task] = lasts_s, holds_s
         sizes.append(len(members))
         wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
+        shares = cost.shares[: len(along)] or (1.0,) * len(along)
+        held_s = tuple(np.inf if share == 1 else share * serialization_s for share in shares)
+        wire_s.append(held_s * len(members))
     users, counts = _dependencies(job)
-    laid = _Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires)
+    laid = _Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires, wire_s)
     _add_messages(laid, links, shared)
     if shared is not None:
         _share_devices(laid, meetings, shared)
@@ -185,7 +189,7 @@ def _tasks(
     issue_s = np.concatenate([graph.issue_s for graph in job.graphs]).tolist()
     tasks = Tasks(
         duration_s, occupancy_s, _streams(job), priorities, users, counts, meeting_of, sizes, wires,
-        issue_s if any(issue_s) else (),
+        issue_s if any(issue_s) else (), wire_s,
     )  # fmt: skip
     return tasks, algorithms
 
@@ -207,6 +211,7 @@ class _Laid(NamedTuple):
     meeting_of: list[int]
     sizes: list[int]
     wires: list[tuple[int, ...]]
+    wire_s: list[tuple[float, ...]]
 
 
 def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevices) -> None:
@@ -232,6 +237,7 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
             laid.duration_s[task] = laid.occupancy_s[task] = np.nan
             laid.sizes.append(1)
             laid.wires.append(())
+            laid.wire_s.append(())
 
 
 def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices | None) -> None:
@@ -258,6 +264,7 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
         if message.meets or on_links:
             laid.sizes.append(len(ends))
             laid.wires.append(())
+            laid.wire_s.append(())
 
 
 def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:

@@ -5,6 +5,7 @@ a `Dimension`. A file that is `like` another holds the keys that differ, and `no
 dimension. Knows nothing of ranks; `topology` makes a network of it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,8 @@ class DimensionFile(config.Config):
     links_source: str = ""
     in_network_reduction: bool = False
     in_network_reduction_source: str = ""
+    through_host: BytesPerSecond | None = None
+    through_host_source: str = ""
 
 
 class ChangesFile(config.Config):
@@ -120,7 +123,11 @@ def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
     """Return the dimension that an entry of a file describes."""
     try:
         found = _graph(entry, path) if entry.kind == "graph" else _even(entry)
-        return replace(found, in_network_reduction=entry.in_network_reduction)
+        return replace(
+            found,
+            in_network_reduction=entry.in_network_reduction,
+            through_host_bytes_per_s=math.inf if entry.through_host is None else entry.through_host,
+        )
     except ConfigError as error:
         raise ConfigError(f"dimensions.{number}: {error}") from None
 
@@ -133,6 +140,8 @@ def _even(entry: DimensionFile) -> Dimension:
         raise ConfigError("key 'latency' is missing; add it")
     if entry.in_network_reduction and not entry.in_network_reduction_source:
         raise ConfigError("key 'in_network_reduction_source' is missing; say where it is written that they can")
+    if entry.through_host is not None and not entry.through_host_source:
+        raise ConfigError("key 'through_host_source' is missing; say where it is written what the host carries")
     bytes_per_s, *others = _bandwidths(entry)
     return Dimension(
         _kind(entry),
@@ -207,7 +216,7 @@ def join_sources(values: TopologyFile, found: Sequence[Library]) -> str:
     lines = [values.source]
     for number, entry in enumerate(values.dimensions):
         lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
-        for what in ("levels", "links", "in_network_reduction"):
+        for what in ("levels", "links", "in_network_reduction", "through_host"):
             if source := getattr(entry, f"{what}_source"):
                 lines[-1] += f"; {what}: {source}"
     if values.startup_source:

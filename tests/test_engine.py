@@ -11,7 +11,18 @@ from scaleout.engine import Tasks, run
 from scaleout.graph import NONE
 
 
-def tasks(duration_s, *, stream=None, after=None, priority=None, occupancy_s=None, meeting=None, sizes=(), wires=None):
+def tasks(
+    duration_s,
+    *,
+    stream=None,
+    after=None,
+    priority=None,
+    occupancy_s=None,
+    meeting=None,
+    sizes=(),
+    wires=None,
+    wire_s=(),
+):
     """Tasks on stream 0 without dependencies, unless said otherwise; `after` maps a task to those it waits for."""
     count = len(duration_s)
     after = after or {}
@@ -26,6 +37,7 @@ def tasks(duration_s, *, stream=None, after=None, priority=None, occupancy_s=Non
         meeting or [NONE] * count,
         sizes,
         wires or [()] * len(sizes),
+        wire_s=wire_s,
     )
 
 
@@ -113,6 +125,22 @@ def test_a_meeting_needs_all_its_wires():
     )
     assert times.start_s.tolist() == [0, 0, 5]
     assert times.cause[2] == 1
+
+
+def test_a_wire_that_is_needed_less_is_free_earlier():
+    # Meeting 0 lasts 5 and needs wire 1 for 2 of it. Meeting 1 takes wire 1 then, meeting 2 waits for wire 0.
+    held = [(np.inf, 2.0), (np.inf,), (np.inf,)]
+    meetings = {"meeting": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0, 1), (1,), (0,)], "wire_s": held}
+    times = run(tasks([5.0, 1.0, 1.0], stream=[0, 1, 2], **meetings))
+    assert times.start_s.tolist() == [0, 2, 5]
+    assert times.cause.tolist() == [NONE, 0, 0]
+
+
+def test_a_wire_that_another_meeting_has_taken_is_not_freed_by_the_first():
+    # Meeting 0 ends at 1, before the 3 for which it said to need its wire; meeting 1 has it then, until 6.
+    held = [(3.0,), (np.inf,), (np.inf,)]
+    meetings = {"meeting": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0,)] * 3, "wire_s": held}
+    assert starts(tasks([1.0, 5.0, 1.0], stream=[0, 1, 2], **meetings)) == [0, 1, 6]
 
 
 def test_of_waiting_meetings_the_most_urgent_takes_the_wire():

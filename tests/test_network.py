@@ -11,6 +11,7 @@ from scaleout.collectives import ALGORITHMS, KINDS
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import MAX_CHUNKS, collective_cost, send_cost
 from scaleout.network.bound import wire_bound
+from scaleout.network.link import collective_cost as link_cost
 from scaleout.placement import place
 from scaleout.topology import Dimension, Topology, load_topology
 
@@ -148,6 +149,26 @@ def test_rings_leave_a_node_through_all_its_ports():
     # Every eighth step of a shard is to the next node: 7 of 8 add 0.8 us to the wires' latency, and one 1.3 us.
     steps_s = 127 * (0.6e-6 + 2.7e-6 + (7 * 0.8e-6 + 1.3e-6) / 8)
     assert cost.latency_s == pytest.approx(5e-6 + 11.1e-6 + steps_s, rel=1e-12)
+
+
+def test_who_lacks_ranks_of_a_node_reaches_its_port_through_the_host():
+    # 2 nodes of 8 on one port of 25 GB/s; through the host 2 GB/s a rank instead of 25 / 8.
+    topology = load_topology("a100-cluster-a-2")
+    ports, host = 25e9 / 8, 2e9
+    whole = collective_cost("all_gather", N, place(topology, range(16)), "ring")
+    assert whole.serialization_s == pytest.approx(15 / 16 * N / 8 / ports)
+    rail = collective_cost("all_gather", N, place(topology, (3, 11)), "ring")
+    assert rail.serialization_s == pytest.approx(N / 2 / host)
+    half = collective_cost("all_gather", N, place(topology, (0, 4, 8, 12)), "ring")  # two of a node
+    assert half.serialization_s == pytest.approx(3 / 4 * N / 2 / host)
+    within = collective_cost("all_gather", N, place(topology, range(8)), "ring")
+    assert within.serialization_s == pytest.approx(7 / 8 * N / 300e9)
+    levels = collective_cost("all_reduce", N, place(topology, range(16)), "hierarchical")  # a rail a rank; pipelined
+    assert levels.serialization_s == pytest.approx(N / 8 / host)
+    message = send_cost(N, topology, source=3, destination=11)
+    assert message.serialization_s == pytest.approx(N / host)
+    linked = link_cost("all_gather", N, topology, (3, 11), "ring")
+    assert linked.time_s == pytest.approx(rail.time_s)
 
 
 def test_messages_cross_the_dimensions_one_after_another():

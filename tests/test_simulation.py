@@ -122,6 +122,17 @@ def test_a_collective_over_both_dimensions_shares_with_either():
     assert result.makespan_s == pytest.approx(whole + REDUCE, rel=1e-12)
 
 
+def test_a_dimension_is_held_for_as_long_as_its_bytes_need_there():
+    """A ring over 2 x 2 ranks leaves by the outer ports with half its messages, 100 times slower here."""
+    slow = Topology("slow", (GRID.dimensions[0], Dimension("switch", 2, BANDWIDTH / 100, ALPHA)))
+    cost = collective_cost("all_reduce", N, place(slow, range(4)), "ring")
+    assert cost.shares == pytest.approx((0.02, 1.0))
+    result = simulate(grid_program(("world", "tensor")), slow, algorithms={"all_reduce": "ring"})
+    (line,) = result.timelines
+    assert line.start_s.tolist() == pytest.approx([0, 0.02 * cost.serialization_s])
+    assert result.makespan_s == pytest.approx(cost.time_s)  # while the world's is still on the way
+
+
 def test_slices_of_a_transfer_pay_its_latency_once():
     """4 slices of a transfer of N: each on the wire for a quarter, and the latency behind it in flight."""
 

@@ -10,8 +10,9 @@ run at once: ``A`` and ``B`` are those of the longest, and no link takes less th
 Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
 the protocol's start-up, every step its latency beyond that of the wires, links carry payload at its efficiency, and a
 rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth, and where messages leave from
-the host's memory the buffer is copied there and back. The library takes the
-algorithm and protocol of which it expects the least time; those take what they take.
+the host's memory the buffer is copied there and back. Where ranks of a node share ports, messages that do not leave by
+the rank beside one pass the host, at its rate. The library takes the algorithm and protocol of which it expects the
+least time; those take what they take.
 
 Where it matters where a group lies `auto` weighs only algorithms of few different steps, see `load.is_quick`.
 
@@ -69,6 +70,9 @@ class CollectiveCost:
         The way to communicate that served it, where the library is made of several.
     concurrent : bool
         Whether others like it may be under way beside it.
+    shares : tuple of float
+        Of each dimension that the group extends along, the busiest link's part of the serialization; 1 where it is busy
+        all the time.
     """
 
     latency_s: float
@@ -80,6 +84,7 @@ class CollectiveCost:
     inflation: float = 1.0
     backend: str = ""
     concurrent: bool = False
+    shares: tuple[float, ...] = ()
 
     @property
     def served_by(self) -> str:
@@ -164,6 +169,7 @@ class _Profile:
     link_latency_s: float
     link_s_per_byte: float
     pipelined: bool
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,6 +213,7 @@ def _collective_cost(
         inflation=cost.serialization_s / bare.serialization_s,
         backend=offer.protocol.backend,
         concurrent=offer.protocol.concurrent,
+        shares=offer.taken.shares,
     )
 
 
@@ -234,7 +241,7 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
             protocol,
             _profile(kind, placement, name, protocol.expects or protocol.takes),
             _profile(kind, placement, name, protocol.takes),
-            _profile(kind, placement, name, WIRES),
+            _profile(kind, placement, name, WIRES, bare=True),
         )
         for name in names
         for protocol in (placement.library.protocols_for(kind, name) if placement.library else (BARE,))
@@ -252,17 +259,20 @@ def _on_terms(
 
 
 @lru_cache(maxsize=16384)
-def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms) -> _Profile:
+def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, bare: bool = False) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
-    lanes = [[(step.repeat, _load_on(step, placement, terms)) for step in lane] for lane in schedule.lanes]
+    load_on = load_of if bare else functools.partial(_load_on, terms=terms)
+    lanes = [[(step.repeat, load_on(step, placement)) for step in lane] for lane in schedule.lanes]
     latency_s = max((sum(repeat * load.latency_s for repeat, load in lane) for lane in lanes), default=0.0)
     seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in lane) for lane in lanes), default=0.0)
-    link_latency_s, link_s_per_byte = _most_used([each for lane in lanes for each in lane])
+    link_latency_s, by_extent = _most_used([each for lane in lanes for each in lane])
+    link_s_per_byte = max(by_extent.values(), default=0.0)
     if len(lanes) > 1:  # lanes share the links that they meet on
         seconds_per_byte = max(seconds_per_byte, link_s_per_byte)
     if not schedule.pipelined:
         link_latency_s, link_s_per_byte = latency_s, seconds_per_byte
-    return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined)
+    shares = tuple(by_extent.get(number, 0.0) / (link_s_per_byte or 1.0) for number in range(len(placement.extents)))
+    return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined, shares)
 
 
 def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
@@ -271,7 +281,7 @@ def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
     Links carry less payload, and the step takes the dearest hop of its messages longer. But nobody waits for the
     slowest hop of a ring at every step: a shard passes each of them once, so there the mean of the hops counts.
     """
-    load = load_of(step, placement)
+    load = _through_host(load_of(step, placement), step, placement)
     if not terms.hops:
         return load
     latency_s, efficiency = terms.over([extent.dimension.link for extent in placement.extents])
@@ -286,8 +296,16 @@ def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
     return Load(load.latency_s + added_s, {extent: seconds / efficiency[extent] for extent, seconds in used.items()})
 
 
-def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, float]:
-    """Latency and serialization of the steps that use a link, summed up; the largest of each over all links."""
+def _through_host(load: Load, step: Step, placement: Placement) -> Load:
+    """Charge messages that reach a port through the host: all but those of a ring that ends beside the port."""
+    if isinstance(step.pattern, Ring) and not placement.detours:
+        return load
+    detours = [extent.dimension.detour for extent in placement.extents]
+    return Load(load.latency_s, {extent: detours[extent] * used for extent, used in load.seconds_per_byte.items()})
+
+
+def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, dict[int, float]]:
+    """Latency and serialization of the steps that use a link, summed up; the largest of each, the latter by extent."""
     latency_s: dict[int, npt.NDArray[np.float64]] = {}
     seconds_per_byte: dict[int, npt.NDArray[np.float64]] = {}
     for repeat, load in repeated:
@@ -295,9 +313,8 @@ def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, float]:
             delayed = np.where(links > 0, repeat * load.latency_s, 0.0)
             latency_s[extent] = latency_s.get(extent, np.zeros(1)) + delayed
             seconds_per_byte[extent] = seconds_per_byte.get(extent, np.zeros(1)) + repeat * links
-    sums = (latency_s, seconds_per_byte)
-    most = [max((float(links.max()) for links in total.values()), default=0.0) for total in sums]
-    return most[0], most[1]
+    most_s = max((float(links.max()) for links in latency_s.values()), default=0.0)
+    return most_s, {extent: float(links.max()) for extent, links in seconds_per_byte.items()}
 
 
 def _at_size(profile: _Profile, size_bytes: float, given: int | None) -> CollectiveCost:
