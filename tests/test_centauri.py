@@ -253,13 +253,13 @@ def test_centauri_conserves_work_and_runs_to_its_end(job):
 
 
 def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
-    """Groups: half the bytes over the port. Chunks: layers start before all their parameters are there."""
+    """Groups: half the bytes out of a node. Chunks: layers start before all their parameters are there."""
     workload = load_workload("llama-big", {"zero": 3, "layers": 3, "batch_per_replica": 2})
     found = compare(workload, schedules=("overlap", "centauri"), algorithms=RINGS).outcomes[1]
-    assert 1.5 < found.speedup < 1.875 * 1.2
+    assert 1.2 < found.speedup < 15 / 16 / 25 * 32 * 1.2
     program = time_kernels(generate(workload), DEVICE)
     words = "\n".join(in_words(plan(program, MACHINE)[1]))
-    assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 24.5" in words
+    assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 36.5" in words
     assert "cut into 8 chunks with the products next to it" in words
 
 
@@ -269,7 +269,7 @@ def test_dimensions_of_the_partition_space_are_added_one_by_one():
     schedules = ("overlap", "centauri:primitive", "centauri:group", "centauri:workload", "centauri")
     found = compare(workload, schedules=schedules, algorithms=RINGS).outcomes
     seconds = [outcome.makespan_s for outcome in found]
-    assert seconds[0] == seconds[1] > 1.4 * seconds[2] > 1.4 * seconds[3] == 1.4 * seconds[4]
+    assert seconds[0] == seconds[1] > 1.05 * seconds[2] > 1.05 * seconds[3] == 1.05 * seconds[4]
     words = ["\n".join(outcome.decisions) for outcome in found]
     assert ["by levels" in each for each in words] == [False, False, True, True, True]
     assert ["cut into" in each for each in words] == [False, False, False, True, True]
@@ -306,15 +306,16 @@ def test_without_a_machine_there_is_nothing_to_weigh():
 
 
 def test_flat_rings_take_the_port_for_longer_than_levels_do():
-    """FSDP on two nodes: (15/16 n) against (1/2 n) over the port, and 7/8 n at 300 GB/s within a node, 1/12 as slow."""
+    """FSDP on two nodes: 15/16 n at 25 GB/s against 1/2 n at 16 GB/s, and 7/8 n at 300 GB/s within a node beside it."""
     step = centauri.fsdp("big", 2)
-    assert step.by_levels_s / step.communication_s == pytest.approx((1 / 2 + 7 / 8 / 12) / (15 / 16), rel=0.02)
+    port_s, node_s = 1 / 2 / 16, 7 / 8 / 300
+    ratio = step.planned_s / step.communication_s * (15 / 16 / 25)
+    assert 0.98 * port_s < ratio < 1.02 * (port_s + node_s)
 
 
 def test_no_plan_beats_its_computation_or_its_port():
     for step in [*centauri.one_layer(), *(step for steps in centauri.gains().values() for step in steps)]:
-        port_s = step.communication_s * 8 / 15 * 0.98  # latencies of the flat ring are not in it
-        assert step.centauri_s >= max(step.computation_s, port_s)
+        assert step.centauri_s >= max(step.computation_s, step.planned_s)
         assert step.centauri_s <= step.overlap_s
 
 
