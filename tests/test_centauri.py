@@ -269,7 +269,7 @@ def test_dimensions_of_the_partition_space_are_added_one_by_one():
     schedules = ("overlap", "centauri:primitive", "centauri:group", "centauri:workload", "centauri")
     found = compare(workload, schedules=schedules, algorithms=RINGS).outcomes
     seconds = [outcome.makespan_s for outcome in found]
-    assert seconds[0] == seconds[1] > 1.05 * seconds[2] > 1.05 * seconds[3] == 1.05 * seconds[4]
+    assert seconds[0] == seconds[1] > 1.05 * seconds[2] > 1.05 * seconds[3] >= 1.05 * seconds[4]
     words = ["\n".join(outcome.decisions) for outcome in found]
     assert ["by levels" in each for each in words] == [False, False, True, True, True]
     assert ["cut into" in each for each in words] == [False, False, False, True, True]

@@ -3,10 +3,11 @@
 Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order. It is substituted and
 carried out by levels where the sum of the costs is less, and cut into chunks with the products next to it where the
 operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
-model's and the kernels'; all members of a group decide from the same numbers. The rest is `overlap`.
+model's and the kernels'; all members of a group decide from the same numbers. The layer tier orders backward where a
+simulated step is shorter for it. The rest is `overlap`.
 
-Not here: the layer tier (backward runs in the program's order) and the model tier (gathers of stepped parameters stay
-at the end of a step). Source: Chen et al., Centauri, ASPLOS 2024.
+Not here: the model tier, whose choices are made before there is a program.
+Source: Chen et al., Centauri, ASPLOS 2024.
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.schedule.chunks import Weights, cut
 from scaleout.schedule.decision import Decision, collectives
+from scaleout.schedule.layer_tier import best_order
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.partition.group import Levels, partition_groups
 from scaleout.schedule.partition.primitive import substitute
@@ -28,8 +30,8 @@ from scaleout.schedule.prices import Prices, machine_for
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
 
-DIMENSIONS = ("primitive", "group", "workload")
-"""Dimensions of the partition space, in the order in which they are applied."""
+DIMENSIONS = ("primitive", "group", "workload", "order")
+"""Dimensions of the partition space, in the order in which they are applied, and the layer tier's order of backward."""
 
 
 def dimensions_up_to(last: str) -> tuple[str, ...]:
@@ -57,12 +59,16 @@ def plan(
     """
     machine = machine_for("centauri", machine)
     prices = Prices(program, machine, divides="group" in dimensions)
+    weights = Weights(prices, prices.best_s)
     found = _decisions(program, prices)
     program = substitute(program, chosen=prices.substitutes)
-    if "workload" in dimensions:
-        program, cuts = cut(program, Weights(prices, prices.best_s))
-        found += cuts
-    return overlap(partition_groups(program, machine, chosen=prices.by_levels)), found
+
+    def operation_tier(program: Program) -> tuple[Program, tuple[Decision, ...]]:
+        program, cuts = cut(program, weights) if "workload" in dimensions else (program, ())
+        return overlap(partition_groups(program, machine, chosen=prices.by_levels)), cuts
+
+    program, decided = best_order(program, prices, operation_tier) if "order" in dimensions else operation_tier(program)
+    return program, found + decided
 
 
 def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
