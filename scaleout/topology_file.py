@@ -2,7 +2,7 @@
 
 Maps the YAML file of a network, or of one that is `like` another, to validated values, and an entry of `dimensions` to
 a `Dimension`. A file that is `like` another holds the keys that differ, and `nodes`, the size of the outermost
-dimension. Knows nothing of ranks; `topology` makes a network of it.
+dimension; a fat tree has more at its top. Knows nothing of ranks; `topology` makes a network of it.
 """
 
 import math
@@ -114,9 +114,15 @@ def _resized(values: Mapping[str, Any], nodes: Any, path: Path) -> dict[str, Any
     dimensions = values.get("dimensions")
     if not (isinstance(dimensions, list) and dimensions and isinstance(dimensions[-1], dict)):
         raise ConfigError(f"{path}: nodes is the size of the outermost of 'dimensions', and there is none; add one")
-    if dimensions[-1].get("radices") or dimensions[-1].get("kind") == "graph":
+    last = {**dimensions[-1], "size": nodes}
+    if last.get("kind") == "fat_tree" and isinstance(last.get("radices"), list) and isinstance(nodes, int):
+        below = math.prod(last["radices"][:-1])
+        if nodes % below:
+            raise ConfigError(f"{path}: {nodes} nodes are no multiple of the {below} below a switch of the top level")
+        last["radices"] = [*last["radices"][:-1], nodes // below]
+    elif last.get("radices") or last.get("kind") == "graph":
         raise ConfigError(f"{path}: nodes cannot resize a dimension of levels or links; give the dimensions in full")
-    return {**values, "dimensions": [*dimensions[:-1], {**dimensions[-1], "size": nodes}]}
+    return {**values, "dimensions": [*dimensions[:-1], last]}
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:

@@ -61,12 +61,15 @@ class Terms:
         At which a rank's own shard passes, which crosses no link.
     staging_bytes_per_s : float
         At which the whole buffer is copied into the host's memory before the first message, and back after the last.
+    adding_bytes_per_s : float
+        At which what has arrived is added to what is there, where that takes time of its own.
     """
 
     startup_s: float = 0.0
     hops: tuple[Hop, ...] = ()
     local_bytes_per_s: float = math.inf
     staging_bytes_per_s: float = math.inf
+    adding_bytes_per_s: float = math.inf
 
     def over(self, links: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return latency and efficiency on each of some links, by their kinds."""
@@ -229,6 +232,7 @@ class _ProtocolFile(config.Config):
     links: dict[str, _HopFile] = Field(default_factory=dict)
     local_bandwidth: _Rate | None = None
     staging_bandwidth: _Rate | None = None
+    adding_bandwidth: _Rate | None = None
     expected: _ExpectedFile | None = None
     largest_message: Annotated[Bytes, Field(gt=0)] | None = None
     algorithms: tuple[str, ...] = ()
@@ -295,10 +299,9 @@ def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
 
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
     expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
-    local = math.inf if entry.local_bandwidth is None else entry.local_bandwidth
-    staging = math.inf if entry.staging_bandwidth is None else entry.staging_bandwidth
+    rates = (entry.local_bandwidth, entry.staging_bandwidth, entry.adding_bandwidth)
     limit = math.inf if entry.largest_message is None else entry.largest_message
-    takes = Terms(entry.startup, _hops(entry.links), local, staging)
+    takes = Terms(entry.startup, _hops(entry.links), *(math.inf if rate is None else rate for rate in rates))
     return Protocol(entry.name, entry.collectives, takes, expected, limit, entry.algorithms, concurrent=concurrent)
 
 

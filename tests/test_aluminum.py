@@ -24,10 +24,10 @@ def steps():
     return {(step.scaling, step.num_ranks, step.policy): step for step in sweep((NCCL, MINIMAL))}
 
 
-def test_at_least_14_of_the_17_published_numbers_are_met_and_every_miss_has_a_reason():
+def test_at_least_16_of_the_17_published_numbers_are_met_and_every_miss_has_a_reason():
     rows = reproduce(["aluminum"])
     assert len(rows) == 17
-    assert sum(row.met for row in rows) >= 14
+    assert sum(row.met for row in rows) >= 16
     assert all(row.note for row in rows if not row.met)
 
 

@@ -63,6 +63,26 @@ def test_a_staged_buffer_is_copied_there_and_back():
     assert cost.time_s == pytest.approx(7e-6 + 2 * (ALPHA + 1e-6 + 1e6 * BETA / 0.5) + 2 * 1e6 / 20e9)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "num_ranks", "added"),
+    [
+        ("ring", 6, 5 / 6),
+        ("rabenseifner", 8, 7 / 8),
+        ("rabenseifner", 6, 1 + 3 / 4),  # two of the six hand all they have to others first
+        ("recursive_doubling", 8, 3),  # everyone adds up everything
+        ("recursive_doubling", 6, 1 + 2),
+    ],
+)
+def test_what_arrives_is_added_up_at_a_rate_of_its_own(algorithm, num_ranks, added):
+    def time_s(terms, kind="all_reduce", algorithm=algorithm, count=num_ranks):
+        topology = replace(switch(count), library=Library("toy", (Protocol("P", (kind,), terms),)))
+        return collective_cost(kind, 1e6, place(topology, range(count)), algorithm).time_s
+
+    slow = Terms(adding_bytes_per_s=2e9)
+    assert time_s(slow) - time_s(Terms()) == pytest.approx(added * 1e6 / 2e9)
+    assert time_s(slow, "all_gather", "ring") == time_s(Terms(), "all_gather", "ring")
+
+
 def served(topology, size_bytes, num_ranks):
     return collective_cost("all_reduce", size_bytes, place(topology, range(num_ranks)))
 
@@ -71,14 +91,21 @@ def test_back_ends_of_sierra_cost_what_their_files_say():
     """Worked by hand: 64 GPUs of 16 nodes, 1 KiB."""
     sierra = load_topology("sierra-64")
     nccl = served(with_policy(sierra, "nccl_ring"), 1024, 64)
-    hops_s = 126 * (0.75 * 0.47e-6 + 0.25 * 2.7e-6)
+    hops_s = 126 * (0.75 * 0.4e-6 + 0.25 * 2.4e-6)
     assert nccl.time_s == pytest.approx(13.6e-6 + hops_s + 2 * 63 / 64 * 1024 / (25e9 * 0.25))
     transfer = served(with_policy(sierra, "host_transfer"), 1024, 64)
-    wires_s = 1024 * (2 / (0.133 * 75e9) + 4 / 6e9 + 2 / 60e9)
-    assert transfer.time_s == pytest.approx(30e-6 + 2 * 3.75e-6 + 4 * 16.5e-6 + wires_s)
-    # 64 shards of 32 KiB are the last that NCCL sends in LL.
+    bytes_s = 1024 * (2 / (0.133 * 75e9) + 4 / 6e9 + 2 / 60e9 + 6 / 28e9)
+    assert transfer.time_s == pytest.approx(50e-6 + 2 * 2e-6 + 4 * 14e-6 + bytes_s)
+    # 64 shards of 64 KiB are the last that NCCL sends in LL.
     policy = with_policy(sierra, "nccl_ring")
-    assert [served(policy, size, 64).protocol for size in (2**21, 2**21 + 64)] == ["LL", "Simple"]
+    assert [served(policy, size, 64).protocol for size in (2**22, 2**22 + 64)] == ["LL", "Simple"]
+
+
+def test_racks_of_sierra_share_half_of_the_links_above_them():
+    """128 GPUs are two racks: of five exchanges between nodes the last crosses, through links that two nodes share."""
+    sierra = with_policy(load_topology("sierra-128"), "host_transfer")
+    within, across = (served(sierra, 2**30, ranks).serialization_s for ranks in (64, 128))
+    assert across - within == pytest.approx(2**30 * (2 / 6e9 + 1 / 28e9))
 
 
 def test_nccl_trees_reach_the_bandwidth_of_rings_on_many_nodes():
@@ -261,7 +288,8 @@ def test_a_topology_like_another_differs_in_its_nodes(name):
         ("like: mine.yaml\n", "like leads back to this file"),
         ("like: 3\n", "like is 3; give the name or file of a topology"),
         ("nodes: 3\nsource: x\n", "nodes is the size of the outermost of 'dimensions', and there is none"),
-        ("like: fat-tree-131072\nnodes: 4\n", "nodes cannot resize a dimension of levels or links"),
+        ("like: fat-tree-131072\nnodes: 4\n", "4 nodes are no multiple of the 1024 below a switch of the top level"),
+        ("like: leaf-spine-64\nnodes: 4\n", "nodes cannot resize a dimension of levels or links"),
     ],
 )
 def test_topologies_that_are_like_nothing_are_refused(tmp_path, monkeypatch, text, message):

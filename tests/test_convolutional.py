@@ -140,7 +140,7 @@ def test_convolutions_of_v100_are_measured_and_all_else_borrows():
             kernel("relu_fwd", dtype="fp32", elements=2**24),
         ),
     )
-    assert found[0] == pytest.approx(273e-6)  # DeepBench: 0.273 ms
+    assert found[0] == pytest.approx(277e-6)  # DeepBench: 0.277 ms
     assert found[0] < found[1] < 2 * found[0]
     assert sources.tolist() == [TimeSource.MEASURED, TimeSource.INTERPOLATED, TimeSource.ROOFLINE]
     # Two passes over 64 MiB at 900 GB/s, at no more than the peak and no less than half of it.

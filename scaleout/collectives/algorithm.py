@@ -59,7 +59,9 @@ class Algorithm:
         return None if kind in self.unconditional else self.condition(placement)
 
 
-def folded(placement: Placement, core: Callable[[int, int], tuple[Step, ...]]) -> Schedule:
+def folded(
+    placement: Placement, core: Callable[[int, int], tuple[Step, ...]], *, added: Callable[[int], float]
+) -> Schedule:
     """Carry out an all-reduce among a power of two of members, for all.
 
     Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last.
@@ -69,12 +71,15 @@ def folded(placement: Placement, core: Callable[[int, int], tuple[Step, ...]]) -
     placement : Placement
     core : function
         Number of members that take part, a power of two, and how many of them stand for two, to the steps.
+    added : function
+        Number of members that take part to what each adds up, as a fraction of the bytes.
     """
     taking_part = 1 << (placement.num_ranks.bit_length() - 1)
     extra = placement.num_ranks - taking_part
     if not extra:
-        return Schedule(core(taking_part, 0))
-    return Schedule((Step(Fold(extra), 1.0), *core(taking_part, extra), Step(Fold(extra, back=True), 1.0)))
+        return Schedule(core(taking_part, 0), added=added(taking_part))
+    steps = (Step(Fold(extra), 1.0), *core(taking_part, extra), Step(Fold(extra, back=True), 1.0))
+    return Schedule(steps, added=1 + added(taking_part))
 
 
 def exchange(bit: int, extra: int) -> Exchange | FoldedExchange:

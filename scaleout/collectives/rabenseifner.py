@@ -32,7 +32,7 @@ def _all_gather(placement: Placement) -> Schedule:
 
 
 def _all_reduce(placement: Placement) -> Schedule:
-    return folded(placement, _both)
+    return folded(placement, _both, added=lambda members: 1 - 1 / members)
 
 
 ALGORITHM = Algorithm(

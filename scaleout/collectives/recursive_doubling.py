@@ -18,7 +18,7 @@ def _core(num_ranks: int, extra: int) -> tuple[Step, ...]:
 
 
 def _all_reduce(placement: Placement) -> Schedule:
-    return folded(placement, _core)
+    return folded(placement, _core, added=lambda members: members.bit_length() - 1)
 
 
 def _all_gather(placement: Placement) -> Schedule:

@@ -211,10 +211,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps of a collective, in order; pipelined if chunks of the buffer may follow one another through them."""
+    """Steps of a collective, in order.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    pipelined : bool
+        Whether chunks of the buffer may follow one another through the steps.
+    added : float, optional
+        Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
+        contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
+    """
 
     steps: tuple[Step, ...]
     pipelined: bool = False
+    added: float | None = None
 
     @property
     def lanes(self) -> tuple[tuple[Step, ...], ...]:

@@ -10,9 +10,9 @@ run at once: ``A`` and ``B`` are those of the longest, and no link takes less th
 Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
 the protocol's start-up, every step its latency beyond that of the wires, links carry payload at its efficiency, and a
 rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth, and where messages leave from
-the host's memory the buffer is copied there and back. Where ranks of a node share ports, messages that do not leave by
-the rank beside one pass the host, at its rate. The library takes the algorithm and protocol of which it expects the
-least time; those take what they take.
+the host's memory the buffer is copied there and back, and what arrives is added up there. Where ranks of a node share
+ports, messages that do not leave by the rank beside one pass the host, at its rate. The library takes the algorithm and
+protocol of which it expects the least time; those take what they take.
 
 Where it matters where a group lies `auto` weighs only algorithms of few different steps, see `load.is_quick`.
 
@@ -43,6 +43,9 @@ MAX_CHUNKS = 1024
 
 SHARDED = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
 """Kinds of which a rank keeps one shard itself."""
+
+REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+"""Kinds that add up."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +165,17 @@ def send_cost(size_bytes: float, topology: Topology, *, source: int, destination
 
 @dataclass(frozen=True)
 class _Profile:
-    """Sums over the steps of a schedule: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links."""
+    """Sums over the steps of a schedule: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links.
+
+    `added` are the bytes that a member adds up, for each byte of the collective.
+    """
 
     latency_s: float
     seconds_per_byte: float
     link_latency_s: float
     link_s_per_byte: float
     pipelined: bool
+    added: float
     shares: tuple[float, ...] = ()
 
 
@@ -255,6 +262,7 @@ def _on_terms(
     cost = _at_size(profile, size_bytes, chunks)
     latency_s, serialization_s = cost.latency_s + terms.startup_s, shard_bytes / terms.local_bytes_per_s
     serialization_s += 2 * size_bytes / terms.staging_bytes_per_s
+    serialization_s += profile.added * size_bytes / terms.adding_bytes_per_s
     return replace(cost, latency_s=latency_s, serialization_s=cost.serialization_s + serialization_s)
 
 
@@ -271,8 +279,9 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
         seconds_per_byte = max(seconds_per_byte, link_s_per_byte)
     if not schedule.pipelined:
         link_latency_s, link_s_per_byte = latency_s, seconds_per_byte
+    added = (1 - 1 / placement.num_ranks if schedule.added is None else schedule.added) if kind in REDUCTIONS else 0.0
     shares = tuple(by_extent.get(number, 0.0) / (link_s_per_byte or 1.0) for number in range(len(placement.extents)))
-    return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined, shares)
+    return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined, added, shares)
 
 
 def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
