@@ -14,7 +14,7 @@ from scaleout.errors import ConfigError
 from scaleout.machine import Machine
 from scaleout.operators.track.memory import policy_named
 from scaleout.program import Program
-from scaleout.schedule import centauri
+from scaleout.schedule import centauri, coconet, out_of_order
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.decision import Decision
@@ -44,7 +44,7 @@ PASSES: dict[str, Pass] = {
 }
 """Passes that decide nothing."""
 
-PLANS: dict[str, Plan] = {"centauri": centauri.plan}
+PLANS: dict[str, Plan] = {"centauri": centauri.plan, "out-of-order": out_of_order.plan, "coconet": coconet.plan}
 """Passes that cut and order what a program has by what it costs; they need a machine."""
 
 SCHEDULES = (*PASSES, *PLANS)

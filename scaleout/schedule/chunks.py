@@ -99,14 +99,18 @@ class Weights:
         return Weighed(best, ways[(1.0,)], ways[best])
 
 
-def cut(program: Program, weights: Weights) -> tuple[Program, tuple[Decision, ...]]:
-    """Return the program with every chain cut as it is done first, and what was cut."""
+def cut(
+    program: Program, weights: Weights, *, chosen: Callable[[Chain], bool] = lambda chain: True
+) -> tuple[Program, tuple[Decision, ...]]:
+    """Return the program with every chain that is chosen cut as it is done first, and what was cut."""
     cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
     ordered = in_program_order(overlap(program)).graphs  # what waits for its turn on a stream has less beside it
     ordered_of = {id(graph): other for graph, other in zip(program.graphs, ordered, strict=True)}
     independent: dict[int, _Independent] = {}
 
     def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
+        if not chosen(chain):
+            return (1.0,)
         if id(graph) not in independent:
             independent[id(graph)] = _Independent(ordered_of[id(graph)])
         weighed = weights.weigh(graph, chain, independent[id(graph)].beside(chain))

@@ -1,0 +1,79 @@
+"""The schedule `coconet`: all-reduces as reduce-scatter and all-gather, in a pipeline with the product before them.
+
+What a product makes and the collective that reduces it are cut into as many even chunks as are done first, and each
+chunk of an all-reduce is a reduce-scatter and an all-gather, so that a chunk is on its way while the next is computed.
+Groups stay whole, nothing changes places, and what takes a collective's data waits for all chunks. As its autotuner
+keeps the fastest of what it runs, a program stays as it is where a simulated step would be longer. The rest is
+`overlap`.
+
+Not here: kernels that compute and send chunks in one, and computation that is put between reduce-scatter and
+all-gather (of the optimizer that is ZeRO, a key of the workload).
+
+Source: Jangda et al., CoCoNet, ASPLOS 2022; as compared in Chen et al., Centauri, ASPLOS 2024, Table 1.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from scaleout.graph import COLLECTIVES
+from scaleout.machine import Machine
+from scaleout.program import Program
+from scaleout.schedule.chunks import Weights, cut
+from scaleout.schedule.decision import Decision, collectives
+from scaleout.schedule.operation_tier import Costs
+from scaleout.schedule.overlap import overlap
+from scaleout.schedule.partition.primitive import substitute
+from scaleout.schedule.prices import Prices, machine_for
+
+CHUNKS = (1, 2, 4, 8)
+"""Even chunks that are weighed."""
+
+
+def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tuple[Decision, ...]]:
+    """Return the program with its all-reduces substituted and what makes their data cut, and what was decided.
+
+    Raises
+    ------
+    ConfigError
+        Without a machine: there is nothing to weigh then.
+    """
+    prices = Prices(program, machine_for("coconet", machine), divides=False)
+
+    def price(family: int, kind: str, size_bytes: float) -> float:
+        if kind == "all_reduce":
+            return prices.substituted_s(family, size_bytes)
+        return prices.whole_s(family, kind, size_bytes)
+
+    as_it_is, found = overlap(program), _decisions(program, prices)
+    program, cuts = cut(program, Weights(prices, price, _even), chosen=lambda chain: chain.produces)
+    program = overlap(substitute(program))
+    if not found + cuts:
+        return as_it_is, ()
+    before_s, after_s = prices.step_s(as_it_is), prices.step_s(program)
+    if after_s >= before_s:
+        reason = f"a step; substituted and in chunks {after_s * 1e3:.4g} ms"
+        return as_it_is, (Decision("all-reduces and products before collectives", "whole", before_s, before_s, reason),)
+    return program, found + cuts
+
+
+def _even(costs: Costs) -> tuple[tuple[float, ...], ...]:
+    del costs
+    return tuple((1 / count,) * count for count in CHUNKS)
+
+
+def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
+    """Say what all-reduces become, for each size."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for graph in program.graphs:
+        nodes = np.flatnonzero(graph.collective == COLLECTIVES.index("all_reduce")).tolist()
+        counts |= Counter((int(graph.group[node]), int(graph.bytes[node])) for node in nodes)
+    return tuple(
+        Decision(
+            collectives(count, "all_reduce", size_bytes, program.groups[family].name),
+            "reduce_scatter and all_gather",
+            prices.whole_s(family, "all_reduce", size_bytes),
+            prices.substituted_s(family, size_bytes),
+        )
+        for (family, size_bytes), count in sorted(counts.items())
+    )

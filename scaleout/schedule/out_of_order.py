@@ -1,0 +1,77 @@
+"""The schedule `out-of-order`: gradients of weights of the first layers are put off, and made in reverse order.
+
+Out-of-order backpropagation for data parallelism (reverse first-k): backward goes through all gradients of activations,
+makes those of weights as they come, but for the first k layers puts them off to its end, where they are made from the
+first layer on. So what the next forward needs first is reduced first, while the gradients of the layers behind are
+made. In a pipeline the layers are a rank's own, and the end is that of each micro-batch, so that other stages wait for
+gradients of activations alone. Collectives are overlapped and not partitioned.
+
+Here k doubles, from 0, for as long as a simulated step gets no longer, and is all layers at most; the published search
+is over k as well. A step ends with one optimizer for all parameters, so that nothing is seen of a next forward that
+could begin early: what is left to gain is the order of the reductions. The gradients of activations that wait meanwhile
+are not counted in the memory.
+
+Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, ASPLOS 2024, Fig. 6 a.
+"""
+
+from scaleout.graph import ExecutionGraph, NodeKind
+from scaleout.machine import Machine
+from scaleout.program import Program
+from scaleout.schedule.backward import layers_of
+from scaleout.schedule.decision import Decision
+from scaleout.schedule.overlap import overlap
+from scaleout.schedule.prices import Prices, machine_for
+from scaleout.schedule.reorder import Key, reorder
+
+
+def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tuple[Decision, ...]]:
+    """Return the program with gradients of weights put off where that pays, and overlapped; and of how many layers.
+
+    Raises
+    ------
+    ConfigError
+        Without a machine: there is nothing to weigh then.
+    """
+    prices = Prices(program, machine_for("out-of-order", machine))
+    layers = max((len(_numbered(graph)) for graph in program.graphs), default=0)
+    best, chosen = overlap(program), 0
+    before_s = best_s = prices.step_s(best) if layers else 0.0
+    k = 1
+    while k <= layers:
+        found = overlap(put_off(program, k))
+        found_s = prices.step_s(found)
+        if found_s > best_s:
+            break
+        if found_s < best_s:
+            best, best_s, chosen = found, found_s, k
+        k = min(2 * k, layers) if k < layers else layers + 1
+    what = f"gradients of weights of the first {chosen} of {layers} layers"
+    choice = "put off to the end of backward, in reverse order"
+    return best, (Decision(what, choice, before_s, best_s, "a step"),) if layers else ()
+
+
+def put_off(program: Program, k: int) -> Program:
+    """Make gradients of weights of the first k layers at the end of backward of each micro-batch, in forward order."""
+    return reorder(program, lambda graph: _keys(graph, k))
+
+
+def _keys(graph: ExecutionGraph, k: int) -> list[Key] | None:
+    first = _numbered(graph)[:k]
+    keys: list[Key] = [(float(node),) for node in range(len(graph))]
+    layers = layers_of(graph)
+    ends: dict[tuple[int, int], int] = {}  # of a micro-batch on a stage to the last kernel of its backward
+    for layer in layers:
+        at = (int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]]))
+        ends[at] = max(node for node in layer.nodes if graph.kind[node] == NodeKind.COMPUTE)
+    for layer in layers:
+        if layer.name in first:
+            at = (int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]]))
+            for node in layer.weights:
+                keys[node] = (float(ends[at]), float(first.index(layer.name)), float(-node))
+    return keys if first else None
+
+
+def _numbered(graph: ExecutionGraph) -> list[str]:
+    """Return the names of a graph's layers that have gradients of weights, in forward order."""
+    names = {layer.name for layer in layers_of(graph) if layer.weights and layer.name.startswith("layer_")}
+    return sorted(names, key=lambda name: int(name.removeprefix("layer_")))
