@@ -70,8 +70,7 @@ def write(comparison: Comparison, directory: Path) -> Written:
 
 def _draw_steps(comparison: Comparison, directory: Path) -> dict[str, str]:
     """Draw pipelines and memory of a transformer's steps, and return the files and what they are."""
-    job, fit = comparison.transformer, comparison.fit
-    if job is None or fit is None:
+    if comparison.fit is None:
         return {}
     from scaleout.pipeline_plot import draw_memory, draw_pipeline  # noqa: PLC0415 - matplotlib takes half a second
 
@@ -79,13 +78,22 @@ def _draw_steps(comparison: Comparison, directory: Path) -> dict[str, str]:
     for outcome in comparison.outcomes:
         end = f"-{outcome.schedule}.png" if len(comparison.outcomes) > 1 else ".png"
         title, makespan_s = f"{comparison.workload}, {outcome.schedule}, on {comparison.topology}", outcome.makespan_s
-        if job.pipeline_parallel > 1 and outcome.efficiency is not None:
+        job = outcome.transformer
+        if job is None or outcome.efficiency is None:
+            continue
+        if job.pipeline_parallel > 1:
             name, about = f"pipeline{end}", f"{job.pipeline_schedule}, bubble {outcome.efficiency.bubble:.1%}"
             done = actions(outcome.result, job)
             draw_pipeline(done, makespan_s=makespan_s, title=f"{title}: {about}", path=directory / name)
             files[name] = f"{TRANSFORMER['pipeline.png']} under {outcome.schedule}"
         name, held = f"memory{end}", over_time(outcome.result, job)
-        draw_memory(held, capacity_bytes=fit.capacity_bytes, makespan_s=makespan_s, title=title, path=directory / name)
+        draw_memory(
+            held,
+            capacity_bytes=comparison.fit.capacity_bytes,
+            makespan_s=makespan_s,
+            title=title,
+            path=directory / name,
+        )
         files[name] = f"{TRANSFORMER['memory.png']} under {outcome.schedule}"
     return files
 

@@ -19,7 +19,7 @@ from scaleout.host import issue
 from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
-from scaleout.schedule import plan_schedule
+from scaleout.schedule import plan_schedule, prepare
 from scaleout.schedule.decision import Decision, in_words
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
@@ -46,6 +46,8 @@ class Outcome:
         Of the step of a transformer: tokens a second, MFU and what they are lost to.
     decisions : tuple of str
         What a schedule that weighs has decided, in words.
+    transformer : Transformer or None
+        What it ran, where that is a transformer; a schedule may choose keys of its workload.
     """
 
     schedule: str
@@ -53,6 +55,7 @@ class Outcome:
     speedup: float
     efficiency: Efficiency | None = None
     decisions: tuple[str, ...] = ()
+    transformer: Transformer | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -168,11 +171,16 @@ def compare(
     topology = load_topology(topology) if isinstance(topology, str) else topology
     topology = topology if policy is None else with_policy(topology, policy)
     check_ranks(topology, workload.num_ranks)
+    schedules = tuple(dict.fromkeys(schedules or workload.schedules or DEFAULT_SCHEDULES))
+    machine = Machine(device, topology, algorithms or {})
+    chosen = {name: prepare(workload, _carried_out(name, topology), machine) for name in schedules}
+    jobs = {id(job): job for job, _ in chosen.values()}
+    programs = {key: issue(time_kernels(generate(job), device), device, host=host) for key, job in jobs.items()}
     comparison = compare_program(
-        issue(time_kernels(generate(workload), device), device, host=host),
+        {name: programs[id(job)] for name, (job, _) in chosen.items()},
         topology=topology,
         device=device.name,
-        schedules=schedules or workload.schedules or DEFAULT_SCHEDULES,
+        schedules=schedules,
         algorithms=algorithms,
         network=network,
         placement=placement,
@@ -181,16 +189,27 @@ def compare(
         machine=Machine(device, topology),
         clocks=clocks,
     )
+    outcomes = tuple(_of_job(outcome, *chosen[outcome.schedule], device) for outcome in comparison.outcomes)
     if not isinstance(workload, Transformer):
-        return comparison
-    outcomes = tuple(
-        replace(outcome, efficiency=efficiency(outcome.result, workload, device)) for outcome in comparison.outcomes
-    )
+        return replace(comparison, outcomes=outcomes)
     return replace(comparison, outcomes=outcomes, transformer=workload, fit=fit(workload, device))
 
 
+def _of_job(outcome: Outcome, job: Workload, words: tuple[str, ...], device: Device) -> Outcome:
+    """Add what is known of an outcome's workload."""
+    outcome = replace(outcome, decisions=(*words, *outcome.decisions))
+    if not isinstance(job, Transformer):
+        return outcome
+    return replace(outcome, efficiency=efficiency(outcome.result, job, device), transformer=job)
+
+
+def _carried_out(schedule: str, topology: Topology) -> str:
+    """Return the schedule that is carried out: a back end that blocks the host leaves nothing to overlap."""
+    return "baseline" if topology.library is not None and topology.library.blocks_host else schedule
+
+
 def compare_program(
-    program: Program,
+    program: Program | Mapping[str, Program],
     *,
     topology: Topology,
     device: str,
@@ -203,24 +222,28 @@ def compare_program(
     machine: Machine | None = None,
     clocks: str = "alone",
 ) -> Comparison:
-    """Simulate a timed program under several schedules; see `compare`."""
-    check_ranks(topology, program.num_ranks)
+    """Simulate a timed program under several schedules, or a program for each; see `compare`."""
+    programs = program if isinstance(program, Mapping) else dict.fromkeys(schedules, program)
+    for each in programs.values():
+        check_ranks(topology, each.num_ranks)
     if placement != "linear":
-        program = map_ranks(program, places_of(placement, topology) if isinstance(placement, str) else placement)
+        places = places_of(placement, topology) if isinstance(placement, str) else placement
+        programs = {name: map_ranks(each, places) for name, each in programs.items()}
     machine = None if machine is None else replace(machine, algorithms=algorithms or {})
     outcomes: list[Outcome] = []
-    blocked = topology.library is not None and topology.library.blocks_host
     for name in dict.fromkeys(schedules):
+        own = programs[name]
         planned: list[tuple[Decision, ...]] = []  # of each run, as clocks settle
         run = partial(
-            _run, planned=planned, schedule="baseline" if blocked else name, machine=machine, topology=topology,
+            _run, planned=planned, schedule=_carried_out(name, topology), machine=machine, topology=topology,
             network=network, algorithms=algorithms, injection_bytes_per_s=injection_bytes_per_s, contention=contention,
         )  # fmt: skip
-        result = settled(program, machine.device, run, clocks=clocks) if machine else run(program)
+        result = settled(own, machine.device, run, clocks=clocks) if machine else run(own)
         first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
         speedup = first_s / result.makespan_s if result.makespan_s else 1.0
         outcomes.append(Outcome(name, result, speedup, decisions=in_words(planned[-1])))
-    return Comparison(program.name, topology.name, device, program.num_ranks, tuple(outcomes))
+    any_program = next(iter(programs.values()))
+    return Comparison(any_program.name, topology.name, device, any_program.num_ranks, tuple(outcomes))
 
 
 def _run(

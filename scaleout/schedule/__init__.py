@@ -19,9 +19,11 @@ from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.fuse import fuse, fuse_oblivious
+from scaleout.schedule.model_tier import ModelTier, model_tier
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
 from scaleout.schedule.track import track
+from scaleout.workload import Workload
 
 Pass = Callable[[Program, Machine | None], Program]
 Plan = Callable[[Program, Machine | None], tuple[Program, tuple[Decision, ...]]]
@@ -46,6 +48,9 @@ PASSES: dict[str, Pass] = {
 
 PLANS: dict[str, Plan] = {"centauri": centauri.plan, "out-of-order": out_of_order.plan, "coconet": coconet.plan}
 """Passes that cut and order what a program has by what it costs; they need a machine."""
+
+PREPARES: dict[str, Callable[[Workload, Machine], ModelTier]] = {"centauri": model_tier}
+"""Passes that choose keys of the workload before it becomes a program; with an option they are passes alone."""
 
 SCHEDULES = (*PASSES, *PLANS)
 """The names of all passes."""
@@ -85,6 +90,22 @@ def plan_schedule(
         program, found = each(program, machine)
         decisions += found
     return in_program_order(program), decisions
+
+
+def prepare(workload: Workload, name: str, machine: Machine) -> tuple[Workload, tuple[str, ...]]:
+    """Return the workload that a schedule runs, and what was chosen of it in words.
+
+    Raises
+    ------
+    ConfigError
+        If no plan that the schedule may choose fits in the memory of the devices.
+    """
+    words: tuple[str, ...] = ()
+    for part in name.split("+"):
+        if part in PREPARES:
+            chosen = PREPARES[part](workload, machine)
+            workload, words = chosen.workload, (*words, chosen.words)
+    return workload, words
 
 
 def passes_of(name: str) -> list[Plan]:

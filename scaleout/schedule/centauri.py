@@ -6,7 +6,7 @@ operation tier's pipeline ends earlier, with what chunks and products beside eac
 model's and the kernels'; all members of a group decide from the same numbers. The layer tier orders backward where a
 simulated step is shorter for it. The rest is `overlap`.
 
-Not here: the model tier, whose choices are made before there is a program.
+The model tier chooses keys of the workload before it becomes a program (`model_tier`).
 Source: Chen et al., Centauri, ASPLOS 2024.
 """
 

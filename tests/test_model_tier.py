@@ -1,0 +1,207 @@
+"""Centauri's model tier: equation (2) by hand and by brute force, the paper's choices, and what does not fit."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.cli import main
+from scaleout.cli.options import parse_settings
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.generators import generate
+from scaleout.machine import Machine
+from scaleout.memory import peak
+from scaleout.pipelines import named
+from scaleout.schedule.model_tier import Costs, costs_of_stages, model_tier
+from scaleout.study import compare
+from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.workload import load_workload
+
+A100 = load_device("a100-80g")
+CLUSTER = load_topology("a100-cluster-a-6")
+RINGS = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
+NODES = Topology("nodes", (Dimension("switch", 4, 300e9, 0.0), Dimension("switch", 4, 5e9, 0.0)))
+"""Tensor and pipeline axes within a node, data between nodes."""
+
+INTERLEAVED = {
+    "tensor_parallel": 4, "pipeline_parallel": 3, "data_parallel": 4, "layers": 30, "sequence_parallel": True,
+    "pipeline_schedule": "interleaved_1f1b", "topology": "a100-cluster-a-6",
+}  # fmt: skip
+
+
+def big(microbatch=1, microbatches=6, **changes):
+    sizes = {"microbatch": microbatch, "batch_per_replica": microbatch * microbatches}
+    return load_workload("llama-big", INTERLEAVED | sizes | changes)
+
+
+def small(**changes):
+    keys = {
+        "tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 4, "hidden": 1024, "heads": 8, "ffn": 2048,
+        "layers": 4, "sequence": 512, "microbatch": 1, "batch_per_replica": 8, "vocabulary": 0,
+        "pipeline_schedule": "interleaved_1f1b", "rank_order": ("tensor", "pipeline", "context", "data"),
+    }  # fmt: skip
+    return load_workload("llama-big", keys | changes)
+
+
+# ---- Equation (2)
+
+
+def test_the_objective_by_hand():
+    costs = Costs(gather_s=10.0, reduce_s=9.0, forward_s=2.0, backward_s=4.0)
+    assert [costs.exposed_s(launched) for launched in ((1, 1), (3, 2), (5, 2), (5, 3))] == [13.0, 5.0, 1.0, 0.0]
+
+
+def test_costs_by_hand():
+    """A chunk of one layer, 4 h^2 + 3 h f and two norms over 2 ranks; 3/4 of it passes a port of 5 GB/s, twice."""
+    (*_, last) = costs_of_stages(
+        small(zero=1, overlap_gradient_reduce=True, overlap_parameter_gather=True), Machine(A100, NODES, RINGS)
+    )
+    size_bytes = 2 * ((4 * 1024**2 + 3 * 1024 * 2048) / 2 + 3 * 1024)  # with the norm in front of the head
+    assert last.gather_s == pytest.approx(3 / 4 * size_bytes / 5e9, rel=1e-6)
+    assert last.reduce_s == pytest.approx(last.gather_s)
+    assert 1.5 < last.backward_s / last.forward_s < 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_no_group_that_fits_exposes_less_and_none_that_exposes_as_little_is_smaller(data):
+    m, chunks = data.draw(st.integers(2, 12)), data.draw(st.sampled_from([2, 4]))
+    job = small(
+        batch_per_replica=m, layers=8, model_chunks=chunks, zero=data.draw(st.integers(0, 2)),
+        sequence=data.draw(st.sampled_from([128, 512, 2048])),
+    ) if m % 2 == 0 else small(batch_per_replica=m, microbatch_group=m, layers=8, model_chunks=chunks)  # fmt: skip
+    machine = Machine(A100, NODES, RINGS)
+    chosen = model_tier(job, machine).workload
+    groups = [
+        size
+        for size in range(2, m + 1)
+        if named("interleaved_1f1b", size).check(2, m, chunks) is None and job.microbatch_group in (None, size)
+    ]
+    held = {size: peak(chosen.model_copy(update={"microbatch_group": size})).total_bytes for size in groups}
+    memory_bytes = data.draw(st.sampled_from(sorted(held.values()))) * (1 + 1e-9)
+    found = model_tier(job, machine, memory_bytes=memory_bytes)
+    stages = costs_of_stages(found.workload, machine)
+    exposed_s = {
+        size: max(each.exposed_s((size, m % size or size)) for each in stages)
+        for size in groups
+        if held[size] <= memory_bytes
+    }
+    least_s = min(exposed_s.values())
+    assert found.workload.microbatch_group == min(size for size, each in exposed_s.items() if each == least_s)
+    assert found.costs.exposed_s(found.launched) == least_s
+    assert peak(found.workload).total_bytes <= memory_bytes
+
+
+@pytest.mark.parametrize(("microbatch", "group"), [(1, 6), (2, 6), (4, 3)])
+def test_small_micro_batches_are_launched_together_and_large_ones_by_the_depth(microbatch, group):
+    """Sec. 5.2, TP4 + PP3 + DP4: the depth of the pipeline, 3, at batch 4, and 6 "in small batch size settings"."""
+    found = model_tier(big(microbatch), Machine(A100, CLUSTER, RINGS))
+    assert found.launched == (group, group)
+    assert found.changes == {
+        "zero": 1, "overlap_gradient_reduce": True, "overlap_parameter_gather": True, "microbatch_group": group,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("microbatch", [1, 4])
+def test_what_it_chooses_is_faster_than_passes_alone(microbatch):
+    found = compare(big(microbatch), schedules=("overlap", "centauri:order", "centauri"), algorithms=RINGS)
+    overlapped, passes, chosen = (outcome.makespan_s for outcome in found.outcomes)
+    assert chosen < passes < overlapped
+    assert not any("model tier" in words for words in found.outcomes[1].decisions)
+    assert found.outcomes[2].decisions[0].startswith("model tier: zero 1, parameters gathered in the next forward")
+    assert [outcome.transformer.zero for outcome in found.outcomes] == [0, 0, 1]
+
+
+def test_a_group_that_is_given_stays():
+    found = model_tier(big(microbatch_group=4, microbatches=8), Machine(A100, CLUSTER, RINGS))
+    assert found.workload.microbatch_group == 4
+    assert found.launched == (4, 4)
+
+
+def test_a_last_group_may_be_smaller():
+    found = model_tier(big(microbatch_group=4, microbatches=7), Machine(A100, CLUSTER, RINGS))
+    assert found.launched == (4, 3)
+    assert "in groups of 4, the last of 3" in found.words
+
+
+# ---- Nothing to choose
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("dlrm-128", {}, "no training step of a transformer"),
+        ("llama-3-8b", {"mode": "prefill"}, "no training step of a transformer"),
+        ("llama-big", {"zero": 3}, "zero 3 gathers parameters and reduces gradients layer by layer already"),
+        ("llama-big", {"data_parallel": 1, "tensor_parallel": 4}, "no ranks share parameters"),
+    ],
+)
+def test_where_there_is_nothing_to_choose_the_workload_stays(name, changes, reason):
+    workload = load_workload(name, changes)
+    ranks = Topology("switch", (Dimension("switch", workload.num_ranks, 300e9, 1e-6),))
+    found = model_tier(workload, Machine(A100, ranks))
+    assert found.workload is workload
+    assert reason in found.words
+    assert not found.changes
+
+
+# ---- Memory
+
+
+def test_what_is_short_and_what_would_fit_is_said():
+    job, machine = big(), Machine(A100, CLUSTER, RINGS)
+    with pytest.raises(ConfigError) as caught:
+        model_tier(job, machine, memory_bytes=12e9)
+    message = str(caught.value)
+    least = peak(model_tier(job, machine).workload.model_copy(update={"microbatch_group": 3}))
+    assert f"holds {least.total_bytes / 2**30:.4g} GiB on place 0" in message
+    assert "no plan of llama-big fits in the 11.18 GiB of a100-80g" in message
+    remedies = [each.partition(" (")[0] for each in message.partition("what would fit: ")[2].split("; or ")]
+    assert remedies
+    for each in remedies:
+        changes = parse_settings(tuple(each.replace("--set ", "").split()))
+        changed = type(job).model_validate({**job.model_dump(), **changes})
+        ranks = Topology("switch", (Dimension("switch", changed.num_ranks, 25e9, 1e-6),))
+        assert peak(model_tier(changed, Machine(A100, ranks), memory_bytes=12e9).workload).total_bytes <= 12e9
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments])
+    main()
+
+
+def test_the_command_says_what_was_chosen_first(capsys, monkeypatch):
+    sizes = ["--set", "layers=1", "--set", "vocabulary=0", "--schedule", "centauri"]
+    run(monkeypatch, "llama-small", *sizes, "--json")
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert found["decisions"][0].startswith("model tier: zero 1")
+    assert len(found["decisions"]) > 1
+    run(monkeypatch, "llama-small", *sizes)
+    assert "model tier: zero 1" in capsys.readouterr().out.split("what centauri decided")[1]
+
+
+def test_a_job_that_does_not_fit_ends_with_2(capsys, monkeypatch):
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, "llama-large", "--set", "batch_per_replica=64", "--schedule", "centauri")
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert "no plan of llama-large fits in the" in error
+    assert "Traceback" not in error
+
+
+def test_more_stages_than_layers_end_with_2(capsys, monkeypatch):
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, "llama-big", "--set", "layers=4", "--set", "pipeline_parallel=8", "--schedule", "centauri")
+    assert caught.value.code == 2
+    assert "8 stages are more than layers 4" in capsys.readouterr().err
+
+
+def test_other_schedules_run_the_workload_as_it_is():
+    job = small()
+    found = compare(job, topology=NODES, device=A100, schedules=("baseline", "overlap", "centauri"))
+    own = generate(job)
+    for outcome in found.outcomes[:2]:
+        assert outcome.transformer is job
+        assert [graph.names for graph in outcome.result.program.graphs] == [graph.names for graph in own.graphs]
