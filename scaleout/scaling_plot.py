@@ -98,8 +98,9 @@ def draw_speedups(
             _round_ticks(axes)
             axes.minorticks_off()
             _ratio(axes.twinx(), ranks, times[0] / times[1], published.get(name, {}))
-            if axes is grid[0, 0]:
-                axes.legend(frameon=False, loc="upper left", fontsize=8)
+        first = grid[0, 0]
+        first.scatter([], [], marker="D", s=26, facecolors="none", edgecolors=PUBLISHED, label="published speed-up")
+        first.legend(frameon=False, loc="upper left", fontsize=8)
         figure.suptitle(title, fontsize=10)
         save(figure, path)
 
@@ -120,9 +121,6 @@ def _ratio(axes: Axes, ranks: Sequence[int], ratio: npt.NDArray[np.float64], pub
     axes.spines["top"].set_visible(False)
     for count, value in published.items():
         axes.scatter([count], [value], marker="D", s=26, facecolors="none", edgecolors=PUBLISHED, zorder=3)
-        axes.annotate(
-            "published", (count, value), xytext=(-6, -3), textcoords="offset points", ha="right", fontsize=7.5
-        )
 
 
 def draw_grouped(

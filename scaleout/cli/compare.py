@@ -76,7 +76,7 @@ def _print(found: "BackendComparison") -> None:
             times_us = [found.times_s[:, row, place].min() * 1e6 for place in (start, end - 1)]
             rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
     columns = ("fastest", "ranks", "from", "to", "there [us]", "and there [us]")
-    print_table(f"all_reduce on {found.topology}: the fastest back end", columns, rows)
+    print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)
 
 
 def _write(found: "BackendComparison", summary: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
@@ -88,7 +88,7 @@ def _write(found: "BackendComparison", summary: dict[str, Any], output: Path) ->
     draw_map(found, best, title=f"the fastest all-reduce on {found.topology}")
     draw_curves(found, curves, title=f"all-reduce on {found.topology}")
     return [
-        (table, "times of every back end"),
+        (table, "times of each at every size"),
         (best, "the fastest at each size, on so many ranks"),
         (curves, "what each takes"),
     ]
