@@ -6,7 +6,7 @@ of Fig. 12 has all layers, the optimizer and the input pipeline. *Minimal* takes
 of two at which it is faster on so many GPUs, and NCCL's rings beyond, as the paper's benchmark decided.
 
 What decides: rings take ``2 (p - 1)`` steps of 0.9 us, 3.7 ms on 2048 GPUs for each of 159 buffers, 0.59 s in all
-beside 55 ms of convolutions, 11 times as much. Recursive doubling between copies takes 11 steps there, some 180 us, and
+beside 55 ms of convolutions, 11 times as much. Recursive doubling between copies takes 11 steps there, some 170 us, and
 3 ns a byte (nine steps over a quarter of two rails, five of them through links that two nodes share, eleven additions),
 so that it wins up to 1 MiB, and all buffers take a quarter of the time. On 32 GPUs rings take 70 us a buffer, and more
 the larger it is, 30 ms in all: half as much again as 20 ms of convolutions.
@@ -199,8 +199,8 @@ FIGURES: tuple[Figure, ...] = (
         {
             "A7-strong-32": "the shortest with overlap is on 16 GPUs here (32.1 ms, 35.8 on 32), on 32 in the paper. "
             "DeepBench measured the convolutions of 16 and 8 images, 32.0 and 20.7 ms; reductions take 29.6 ms on 32 "
-            "GPUs, and would have to take 26. Half of them is what NCCL takes of 0.25 to 2 MiB, of which nothing but "
-            "its own general statements is known",
+            "GPUs, and would have to take 26. 21 ms of them are 41 buffers of 256 KiB and more, whose bytes alone take 8 "
+            "on two rails: the rest is what NCCL states of its steps and of LL's bandwidth, of no machine in particular",
             "A7-weak-knee": "the paper does not say what is significant: here, communication that is not hidden and "
             "takes longer than computing",
             "A9-weak-2048": "the paper says over 4x",
@@ -211,7 +211,7 @@ FIGURES: tuple[Figure, ...] = (
         ("A10-64", "A10-2048", "A11-128", "A11-2048"),
         _collective_claims,
         {
-            "A10-64": "host-transfer takes 110 us and 1.1 ns a byte here, NCCL 127 us and 0.3 ns, and they meet at 21 "
+            "A10-64": "host-transfer takes 106 us and 1.1 ns a byte here, NCCL 127 us and 0.3 ns, and they meet at 26 "
             "KiB; at 128 KiB it would have to take 0.5 ns, in which a quarter of two rails cannot carry a buffer four "
             "times. The paper's tree sent less, and took fewer steps than one that does here",
             "A10-2048": "recursive doubling was chosen on how these sizes grow",
