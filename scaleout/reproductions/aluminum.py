@@ -199,8 +199,9 @@ FIGURES: tuple[Figure, ...] = (
         {
             "A7-strong-32": "the shortest with overlap is on 16 GPUs here (32.1 ms, 35.8 on 32), on 32 in the paper. "
             "DeepBench measured the convolutions of 16 and 8 images, 32.0 and 20.7 ms; reductions take 29.6 ms on 32 "
-            "GPUs, and would have to take 26. 21 ms of them are 41 buffers of 256 KiB and more, whose bytes alone take 8 "
-            "on two rails: the rest is what NCCL states of its steps and of LL's bandwidth, of no machine in particular",
+            "GPUs, and would have to take 26. 21 ms of them are 41 buffers of 256 KiB and more, whose bytes alone take "
+            "8 on two rails: the rest is what NCCL states of its steps and of LL's bandwidth, of no machine in "
+            "particular",
             "A7-weak-knee": "the paper does not say what is significant: here, communication that is not hidden and "
             "takes longer than computing",
             "A9-weak-2048": "the paper says over 4x",
