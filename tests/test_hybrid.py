@@ -374,8 +374,9 @@ def test_the_order_of_ranks_decides_what_lies_in_a_node():
     assert inside < run(workload(rank_order=order, **keys), topology=nodes).makespan_s
 
 
-def test_a_pipelined_job_comes_back_from_its_trace(tmp_path):
-    job = workload(pipeline_parallel=2, data_parallel=2, microbatch=1)
+@pytest.mark.parametrize("keys", [{}, {"zero": 1, "overlap_gradient_reduce": True, "overlap_parameter_gather": True}])
+def test_a_pipelined_job_comes_back_from_its_trace(tmp_path, keys):
+    job = workload(pipeline_parallel=2, data_parallel=2, microbatch=1, **keys)
     program = time_kernels(generate(job), H200)
     save_program(program, tmp_path / "traces", name="pipeline", facts={})
     back = load_program(tmp_path / "traces").program

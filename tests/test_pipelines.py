@@ -361,6 +361,12 @@ def test_1f1b_by_hand():
     assert timeline.busy_s.tolist() == [9, 15]
     held = run(found, action_s, send_s=1.0, blocking=True)
     assert [s.tolist() for s in held.start_s] == [[0, 2, 8, 10, 14, 20], [2, 4, 8, 10, 14, 16]]
+    once = run(
+        found, action_s, send_s=1.0, begin_s=[0, 5], first_s=[[-1], [0]], last_s=[[10], [0]], last_after_s=[[0], [4]]
+    )  # fmt: skip
+    assert [s.tolist() for s in once.start_s] == [[0, 1, 11, 12, 16, 21], [5, 7, 10, 12, 15, 17]]
+    assert once.makespan_s == 33
+    assert once.busy_s.tolist() == [18, 19]
 
 
 @pytest.mark.parametrize(

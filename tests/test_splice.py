@@ -43,6 +43,19 @@ def test_parts_follow_each_other(first, second):
     assert set(whole.microbatch[:offset].tolist()) == {NONE}
 
 
+@given(graphs(), graphs(), st.data())
+def test_some_nodes_of_a_part_wait_for_more(first, second, data):
+    pair = st.tuples(st.integers(0, len(second) - 1), st.integers(0, len(first) - 1))
+    waits, after = data.draw(st.lists(pair, max_size=5)), data.draw(st.booleans())
+    splice = Splice()
+    splice.add(first)
+    offset = splice.add(second, after=[0] if after else [], waits=waits)
+    whole = splice.build()
+    for node in range(len(second)):
+        own = set((second.dependencies_of(node) + offset).tolist()) or ({0} if after else set())
+        assert set(whole.dependencies_of(offset + node).tolist()) == own | {to for user, to in waits if user == node}
+
+
 @given(graphs(), graphs())
 def test_graphs_side_by_side_alternate(first, second):
     merged, *places = interleave(first, second)

@@ -236,7 +236,8 @@ def _words(
 ) -> str:
     """Say what was chosen, why, and what stays exposed."""
     exposed_s, whole_s = costs.exposed_s(launched), costs.gather_s + costs.reduce_s
-    groups = f"micro-batches of a chunk in groups of {launched[0]}"
+    part = "a chunk" if workload.num_stages > 1 else "the model"
+    groups = f"micro-batches of {part} in groups of {launched[0]}"
     if launched[0] != launched[1]:
         groups += f", the last of {launched[1]}"
     parts = [
@@ -251,6 +252,6 @@ def _words(
         )
     )
     return (
-        f"model tier: {'; '.join(parts)}: of a chunk {1e3 * exposed_s:.4g} ms stay exposed instead of "
+        f"model tier: {'; '.join(parts)}: of {part} {1e3 * exposed_s:.4g} ms stay exposed instead of "
         f"{1e3 * whole_s:.4g} ({sums}); {format_bytes(held_bytes)} of {format_bytes(capacity_bytes)}"
     )
