@@ -86,6 +86,22 @@ def test_blocks_take_as_long_as_their_kernels(workload, topology):
     assert evaluate(workload, topology, DEVICE).step_s == pytest.approx(simulated_s(workload, topology), rel=tolerance)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(("zero", "gathers"), [(0, False), (1, False), (1, True), (2, True)])
+@pytest.mark.parametrize(("schedule", "group"), [("1f1b", None), ("interleaved_1f1b", 8), ("zb_h1", None)])
+def test_blocks_know_what_is_done_once_a_step(schedule, group, zero, gathers, recompute):
+    """Gathers before the first micro-batch, and reductions by the last one, of which the last ones hold up nobody."""
+    workload = load_workload("llama-3-8b", {
+        "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 4, "ffn": 2048, "sequence": 512, "tensor_parallel": 2,
+        "pipeline_parallel": 2, "data_parallel": 4, "batch_per_replica": 8, "microbatch": 1, "zero": zero,
+        "pipeline_schedule": schedule, "microbatch_group": group, "overlap_gradient_reduce": True,
+        "overlap_parameter_gather": gathers, "recompute": recompute, "gradient_bucket": 1e6,
+    })  # fmt: skip
+    found = evaluate(workload, SWITCHES, DEVICE)
+    assert found.step_s == pytest.approx(simulated_s(workload, SWITCHES), rel=1e-9)
+    assert found.compute_s + sum(found.exposed_s.values()) + found.bubble_s == pytest.approx(found.step_s)
+
+
 @given(plans(("1f1b", "dualpipe", "dualpipe_v"), ("ring", "all_gather")), topologies)
 def test_blocks_that_overlap_come_near(workload, topology):
     """Two steps of a slot, and messages of a ring beside kernels, mix kernel by kernel; on blocks slot by slot."""
