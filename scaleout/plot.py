@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from scaleout.plans.search import SLACK, Answer, Question
+from scaleout.plans.best import SLACK, Question
+from scaleout.plans.search import Answer
 from scaleout.result import Timeline
 from scaleout.study import Comparison
 

@@ -11,9 +11,10 @@ from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.pipelines import PIPELINES
 from scaleout.plans.ask import ask
+from scaleout.plans.best import SLACK, Best, Found, Question
 from scaleout.plans.evaluate import evaluate, peak_of
 from scaleout.plans.journal import FILE, Journal
-from scaleout.plans.search import SLACK, Best, Found, Question, search
+from scaleout.plans.search import search
 from scaleout.plans.space import Plan, divisors, families, fits, workload_of
 from scaleout.topology import Dimension, Topology
 from scaleout.workload import load_workload
@@ -156,7 +157,7 @@ def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
     question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
     first = search(question, workers=1)
     monkeypatch.setattr("scaleout.plans.search.evaluate", None)
-    known = {found.plan: found.estimate for found in first.evaluated}
+    known = {found.choice: found.estimate for found in first.evaluated}
     assert search(question, workers=1, known=known).fastest == first.fastest
 
 

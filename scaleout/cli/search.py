@@ -9,7 +9,9 @@ import click
 from scaleout.cli.options import json_option, parse_settings, set_option
 
 if TYPE_CHECKING:
-    from scaleout.plans.search import Answer, Found, Question
+    from scaleout.plans.best import Found, Question
+    from scaleout.plans.search import Answer
+    from scaleout.plans.verdict import Verdict
 
 
 @click.command()
@@ -22,6 +24,19 @@ if TYPE_CHECKING:
     "--global-batch",
     type=click.IntRange(min=1),
     help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
+)
+@click.option(
+    "--schedule",
+    "schedules",
+    multiple=True,
+    metavar="S",
+    help="Try every plan also under a schedule, such as overlap or centauri, as `scaleout list schedules` names them; "
+    "repeatable. Baseline is always tried.",
+)
+@click.option(
+    "--simulations",
+    type=click.IntRange(min=1),
+    help="How many plans to simulate under each --schedule at the most; 16 if not given.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
@@ -39,6 +54,8 @@ def search(
     ranks: int | None,
     memory: str | None,
     global_batch: int | None,
+    schedules: tuple[str, ...],
+    simulations: int | None,
     top: int,
     workers: int | None,
     settings: tuple[str, ...],
@@ -50,11 +67,19 @@ def search(
     A plan is the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
     schedule, what is computed again, ZeRO, and sequence parallelism. A key that --set names is held at its value.
 
-    Example: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans.
+    Under baseline nothing is hidden. With --schedule plans are simulated under it as well, those that promise most
+    first, and what the fastest hides and what it cannot is printed.
+
+    Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
+    search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
     """
+    import os
+
     from scaleout.device import load_device
     from scaleout.errors import ConfigError
     from scaleout.plans.ask import ask, why_none
+    from scaleout.plans.best import SIMULATIONS
+    from scaleout.plans.verdict import verdict
     from scaleout.topology import load_topology
     from scaleout.workload import load_workload
 
@@ -68,15 +93,23 @@ def search(
         memory_bytes=None if memory is None else _memory(memory),
         top=top,
         changes=parse_settings(settings),
+        schedules=schedules,
+        simulations=simulations or SIMULATIONS,
     )
+    if simulations and not question.schedules:
+        raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
     answer = _find(question, output, workers, quiet=as_json)
     if not answer.fastest:
         raise ConfigError(why_none(question, answer))
-    written = _write(question, answer, output)
+    found = verdict(question, answer, workers=workers or os.cpu_count() or 1) if question.schedules else None
+    summary = _summary(question, answer, found)
+    written = _write(question, answer, summary, output)
     if as_json:
-        click.echo(json.dumps(_summary(question, answer), indent=2))
+        click.echo(json.dumps(summary, indent=2))
         return
     _print(question, answer)
+    if found is not None:
+        _print_verdict(answer, found)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
 
@@ -112,11 +145,9 @@ def _find(question: "Question", output: Path | None, workers: int | None, *, qui
         )
         bar = progress.add_task("weighing plans", total=None)
 
-        def tell(done: int, total: int, counts: Any, best: Any) -> None:
+        def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            progress.update(
-                bar, completed=done, total=total, description=f"{counts.evaluated} plans evaluated{fastest}"
-            )
+            progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
             progress.refresh()
 
         if journal is None:
@@ -124,13 +155,15 @@ def _find(question: "Question", output: Path | None, workers: int | None, *, qui
         return find(question, workers=workers, tell=tell, known=journal.known, keep=journal.add)
 
 
-def _write(question: "Question", answer: "Answer", output: Path | None) -> list[tuple[Path, str]]:
+def _write(
+    question: "Question", answer: "Answer", summary: dict[str, Any], output: Path | None
+) -> list[tuple[Path, str]]:
     if output is None:
         return []
     from scaleout.plans.journal import FILE
     from scaleout.plot import draw_plans
 
-    (output / "summary.json").write_text(json.dumps(_summary(question, answer), indent=2) + "\n")
+    (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     draw_plans(question, answer, output / "pareto.png")
     return [
         (output / FILE, "every plan that was evaluated; the same search goes on from it"),
@@ -139,8 +172,8 @@ def _write(question: "Question", answer: "Answer", output: Path | None) -> list[
     ]
 
 
-def _summary(question: "Question", answer: "Answer") -> dict[str, Any]:
-    return {
+def _summary(question: "Question", answer: "Answer", found: "Verdict | None") -> dict[str, Any]:
+    summary = {
         "workload": question.base.name,
         "topology": question.topology.name,
         "device": question.device.name,
@@ -151,10 +184,15 @@ def _summary(question: "Question", answer: "Answer") -> dict[str, Any]:
         "fastest": [_row(found) for found in answer.fastest],
         "front": [_row(found) for found in answer.front],
     }
+    if found is not None and answer.simulated is not None:
+        counts = {key: value for key, value in vars(answer.simulated).items() if key != "found"}
+        summary["simulated"] = {"simulated": len(answer.simulated.found), **counts}
+        summary["verdict"] = found.summary()
+    return summary
 
 
 def _row(found: "Found") -> dict[str, Any]:
-    return {"plan": found.plan._asdict(), **found.estimate.summary()}
+    return {"plan": found.plan._asdict(), "schedule": found.schedule, **found.estimate.summary()}
 
 
 def _print(question: "Question", answer: "Answer") -> None:
@@ -162,16 +200,55 @@ def _print(question: "Question", answer: "Answer") -> None:
     from scaleout.units import format_bytes
 
     where = f"{question.base.name} on {question.topology.name}, ranks {question.num_ranks}"
-    _print_plans("least memory for its time, up to a quarter slower than the fastest", answer.front)
-    _print_plans(
-        f"{where}, global batch {question.batch}, {format_bytes(question.memory_bytes)} a rank", answer.fastest
-    )
+    title = f"{where}, global batch {question.batch}, {format_bytes(question.memory_bytes)} a rank"
+    several = bool(question.schedules)
+    _print_plans("least memory for its time, up to a quarter slower than the fastest", answer.front, several=several)
+    _print_plans(title, answer.fastest, several=several)
     counts = vars(answer.counts)
     print_table("plans", [key.replace("_", " ") for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
-    console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
+    if not question.schedules:
+        console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
 
 
-def _print_plans(title: str, plans: "tuple[Found, ...]") -> None:
+def _print_verdict(answer: "Answer", found: "Verdict") -> None:
+    """Print what the fastest plan hides and what it cannot, the same plans under all schedules, and what is left."""
+    from scaleout.cli.console import console, print_table
+    from scaleout.plans.hidden import REASONS
+    from scaleout.units import format_seconds
+
+    rows = [
+        [each.family, *map(format_seconds, (each.communication_s, each.hidden_s, *each.exposed_s.values()))]
+        for each in found.hidden
+    ]
+    title = "what the fastest hides, and what it cannot: the rest is exposed"
+    print_table(title, ("groups", "communication", "hidden", *REASONS), rows)
+    rows = []
+    for compared in (found.same, found.other):
+        for each in compared:
+            gain = compared[0].estimate.step_s / each.estimate.step_s
+            rows.append([str(each.plan), each.schedule, format_seconds(each.estimate.step_s), f"{gain:.3f}"])
+    title = "the fastest plan, and the fastest under baseline, under every schedule"
+    print_table(title, ("plan", "schedule", "step", "gain"), rows, left=2)
+    simulated = answer.simulated
+    assert simulated is not None
+    fastest_s = answer.fastest[0].estimate.step_s
+    left = f"; {simulated.left:,} were not simulated" if simulated.left else ""
+    if simulated.least_s is not None:
+        left += f", of which none can be more than {1 - simulated.least_s / fastest_s:.1%} faster (--simulations)"
+    elif simulated.left:
+        left += ", of which none can be faster"
+    console().print(
+        f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}", highlight=False
+    )
+    same = "the same plan" if not found.other else str(found.other[0].plan)
+    for words in (
+        f"the fastest: {found.fastest.plan}, under {found.fastest.schedule}",
+        f"the fastest under baseline: {same}, which takes {found.gain:.3f} times as long",
+    ):
+        console().print(words, highlight=False)
+
+
+def _print_plans(title: str, plans: "tuple[Found, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
     from scaleout.units import format_bytes, format_seconds
 
@@ -183,6 +260,7 @@ def _print_plans(title: str, plans: "tuple[Found, ...]") -> None:
             [
                 str(number),
                 str(found.plan),
+                *([found.schedule] if several else []),
                 format_seconds(each.step_s),
                 f"{each.tokens_per_s:,.0f}",
                 f"{each.mfu:.1%}",
@@ -193,5 +271,6 @@ def _print_plans(title: str, plans: "tuple[Found, ...]") -> None:
             ]
         )
     exposed = [f"exposed {axis}" for axis in axes]
-    columns = ("", "plan", "step", "tokens/s", "MFU", "bubble", *exposed, "memory", "most time")
-    print_table(title, columns, rows, left=2)
+    which = ("", "plan", "schedule") if several else ("", "plan")
+    columns = (*which, "step", "tokens/s", "MFU", "bubble", *exposed, "memory", "most time")
+    print_table(title, columns, rows, left=len(which))

@@ -1,6 +1,6 @@
 """What a user wants searched, by names and texts, to a question; and why there is no answer, if there is none."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import create_model
@@ -9,9 +9,11 @@ from scaleout.config import Config, nearest, validate
 from scaleout.device import Device
 from scaleout.errors import ConfigError
 from scaleout.pipelines import PIPELINES
+from scaleout.plans.best import BASELINE, SIMULATIONS, Question
 from scaleout.plans.evaluate import refuse_beside
-from scaleout.plans.search import Answer, Question
+from scaleout.plans.search import Answer
 from scaleout.plans.space import Plan, families
+from scaleout.schedule import passes_of
 from scaleout.topology import Topology
 from scaleout.units import format_bytes
 from scaleout.workload import Transformer, load_workload
@@ -29,6 +31,8 @@ def ask(
     memory_bytes: float | None = None,
     top: int = 10,
     changes: Mapping[str, Any] | None = None,
+    schedules: Sequence[str] = (),
+    simulations: int = SIMULATIONS,
 ) -> Question:
     """Make a question about a workload by name or file.
 
@@ -42,11 +46,15 @@ def ask(
         What a rank may hold; the device's memory if not given.
     changes : mapping, optional
         Keys of the workload to change. Those that a plan chooses are held fixed.
+    schedules : sequence of str
+        Schedules to try each plan under, besides `baseline`.
+    simulations : int
+        How many plans are simulated under each of them at the most.
 
     Raises
     ------
     ConfigError
-        If the workload is no transformer in training, a key or value is wrong, or ranks do not agree.
+        If the workload is no transformer in training, a key, value or schedule is wrong, or ranks do not agree.
     """
     given = dict(changes or {})
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
@@ -64,7 +72,15 @@ def ask(
     batch = base.batch_per_replica * base.data_parallel if batch is None else batch
     fixed = _checked(base, fixed)
     memory_bytes = device.memory_bytes if memory_bytes is None else memory_bytes
-    return Question(base, topology, device, num_ranks, batch, memory_bytes, top, fixed)
+    others = tuple(name for name in dict.fromkeys(schedules) if name != BASELINE)
+    for schedule in others:
+        passes_of(schedule)
+    if others and topology.library is not None and topology.library.blocks_host:
+        raise ConfigError(
+            f"topology {topology.name!r} has a back end that blocks the host, so that every schedule is the baseline; "
+            f"leave --schedule out, or give another topology"
+        )
+    return Question(base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations)
 
 
 def _checked(base: Transformer, fixed: Mapping[str, Any]) -> dict[str, Any]:

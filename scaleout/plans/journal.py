@@ -1,7 +1,8 @@
 """Evaluated plans on disk: one line each as they come, so that a search that was interrupted goes on where it was.
 
 The first line says what was searched. What does not change an estimate (memory limit, how many plans are wanted, keys
-that are held fixed) is not in it, so that a narrower or wider search of the same job goes on as well.
+that are held fixed) is not in it, so that a narrower or wider search of the same job goes on as well. But schedules
+may fill the memory, so what was simulated under one counts for the same limit only.
 """
 
 import hashlib
@@ -12,8 +13,8 @@ from types import TracebackType
 
 import scaleout
 from scaleout.errors import ConfigError
+from scaleout.plans.best import Choice, Found, Question
 from scaleout.plans.evaluate import Estimate
-from scaleout.plans.search import Found, Question
 from scaleout.plans.space import Plan
 
 FILE = "plans.jsonl"
@@ -30,8 +31,8 @@ class Journal:
     """
 
     def __init__(self, directory: Path, question: Question) -> None:
-        self.path = directory / FILE
-        self.known: dict[Plan, Estimate] = {}
+        self.path, self.memory_bytes = directory / FILE, question.memory_bytes
+        self.known: dict[Choice, Estimate] = {}
         header = {"question": fingerprint(question), "workload": question.base.name, "ranks": question.num_ranks}
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ class Journal:
             rows = [json.loads(line) for line in whole]
             same = not rows or rows[0] == header
             if same:
-                self.known = {Plan(**row["plan"]): Estimate(**row["estimate"]) for row in rows[1:]}
+                self.known = {(Plan(**row["plan"]), row["schedule"]): Estimate(**row["estimate"]) for row in rows[1:]}
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{self.path}: is no journal of a search; remove it, or give another --output") from None
         if not same:
@@ -63,9 +64,10 @@ class Journal:
         return b"".join(whole)
 
     def add(self, found: Found) -> None:
-        """Write down a plan, unless it stands there already."""
-        if found.plan not in self.known:
-            self._write({"plan": found.plan._asdict(), "estimate": asdict(found.estimate)})
+        """Write down a plan under a schedule, unless it stands there already."""
+        if found.choice not in self.known:
+            about = {"schedule": found.schedule, "memory_bytes": self.memory_bytes}
+            self._write({"plan": found.plan._asdict(), **about, "estimate": asdict(found.estimate)})
 
     def _write(self, row: dict[str, object]) -> None:
         self._file.write(json.dumps(row).encode() + b"\n")

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from scaleout.device import load_device
+from scaleout.plans.best import Question
 from scaleout.plans.bound import bound_of, least_of, lower_bound
 from scaleout.plans.evaluate import evaluate
 from scaleout.plans.prices import prices_of
-from scaleout.plans.search import Question, search
+from scaleout.plans.search import search
 from scaleout.plans.stages import stages_of
 from scaleout.topology import load_topology
 from scaleout.workload import load_workload

@@ -1,0 +1,125 @@
+"""A simulated step to what it hides: what families of groups communicate, what kernels hide, why the rest is exposed.
+
+A collective is exposed for one of four reasons. No kernel of the rank has begun, or none of forward and backward is
+left: it stands at the beginning or the end of the step. Else kernels ran beside it but not for as long as it took; or
+none did, as nothing was ready that did not wait for it. All times are means over ranks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.analysis import covered
+from scaleout.graph import NONE, Floats
+from scaleout.network.sharing import SAME
+from scaleout.plans.under_schedule import whole_family
+from scaleout.result import Result, Timeline
+
+BEGINNING = "at the beginning of the step"
+END = "at the end of the step"
+LONGER = "longer than the computation beside it"
+ALONE = "nothing independent beside it"
+REASONS = (BEGINNING, ALONE, LONGER, END)
+"""Why communication is exposed."""
+
+_AFTERWARDS = ("gradients", "optimizer")
+"""Phases that follow forward and backward."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Communication of a family of groups in a step, in seconds.
+
+    Attributes
+    ----------
+    family : str
+        Its name; levels of the network that it was divided into are counted together.
+    communication_s : float
+        Time in which it communicates.
+    hidden_s : float
+        The part of it in which kernels run.
+    exposed_s : dict
+        The rest, by reason.
+    """
+
+    family: str
+    communication_s: float
+    hidden_s: float
+    exposed_s: dict[str, float]
+
+
+def hidden_by_family(result: Result) -> tuple[Hidden, ...]:
+    """Say of each family what is hidden, the one that communicates longest first.
+
+    Moments in which several families communicate count for each of them.
+    """
+    num_ranks = result.program.num_ranks
+    totals: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    for line in result.timelines:
+        names = ["", *(whole_family(family.name) for family in result.program.groups)]
+        computed = _Computed.of(line)
+        group = np.where(line.is_communication, line.graph.group, NONE - 1)
+        for name in dict.fromkeys(names):
+            nodes = np.flatnonzero(np.isin(group, [number - 1 for number, each in enumerate(names) if each == name]))
+            if len(nodes):
+                share = len(line.ranks) / num_ranks
+                totals[name] = totals.get(name, np.zeros(2 + len(REASONS))) + share * _of_nodes(line, nodes, computed)
+    found = [
+        Hidden(name or "messages", float(row[0]), float(row[1]), dict(zip(REASONS, row[2:].tolist(), strict=True)))
+        for name, row in totals.items()
+        if row[0] > 0
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.communication_s, each.family)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """When kernels of a rank run: seconds of them up to any time, and when forward and backward begin and end."""
+
+    times_s: Floats
+    until_s: Floats
+    begin_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, line: Timeline) -> "_Computed":
+        """Read them off what ran."""
+        kernels = np.flatnonzero(~line.is_communication & (line.end_s > line.start_s))
+        order = kernels[np.argsort(line.start_s[kernels], kind="stable")]
+        starts, reach = line.start_s[order], np.maximum.accumulate(line.end_s[order])
+        before = np.r_[0.0, reach[:-1]] if len(order) else reach
+        lengths = np.maximum(reach - np.maximum(starts, before), 0.0)
+        times_s = np.stack([reach - lengths, reach], axis=1).ravel()
+        until_s = np.cumsum(np.stack([np.zeros(len(order)), lengths], axis=1).ravel())
+        afterwards = [number for number, name in enumerate(line.graph.phases) if name in _AFTERWARDS]
+        main = kernels[~np.isin(line.graph.phase[kernels], afterwards)]
+        begin_s, end_s = line.start_s[main].min(initial=np.inf), line.end_s[main].max(initial=0.0)
+        return cls(times_s, until_s, float(begin_s), float(end_s))
+
+    def between(self, start_s: Floats, end_s: Floats) -> Floats:
+        """Seconds of kernels from some times to others."""
+        if not len(self.times_s):
+            return np.zeros(len(start_s))
+        return np.asarray(np.interp(end_s, self.times_s, self.until_s) - np.interp(start_s, self.times_s, self.until_s))
+
+
+def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]], computed: _Computed) -> Floats:
+    """Return communication, what is hidden of it, and what is exposed by reason, of some nodes of a rank."""
+    start_s, end_s = line.start_s[nodes], line.end_s[nodes]
+    communication_s = covered(start_s, end_s)
+    order = np.argsort(start_s, kind="stable")
+    reach = np.maximum.accumulate(np.r_[0.0, end_s[order]])[:-1]
+    begin_s, stop_s = np.maximum(start_s[order], reach), np.maximum(end_s[order], reach)  # each moment once
+    beside_s = computed.between(begin_s, stop_s)
+    tail = np.clip(computed.end_s, begin_s, stop_s)
+    late_s = (stop_s - tail) - computed.between(tail, stop_s)
+    early = stop_s <= computed.begin_s
+    rest_s = np.maximum((stop_s - begin_s) - beside_s - late_s, 0.0)
+    partly = beside_s > SAME * (stop_s - begin_s)
+    exposed_s = {
+        BEGINNING: rest_s[early].sum(),
+        ALONE: rest_s[~early & ~partly].sum(),
+        LONGER: rest_s[~early & partly].sum(),
+        END: late_s.sum(),
+    }
+    return np.array([communication_s, beside_s.sum(), *(exposed_s[reason] for reason in REASONS)])

@@ -1,0 +1,187 @@
+"""What a step of a plan takes at least, whatever a schedule hides: its kernels, its pipeline, its wires.
+
+Schedules move work about; kernels of a rank still follow each other, a stage starts with what the stage before it has
+made, and all bytes pass the wires. So two times stay below every step: the longest path through one place, of kernels
+alone (see `bound`); and of each dimension of the network, which carries one collective at a time, what all collectives
+need there. Those of a group that extends along several need on each at least what its slices must exchange: a slice of
+``p / m`` ranks takes in once what the other slices have, ``(m - 1) / m n``, over as many ports, and passes it on.
+Latency counts nothing, nor do messages of pipelines and rings. Gradients that all replicas sum may as well be scattered
+and stepped parameters gathered, as a schedule may choose.
+
+What backward makes of weights may be put off: to the end of its action, and by passes that are not known to run a
+rank's actions one after another to the end of the step.
+
+Symbols: n bytes of a collective; p members of its group, m along one dimension.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.device import Device
+from scaleout.generators.axes import Axes
+from scaleout.generators.tape import Sharing
+from scaleout.network.bound import wire_bound
+from scaleout.operations import kernel
+from scaleout.pipelines import Action
+from scaleout.placement import lying_alike, place
+from scaleout.plans.bound import Least, bound_of
+from scaleout.plans.prices import Prices, Site, prices_of, site_of
+from scaleout.plans.stages import Content, contents_of
+from scaleout.plans.work import Collective, Part, parts_of, work_key
+from scaleout.topology import Topology
+from scaleout.workload import Moe, Transformer
+
+Floats = npt.NDArray[np.float64]
+
+IN_ORDER = frozenset(
+    ("baseline", "overlap", "concurrent", "blocking-tp", "fused", "fused-oblivious", "async-tp", "centauri")
+)
+"""Passes after which a rank still runs the actions of its pipeline one after another."""
+
+_ONCE = ("all_reduce", "all_gather", "reduce_scatter")
+"""Kinds of which a slice of a group needs no more than one copy of what it takes in."""
+
+
+def in_order(schedule: str) -> bool:
+    """Whether all passes of a schedule keep the order of a rank's actions."""
+    return all(part.partition(":")[0] in IN_ORDER for part in schedule.split("+"))
+
+
+@dataclass
+class Leasts:
+    """Least times on a device and a network, with all that was learnt of them."""
+
+    prices: Prices
+    _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
+    _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
+
+    def kernels_s(self, workload: Transformer, *, ordered: bool) -> float:
+        """Return the longest path through one place of the pipeline, of kernels alone.
+
+        `ordered` says whether a rank runs its actions one after another.
+        """
+        seconds = [self._of_content(workload, content) for content in contents_of(workload)]
+        forward_s, whole_s, inputs_s, weights_s, adds_s = np.array(seconds).T
+        later_s = weights_s + adds_s
+        least = Least(
+            forward_s=forward_s,
+            back_s=inputs_s,
+            both_s=forward_s + whole_s + adds_s,
+            once_s=-adds_s,
+            later_s=later_s / workload.num_microbatches if ordered else later_s,
+            last_s=np.zeros(len(seconds)),
+            begin_s=np.zeros(len(seconds)),
+        )
+        return bound_of(workload, least)
+
+    def spread_s(self, workload: Transformer) -> float:
+        """Return the kernels of all micro-batches, spread over all places: what no plan of a family is faster than."""
+        seconds = [self._of_content(workload, content) for content in contents_of(workload)]
+        total_s = sum(forward_s + whole_s for forward_s, whole_s, *_ in seconds)
+        return workload.num_microbatches * total_s / workload.pipeline_parallel
+
+    def _of_content(self, workload: Transformer, content: Content) -> tuple[float, ...]:
+        """Return a stage's seconds of a micro-batch: forward, backward, for inputs, for weights, to add gradients."""
+        dtype, fused = workload.gradient_dtype or workload.dtype, workload.fused_accumulation
+        key = (work_key(workload), workload.num_stages == 1, dtype, fused, content)
+        if key not in self._kernels:
+            parts, total = _parts(workload, content), np.zeros(len(Action) + 1)
+            for kind, count in content:
+                calls = [work.kernels for work in parts[kind].works]
+                learnt = Counter(() if fused else (each.num_parameters for each in parts[kind].learnt))
+                calls.append({kernel("add", dtype=dtype, elements=number): n for number, n in learnt.items()})
+                self.prices.learn(call for some in calls for call in some)
+                total += [count * sum(n * self.prices.kernel_s(call) for call, n in some.items()) for some in calls]
+            forward_s, whole_s, inputs_s, weights_s, adds_s = total.tolist()
+            self._kernels[key] = (forward_s, min(whole_s, inputs_s + weights_s), inputs_s, weights_s, adds_s)
+        return self._kernels[key]
+
+    def wires_s(self, workload: Transformer) -> float:
+        """Return what the busiest dimension of the network carries in a step, the mean over ranks."""
+        axes, m = Axes(workload), workload.num_microbatches
+        sharing = {"dense": axes.dense(), "experts": axes.experts() if isinstance(workload, Moe) else axes.dense()}
+        total = np.zeros(len(self.prices.topology.dimensions))
+        kinds = Counter[str]()
+        for content in contents_of(workload):
+            kinds.update(dict(content))
+        for kind, part in _parts(workload, kinds.items()).items():
+            for name in (name for work in part.works for name in work.families):
+                axes.number(name)
+            each_s = [self._carries(work.collectives, workload, axes) for work in part.works]
+            backward_s = each_s[Action.BACKWARD]
+            if part.works[Action.WEIGHT_GRADIENT].kernels:
+                backward_s = np.minimum(backward_s, each_s[Action.INPUT_GRADIENT] + each_s[Action.WEIGHT_GRADIENT])
+            shared_s = self._carries(_shared(workload, part, sharing, axes.names), workload, axes)
+            if workload.zero == 0:
+                sharded = {name: replace(each, sharded=True) for name, each in sharing.items()}
+                as_shards_s = self._carries(_shared(workload, part, sharded, axes.names), workload, axes)
+                shared_s = np.minimum(shared_s, as_shards_s)
+            total += kinds[kind] * (m * (each_s[Action.FORWARD] + backward_s) + shared_s)
+        return float(total.max()) / workload.pipeline_parallel
+
+    def _carries(self, collectives: Mapping[Collective, int], workload: Transformer, axes: Axes) -> Floats:
+        """Return the least seconds for which collectives hold each dimension, shape (D,)."""
+        total = np.zeros(len(self.prices.topology.dimensions))
+        for collective, count in collectives.items():
+            key = (site_of(workload), collective.family, collective.kind)
+            if key not in self._needs:
+                self._needs[key] = self._per_byte(collective, workload, axes)
+            total += count * collective.size_bytes * self._needs[key]
+        return total
+
+    def _per_byte(self, collective: Collective, workload: Transformer, axes: Axes) -> Floats:
+        """Return the least seconds for which each byte of a collective holds each dimension, shape (D,)."""
+        topology, kind = self.prices.topology, collective.kind
+        family = axes.family(collective.family)
+        alike = lying_alike(topology, family.members) is not None
+        each = [_per_byte(kind, topology, group) for group in (family.members[:1] if alike else family.members)]
+        return np.asarray(np.min(each, axis=0))
+
+
+@functools.lru_cache(maxsize=8)
+def leasts_of(topology: Topology, device: Device) -> Leasts:
+    """Return the least times on a topology and a device, with all that this process has learnt of them."""
+    return Leasts(prices_of(topology, device))
+
+
+def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
+    """Return the least seconds for which each byte of a group's collective holds each dimension, shape (D,)."""
+    placement = place(topology, group)
+    along = np.flatnonzero(np.ptp(topology.coordinates(np.array(group)), axis=0)).tolist()
+    needs = np.zeros(len(topology.dimensions))
+    if len(along) == 1:
+        needs[along] = wire_bound(kind, 1.0, placement)
+    elif placement.regular and placement.topology is None:
+        for number, extent in zip(along, placement.extents, strict=True):
+            others = placement.num_ranks / extent.size if kind in _ONCE else 1.0
+            if kind in (*_ONCE, "all_to_all"):
+                needs[number] = wire_bound(kind, 1.0 / others, replace(placement, extents=(extent,)))
+    return needs
+
+
+def _parts(workload: Transformer, content: Iterable[tuple[str, int]]) -> dict[str, Part]:
+    return parts_of(workload, (kind for kind, _ in content), split=workload.mode == "training")
+
+
+def _shared(
+    workload: Transformer, part: Part, sharing: Mapping[str, Sharing], names: Sequence[str]
+) -> dict[Collective, int]:
+    """Return what sums the gradients of a part in a step, and gathers the parameters that others have stepped."""
+    found = Counter[Collective]()
+    for learnt in part.learnt:
+        shared, size_bytes = sharing[learnt.bucket], learnt.num_parameters * workload.gradient_bytes
+        times = workload.num_microbatches if workload.zero >= 2 else 1
+        if shared.degree > 1:
+            kind = "reduce_scatter" if shared.sharded else "all_reduce"
+            found[Collective(kind, size_bytes, names[shared.group])] += times
+        if shared.num_copies > 1 and not workload.copies_at_end:
+            found[Collective("all_reduce", size_bytes // shared.degree, names[shared.copies])] += times
+    for name, number in part.parameters.items() if workload.zero < 3 else ():
+        if sharing[name].sharded and sharing[name].degree > 1:
+            found[Collective("all_gather", number * workload.item_bytes, names[sharing[name].group])] += 1
+    return dict(found)

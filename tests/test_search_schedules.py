@@ -1,0 +1,280 @@
+"""Search under schedules: least times that no schedule beats, what is simulated, what the fastest hides, bad input."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.graph import GraphBuilder
+from scaleout.operations import kernel
+from scaleout.plans.ask import ask
+from scaleout.plans.best import BASELINE, Question
+from scaleout.plans.evaluate import evaluate
+from scaleout.plans.hidden import ALONE, BEGINNING, END, LONGER, hidden_by_family
+from scaleout.plans.journal import Journal
+from scaleout.plans.least import in_order, leasts_of
+from scaleout.plans.search import search
+from scaleout.plans.space import families
+from scaleout.plans.under_schedule import axis_of, estimate_of, run_under
+from scaleout.program import GroupFamily, Program
+from scaleout.schedule import SCHEDULES, apply_schedule
+from scaleout.simulation import simulate
+from scaleout.study import compare
+from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.workload import load_workload
+
+DEVICE = load_device("h200")
+SMALL = {
+    "layers": 4, "hidden": 512, "heads": 4, "kv_heads": 4, "ffn": 1024, "sequence": 2048, "vocabulary": 3000,
+    "batch_per_replica": 1,
+}  # fmt: skip
+EXPERTS = {"kind": "moe", "experts": 4, "top_k": 2}
+TRIED = [*(name for name in SCHEDULES if name != "track-and-trigger"), "centauri:group", "overlap+fused"]
+"""Schedules that H200 can run."""
+
+
+def cluster(*sizes, kind="switch", bytes_per_s=1e11):
+    """Levels of a network, each half as fast as the one within it, or slower."""
+    dimensions = (Dimension(kind, size, bytes_per_s / (1 + 3 * n), 2e-6) for n, size in enumerate(sizes))
+    return Topology("small", tuple(dimensions))
+
+
+def model(changes):
+    return load_workload("llama-3-8b", SMALL | changes)
+
+
+# ---- Least times
+
+
+@st.composite
+def plans(draw):
+    """A plan of a small model on four or eight ranks, whose communication is long or short beside its kernels."""
+    changes = draw(st.sampled_from([{}, EXPERTS, {"tied_embedding": True, "attention": "unfused"}]))
+    changes = changes | {"fused_accumulation": draw(st.booleans())}
+    sizes, kind = draw(st.sampled_from([(4,), (2, 2), (4, 2)])), draw(st.sampled_from(["switch", "ring"]))
+    topology = cluster(*sizes, kind=kind, bytes_per_s=draw(st.sampled_from([1e11, 5e9])))
+    question = Question(model(changes), topology, DEVICE, topology.num_ranks, draw(st.sampled_from([8, 12])), 80e9)
+    found = [plan for family in families(question.base, question.num_ranks, question.batch) for plan in family.plans]
+    return question.workload(draw(st.sampled_from(found))), topology
+
+
+@settings(max_examples=60)
+@given(plans(), st.sampled_from(TRIED))
+def test_no_schedule_beats_the_least_time(job, schedule):
+    workload, topology = job
+    leasts = leasts_of(topology, DEVICE)
+    least_s = max(leasts.kernels_s(workload, ordered=in_order(schedule)), leasts.wires_s(workload))
+    assert leasts.kernels_s(workload, ordered=False) <= leasts.kernels_s(workload, ordered=True)
+    assert leasts.spread_s(workload) <= least_s * (1 + 1e-9)
+    assert least_s <= run_under(workload, topology, DEVICE, schedule)[0].makespan_s * (1 + 1e-9)
+
+
+def test_fsdp_on_slow_links_takes_what_its_wires_take():
+    """Three times the parameters pass a port in a step, 1/2 of which crosses it by levels; all else is beside it."""
+    topology = cluster(2, 2, bytes_per_s=1e9)
+    workload = model({"data_parallel": 4, "zero": 3, "hidden": 1024})
+    least_s = leasts_of(topology, DEVICE).wires_s(workload)
+    inter_bytes_per_s = topology.dimensions[1].bytes_per_s
+    crossing = 3 * workload.num_parameters * 2 * (1 / 2) / 2  # of 2 B, half of each half
+    assert least_s == pytest.approx(crossing / inter_bytes_per_s, rel=0.02)
+    took_s = run_under(workload, topology, DEVICE, "centauri")[0].makespan_s
+    assert least_s < took_s < 1.3 * least_s
+
+
+def test_levels_need_less_of_the_slow_links_than_whole_groups():
+    """Least times look at levels: a schedule that takes them passes fewer bytes over the outer links."""
+    workload = model({"data_parallel": 4, "zero": 3, "hidden": 1024})
+    flat, levels = cluster(4, bytes_per_s=1e9 / 4), cluster(2, 2, bytes_per_s=1e9)
+    assert leasts_of(levels, DEVICE).wires_s(workload) < 0.8 * leasts_of(flat, DEVICE).wires_s(workload)
+
+
+# ---- Estimates
+
+
+@settings(max_examples=15)
+@given(plans())
+def test_simulated_under_baseline_is_what_blocks_say(job):
+    """But where messages run beside kernels or queue behind each other, or two actions share a slot."""
+    workload, topology = job
+    assume(workload.context_parallel == 1 and not workload.pipeline_schedule.startswith("dualpipe"))
+    assume(workload.pipeline_parallel == 1 or topology.dimensions[0].bytes_per_s > 1e10)
+    blocks = evaluate(workload, topology, DEVICE)
+    found = estimate_of(*run_under(workload, topology, DEVICE, BASELINE), DEVICE)
+    assert found.step_s <= blocks.step_s * (1 + 1e-9)
+    assert found.compute_s == pytest.approx(blocks.compute_s)
+    assert found.memory_bytes == blocks.memory_bytes
+    parts_s = found.compute_s + sum(found.exposed_s.values()) + found.bubble_s
+    assert parts_s == pytest.approx(found.step_s)
+    if found.step_s == pytest.approx(blocks.step_s, rel=1e-9):
+        assert found.mfu == pytest.approx(blocks.mfu)
+        for axis, seconds in blocks.exposed_s.items():  # a moment shared with a message counts half for the message
+            assert found.exposed_s.get(axis, 0.0) <= seconds + 1e-6 * found.step_s
+            if workload.pipeline_parallel == 1:
+                assert found.exposed_s.get(axis, 0.0) == pytest.approx(seconds, abs=1e-6 * found.step_s)
+
+
+def test_levels_count_for_the_axis_of_their_family():
+    assert [axis_of(name) for name in ("tensor", "tensor_intra", "replica_inter", "expert_data_shard_level_2")] == [
+        "tensor", "tensor", "data", "data",
+    ]  # fmt: skip
+
+
+# ---- What is hidden
+
+
+def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
+    """10 us at a kernel's side of 4, 5 that all wait for, 3 behind everything; and none is two things at once."""
+    graph = GraphBuilder("forward")
+    topology = Topology("pair", (Dimension("switch", 2, 1e9, 0.0),))
+    first = graph.collective("all_gather", 4000, group=0, name="first")  # 2 us
+    a = graph.compute(kernel("add", dtype="bf16", elements=1), after=(first,), name="a")
+    beside = graph.collective("all_gather", 20_000, group=0, after=(a,), name="beside")  # 10 us
+    b = graph.compute(kernel("add", dtype="bf16", elements=1), after=(a,), name="b")
+    c = graph.compute(kernel("add", dtype="bf16", elements=1), after=(beside, b), name="c")
+    alone = graph.collective("all_gather", 10_000, group=1, after=(c,), name="alone")  # 5 us
+    d = graph.compute(kernel("add", dtype="bf16", elements=1), after=(alone,), name="d")
+    graph.collective("all_gather", 6000, group=1, after=(d,), name="last")  # 3 us
+    groups = (GroupFamily("data", ((0, 1),)), GroupFamily("tensor", ((0, 1),)))
+    seconds = {a: 3e-6, b: 4e-6, c: 1e-6, d: 1e-6}
+    built = graph.build()
+    timed = built.with_columns(duration_s=np.array([seconds.get(node, np.nan) for node in range(len(built))]))
+    program = Program("by hand", (timed,), np.zeros(2, np.int64), groups)
+    data, tensor = hidden_by_family(simulate(apply_schedule(program, "overlap"), topology))
+    assert (data.family, tensor.family) == ("data", "tensor")
+    assert (data.communication_s, data.hidden_s) == pytest.approx((12e-6, 4e-6))
+    assert data.exposed_s == pytest.approx({BEGINNING: 2e-6, ALONE: 0.0, LONGER: 6e-6, END: 0.0}, abs=1e-15)
+    assert (tensor.communication_s, tensor.hidden_s) == pytest.approx((8e-6, 0.0), abs=1e-15)
+    assert tensor.exposed_s == pytest.approx({BEGINNING: 0.0, ALONE: 5e-6, LONGER: 0.0, END: 3e-6}, abs=1e-15)
+
+
+@settings(max_examples=20)
+@given(plans(), st.sampled_from([BASELINE, "overlap", "centauri"]))
+def test_hidden_and_exposed_are_all_communication(job, schedule):
+    workload, topology = job
+    result = run_under(workload, topology, DEVICE, schedule)[0]
+    for each in hidden_by_family(result):
+        assert each.hidden_s + sum(each.exposed_s.values()) == pytest.approx(each.communication_s)
+        assert min(each.hidden_s, *each.exposed_s.values()) >= 0
+        if schedule == BASELINE and each.family not in ("pipeline", "context"):
+            assert each.hidden_s == pytest.approx(0.0, abs=1e-12)
+
+
+# ---- The search
+
+
+def asked(**changes):
+    fixed = {"recompute": "none", "sequence_parallel": False, "pipeline_schedule": "1f1b"}
+    made = Question(model({"hidden": 1024}), cluster(2, 2, bytes_per_s=2e10), DEVICE, 4, 8, 80e9, 3, fixed)
+    return replace(made, schedules=("overlap", "centauri"), **changes)
+
+
+def test_enough_simulations_find_what_simulating_every_plan_finds():
+    question = asked(simulations=1000)
+    every = [
+        (estimate.step_s, schedule)
+        for family in families(question.base, 4, 8, fixed=question.fixed)
+        for workload in map(question.workload, family.plans)
+        for schedule in (BASELINE, *question.schedules)
+        for estimate in [
+            evaluate(workload, question.topology, DEVICE)
+            if schedule == BASELINE
+            else estimate_of(*run_under(workload, question.topology, DEVICE, schedule), DEVICE)
+        ]
+    ]
+    answer = search(question, workers=1)
+    assert [found.estimate.step_s for found in answer.fastest] == sorted(step_s for step_s, _ in every)[:3]
+    assert answer.simulated.left == 0
+    assert answer.simulated.least_s is None
+    assert 0 < len(answer.simulated.found) < answer.simulated.choices
+
+
+def test_what_is_left_keeps_its_least_time():
+    whole, few = search(asked(simulations=1000), workers=1), search(asked(simulations=1), workers=1)
+    assert len(few.simulated.found) == 2
+    assert few.simulated.left > 0
+    assert few.simulated.choices == few.simulated.bounded + few.simulated.left + len(few.simulated.found)
+    assert few.fastest[0].estimate.step_s >= whole.fastest[0].estimate.step_s
+    if few.simulated.least_s is not None:
+        assert few.simulated.least_s <= whole.fastest[0].estimate.step_s
+
+
+def test_processes_simulate_what_one_simulates():
+    alone, together = search(asked(), workers=1), search(asked(), workers=2)
+    assert (alone.fastest, alone.front) == (together.fastest, together.front)
+    assert alone.simulated.left == together.simulated.left
+
+
+def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
+    with Journal(tmp_path, asked()) as journal:
+        first = search(asked(), workers=1, known=journal.known, keep=journal.add)
+    with Journal(tmp_path, asked()) as journal:
+        assert {choice[1] for choice in journal.known} == {BASELINE, "overlap", "centauri"}
+        monkeypatch.setattr("scaleout.plans.under_schedule.simulate", None)
+        second = search(asked(), workers=1, known=journal.known, keep=journal.add)
+    assert (first.fastest, first.front) == (second.fastest, second.front)
+
+
+def test_a_plan_takes_what_run_says():
+    """The same generator, passes and clock."""
+    question = ask("llama-3-8b", cluster(4), DEVICE, batch=8, changes={"recompute": "none"}, schedules=("overlap",))
+    found = search(replace(question, simulations=1), workers=1).simulated.found[0]
+    ran = compare(
+        question.workload(found.plan), topology=cluster(4), device=DEVICE, schedules=("overlap",), contention=False
+    )
+    assert ran.outcomes[0].makespan_s == found.estimate.step_s
+
+
+# ---- The command
+
+SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8", "--set", "recompute=none")
+NARROW = ("--set", "zero=1", "--set", "microbatch=1", "--set", "pipeline_schedule=1f1b", "--set", "context_parallel=1")
+
+
+def test_the_command_says_what_the_fastest_hides(scaleout):
+    options = (*NARROW, "--schedule", "overlap", "--schedule", "centauri:group", "--simulations", "2", "--workers", "1")
+    code, out, _ = scaleout(*SEARCH, *options)
+    assert code == 0
+    assert "what the fastest hides, and what it cannot" in out
+    assert "the fastest under baseline: " in out
+    assert "simulated: " in out
+    code, out, _ = scaleout(*SEARCH, *options, "--json")
+    found = json.loads(out)
+    assert code == 0
+    verdict = found["verdict"]
+    assert verdict["plan"] == found["fastest"][0]["plan"]
+    assert [row["schedule"] for row in verdict["same_plan"]] == ["baseline", "overlap", "centauri:group"]
+    assert {each["family"] for each in verdict["hidden"]} >= {"data"}
+    assert verdict["gain_over_best_under_baseline"] >= 1
+    assert found["simulated"]["simulated"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--schedule", "centaur"), "unknown schedule 'centaur'; did you mean 'centauri'?"),
+        (("--schedule", "centauri:groups"), "unknown dimension 'groups' of centauri's partition space"),
+        (("--schedule", "overlap:2"), "schedule 'overlap' takes no option '2'"),
+        (("--schedule", "fused+centauri"), "replace the same operators"),
+        (("--simulations", "4"), "--simulations is for schedules that are simulated; give --schedule as well"),
+        (("--schedule", "overlap", "--memory", "1GB"), "more; give more ranks or a smaller batch"),
+        (("--schedule", "overlap", "--set", "tensor_parallel=3"), "none of 0 plans"),
+    ],
+)
+def test_what_cannot_be_searched_under_schedules(scaleout, options, message):
+    code, out, err = scaleout(*SEARCH, *NARROW, "--workers", "1", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_back_end_that_blocks_the_host_has_one_schedule():
+    topology = load_topology("dgx-h200-1")
+    topology = replace(topology, library=replace(topology.library, blocks_host=True))
+    with pytest.raises(ConfigError, match="blocks the host, so that every schedule is the baseline"):
+        ask("llama-3-8b", topology, DEVICE, batch=8, schedules=("overlap",))
