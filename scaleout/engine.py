@@ -101,6 +101,7 @@ class _State:
     holder: dict[int, int] = field(default_factory=dict)
     freed: dict[int, tuple[float, int]] = field(default_factory=dict)
     wire_holder: dict[int, int] = field(default_factory=dict)
+    held_up: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # wire to the meetings that wait for it
     come: list[list[int]] = field(default_factory=list)
     queue: list[tuple[int, int]] = field(default_factory=list)
     events: list[tuple[float, int, int]] = field(default_factory=list)
@@ -229,14 +230,14 @@ def _issue(state: _State, streams: set[int]) -> None:
 
 def _begin_meetings(state: _State) -> None:
     """Start complete meetings whose wires are free, the highest priority of a member first, then the lowest index."""
-    held: list[tuple[int, int]] = []
     while state.queue:
         entry = heapq.heappop(state.queue)
         meeting = entry[1]
         members = state.come[meeting]
         wires = state.tasks.meeting_wires[meeting]
-        if any(wire in state.wire_holder for wire in wires):
-            held.append(entry)
+        taken = next((wire for wire in wires if wire in state.wire_holder), NONE)
+        if taken != NONE:
+            state.held_up.setdefault(taken, []).append(entry)
             continue
         last = members[-1]
         freed_s, by = max((state.freed.get(-2 - wire, (-1.0, NONE)) for wire in wires), default=(-1.0, NONE))
@@ -251,8 +252,6 @@ def _begin_meetings(state: _State) -> None:
         if math.isnan(state.tasks.duration_s[last]):
             assert state.network is not None
             state.network.begin(meeting, state.now_s)
-    for entry in held:
-        heapq.heappush(state.queue, entry)
 
 
 def _start(state: _State, task: int) -> None:
@@ -270,7 +269,10 @@ def _start(state: _State, task: int) -> None:
 
 
 def _release(state: _State, task: int) -> set[int]:
-    """Free a task's stream and, with the first member of a meeting, its wires; return streams to look at."""
+    """Free a task's stream and, with the first member of a meeting, its wires; return streams to look at.
+
+    Meetings that wait for one of the wires are looked at again.
+    """
     tasks = state.tasks
     meeting, stream = tasks.meeting[task], tasks.stream[task]
     if meeting != NONE:
@@ -295,6 +297,8 @@ def _free(state: _State, wire: int, meeting: int, task: int) -> None:
     if state.wire_holder.get(wire) == meeting:
         del state.wire_holder[wire]
         state.freed[-2 - wire] = (state.now_s, task)
+        for entry in state.held_up.pop(wire, ()):
+            heapq.heappush(state.queue, entry)
 
 
 def _complete(state: _State, task: int) -> set[int]:
