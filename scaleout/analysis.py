@@ -128,6 +128,29 @@ def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> floa
 
 
 @dataclass(frozen=True)
+class RankEnds:
+    """When ranks that are alike have run the last kernel of each phase, in seconds from the step's begin."""
+
+    ranks: tuple[int, ...]
+    phase_end_s: dict[str, float]
+
+
+def ends_of_ranks(result: Result) -> list[RankEnds]:
+    """When each class of ranks is done with each phase, in the order of the ranks.
+
+    Polling for what others send counts as a kernel, sending does not: it goes on beside the next phase.
+    """
+    found = []
+    for line in result.timelines:
+        ends: dict[str, float] = {}
+        for node in np.flatnonzero(~line.is_communication).tolist():
+            phase = line.graph.phases[line.graph.phase[node]]
+            ends[phase] = max(ends.get(phase, 0.0), float(line.end_s[node]))
+        found.append(RankEnds(line.ranks, ends))
+    return found
+
+
+@dataclass(frozen=True)
 class Row:
     """Mean time of a rank's nodes of one name, and how many there are."""
 

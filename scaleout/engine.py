@@ -101,7 +101,9 @@ class _State:
     holder: dict[int, int] = field(default_factory=dict)
     freed: dict[int, tuple[float, int]] = field(default_factory=dict)
     wire_holder: dict[int, int] = field(default_factory=dict)
-    held_up: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # wire to the meetings that wait for it
+    held_up: dict[int, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # wire to the heap of meetings held up by it
     come: list[list[int]] = field(default_factory=list)
     queue: list[tuple[int, int]] = field(default_factory=list)
     events: list[tuple[float, int, int]] = field(default_factory=list)
@@ -237,7 +239,10 @@ def _begin_meetings(state: _State) -> None:
         wires = state.tasks.meeting_wires[meeting]
         taken = next((wire for wire in wires if wire in state.wire_holder), NONE)
         if taken != NONE:
-            state.held_up.setdefault(taken, []).append(entry)
+            heapq.heappush(state.held_up.setdefault(taken, []), entry)
+            for wire in wires:
+                if wire not in state.wire_holder:
+                    _look_again(state, wire)
             continue
         last = members[-1]
         freed_s, by = max((state.freed.get(-2 - wire, (-1.0, NONE)) for wire in wires), default=(-1.0, NONE))
@@ -252,6 +257,12 @@ def _begin_meetings(state: _State) -> None:
         if math.isnan(state.tasks.duration_s[last]):
             assert state.network is not None
             state.network.begin(meeting, state.now_s)
+
+
+def _look_again(state: _State, wire: int) -> None:
+    """Queue the first of the meetings that a wire, now free, has held up; if it does not start, the next follows."""
+    if state.held_up.get(wire):
+        heapq.heappush(state.queue, heapq.heappop(state.held_up[wire]))
 
 
 def _start(state: _State, task: int) -> None:
@@ -269,10 +280,7 @@ def _start(state: _State, task: int) -> None:
 
 
 def _release(state: _State, task: int) -> set[int]:
-    """Free a task's stream and, with the first member of a meeting, its wires; return streams to look at.
-
-    Meetings that wait for one of the wires are looked at again.
-    """
+    """Free a task's stream and, with the first member of a meeting, its wires; return streams to look at."""
     tasks = state.tasks
     meeting, stream = tasks.meeting[task], tasks.stream[task]
     if meeting != NONE:
@@ -297,8 +305,7 @@ def _free(state: _State, wire: int, meeting: int, task: int) -> None:
     if state.wire_holder.get(wire) == meeting:
         del state.wire_holder[wire]
         state.freed[-2 - wire] = (state.now_s, task)
-        for entry in state.held_up.pop(wire, ()):
-            heapq.heappush(state.queue, entry)
+        _look_again(state, wire)
 
 
 def _complete(state: _State, task: int) -> set[int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.graph import NONE, Ints, NodeKind
+from scaleout.graph import NONE, Ints
 from scaleout.peers import distances, hops_of_program, names_ranks
 from scaleout.placement import Placement, place
 from scaleout.program import GroupFamily, Program
@@ -76,7 +76,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
         Ranks may share a class only where they share this number: where groups that do not meet can hold each other
         up, on links that they share, ranks must be alike by a symmetry of the links as well.
     """
-    used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]})
+    used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
     placed = {index: _placements(program.groups[index], topology, alike=orbits is not None) for index in used}
     alone = np.array([names_ranks(graph) for graph in program.graphs])

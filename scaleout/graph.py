@@ -56,7 +56,8 @@ class ExecutionGraph:
     duration_s : (N,) seconds of a compute node; NaN until timed, and for communication, which the network times
     time_source : (N,) of `TimeSource`
     flops, bytes : (N,) work of a compute node (bytes of memory traffic); payload of a communication node
-    collective : (N,) index into `COLLECTIVES`, or `NONE`
+    collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that is carried out by
+        such messages, each to where its bytes belong: a *put*
     group : (N,) index into the program's groups, or `NONE`
     peer, tag : (N,) of sends and receives: the other rank's number and the message's tag; if the node names a group,
         the other rank stands that many places after this one in it, the first following the last
@@ -122,7 +123,8 @@ class ExecutionGraph:
         if self.kind[node] == NodeKind.COLLECTIVE:
             return COLLECTIVES[self.collective[node]]
         if self.kind[node] != NodeKind.COMPUTE:
-            return NodeKind(int(self.kind[node])).name.lower()
+            part_of = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
+            return part_of + NodeKind(int(self.kind[node])).name.lower()
         return self.kernels[self.kernel[node]].op if self.kernel[node] != NONE else "compute"
 
     @property

@@ -134,10 +134,15 @@ def asked(job: Job, meeting: Meeting) -> tuple[str, float, int]:
 def cost_of(job: Job, meeting: Meeting) -> CollectiveCost:
     """Charge the whole transfer that a meeting belongs to: a slice is part of one, with the algorithm of the whole."""
     name, size_bytes, _ = asked(job, meeting)
-    key = (id(meeting.family), meeting.group_class, name, size_bytes)
+    return cost_among(job, meeting.family, meeting.group_class, name, size_bytes)
+
+
+def cost_among(job: Job, family: FoldedFamily, group_class: int, kind: str, size_bytes: float) -> CollectiveCost:
+    """Charge a collective of the groups of a class."""
+    key = (id(family), group_class, kind, size_bytes)
     cost = job.costs.get(key)
     if cost is None:
-        placement = meeting.family.placement_of_class[meeting.group_class]
-        cost = collective_cost(name, size_bytes, placement, job.algorithms.get(name, "auto"))
+        placement = family.placement_of_class[group_class]
+        cost = collective_cost(kind, size_bytes, placement, job.algorithms.get(kind, "auto"))
         job.costs[key] = cost
     return cost

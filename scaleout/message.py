@@ -1,16 +1,20 @@
 """Messages of a job: which sends and receives belong together, and what they cost.
 
+A put is a message that is part of a collective. Under alpha-beta it costs its share of what the whole collective does,
+so that all puts of a collective together are no faster than it; the ports that it needs are those of the dimensions
+along which the group extends.
+
 Knows neither streams nor what else is in flight.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scaleout.errors import SimulationError
-from scaleout.graph import NONE, NodeKind
-from scaleout.job import Job, locate, name_of
+from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.job import Job, cost_among, locate, name_of
 from scaleout.network.alpha_beta import CollectiveCost, send_cost
 from scaleout.peers import check_peer, peer_of
 
@@ -20,7 +24,8 @@ class Message:
     """A message between two classes of ranks: the tasks at its ends, what it costs, and two ranks that stand for all.
 
     Where it is sent along a group (`meets`), both ends must have come before it starts, as in NCCL. A message that
-    names ranks is sent at once, and its receive is done when it arrives.
+    names ranks is sent at once, and its receive is done when it arrives. A put holds the ports of both ends `along`
+    dimensions; its receive, a buffer that is registered beforehand, waits for nothing.
     """
 
     send: int
@@ -29,6 +34,8 @@ class Message:
     ranks: tuple[int, int]
     cost: CollectiveCost
     meets: bool
+    put: bool = False
+    along: tuple[int, ...] = ()
 
 
 _Ends = tuple[int, int, int, int]
@@ -60,7 +67,8 @@ def messages_of(job: Job) -> list[Message]:
                 continue
             sends[number, class_of_rank[peer], group, tag].append(task)
             peers[task] = rank, peer
-    messages = []
+    messages: list[Message] = []
+    puts: list[tuple[int, int, Message]] = []
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(key, []), receives.get(key, [])
         if len(sent) != len(received):
@@ -71,10 +79,39 @@ def messages_of(job: Job) -> list[Message]:
                 f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
         for send, receive in zip(sent, received, strict=True):
-            size_bytes = _size_of(job, locate(job, send), locate(job, receive))
+            number, node = locate(job, send)
+            size_bytes = _size_of(job, (number, node), locate(job, receive))
             cost = send_cost(size_bytes, job.topology, source=peers[send][0], destination=peers[send][1])
-            messages.append(Message(send, receive, size_bytes, peers[send], cost, meets=key[2] != NONE))
-    return messages
+            message = Message(send, receive, size_bytes, peers[send], cost, meets=key[2] != NONE)
+            if job.graphs[number].collective[node] == NONE:
+                messages.append(message)
+            else:  # who takes a port first must not depend on folding: the earlier node, then the first in the group
+                place = job.program.groups[key[2]].of(peers[send][0]).index(peers[send][0])
+                puts.append((node, place, _put(job, message)))
+    return messages + [message for *_, message in sorted(puts, key=lambda put: put[:2])]
+
+
+def _put(job: Job, message: Message) -> Message:
+    """Charge a part of a collective: of the collective's time, its share of what leaves a rank."""
+    number, node = locate(job, message.send)
+    graph, (source, destination) = job.graphs[number], message.ranks
+    group = int(graph.group[node])
+    members = len(job.program.groups[group].of(source))
+    if source == destination:
+        return replace(message, put=True)
+    family = job.folding.families[group]
+    group_class = int(family.class_of_group[family.group_of_rank[source]])
+    kind = COLLECTIVES[graph.collective[node]]
+    whole = cost_among(job, family, group_class, kind, _whole_bytes(graph, node))
+    share = members / (members - 1) / int(graph.pieces[node])
+    cost = replace(whole, serialization_s=whole.serialization_s * share)
+    return replace(message, cost=cost, put=True, along=family.dimensions_of_class[group_class])
+
+
+def _whole_bytes(graph: ExecutionGraph, node: int) -> float:
+    """Return the bytes of the collective that a put is part of: of all puts with its tag."""
+    alike = (graph.kind == NodeKind.SEND) & (graph.group == graph.group[node]) & (graph.tag == graph.tag[node])
+    return float(graph.bytes[alike].sum())
 
 
 def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float:

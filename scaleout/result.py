@@ -66,6 +66,12 @@ class Result:
     link_traffic: LinkTraffic | None = None
 
     @property
+    def has_puts(self) -> bool:
+        """Whether ranks put parts of collectives to each other, at times of their own."""
+        graphs = [line.graph for line in self.timelines]
+        return any(((graph.kind == NodeKind.SEND) & (graph.collective != NONE)).any() for graph in graphs)
+
+    @property
     def busiest_links(self) -> tuple[LinkUse, ...]:
         """The links of the highest utilisation, the busiest first, under the link model."""
         return self.link_traffic.busiest if self.link_traffic else ()

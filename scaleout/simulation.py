@@ -20,16 +20,18 @@ from scaleout.engine import Tasks, Times, run
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.fold import fold
 from scaleout.graph import INPUT, NONE, NodeKind
-from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of, say
+from scaleout.job import Job, Meeting, asked, cost_of, groups_of, job_of, locate, meetings_of, name_of
 from scaleout.message import Message, messages_of
 from scaleout.network import demand
+from scaleout.network.alpha_beta import CollectiveCost
 from scaleout.network.link_traffic import LinkTraffic
 from scaleout.network.meetings import LinkNetwork
 from scaleout.network.symmetry import Symmetry, symmetry
-from scaleout.peers import hops_of_program, names_ranks, peer_of
+from scaleout.peers import hops_of_program, names_ranks
 from scaleout.program import Program
 from scaleout.result import Result, Timeline
 from scaleout.shared_devices import SharedDevices
+from scaleout.stuck import why_stuck
 from scaleout.topology import Topology, check_ranks
 from scaleout.what_if import slow_ranks
 
@@ -99,7 +101,7 @@ def simulate(
     tasks, chosen = _tasks(job, meetings, links, shared)
     times = run(tasks, shared or links)
     if np.isnan(times.start_s).any():
-        raise SimulationError(_why_stuck(job, tasks, times, meetings))
+        raise SimulationError(why_stuck(job, tasks, times, meetings))
     result = _result(job, tasks, times, chosen, network)
     if links is None:
         return result
@@ -141,7 +143,7 @@ def _symmetry(job: Job) -> Symmetry:
 
 def _shared(job: Job, contention: Contention) -> SharedDevices | None:
     """Let devices be shared, if anything can run at the same time there."""
-    sends = any((graph.kind == NodeKind.SEND).any() for graph in job.graphs)
+    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in job.graphs)
     overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
     return SharedDevices(contention) if overlaps else None
 
@@ -157,7 +159,6 @@ def _tasks(
     sizes: list[int] = []
     wires: list[tuple[int, ...]] = []
     wire_s: list[tuple[float, ...]] = []
-    num_dimensions = len(job.topology.dimensions)
     for index, meeting in enumerate(meetings):
         cost = cost_of(job, meeting)
         pieces = asked(job, meeting)[2]
@@ -176,10 +177,8 @@ def _tasks(
             algorithms[task] = cost.served_by
             duration_s[task], occupancy_s[task] = lasts_s, holds_s
         sizes.append(len(members))
-        wires.append(tuple(member * num_dimensions + dimension for member in members for dimension in along))
-        shares = cost.shares[: len(along)] or (1.0,) * len(along)
-        held_s = tuple(np.inf if share == 1 else share * serialization_s for share in shares)
-        wire_s.append(held_s * len(members))
+        wires.append((*_ports(job, members, along, _OUT), *_ports(job, members, along, _IN)))
+        wire_s.append(2 * len(members) * _held_s(cost, along, serialization_s))
     users, counts = _dependencies(job)
     laid = _Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires, wire_s)
     _add_messages(laid, links, shared)
@@ -192,6 +191,21 @@ def _tasks(
         issue_s if any(issue_s) else (), wire_s,
     )  # fmt: skip
     return tasks, algorithms
+
+
+_OUT, _IN = 0, 1
+
+
+def _ports(job: Job, classes: Sequence[int], along: Sequence[int], way: int) -> tuple[int, ...]:
+    """Return the wires of classes of ranks along dimensions, out or in; collectives hold both, puts one at each end."""
+    width = len(job.topology.dimensions)
+    return tuple(2 * (number * width + dimension) + way for number in classes for dimension in along)
+
+
+def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) -> tuple[float, ...]:
+    """Return for how long bytes need each dimension, shape (D,); infinite for as long as it takes."""
+    shares = cost.shares[: len(along)] or (1.0,) * len(along)
+    return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
 
 
 def _is_aside(job: Job, meeting: Meeting) -> bool:
@@ -241,7 +255,10 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
 
 
 def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices | None) -> None:
-    """Let the ends of a message meet, or its receive wait for its send; on links its time is the network's to say."""
+    """Let the ends of a message meet, or its receive wait for its send; on links its time is the network's to say.
+
+    Puts take nothing from the kernels beside them: what storing or sending costs a fused kernel is in its time.
+    """
     for message in messages_of(laid.job):
         ends = (message.send, message.receive) if message.meets else (message.send,)
         lasts_s = message.cost.latency_s + message.cost.serialization_s
@@ -255,7 +272,7 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
             source, destination = message.ranks
             links.offer_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
             lasts_s = holds_s = np.nan
-        elif shared is not None and message.meets and lasts_s > 0:
+        elif shared is not None and message.meets and not message.put and lasts_s > 0:
             _share_message(laid, message, ends, lasts_s, shared)
             lasts_s = holds_s = np.nan
         for task in ends:
@@ -263,8 +280,10 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
             laid.meeting_of[task] = len(laid.sizes) if message.meets or on_links else NONE
         if message.meets or on_links:
             laid.sizes.append(len(ends))
-            laid.wires.append(())
-            laid.wire_s.append(())
+            of, to = ([locate(laid.job, task)[0]] for task in (message.send, message.receive))
+            along = () if on_links else message.along
+            laid.wires.append((*_ports(laid.job, of, along, _OUT), *_ports(laid.job, to, along, _IN)))
+            laid.wire_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
 
 
 def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
@@ -319,55 +338,25 @@ def _offer(job: Job, meeting: Meeting, links: LinkNetwork, index: int) -> None:
 def _streams(job: Job) -> list[int]:
     """One number for each stream of each class.
 
-    A class's sends have a stream of their own, so that they do not hold up its kernels. Receives that meet their send
-    have one each, and wait on it without holding up anything; others wait on none.
+    A class's sends have a stream of their own, so that they do not hold up its kernels; its puts one for each rank that
+    they go to. Receives that meet their send have one each, and wait on it without holding up anything; others wait on
+    none.
     """
     width = 2 + max((int(graph.stream.max()) for graph in job.graphs if len(graph)), default=0)
+    alone, total = width * len(job.graphs), job.offsets[-1]
     streams: list[int] = []
     for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
         own = number * width + graph.stream
         own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
-        alone = np.where(graph.group == NONE, NONE, width * len(job.graphs) + offset + np.arange(len(graph)))
-        streams += np.where(graph.kind == NodeKind.RECV, alone, own).tolist()
+        puts = (graph.kind == NodeKind.SEND) & (graph.collective != NONE)
+        if puts.any():
+            _, first, same = np.unique(
+                np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_index=True, return_inverse=True
+            )
+            own[puts] = alone + total + offset + first[same.reshape(-1)]
+        waits = np.where(graph.group == NONE, NONE, alone + offset + np.arange(len(graph)))
+        streams += np.where(graph.kind == NodeKind.RECV, waits, own).tolist()
     return streams
-
-
-def _why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]) -> str:
-    """Say who waits for whom, from the collectives at which some members have come and others have not."""
-    reasons: list[str] = []
-    for index, meeting in enumerate(meetings):
-        come = [task for task in meeting.tasks if times.posted[task]]
-        if not come:
-            continue
-        classes = {locate(job, task)[0] for task in come}
-        absent = [c for c in meeting.family.members_of_class[meeting.group_class] if c not in classes]
-        ranks = [int(job.folding.representative[number]) for number in absent]
-        number, node = locate(job, come[0])
-        never = len(meeting.tasks) < tasks.meeting_size[index]
-        verb = "never calls it" if never else "has not reached it"
-        reasons.append(
-            f"{name_of(job, number, node)} waits in {say(job.graphs[number], node)} for rank "
-            f"{', '.join(map(str, ranks))}, which {verb}"
-        )
-    advice = "all members of a group must call the same collectives in the same order"
-    if not reasons:
-        reasons = _waiting_for_messages(job, times)
-        advice = "ranks wait for each other's messages in a circle; let one of them send before it receives"
-    more = f" (and {len(reasons) - 3} more like it)" if len(reasons) > 3 else ""
-    return f"the program cannot finish: {'; '.join(reasons[:3])}{more}; {advice}"
-
-
-def _waiting_for_messages(job: Job, times: Times) -> list[str]:
-    """Name the ends of messages that lack nothing but the other end."""
-    reasons = []
-    for number, (offset, graph) in enumerate(zip(job.offsets, job.graphs, strict=False)):
-        started = ~np.isnan(times.start_s[offset : offset + len(graph)])
-        for node in np.flatnonzero((graph.kind > NodeKind.COLLECTIVE) & ~started).tolist():
-            if started[graph.dependencies_of(node)].all():
-                peer = peer_of(job.program, int(job.folding.representative[number]), graph, node)
-                verb = "waits to send a message to" if graph.kind[node] == NodeKind.SEND else "waits for a message from"
-                reasons.append(f"{name_of(job, number, node)} {verb} rank {peer}")
-    return reasons
 
 
 def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:

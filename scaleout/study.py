@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from scaleout.analysis import Breakdown, breakdown
+from scaleout.analysis import Breakdown, breakdown, ends_of_ranks
 from scaleout.backends import with_policy
 from scaleout.clocks import settled
 from scaleout.contention import Contention, contention_of
@@ -95,11 +95,17 @@ class Comparison:
                     "speedup": outcome.speedup,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
+                    **_ranks(outcome.result),
                     **_links(outcome.result),
                 }
                 for outcome in self.outcomes
             ],
         }
+
+
+def _ranks(result: Result) -> dict[str, Any]:
+    """Return when each rank is done with each phase, where ranks put slices at times of their own."""
+    return {"ranks": [asdict(each) for each in ends_of_ranks(result)]} if result.has_puts else {}
 
 
 def _links(result: Result) -> dict[str, Any]:

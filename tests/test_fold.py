@@ -154,8 +154,8 @@ def test_folded_and_unfolded_are_equal_bit_for_bit(random_job):
     assert times_of(program, topology, False) == times_of(program, topology, True)
 
 
-@given(jobs(max_roles=2), st.sampled_from(["baseline", "overlap", "fused", "overlap+fused"]))
-@settings(max_examples=100)
+@given(jobs(max_roles=2), st.sampled_from(["baseline", "overlap", "fused", "overlap+fused", "fused-oblivious"]))
+@settings(max_examples=125)
 def test_folded_and_unfolded_are_equal_under_every_schedule(random_job, schedule):
     program, topology = random_job
     scheduled = apply_schedule(program, schedule)

@@ -24,6 +24,8 @@ def print_comparison(comparison: Comparison) -> None:
         if outcome.result.busiest_links:
             links = [asdict(use) for use in outcome.result.busiest_links]
             print_links(f"busiest links of {outcome.schedule}", links)
+        if outcome.result.has_puts:
+            _print_ranks(outcome)
         if outcome.decisions:
             print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
     print_table(
@@ -87,6 +89,19 @@ def _print_critical_path(outcome: Outcome) -> None:
         rows.append(["others", "", "", format_seconds(rest), f"{rest / outcome.makespan_s:.1%}"])
     columns = ("phase", "operation", "nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
+
+
+def _print_ranks(outcome: Outcome) -> None:
+    """Print which rank is done with each phase first and which last; the JSON says it of all."""
+    found = analysis.ends_of_ranks(outcome.result)
+    rows = []
+    for phase in dict.fromkeys(phase for each in found for phase in each.phase_end_s):
+        ends = [(each.phase_end_s[phase], each.ranks[0]) for each in found if phase in each.phase_end_s]
+        first, last = min(ends), max(ends)
+        times = [format_seconds(seconds) for seconds in (first[0], last[0], last[0] - first[0])]
+        rows.append([phase, str(first[1]), times[0], str(last[1]), times[1], times[2]])
+    columns = ("phase", "first rank", "done at", "last rank", "done at", "apart")
+    print_table(f"ranks of {outcome.schedule}", columns, rows)
 
 
 def _print_efficiency(comparison: Comparison) -> None:

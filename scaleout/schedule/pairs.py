@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
-from scaleout.program import GroupFamily, Program
 
 PRODUCERS = {
     "all_to_all": ("embedding_bag_fwd", "gemm"),
@@ -90,53 +88,21 @@ def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]
     return names
 
 
-def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]]) -> list[list[Pair]]:
-    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike."""
+def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]], *, uncut: int = 1) -> list[list[Pair]]:
+    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike.
+
+    A collective that is not fused counts as `uncut` slices.
+    """
     names = keys_of(graphs)
     slices = [{name[pair.collective]: pair.slices for pair in mine} for name, mine in zip(names, pairs, strict=True)]
     ways: dict[tuple[int, int], set[int]] = {}
     for name, cut in zip(names, slices, strict=True):
         for key in name.values():
-            ways.setdefault(key, set()).add(cut.get(key, 1))
+            ways.setdefault(key, set()).add(cut.get(key, uncut))
     return [
         [pair for pair in mine if len(ways[name[pair.collective]]) == 1]
         for name, mine in zip(names, pairs, strict=True)
     ]
-
-
-Places = dict[tuple[float, ...], list[int]]
-
-MOST_PLACES = 1024
-"""Most graphs that ranks at different places are given."""
-
-
-def places_of_roles(program: Program, pairs: Sequence[Sequence[Pair]]) -> list[Places]:
-    """Return, for each role, where in the groups of its pairs its ranks lie, from 0 first to 1 last, and which ranks.
-
-    Pairs that keep nothing have no own share to place: all ranks are alike there.
-
-    Raises
-    ------
-    ConfigError
-        If they lie at too many places.
-    """
-    where = [_places(family) for family in program.groups]
-    ranks_of: list[Places] = [{} for _ in program.graphs]
-    for rank, role in enumerate(program.role_of_rank.tolist()):
-        graph = program.graphs[role]
-        place = tuple(where[graph.group[pair.collective]][rank] if pair.kept else 0.0 for pair in pairs[role])
-        ranks_of[role].setdefault(place, []).append(rank)
-    count = sum(map(len, ranks_of))
-    if count > MOST_PLACES:
-        raise ConfigError(
-            f"in oblivious order ranks at {count} places of their groups each run a graph of their own, more than "
-            f"{MOST_PLACES}; take fewer ranks, or the schedule fused"
-        )
-    return ranks_of
-
-
-def _places(family: GroupFamily) -> dict[int, float]:
-    return {rank: place / max(1, len(group) - 1) for group in family.members for place, rank in enumerate(group)}
 
 
 def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:

@@ -15,7 +15,7 @@ from scaleout.schedule.overlap import communication_stream
 
 _CHANGED = (
     "kind", "collective", "group", "kernel", "duration_s", "time_source", "flops", "bytes", "pieces", "stream",
-    "priority",
+    "priority", "peer", "tag", "issue_s",
 )  # fmt: skip
 """Columns that a new node may have otherwise than the one it comes from."""
 
@@ -119,7 +119,7 @@ class Rewrite:
             for name, value in change.items():
                 if name != "name":
                     columns[name][node] = value
-        for name in ("peer", "tag", "phase", "issue_s", "microbatch", "stage"):
+        for name in ("phase", "microbatch", "stage"):
             columns[name] = getattr(graph, name)[self.origin]
         offsets, flat = compress(self.dependencies)
         return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=flat, **columns)
