@@ -55,6 +55,7 @@ def messages_of(job: Job) -> list[Message]:
     sends: dict[_Ends, list[int]] = defaultdict(list)
     receives: dict[_Ends, list[int]] = defaultdict(list)
     peers: dict[int, tuple[int, int]] = {}
+    begins: dict[tuple[int, int, int], int] = {}  # class, group and tag to the first node that sends
     class_of_rank = job.folding.class_of_rank.tolist()
     for number, graph in enumerate(job.graphs):
         rank = int(job.folding.representative[number])
@@ -66,9 +67,10 @@ def messages_of(job: Job) -> list[Message]:
                 receives[class_of_rank[peer], number, group, tag].append(task)
                 continue
             sends[number, class_of_rank[peer], group, tag].append(task)
+            begins.setdefault((number, group, tag), node)
             peers[task] = rank, peer
     messages: list[Message] = []
-    puts: list[tuple[int, int, Message]] = []
+    puts: list[tuple[tuple[int, ...], Message]] = []
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(key, []), receives.get(key, [])
         if len(sent) != len(received):
@@ -78,17 +80,23 @@ def messages_of(job: Job) -> list[Message]:
                 f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank "
                 f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
-        for send, receive in zip(sent, received, strict=True):
+        for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
             number, node = locate(job, send)
             size_bytes = _size_of(job, (number, node), locate(job, receive))
             cost = send_cost(size_bytes, job.topology, source=peers[send][0], destination=peers[send][1])
             message = Message(send, receive, size_bytes, peers[send], cost, meets=key[2] != NONE)
             if job.graphs[number].collective[node] == NONE:
                 messages.append(message)
-            else:  # who takes a port first must not depend on folding: the earlier node, then the first in the group
-                place = job.program.groups[key[2]].of(peers[send][0]).index(peers[send][0])
-                puts.append((node, place, _put(job, message)))
-    return messages + [message for *_, message in sorted(puts, key=lambda put: put[:2])]
+            else:
+                puts.append(((begins[number, *key[2:]], *_turn(job, message, key[2], piece)), _put(job, message)))
+    return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
+
+
+def _turn(job: Job, message: Message, group: int, piece: int) -> tuple[int, ...]:
+    """Say whose turn it is at a port, of the puts of a collective, folded or not: by receiver, slice and sender."""
+    members = job.program.groups[group].of(message.ranks[0])
+    source, destination = (members.index(rank) for rank in message.ranks)
+    return destination, piece, source
 
 
 def _put(job: Job, message: Message) -> Message:
