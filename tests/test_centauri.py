@@ -22,9 +22,10 @@ from scaleout.reproductions import centauri
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri import plan
 from scaleout.schedule.decision import in_words
-from scaleout.schedule.operation_tier import Costs, even, finish_s, granularity
+from scaleout.schedule.operation_tier import Costs, candidates, even, finer, finish_s, granularity
 from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions
 from scaleout.schedule.partition.workload import find_chains, partition_workload
+from scaleout.schedule.prices import Prices
 from scaleout.simulation import simulate
 from scaleout.study import compare
 from scaleout.timing import time_kernels
@@ -278,6 +279,37 @@ def test_dimensions_of_the_partition_space_are_added_one_by_one():
 def test_a_dimension_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"unknown dimension 'groups' of centauri's .* did you mean 'group'\?"):
         apply_schedule(gather_then_product(1e-6), "centauri:groups", machine=MACHINE)
+
+
+def test_levels_are_taken_where_they_are_shorter_beside_each_other():
+    """32 nodes: one after another levels take longer than one flat ring, but two networks carry two gathers at once."""
+    workload = load_workload("llama-big", {"zero": 3, "layers": 3, "data_parallel": 256})
+    cluster = load_topology("a100-cluster-b-32")
+    machine = Machine(DEVICE, cluster, RINGS)
+    prices = Prices(generate(workload), machine)
+    gathered = (0, "all_gather", 1_070_110_720)
+    levels_s = prices.levels_s(*gathered)
+    assert max(levels_s) < prices.whole_s(*gathered) < sum(levels_s)
+    assert not prices.by_levels(*gathered)
+    found = compare(workload, topology=cluster, schedules=("overlap", "centauri"), algorithms=RINGS).outcomes[1]
+    words = "\n".join(found.decisions)
+    assert "collectives over nodes: by levels that are shorter side by side" in words
+    assert "all_gather of 1070 MB over data: by levels 32 x 8" in words
+
+
+def test_more_chunks_than_algorithm_1_has_are_taken_where_a_step_is_shorter():
+    """It cuts nothing whose cost is below that of independent computation, which has other collectives beside it."""
+    workload = load_workload("llama-big", {"zero": 3, "batch_per_replica": 4})
+    found = compare(workload, schedules=("centauri",), algorithms=RINGS).outcomes[0]
+    assert any(words.startswith("chunks: halves, quarters and eighths too") for words in found.decisions)
+
+
+@given(costs_of)
+def test_finer_ways_are_those_of_algorithm_1_and_even_ones(costs):
+    ways = finer(costs)
+    assert ways[: len(candidates(costs))] == candidates(costs)
+    assert {len(way) for way in ways} >= {1, 2, 4, 8}
+    assert all(sum(way) == pytest.approx(1) for way in ways)
 
 
 def test_an_all_reduce_over_nodes_becomes_scatter_and_gather_by_levels():

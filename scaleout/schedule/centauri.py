@@ -3,8 +3,9 @@
 Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order. It is substituted and
 carried out by levels where the sum of the costs is less, and cut into chunks with the products next to it where the
 operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
-model's and the kernels'; all members of a group decide from the same numbers. The layer tier orders backward where a
-simulated step is shorter for it. The rest is `overlap`.
+model's and the kernels'; all members of a group decide from the same numbers. Then, each where a simulated step is
+shorter for it: levels of which the longest is less than the whole, as collectives follow each other on them side by
+side; more even chunks than Algorithm 1 has; and the layer tier's order of backward. The rest is `overlap`.
 
 The model tier chooses keys of the workload before it becomes a program (`model_tier`).
 Source: Chen et al., Centauri, ASPLOS 2024.
@@ -12,6 +13,7 @@ Source: Chen et al., Centauri, ASPLOS 2024.
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +25,12 @@ from scaleout.program import Program
 from scaleout.schedule.chunks import Weights, cut
 from scaleout.schedule.decision import Decision, collectives
 from scaleout.schedule.layer_tier import best_order
+from scaleout.schedule.operation_tier import finer
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.partition.group import Levels, partition_groups
 from scaleout.schedule.partition.primitive import substitute
 from scaleout.schedule.prices import Prices, machine_for
+from scaleout.schedule.trial import Trial
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
 
@@ -57,29 +61,63 @@ def plan(
     ConfigError
         Without a machine: there is nothing to weigh then.
     """
-    machine = machine_for("centauri", machine)
-    prices = Prices(program, machine, divides="group" in dimensions)
-    weights = Weights(prices, prices.best_s)
-    found = _decisions(program, prices)
-    program = substitute(program, chosen=prices.substitutes)
+    prices = Prices(program, machine_for("centauri", machine), divides="group" in dimensions)
+    way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions)
+    best = way.tried(way.substituted(program))
+    words: tuple[Decision, ...] = ()
+    for what, choice, other in (
+        ("collectives over nodes", "by levels that are shorter side by side", _side_by_side),
+        ("chunks", "halves, quarters and eighths too", _finer),
+    ):
+        rival_way = other(way)
+        if rival_way is not way:
+            again = best.ordered if rival_way.prices is way.prices else rival_way.substituted(program)
+            rival = rival_way.tried(again)
+            if rival.step_s < best.step_s:
+                words += (Decision(what, choice, best.step_s, rival.step_s, "a step"),)
+                way, best = rival_way, rival
+    if "order" in dimensions:
+        best = best_order(best, way.tried)
+    return best.scheduled, _decisions(program, way.prices) + words + best.decisions
 
-    def operation_tier(program: Program) -> tuple[Program, tuple[Decision, ...]]:
-        program, cuts = cut(program, weights) if "workload" in dimensions else (program, ())
-        return overlap(partition_groups(program, machine, chosen=prices.by_levels)), cuts
 
-    program, decided = best_order(program, prices, operation_tier) if "order" in dimensions else operation_tier(program)
-    return program, found + decided
+@dataclass(frozen=True)
+class _Way:
+    """A way to partition a program: what collectives cost, how chunks are weighed, and whether anything is cut."""
+
+    prices: Prices
+    weights: Weights
+    cuts: bool
+
+    def substituted(self, program: Program) -> Program:
+        return substitute(program, chosen=self.prices.substitutes)
+
+    def tried(self, program: Program) -> Trial:
+        scheduled, cuts = cut(program, self.weights) if self.cuts else (program, ())
+        scheduled = partition_groups(scheduled, self.prices.machine, chosen=self.prices.by_levels)
+        return Trial(self.prices, program, overlap(scheduled), cuts)
+
+
+def _side_by_side(way: _Way) -> _Way:
+    """Return the way with levels that are shorter than the whole while many collectives are on them."""
+    old = way.prices
+    new = Prices(old.program, old.machine, divides=old.divides, beside=True)
+    kinds = {(f, "reduce_scatter" if kind == "all_reduce" else kind, n) for f, kind, n in _counts(old.program)}
+    if all(new.by_levels(*each) == old.by_levels(*each) for each in kinds):
+        return way
+    return _Way(new, Weights(new, new.best_s), way.cuts)
+
+
+def _finer(way: _Way) -> _Way:
+    """Return the way with more even chunks."""
+    weights = way.weights.with_ways(finer)
+    return way if weights is way.weights else replace(way, weights=weights)
 
 
 def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
     """Say what primitives and groups become, for each size of each kind."""
-    counts: Counter[tuple[int, str, int]] = Counter()
-    for graph in program.graphs:
-        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
-        of_graph = Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
-        counts |= of_graph
     found = []
-    for (family, kind, size_bytes), count in sorted(counts.items()):
+    for (family, kind, size_bytes), count in sorted(_counts(program).items()):
         if kind not in _PARTITIONED:
             continue
         levels = prices.levels(family)
@@ -94,3 +132,13 @@ def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
         what = collectives(count, kind, size_bytes, program.groups[family].name)
         found.append(Decision(what, choice, before_s, after_s, reason))
     return tuple(found)
+
+
+def _counts(program: Program) -> Counter[tuple[int, str, int]]:
+    """Count collectives of one rank by family, kind and bytes, of the role that has most of each."""
+    counts: Counter[tuple[int, str, int]] = Counter()
+    for graph in program.graphs:
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
+        of_graph = Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
+        counts |= of_graph
+    return counts

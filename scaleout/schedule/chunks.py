@@ -49,6 +49,7 @@ class Weights:
     price: Price
     ways: Ways = candidates
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
+    asked: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
 
     def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Weigh a chain, or remember what one like it came to."""
@@ -62,7 +63,14 @@ class Weights:
         key = (*of_collective, chain.produces, pieces, beside)
         if key not in self.found:
             self.found[key] = self._weigh(graph, chain, independent_s)
+            self.asked[key] = (graph, chain, independent_s)
         return self.found[key]
+
+    def with_ways(self, ways: Ways) -> "Weights":
+        """Return the same with other ways to cut; itself if none of what it was asked would be cut otherwise."""
+        other = replace(self, ways=ways, found={}, asked={})
+        same = all(other.weigh(*asked).parts == self.found[key].parts for key, asked in self.asked.items())
+        return self if same else other
 
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Take the way to cut after which collective and products are done first."""

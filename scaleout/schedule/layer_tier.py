@@ -12,8 +12,7 @@ Source: Chen et al., Centauri, Sec. 3.2.2, equation (1), Fig. 6.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from scaleout.schedule.backward import INPUT, WEIGHT, Layer, layers_of, weight_g
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.prices import Prices
 from scaleout.schedule.reorder import Key, early, is_gather_of_parameters, reorder
+from scaleout.schedule.trial import Trial, shorter
 
 
 @dataclass(frozen=True)
@@ -135,30 +135,20 @@ def gathers_first(program: Program) -> Program:
     return reorder(program, keys_of)
 
 
-Schedule = Callable[[Program], tuple[Program, tuple[Decision, ...]]]
-"""What else is done to a program once its order is known."""
+def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> Trial:
+    """Return the trial of the order in which a step is shortest, what was decided for it included.
 
-
-@dataclass
-class _Tried:
-    """An order of a program, the program as it is scheduled then, and what was decided for that."""
-
-    ordered: Program
-    scheduled: Program
-    decisions: tuple[Decision, ...]
-    prices: Prices
-
-    @cached_property
-    def step_s(self) -> float:
-        return self.prices.step_s(self.scheduled)
-
-
-def best_order(program: Program, prices: Prices, schedule: Schedule) -> tuple[Program, tuple[Decision, ...]]:
-    """Return a program scheduled in the order in which a simulated step is shortest, and what was decided."""
-    costs = []
+    Parameters
+    ----------
+    best : Trial
+        In the order of the program.
+    schedule : callable
+        A program in another order to its trial.
+    """
+    program, costs = best.ordered, []
     for graph in program.graphs:
         layers = [layer for layer in layers_of(graph) if layer.weights]
-        found = costs_of(graph, layers, prices)
+        found = costs_of(graph, layers, best.prices)
         costs.append({layer.nodes[0]: each for layer, each in zip(layers, found, strict=True)})
     of_graph = dict(zip(map(id, program.graphs), costs, strict=True))
 
@@ -166,36 +156,26 @@ def best_order(program: Program, prices: Prices, schedule: Schedule) -> tuple[Pr
         found = of_graph[id(graph)].get(layer.nodes[0])
         return found is not None and found.weight_first_s < found.activation_first_s
 
-    def tried(ordered: Program) -> _Tried:
-        return _Tried(ordered, *schedule(ordered), prices)
-
-    best = tried(program)
     other = weight_gradients_first(program, chosen=weight_first)
-    rival = None if other is program else tried(other)
+    rival = None if other is program else schedule(other)
     words = _about_layers(costs, best, rival)
-    best = _shorter(best, rival)
+    best = shorter(best, rival)
     other = gathers_first(best.ordered)
     if other is not best.ordered:
-        rival = tried(other)
+        rival = schedule(other)
         words += (_about_gathers(best, rival),)
-        best = _shorter(best, rival)
-    return best.scheduled, words + best.decisions
+        best = shorter(best, rival)
+    return replace(best, decisions=words + best.decisions)
 
 
-def _shorter(best: _Tried, rival: _Tried | None) -> _Tried:
-    return best if rival is None or rival.step_s >= best.step_s else rival
-
-
-def _about_gathers(best: _Tried, rival: _Tried) -> Decision:
+def _about_gathers(best: Trial, rival: Trial) -> Decision:
     what, ahead = "gathers of parameters", "ahead of the reductions in front of them"
     if rival.step_s < best.step_s:
         return Decision(what, ahead, best.step_s, rival.step_s, "a step")
-    return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.4g} ms")
+    return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.5g} ms")
 
 
-def _about_layers(
-    costs: Sequence[Mapping[int, LayerCosts]], best: _Tried, rival: _Tried | None
-) -> tuple[Decision, ...]:
+def _about_layers(costs: Sequence[Mapping[int, LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
     """Say for layers that cost the same which gradient goes first, and why."""
     counts: Counter[tuple[float, float]] = Counter()
     for found in costs:
@@ -206,7 +186,7 @@ def _about_layers(
     for (activation_s, weight_s), count in sorted(counts.items()):
         choice, before_s, after_s, reason = "activation gradient first", weight_s, activation_s, ""
         if weight_s < activation_s and rival is not None:
-            steps = f"a step {rival.step_s * 1e3:.4g} ms instead of {best.step_s * 1e3:.4g}"
+            steps = f"a step {rival.step_s * 1e3:.5g} ms instead of {best.step_s * 1e3:.5g}"
             if rival.step_s < best.step_s:
                 choice, before_s, after_s, reason = "weight gradient first", activation_s, weight_s, steps
             else:

@@ -55,7 +55,7 @@ def even(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, ...]:
         return (1.0,)
     count = max_chunks
     if costs.independent_s > 0:
-        count = min(math.ceil(costs.communication_s / costs.independent_s), max_chunks)
+        count = math.ceil(min(costs.communication_s / costs.independent_s, max_chunks))
     return (1 / count,) * count
 
 
@@ -84,6 +84,12 @@ def candidates(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[tuple[flo
     """Return the ways to cut that are weighed, the whole first: of equally long ones the first is taken."""
     found = ((1.0,), even(costs, max_chunks=max_chunks), granularity(costs, max_chunks=max_chunks))
     return tuple(dict.fromkeys(found))
+
+
+def finer(costs: Costs) -> tuple[tuple[float, ...], ...]:
+    """Return the ways to cut of Algorithm 1, and equal chunks up to MAX_CHUNKS whatever runs beside them."""
+    halved = tuple((1 / count,) * count for count in (2, 4, MAX_CHUNKS))
+    return tuple(dict.fromkeys((*candidates(costs), *halved)))
 
 
 def finish_s(

@@ -37,10 +37,14 @@ def machine_for(schedule: str, machine: Machine | None) -> Machine:
 
 
 class Prices:
-    """What collectives of a program cost, whole and, where groups may be divided, by levels; each asked once."""
+    """What collectives of a program cost, whole and, where groups may be divided, by levels; each asked once.
 
-    def __init__(self, program: Program, machine: Machine, *, divides: bool = True) -> None:
-        self.program, self.machine, self.divides = program, machine, divides
+    Levels are taken where one after another they take less than the whole group at once or, where many collectives are
+    to run `beside` each other on them, where the longest does.
+    """
+
+    def __init__(self, program: Program, machine: Machine, *, divides: bool = True, beside: bool = False) -> None:
+        self.program, self.machine, self.divides, self.levels_beside = program, machine, divides, beside
         self._levels: dict[int, Levels | str] = {}
         self._costs_s: dict[tuple[int, str, float], float] = {}
         self.contention = contention_of(machine.device, machine.topology)
@@ -73,9 +77,10 @@ class Prices:
         return tuple(self._cost_s(each, kind, bytes_on_level(int(size_bytes), found.sizes, n)) for n, each in numbered)
 
     def by_levels(self, family: int, kind: str, size_bytes: float) -> bool:
-        """Whether levels one after another take less than the whole group at once."""
+        """Whether a collective is carried out by levels."""
         levels_s = self.levels_s(family, kind, size_bytes)
-        return bool(levels_s) and sum(levels_s) < self.whole_s(family, kind, size_bytes)
+        together = max if self.levels_beside else sum
+        return bool(levels_s) and together(levels_s) < self.whole_s(family, kind, size_bytes)
 
     def best_s(self, family: int, kind: str, size_bytes: float) -> float:
         """Seconds of a collective as it will be carried out."""

@@ -32,10 +32,17 @@ class Rewrite:
     sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
     holds: dict[int, int] = field(default_factory=dict)  # stream to the new node that holds it up
 
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self._offsets, self._flat = graph.dependency_offsets.tolist(), graph.dependencies.tolist()
+
     def add(self, node: int, after: Iterable[int], **changes: Any) -> int:
         """Write a node that comes from an old one, with some columns changed."""
-        held = self.holds.get(changes.get("stream", int(self.graph.stream[node])))
-        self.dependencies.append(tuple(sorted({*after, *(() if held is None else (held,))})))
+        needs = set(after)
+        if self.holds:
+            held = self.holds.get(changes.get("stream", int(self.graph.stream[node])))
+            needs |= set() if held is None else {held}
+        self.dependencies.append(tuple(sorted(needs)))
         self.origin.append(node)
         self.changes.append(changes)
         return len(self.origin) - 1
@@ -46,7 +53,7 @@ class Rewrite:
 
     def needs(self, node: int) -> list[int]:
         """Return what an old node waits for, as new nodes."""
-        return [self.done[old] for old in self.graph.dependencies_of(node).tolist()]
+        return [self.done[old] for old in self._flat[self._offsets[node] : self._offsets[node + 1]]]
 
     def add_kernel(
         self,
