@@ -1,14 +1,21 @@
 """A device that would draw more than its limit lowers its clock: a timed program and its time to a slower program.
 
-The governor looks at tens of milliseconds, so it is the mean over a step that counts, run over and over: the energy of
-all kernels over the step's time. Where that is above the limit, what runs alone at full clock takes longer in the step.
-A kernel that alone draws more than the limit was measured over and over at the limit, as matrix products of a device's
-table were: its time has it already, and stays.
+The governor takes the mean over tens of milliseconds, so it is the energy of all kernels over the step's time that
+counts. Where that is above the limit, all that runs at full clock takes longer in the step. Programs are
+
+*alone*: every kernel takes what it takes by itself, matrix products of most tables at the limit;
+*sustained*: steps run over and over. A product that alone draws more than the limit was measured at the limit: its time
+has it already, and stays; the others take longer by as much as the mean asks for;
+*from_rest*: few steps run from rest, as a measurement does. All kernels are at full clock at first, products as
+`full_clock` has them; the limit counts as far as the governor's memory is full of the steps before, and all kernels
+take longer by what it then asks for. A step of few milliseconds is over before.
 
 Left out: the energy of collectives, which leaves steps with much of them too fast; the clock of kernels that wait for
-memory, which slow down less than others; and that products run faster than alone where a step has room for them.
+memory, which slow down less than others; and, where steps are sustained, that products run faster than alone where a
+step has room for them. That is so in the short steps of measured runs, but not in pipelines, whose ranks wait in
+kernels that poll: with products that had the bubbles' room, four pipelines on H200 would come out 5% too fast.
 
-A program whose device says nothing of power, and all kernels alone, run at full clock (`alone`).
+A program whose device says nothing of power runs at full clock.
 
 Symbols: s slowdown; T the step's time [s]; E the energy of its kernels at full clock [J].
 """
@@ -20,19 +27,23 @@ import numpy as np
 from scaleout.config import nearest
 from scaleout.device import Device
 from scaleout.errors import ConfigError
+from scaleout.full_clock import full_clock_times
 from scaleout.graph import NONE, ExecutionGraph, Floats, NodeKind
+from scaleout.kernels import kernel_times
 from scaleout.power import Power
 from scaleout.program import Program
 from scaleout.result import Result
 
-CLOCKS = ("alone", "sustained")
-"""How kernels are clocked: each as it runs alone, or as a step's power lets them when it is run over and over."""
-_ROUNDS = 3
-"""Runs with the step's time of the run before, which moves little by then."""
+CLOCKS = ("alone", "sustained", "from_rest")
+"""How kernels are clocked; see above."""
+_ROUNDS = {"alone": 0, "sustained": 3, "from_rest": 6}
+"""Runs with the step's time of the run before, which moves little by then; more where products follow the clock too."""
+STEPS_FROM_REST = 8.5
+"""Steps until the middle of what a measurement from rest takes as its time: 5 of warm-up and 7, see `measure.steps`."""
 
 
 def settled(program: Program, device: Device, run: Callable[[Program], Result], *, clocks: str) -> Result:
-    """Run a timed program; where clocks are sustained, again with what its kernels take at the limit.
+    """Run a timed program; where the clock follows power, again with what its kernels take at the limit.
 
     Raises
     ------
@@ -41,13 +52,30 @@ def settled(program: Program, device: Device, run: Callable[[Program], Result], 
     """
     if clocks not in CLOCKS:
         raise ConfigError(f"unknown clocks {clocks!r}; {nearest(clocks, CLOCKS)}")
-    result = run(program)
-    for _ in range(_ROUNDS if clocks == "sustained" else 0):
-        slower = sustained(program, device, step_s=result.makespan_s)
-        if slower is program:
+    cool = at_full_clock(program, device) if clocks == "from_rest" else program
+    result = run(cool)
+    for _ in range(_ROUNDS[clocks]):
+        slower = (from_rest if clocks == "from_rest" else sustained)(cool, device, step_s=result.makespan_s)
+        if slower is cool:
             break
         result = run(slower)
     return result
+
+
+def at_full_clock(program: Program, device: Device) -> Program:
+    """Return a timed program whose kernels take as much less time as they do at full clock; see `full_clock`."""
+    return program if device.power is None else program.map_graphs(lambda graph: _cooled(graph, device))
+
+
+def _cooled(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
+    kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
+    used = np.unique(graph.kernel[kernels])
+    calls = [graph.kernels[index] for index in used]
+    shares = np.ones(len(graph.kernels))
+    shares[used] = full_clock_times(device, calls) / kernel_times(device, calls)[0]
+    duration_s = graph.duration_s.copy()
+    duration_s[kernels] *= shares[graph.kernel[kernels]]
+    return graph.with_columns(duration_s=duration_s)
 
 
 def sustained(program: Program, device: Device, *, step_s: float) -> Program:
@@ -56,14 +84,28 @@ def sustained(program: Program, device: Device, *, step_s: float) -> Program:
     Those of each role that alone draw no more than the limit are slowed down by `Power.slowdown` of all its kernels.
     The program itself is returned where there is no limit, or none of its roles reaches it.
     """
+    return _at_limit(program, device, mean_over_s=step_s, at_limit_already=True)
+
+
+def from_rest(program: Program, device: Device, *, step_s: float) -> Program:
+    """Return a program at full clock as the limit lets it run in the middle of steps that take so long, from rest.
+
+    The governor's mean is over its memory, of which steps fill ``min(1, STEPS_FROM_REST T / memory)``: that of a step
+    counts over ``max(T, memory / STEPS_FROM_REST)``. Otherwise as `sustained`; all kernels are slowed down.
+    """
+    memory_s = device.power.memory_s if device.power else 0.0
+    return _at_limit(program, device, mean_over_s=max(step_s, memory_s / STEPS_FROM_REST), at_limit_already=False)
+
+
+def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_already: bool) -> Program:
     power = device.power
-    if power is None or step_s <= 0:
+    if power is None or mean_over_s <= 0:
         return program
-    slower = [power.slowdown(_joules(graph, power).sum(), step_s) for graph in program.graphs]
+    slower = [power.slowdown(_joules(graph, power).sum(), mean_over_s) for graph in program.graphs]
     if max(slower, default=1.0) <= 1.0:
         return program
     factors = iter(slower)
-    return program.map_graphs(lambda graph: _slowed(graph, power, next(factors)))
+    return program.map_graphs(lambda graph: _slowed(graph, power, next(factors), stays=at_limit_already))
 
 
 def _joules(graph: ExecutionGraph, power: Power) -> Floats:
@@ -75,8 +117,10 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     return joules
 
 
-def _slowed(graph: ExecutionGraph, power: Power, factor: float) -> ExecutionGraph:
+def _slowed(graph: ExecutionGraph, power: Power, factor: float, *, stays: bool) -> ExecutionGraph:
+    """Slow kernels down, but where `stays` not those that alone draw more than the limit."""
     room_w = power.limit_w - power.idle_w
-    kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
-    at_full_clock = kernels & (_joules(graph, power) <= room_w * graph.duration_s)
-    return graph.with_columns(duration_s=np.where(at_full_clock, graph.duration_s * factor, graph.duration_s))
+    slows = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
+    if stays:
+        slows &= _joules(graph, power) <= room_w * graph.duration_s
+    return graph.with_columns(duration_s=np.where(slows, graph.duration_s * factor, graph.duration_s))

@@ -17,17 +17,21 @@ Symbols: c channels; f channels that fill the links; s how many times as slow a 
 Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, for the resources in question.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from scaleout.device import Device
 from scaleout.kernel_guesses import STREAM_SHARE
-from scaleout.kernel_models import calls_of, crowded, guess
+from scaleout.kernel_models import blocks, calls_of, crowded, guess
 from scaleout.operations import CUSTOM, Kernel
 from scaleout.topology import Topology
 from scaleout.transport import Appetite
 
 _LEAST_LEFT = 0.1
 """Part of the SMs, and of the memory's bandwidth, that kernels keep on a device with less than is asked for."""
+
+_SAME = 1e-9
+"""Parts of a tile that are rounding."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,25 @@ class Contention:
         )
         alone_s, beside_s = float(guess(calls, device)[0]), float(crowded(calls, device, rest)[0])
         return max(1.0, beside_s / alone_s)
+
+    def freed_s(self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float) -> float | None:
+        """Return how long a product takes in all whose SMs were held from its begin and are free from now on.
+
+        None for other kernels, and where it has no more blocks than SMs were left.
+        """
+        if kernel is None or kernel.op == CUSTOM or not 0 < num_sms < self.device.num_sms:
+            return None
+        found = blocks(calls_of([kernel]), self.device)
+        every, left = self.device.num_sms, self.device.num_sms - num_sms
+        if found is None or found[0] <= left:
+            return None
+        tiles = float(found[0])
+        tile_s = alone_s / math.ceil(tiles / every)
+        held = held_s / tile_s  # in tiles, as all times below
+        first = math.floor((tiles + num_sms * held) / every)
+        ends = sorted(at for whole in range(first + 3) for at in (whole, held + whole) if at >= first)
+        enough = (at for at in ends if left * math.floor(at + _SAME) + num_sms * math.floor(at - held + _SAME) >= tiles)
+        return max(held_s, alone_s, tile_s * next(enough))
 
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""

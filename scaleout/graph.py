@@ -203,14 +203,17 @@ class GraphBuilder:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def compute(self, kernel: Kernel, *, after: Iterable[int] = (), name: str = "") -> int:
-        """Add one kernel that waits for the nodes `after`, and return its index."""
+    def compute(
+        self, kernel: Kernel, *, after: Iterable[int] = (), name: str = "", duration_s: float = float("nan")
+    ) -> int:
+        """Add one kernel that waits for the nodes `after`, and return its index; it has yet to be timed, or lasts."""
         index = self._kernels.setdefault(kernel, len(self._kernels))
         return self.add(
             after,
             name=name or kernel.op,
             kind=NodeKind.COMPUTE,
             kernel=index,
+            duration_s=duration_s,
             flops=kernel.flops,
             bytes=kernel.bytes,
         )

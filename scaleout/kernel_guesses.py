@@ -165,14 +165,11 @@ _LAST_WAVE = 0.1
 """How much of an unfilled last wave is lost; schedulers of persistent kernels fill most of it."""
 
 
-def _tiled(
-    rows: Array, cols: Array, depth: Array, calls: Calls, device: Device, *, left: Device | None = None
-) -> Array:
-    """Time of the best tiling of a (rows, depth) by (depth, cols) product, but no less than the bytes take.
+def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> tuple[Array, Array]:
+    """Time of the best tiling of a (rows, depth) by (depth, cols) product over the SMs, and its blocks.
 
-    ``launch + waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and
-    the latency, and ``waves = tiles * splits / SMs``, rounded up in part. Where only part of a device is left, the
-    tiling stays, and there are ``tiles * splits / SMs + 1`` waves, as blocks that get their SM late end last.
+    ``waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and the latency, and
+    ``waves = tiles * splits / SMs``, rounded up in part.
     """
     units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
     tilings = _TILES + _SMALL_TILES if units is _VECTOR_UNITS else _TILES
@@ -193,6 +190,19 @@ def _tiled(
                 seconds += units.split_s + partial_bytes / device.memory_bytes_per_s
             blocks = np.where(seconds < best, tiles * splits, blocks)
             best = np.minimum(best, seconds)
+    return best, blocks
+
+
+def _tiled(
+    rows: Array, cols: Array, depth: Array, calls: Calls, device: Device, *, left: Device | None = None
+) -> Array:
+    """Time of a product by its best tiling, with its launch, but no less than the bytes take.
+
+    Where only part of a device is left, the tiling stays, and there are ``tiles * splits / SMs + 1`` waves, as blocks
+    that get their SM late end last.
+    """
+    units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
+    best, blocks = _tiling(rows, cols, depth, calls, device)
     if left is not None:
         best *= np.where(blocks > left.num_sms, (blocks / left.num_sms + 1) / np.ceil(blocks / device.num_sms), 1.0)
     return np.asarray(units.launch_s + np.maximum(best, _move_s(calls, left or device)))
@@ -201,6 +211,11 @@ def _tiled(
 def gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
     """Guess a matrix product: its best tiling over the SMs, of which only part may be left."""
     return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device, left=left)
+
+
+def blocks(calls: Calls, device: Device) -> Array:
+    """Return the thread blocks of matrix products, a tile of one split each, shape (N,)."""
+    return _tiling(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)[1]
 
 
 def convolution(calls: Calls, device: Device) -> Array:

@@ -78,6 +78,11 @@ def crowded(calls: Calls, device: Device, left: Device) -> Array:
     return guess(calls, left)
 
 
+def blocks(calls: Calls, device: Device) -> Array | None:
+    """Return the thread blocks of calls that are matrix products, shape (N,); None for others."""
+    return kernel_guesses.blocks(calls, device) if _GUESSES.get(calls.op) is kernel_guesses.gemm else None
+
+
 _WEIGHTS = {"M": 0.6, "vocab": 3.0, "topk": 2.0, "features": 2.0}
 """Octaves that count less or more than others: rows of activations change the choice of a kernel least."""
 

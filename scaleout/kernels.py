@@ -114,7 +114,7 @@ def kernel_times(device: Device, kernels: Sequence[Kernel]) -> tuple[Array, npt.
             calls = calls._replace(launches=measured.launches, warm=warm)
             inside = _inside(measured, calls)
         if inside.any():
-            found[inside] = _interpolated(device, _select(calls, inside)) / device.calibrated(op)
+            found[inside] = interpolated(device, _select(calls, inside)) / device.calibrated(op)
         if not inside.all():
             found[~inside] = _borrowed(device, _select(calls, ~inside))
         seconds[indices] = found
@@ -220,10 +220,11 @@ def _labels(index: int, calls: Calls, sources: npt.NDArray[np.int64]) -> npt.NDA
     return np.column_stack([NUM_VARIANTS * index + variants(calls), sources])
 
 
-def _interpolated(device: Device, calls: Calls) -> Array:
+def interpolated(device: Device, calls: Calls, *, source: int = 0) -> Array:
+    """Return the times of calls between those that a device measured, as one of the series' sources would have them."""
     group = _group(device, group_of(calls.op, calls.dtype))
     index = group.keys.index((calls.op, calls.dtype))
-    asked = Points(coordinates(calls), _labels(index, calls, np.zeros(len(calls.bytes), dtype=np.int64)))
+    asked = Points(coordinates(calls), _labels(index, calls, np.full(len(calls.bytes), source, dtype=np.int64)))
     logs = estimate(group.points, group.values, asked, smoothness=smoothness_of(calls.op))
     return np.asarray(np.maximum(guess(calls, device) * np.exp(logs), _shortest_s(device, calls.op)))
 
@@ -289,7 +290,7 @@ def _lent(lender: Device, calls: Calls) -> Array:
     exact = read_table(lender.kernel_files).series((calls.op, calls.dtype)).exact
     shapes = np.column_stack(list(calls.sizes.values())).astype(np.int64).tolist()
     known = [exact.get(tuple(shape)) for shape in shapes]
-    return np.where([one is None for one in known], _interpolated(lender, calls), [one or 0.0 for one in known])
+    return np.where([one is None for one in known], interpolated(lender, calls), [one or 0.0 for one in known])
 
 
 def _scaled_roofline(device: Device, calls: Calls) -> Array:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from scaleout.config import Config
 from scaleout.operations import OPERATIONS, Family, Kernel
 from scaleout.sourced import Sourced
-from scaleout.units import Joules, Watts
+from scaleout.units import Joules, Seconds, Watts
 
 _DTYPES = ("bf16", "fp16")
 """Dtypes whose FLOPs have the energies of the file; those of others are not known."""
@@ -34,6 +34,7 @@ class PowerFile(Config):
     idle: Sourced[Watts]
     other: Sourced[Watts] = Field(description="what kernels that wait for memory draw beyond idle")
     exponent: Sourced[float] = Field(description="power of work falls with so many powers of its slowdown")
+    memory: Sourced[Seconds] = Field(description="over how long the governor takes the mean")
     energy: EnergyFile
 
     @model_validator(mode="after")
@@ -42,6 +43,8 @@ class PowerFile(Config):
             raise ValueError(f"the limit, {self.limit.value} W, must be above idle, {self.idle.value} W")
         if self.exponent.value <= 1:
             raise ValueError("the exponent must be above one: slower work takes less energy")
+        if self.memory.value <= 0:
+            raise ValueError(f"memory, {self.memory.value} s, must be above zero")
         return self
 
 
@@ -55,6 +58,8 @@ class Power:
         The limit, what is drawn in any case, and what is beyond that by kernels whose FLOPs have no energy.
     exponent : float
         The power of work, beyond idle, falls with so many powers of its slowdown.
+    memory_s : float
+        Over how long the governor takes the mean.
     joules_per_flop : mapping
         `gemm` and `attention`, in two-byte types, with the bytes that come with it.
     """
@@ -63,6 +68,7 @@ class Power:
     idle_w: float
     other_w: float
     exponent: float
+    memory_s: float
     joules_per_flop: Mapping[str, float] = field(hash=False)
 
     def joules(self, kernel: Kernel, seconds: float) -> float:
@@ -89,5 +95,6 @@ def power(given: PowerFile) -> Power:
         given.idle.value,
         given.other.value,
         given.exponent.value,
+        given.memory.value,
         {"gemm": energy.gemm.value, "attention": energy.attention.value},
     )

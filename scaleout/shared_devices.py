@@ -5,13 +5,19 @@ the same device. A rank that comes to a collective or a message waits for the ke
 blocks start in the order of launches; from then on its channels hold their SMs, and it waits for the others. Once all
 are there the bytes move. Slices of fused operators are left out: they share the device by construction.
 
+A collective that waits for an event of the stream of kernels races the kernel that follows there, if that was issued
+long enough ago to be in the queue. Ranks are not alike in this: on some the collective gets its SMs first, and holds
+them until the others come; on some the kernel does, and the others wait for its end. A class of ranks takes the worst
+of both: the SMs are held beside the kernel, and the bytes move when that has ended.
+
 A device is a class of ranks. The `Network` that the clock asks (see `engine`): what comes, begins and ends here is a
 meeting there.
 """
 
 import heapq
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scaleout.contention import Contention
 from scaleout.operations import Kernel
@@ -26,9 +32,25 @@ class _Running:
     kernel: tuple[Kernel | None, float] | None
     channels: int = 0
     posted: frozenset[int] = frozenset()
+    races: bool = False
+    issue_s: float = 0.0
+    begun_s: float = 0.0
+    held_sms: int = 0
+    held_by: set[int] = field(default_factory=set)
+    """Transfers that held SMs when it began, as long as one of them does."""
     rate: float = 0.0
     since_s: float = 0.0
     turn: int = 0
+
+
+@dataclass
+class _Stand:
+    """Where a transfer stands on a device: the kernels that it comes behind, and those that it races for its SMs."""
+
+    behind: set[int]
+    event_s: float = math.nan
+    """When an event let it come; NaN where it follows another transfer."""
+    races: set[int] = field(default_factory=set)
 
 
 class SharedDevices:
@@ -41,48 +63,67 @@ class SharedDevices:
         self._running: dict[int, _Running] = {}
         self._kernels: dict[int, list[int]] = {}
         """Device to the kernels that run on it."""
-        self._arrived: dict[int, dict[int, set[int]]] = {}
-        """Device to the transfers that came to it, each with the kernels that it waits for there."""
+        self._arrived: dict[int, dict[int, _Stand]] = {}
+        """Device to the transfers that came to it."""
+        self._freed_s: dict[int, float] = {}
+        """Device to when a transfer ended there last."""
         self._ends: list[tuple[float, int, int]] = []
         self._slowed: dict[tuple[object, ...], float] = {}
         self._slows: dict[tuple[object, ...], float] = {}
 
-    def offer_kernel(self, meeting: int, device: int, kernel: Kernel | None, duration_s: float) -> None:
-        """Say what a meeting is: a kernel on a device."""
-        self._offers[meeting] = _Running((device,), duration_s, (kernel, duration_s))
+    def offer_kernel(
+        self, meeting: int, device: int, kernel: Kernel | None, duration_s: float, *, issue_s: float = 0.0
+    ) -> None:
+        """Say what a meeting is: a kernel on a device, which the host issues at a time."""
+        self._offers[meeting] = _Running((device,), duration_s, (kernel, duration_s), issue_s=issue_s)
 
     def offer_transfer(
         self, meeting: int, devices: Sequence[int], duration_s: float, *, channels: int,
-        device_of: Mapping[int, int] | None = None, posted: Collection[int] = (),
+        device_of: Mapping[int, int] | None = None, posted: Collection[int] = (), races: bool = False,
     ) -> None:  # fmt: skip
         """Say what a meeting is: a collective or a message over some devices.
 
         `device_of` says where each of its tasks runs that waits for the others there. On devices in `posted` it was
         launched long before, by something that waits for it in turn: it holds SMs from its begin, and waits for none.
+        One that `races` does so with kernels that begin when it comes.
         """
-        self._offers[meeting] = _Running(tuple(devices), duration_s, None, channels, frozenset(posted))
+        self._offers[meeting] = _Running(tuple(devices), duration_s, None, channels, frozenset(posted), races)
         self._device_of |= device_of or {}
 
     def come(self, meeting: int, task: int, now_s: float) -> None:
         """Let a member come to a transfer: it waits for the kernels that run there, then its channels hold SMs."""
         if task in self._device_of:
             device = self._device_of[task]
-            self._arrive(meeting, device, self._kernels.get(device, ()))
+            races = self._offers[meeting].races and self._freed_s.get(device) != now_s
+            event_s = now_s if races else math.nan
+            self._arrive(meeting, device, _Stand(set(self._kernels.get(device, ())), event_s))
             self._turn(self._kernels.get(device, ()), now_s)
 
-    def _arrive(self, meeting: int, device: int, behind: Collection[int]) -> None:
-        self._arrived.setdefault(device, {}).setdefault(meeting, set(behind))
+    def _arrive(self, meeting: int, device: int, stand: _Stand) -> None:
+        self._arrived.setdefault(device, {}).setdefault(meeting, stand)
 
     def begin(self, meeting: int, now_s: float) -> None:
         """Let a meeting begin."""
         entry = self._running[meeting] = self._offers.pop(meeting)
-        entry.since_s = now_s
+        entry.since_s = entry.begun_s = now_s
         for device in entry.devices:
             if entry.kernel is None:
-                self._arrive(meeting, device, () if device in entry.posted else self._kernels.get(device, ()))
+                behind = () if device in entry.posted else self._kernels.get(device, ())
+                self._arrive(meeting, device, _Stand(set(behind)))
             else:
-                self._kernels.setdefault(device, []).append(meeting)
+                self._begin_kernel(meeting, entry, now_s)
         self._turn_around([meeting], now_s)
+
+    def _begin_kernel(self, meeting: int, entry: _Running, now_s: float) -> None:
+        device = entry.devices[0]
+        self._kernels.setdefault(device, []).append(meeting)
+        is_queued = entry.issue_s <= now_s - self.contention.appetite.queue_s
+        for found, stand in self._arrived.get(device, {}).items():
+            if not stand.behind:
+                entry.held_by.add(found)
+                entry.held_sms += self._channels(found)
+                if is_queued and stand.event_s == now_s:
+                    stand.races.add(meeting)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance to the next end, but not beyond a time; return the time, and what is done then."""
@@ -111,12 +152,27 @@ class SharedDevices:
             for device in entry.devices:
                 if entry.kernel is None:
                     del self._arrived[device][meeting]
+                    self._freed_s[device] = now_s
+                    self._free(device, meeting, now_s)
                 else:
                     self._kernels[device].remove(meeting)
-                    for waits in self._arrived.get(device, {}).values():
-                        waits.discard(meeting)
+                    for stand in self._arrived.get(device, {}).values():
+                        stand.behind.discard(meeting)
+                        stand.races.discard(meeting)
                 beside |= self._beside(device)
         self._turn(sorted(beside.difference(done)), now_s)
+
+    def _free(self, device: int, transfer: int, now_s: float) -> None:
+        """Let products go on over all SMs that lacked those of a transfer since they began."""
+        for found in self._kernels.get(device, ()):
+            entry = self._running[found]
+            if entry.kernel is None or transfer not in entry.held_by:
+                continue
+            entry.held_by.remove(transfer)
+            held_s = now_s - entry.begun_s
+            whole_s = self.contention.freed_s(*entry.kernel, num_sms=entry.held_sms, held_s=held_s)
+            if not entry.held_by and whole_s is not None:
+                entry.left_s, entry.since_s, entry.rate = whole_s - held_s, now_s, 0.0
 
     def _beside(self, device: int) -> set[int]:
         """Return all that runs on a device."""
@@ -141,10 +197,15 @@ class SharedDevices:
                 heapq.heappush(self._ends, (now_s + entry.left_s / rate, meeting, entry.turn))
 
     def _transfer_rate(self, meeting: int, entry: _Running) -> float:
-        if any(self._arrived[device][meeting] for device in entry.devices):
+        if self._waits(meeting, entry):
             return 0.0
         beside = {self._running[found].kernel for device in entry.devices for found in self._kernels.get(device, ())}
         return 1.0 / max((self._slows_of(kernel, entry.channels) for kernel in beside if kernel), default=1.0)
+
+    def _waits(self, meeting: int, entry: _Running) -> bool:
+        """Whether a transfer that all have come to still waits for kernels somewhere."""
+        stands = (self._arrived[device][meeting] for device in entry.devices)
+        return any(stand.behind or stand.races for stand in stands)
 
     def _slows_of(self, kernel: tuple[Kernel | None, float], channels: int) -> float:
         key = (*kernel, channels)
@@ -154,10 +215,10 @@ class SharedDevices:
 
     def _kernel_rate(self, entry: _Running) -> float:
         assert entry.kernel is not None
-        there = [found for found, waits in self._arrived.get(entry.devices[0], {}).items() if not waits]
+        there = [found for found, stand in self._arrived.get(entry.devices[0], {}).items() if not stand.behind]
         if not there:
             return 1.0
-        held = tuple(sorted((self._channels(found), found in self._running) for found in there))
+        held = tuple(sorted((self._channels(found), self._moves(found)) for found in there))
         key = (*entry.kernel, held)
         if key not in self._slowed:
             self._slowed[key] = self.contention.slowed(
@@ -169,6 +230,10 @@ class SharedDevices:
                 ),
             )  # fmt: skip
         return 1.0 / self._slowed[key]
+
+    def _moves(self, meeting: int) -> bool:
+        entry = self._running.get(meeting)
+        return entry is not None and not self._waits(meeting, entry)
 
     def _channels(self, meeting: int) -> int:
         return (self._running.get(meeting) or self._offers[meeting]).channels

@@ -237,7 +237,7 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
             devices = meeting.family.members_of_class[meeting.group_class]
             shared.offer_transfer(
                 index, devices, laid.duration_s[first], channels=shared.contention.appetite.num_sms,
-                device_of={task: locate(job, task)[0] for task in meeting.tasks},
+                device_of={task: locate(job, task)[0] for task in meeting.tasks}, races=True,
             )  # fmt: skip
             for task in meeting.tasks:
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
@@ -246,7 +246,8 @@ def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevic
         on_device = graph.phase != (graph.phases.index(INPUT) if INPUT in graph.phases else NONE)
         for node in np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device).tolist():
             task = offset + node
-            shared.offer_kernel(len(laid.sizes), number, kernels[graph.kernel[node]], laid.duration_s[task])
+            call, issue_s = kernels[graph.kernel[node]], float(graph.issue_s[node])
+            shared.offer_kernel(len(laid.sizes), number, call, laid.duration_s[task], issue_s=issue_s)
             laid.meeting_of[task] = len(laid.sizes)
             laid.duration_s[task] = laid.occupancy_s[task] = np.nan
             laid.sizes.append(1)

@@ -138,6 +138,8 @@ class Appetite:
         How many times as slow a channel is beside any kernel.
     slowdown_by_memory : float
         What a kernel adds to that which takes all of the memory's bandwidth.
+    queue_s : float
+        A kernel that was issued so long before takes the device before a collective that waits for the same event.
     """
 
     num_sms: int
@@ -146,6 +148,7 @@ class Appetite:
     channels_to_fill: float
     slowdown: float
     slowdown_by_memory: float
+    queue_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -246,6 +249,7 @@ class _AppetiteFile(config.Config):
     memory_bandwidth: _Rate
     slowdown: Annotated[float, Field(ge=1)]
     slowdown_by_memory: Annotated[float, Field(ge=0)]
+    queue: _Duration = 0.0
     source: str
 
 
@@ -294,6 +298,7 @@ def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
         channels_to_fill=entry.channels_to_fill,
         slowdown=entry.slowdown,
         slowdown_by_memory=entry.slowdown_by_memory,
+        queue_s=entry.queue,
     )
 
 

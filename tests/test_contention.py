@@ -1,11 +1,13 @@
 """Kernels beside collectives: hand-computed times, laws, and what 4 H200 measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies import jobs
 
 from scaleout.contention import Contention
@@ -84,6 +86,53 @@ def test_who_waits_for_others_holds_its_sms_already():
     come = ((1.0, (2, 10)), (5.0, (2, 11)))
     found = ends(shared, (0.0, 0), (2.0, 1), (5.0, 2), come=come)
     assert found == pytest.approx({0: 2.0, 2: 6.5, 1: 6.5 + 4.0 - 2.25})
+
+
+def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_queue():
+    """Kernel 1 and the collective of 1 s follow kernel 0: the bytes wait for kernel 1, which half of the SMs slow down.
+
+    Kernel 1 takes 4 s instead of 2. One that was issued less than 1 s before the event lets the collective go first: it
+    takes 1.5 s, in which the kernel does 0.75 of its 2 s. A collective that follows another one, or none that races,
+    goes first as well.
+    """
+    queue = replace(HALF, appetite=replace(HALF.appetite, queue_s=1.0))
+    for issue_s, races, expected in ((3.0, True, (8.0, 9.0)), (3.5, True, (6.75, 5.5)), (0.0, False, (6.75, 5.5))):
+        shared = SharedDevices(queue)
+        shared.offer_kernel(0, 0, None, 4.0)
+        shared.offer_kernel(1, 0, None, 2.0, issue_s=issue_s)
+        shared.offer_transfer(2, (0,), 1.0, channels=66, device_of={10: 0}, races=races)
+        found = {}
+        shared.begin(0, 0.0)
+        now, _, done = shared.advance(4.0)
+        assert (now, done) == (4.0, [0])
+        shared.come(2, 10, now)
+        shared.begin(2, now)
+        shared.begin(1, now)
+        while len(found) < 2:
+            now, _, done = shared.advance(float("inf"))
+            found |= dict.fromkeys(done, now)
+        assert (found[1], found[2]) == pytest.approx(expected)
+
+
+def test_a_product_of_few_waves_loses_one_to_a_short_collective():
+    """1024 tiles of 1 s on 132 SMs take 8 s. With 24 held until h, 108 floor(T) + 24 floor(T - h) are done at T.
+
+    With h = 0.5 there are 864 + 24 * 7 = 1032 at 8. With 1.5 only 1008 at 8, and 1032 at 8.5; with 2.5 still 1008 at
+    8.5, and 1116 at 9. Held throughout it is 1024 / 108 rounded up.
+    """
+    some = Contention(H200, Appetite(24, 16, 1e12, 19, 1.3, 1.6))
+    for held_s, expected_s in ((0.0, 8.0), (0.5, 8.0), (1.5, 8.5), (2.5, 9.0), (9.0, 10.0), (9.9, 10.0), (11.0, 11.0)):
+        assert some.freed_s(PRODUCT, 8.0, num_sms=24, held_s=held_s) == pytest.approx(expected_s)
+    assert some.freed_s(ADDITION, 8.0, num_sms=24, held_s=1.0) is None
+    assert some.freed_s(None, 8.0, num_sms=24, held_s=1.0) is None
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 60), st.floats(0, 20), st.floats(0, 20))
+def test_holding_sms_longer_never_helps(rows, columns, held, one_s, other_s):
+    product = kernel("gemm", dtype="bf16", M=128 * rows, N=128 * columns, K=1024)
+    times = [HALF.freed_s(product, 8.0, num_sms=held, held_s=held_s) for held_s in sorted((one_s, other_s))]
+    if times[0] is not None:
+        assert 8.0 * (1 - 1e-9) <= times[0] <= times[1] * (1 + 1e-9)
 
 
 def test_a_message_posted_long_before_waits_for_no_kernel():

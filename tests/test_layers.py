@@ -17,8 +17,8 @@ LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
     sourced power product_stages work_groups device interpolation kernel_guesses kernel_models kernel_table kernels
-    graph splice program timing host selection nccl_tests transport fabric dimension wiring faults topology_file
-    topology backends machine what_if peers placement parallelism pipelines workload
+    full_clock graph splice program timing host selection nccl_tests transport fabric dimension wiring faults
+    topology_file topology backends machine what_if peers placement parallelism pipelines workload
     chakra astra pytorch collectives generators memory network contention operators backend_comparison
     shared_devices engine fold job message stuck result simulation schedule clocks
     analysis pipeline_timeline efficiency study buckets plans

@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 )
 @click.option("--host", default="none", show_default=True, help="How the host issues a step: none (at once) or eager.")
 @click.option(
-    "--clocks", default="alone", show_default=True, help="Clocks of kernels: alone, or sustained at the power limit."
+    "--clocks",
+    default="alone",
+    show_default=True,
+    help="Clocks of kernels: alone, sustained at the power limit, or from_rest: a few steps, cool at first.",
 )
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option

@@ -75,7 +75,7 @@ def simulated(
     schedule: str = "baseline",
     host: str = "eager",
     network: str = "alpha_beta",
-    clocks: str = "sustained",
+    clocks: str = "from_rest",
 ) -> Case:
     """Return the case of a program on as many of the machine's ranks as it has; see `scaleout.study.compare`."""
 

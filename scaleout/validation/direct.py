@@ -9,10 +9,12 @@ from functools import partial
 
 import numpy as np
 
+from scaleout.full_clock import full_clock_times
 from scaleout.generators.layers import SHUFFLE, activation, exchange, pointwise
 from scaleout.generators.linear import linear
 from scaleout.generators.tape import Bucket, Gradients, Page, Sharing, Tape
 from scaleout.graph import GraphBuilder
+from scaleout.kernels import kernel_time
 from scaleout.machine import Machine
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.program import GroupFamily, Program
@@ -64,13 +66,19 @@ def mixture_of_experts(row: Row, machine: Machine) -> Case:
 
 
 def chunked(row: Row, machine: Machine) -> Case:
-    """A product in parts along its rows, each part's collective behind it on a stream of its own."""
+    """A product in parts along its rows, each part's collective behind it on a stream of its own.
+
+    Parts together take no less than the whole: each was measured, or not, among other shapes than the others.
+    """
     ranks, chunks, dtype = row.count("gpus"), row.count("chunks"), row.word("dtype", _DTYPES)
     kind = row.word("collective", ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"))
     sizes = {"M": row.count("M") // chunks, "N": row.count("N"), "K": row.count("K")}
+    product, whole = (kernel("gemm", dtype=dtype, **{**sizes, "M": rows}) for rows in (sizes["M"], row.count("M")))
+    part_s, whole_s = full_clock_times(machine.device, (product, whole))
+    lasts_s = kernel_time(machine.device, product).seconds * max(1.0, float(whole_s) / chunks / float(part_s))
     graph = GraphBuilder("chunks_loop")
     for _ in range(chunks):
-        part = graph.compute(kernel("gemm", dtype=dtype, **sizes))
+        part = graph.compute(product, duration_s=lasts_s)
         graph.collective(kind, sizes["M"] * sizes["N"] * ITEM_BYTES[dtype], group=0, after=(part,))
     program = one_role(row.id, graph, ranks)
     return simulated(row, program, machine, schedule="overlap")

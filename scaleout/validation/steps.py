@@ -110,7 +110,7 @@ def pipeline(row: Row, machine: Machine) -> Case:
         messages="as_made" if chunks > 1 else "at_need",
         **({"model_chunks": chunks} if chunks > 1 else {}),
     )
-    return case_of(workload_of(values, row, machine), row, machine, schedule="overlap")
+    return case_of(workload_of(values, row, machine), row, machine, schedule="overlap", clocks="sustained")
 
 
 def pipeline_stage(row: Row, machine: Machine) -> Case:
@@ -119,7 +119,7 @@ def pipeline_stage(row: Row, machine: Machine) -> Case:
     one, two = (
         case_of(
             workload_of(layers(row, batch_per_replica=count * microbatch, microbatch=microbatch), row, machine),
-            row, machine, measured="forward_backward_us",
+            row, machine, measured="forward_backward_us", clocks="sustained",
         )
         for count in (1, 2)
     )  # fmt: skip
