@@ -104,3 +104,9 @@ def contention_of(device: Device, topology: Topology) -> Contention | None:
     """Return what kernels and collectives of a device on a network take from each other; None for nothing."""
     appetite = None if topology.library is None else topology.library.appetite
     return None if appetite is None else Contention(device, appetite)
+
+
+def undisturbed(topology: Topology) -> Topology:
+    """Return a topology whose collectives take nothing from a device."""
+    library = topology.library
+    return topology if library is None else replace(topology, library=replace(library, appetite=None))

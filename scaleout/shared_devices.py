@@ -8,7 +8,8 @@ are there the bytes move. Slices of fused operators are left out: they share the
 A collective that waits for an event of the stream of kernels races the kernel that follows there, if that was issued
 long enough ago to be in the queue. Ranks are not alike in this: on some the collective gets its SMs first, and holds
 them until the others come; on some the kernel does, and the others wait for its end. A class of ranks takes the worst
-of both: the SMs are held beside the kernel, and the bytes move when that has ended.
+of both: the SMs are held beside the kernel, and the bytes move when that has ended. Without a host that issues calls
+one by one there is no queue, and the collective goes first.
 
 A device is a class of ranks. The `Network` that the clock asks (see `engine`): what comes, begins and ends here is a
 meeting there.
@@ -74,7 +75,7 @@ class SharedDevices:
     def offer_kernel(
         self, meeting: int, device: int, kernel: Kernel | None, duration_s: float, *, issue_s: float = 0.0
     ) -> None:
-        """Say what a meeting is: a kernel on a device, which the host issues at a time."""
+        """Say what a meeting is: a kernel on a device, which the host issues at a time; 0 if no host issues calls."""
         self._offers[meeting] = _Running((device,), duration_s, (kernel, duration_s), issue_s=issue_s)
 
     def offer_transfer(
@@ -117,7 +118,7 @@ class SharedDevices:
     def _begin_kernel(self, meeting: int, entry: _Running, now_s: float) -> None:
         device = entry.devices[0]
         self._kernels.setdefault(device, []).append(meeting)
-        is_queued = entry.issue_s <= now_s - self.contention.appetite.queue_s
+        is_queued = 0 < entry.issue_s <= now_s - self.contention.appetite.queue_s
         for found, stand in self._arrived.get(device, {}).items():
             if not stand.behind:
                 entry.held_by.add(found)

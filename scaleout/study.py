@@ -11,7 +11,7 @@ from typing import Any
 from scaleout.analysis import Breakdown, breakdown, ends_of_ranks
 from scaleout.backends import with_policy
 from scaleout.clocks import settled
-from scaleout.contention import Contention, contention_of
+from scaleout.contention import Contention, contention_of, undisturbed
 from scaleout.device import Device, load_device
 from scaleout.efficiency import Efficiency, Fit, efficiency, fit
 from scaleout.generators import generate
@@ -192,7 +192,7 @@ def compare(
         placement=placement,
         injection_bytes_per_s=injection_bytes_per_s,
         contention=contention_of(device, topology) if contention else None,
-        machine=Machine(device, topology),
+        machine=Machine(device, topology if contention else undisturbed(topology)),
         clocks=clocks,
     )
     outcomes = tuple(_of_job(outcome, *chosen[outcome.schedule], device) for outcome in comparison.outcomes)

@@ -11,6 +11,7 @@ from strategies import jobs, pipelines, seconds
 from test_partition import check_conserved, columns_of
 
 from scaleout.cli import main
+from scaleout.contention import undisturbed
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
@@ -374,3 +375,13 @@ def test_what_chunks_and_products_take_from_each_other_is_weighed():
     changes = {"tensor_parallel": 8, "data_parallel": 2, "sequence_parallel": True, "layers": 2}
     found = compare("gpt-3", topology="dgx-h200-2", device="h200", schedules=("overlap", "centauri"), changes=changes)
     assert found.outcomes[1].speedup > 0.999
+
+
+def test_without_contention_the_estimate_has_none_either():
+    """What is decided then is what a library that takes nothing from the device would have decided."""
+    changes = {"tensor_parallel": 8, "data_parallel": 2, "sequence_parallel": True, "layers": 2}
+    job = {"topology": "dgx-h200-2", "device": "h200", "schedules": ("centauri",), "changes": changes}
+    with_it, without = (compare("gpt-3", **job, contention=contention).outcomes[0] for contention in (True, False))
+    silent = compare("gpt-3", **{**job, "topology": undisturbed(load_topology("dgx-h200-2"))}).outcomes[0]
+    assert without.decisions == silent.decisions != with_it.decisions
+    assert without.makespan_s == silent.makespan_s

@@ -92,11 +92,12 @@ def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_qu
     """Kernel 1 and the collective of 1 s follow kernel 0: the bytes wait for kernel 1, which half of the SMs slow down.
 
     Kernel 1 takes 4 s instead of 2. One that was issued less than 1 s before the event lets the collective go first: it
-    takes 1.5 s, in which the kernel does 0.75 of its 2 s. A collective that follows another one, or none that races,
-    goes first as well.
+    takes 1.5 s, in which the kernel does 0.75 of its 2 s. A transfer that does not race goes first as well, and each
+    where no host issues calls.
     """
     queue = replace(HALF, appetite=replace(HALF.appetite, queue_s=1.0))
-    for issue_s, races, expected in ((3.0, True, (8.0, 9.0)), (3.5, True, (6.75, 5.5)), (0.0, False, (6.75, 5.5))):
+    for issue_s, races, expected in ((3.0, True, (8.0, 9.0)), (3.5, True, (6.75, 5.5)), (3.0, False, (6.75, 5.5)),
+                                    (0.0, True, (6.75, 5.5))):  # fmt: skip
         shared = SharedDevices(queue)
         shared.offer_kernel(0, 0, None, 4.0)
         shared.offer_kernel(1, 0, None, 2.0, issue_s=issue_s)

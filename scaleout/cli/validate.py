@@ -43,6 +43,7 @@ def validate(
         click.echo(json.dumps(comparison.summary(), indent=2))
         return
     _print(comparison)
+    _print_choices(comparison)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
 
@@ -88,6 +89,19 @@ def _print(comparison: "Comparison") -> None:
         ("family", "rows", "predicted", "mean", "median", "90% within", "worst", "bias"),
         rows,
     )
+
+
+def _print_choices(comparison: "Comparison") -> None:
+    from scaleout.cli.console import print_table
+    from scaleout.validation import choices
+
+    found = choices(comparison.rows)
+    if found:
+        print_table(
+            "best number of chunks",
+            ("product and collective", "measured", "predicted", "which takes longer, as measured, by"),
+            [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found],
+        )
 
 
 def _cells(accuracy: "Accuracy") -> list[str]:

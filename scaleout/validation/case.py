@@ -59,11 +59,14 @@ class Case:
         What predicts it, in the same unit.
     quantity : str
         A key of `QUANTITIES`.
+    variant : tuple of (str, int), optional
+        Where a number is to be chosen, such as one of chunks: what it is chosen for, and the number in this row.
     """
 
     measured: float
     predict: Callable[[], float]
     quantity: str = "time"
+    variant: tuple[str, int] | None = None
 
 
 def simulated(

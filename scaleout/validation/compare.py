@@ -124,6 +124,8 @@ class Compared:
         Why there is no prediction.
     quantity : str
         A key of `QUANTITIES`.
+    variant : tuple of (str, int), optional
+        What a number is to be chosen for, and the number in this row; see `chunks`.
     """
 
     id: str
@@ -133,6 +135,7 @@ class Compared:
     predicted: float | None
     reason: str = ""
     quantity: str = "time"
+    variant: tuple[str, int] | None = None
 
     @property
     def error(self) -> float | None:
@@ -223,7 +226,8 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
         case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
         measured, quantity = case.measured, case.quantity
-        return Compared(row.id, row.name, _name(family, quantity), measured, case.predict(), quantity=quantity)
+        name, predicted = _name(family, quantity), case.predict()
+        return Compared(row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant)
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(family, quantity), measured, None, str(reason), quantity)
     except ConfigError as error:

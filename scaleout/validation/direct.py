@@ -5,6 +5,7 @@ balanced, one a rank. Tokens may be cut into chunks, one after the other. Produc
 part's collective is started behind it, beside the next part.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -81,7 +82,8 @@ def chunked(row: Row, machine: Machine) -> Case:
         part = graph.compute(product, duration_s=lasts_s)
         graph.collective(kind, sizes["M"] * sizes["N"] * ITEM_BYTES[dtype], group=0, after=(part,))
     program = one_role(row.id, graph, ranks)
-    return simulated(row, program, machine, schedule="overlap")
+    of = f"{row.count('M')} x {sizes['N']} x {sizes['K']}, {kind} over {ranks}"
+    return replace(simulated(row, program, machine, schedule="overlap"), variant=(of, chunks))
 
 
 def gather_then_product(row: Row, machine: Machine) -> Case:

@@ -20,8 +20,8 @@ from math import ceil, floor, prod
 import numpy as np
 
 from scaleout.device import Device
+from scaleout.full_clock import full_clock_times
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
-from scaleout.kernels import kernel_times
 from scaleout.machine import Machine
 from scaleout.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.program import Program
@@ -285,12 +285,12 @@ def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], mach
 
 @lru_cache(maxsize=4096)
 def _shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
-    """How long each part of a product takes, in parts of the whole's time; together no less than one."""
+    """How long each part of a product takes, in parts of the whole's, both at full clock; together no less than one."""
     shape = dict(call.shape)
     cuts = [round(shape[dimension] * edge) for edge in edges]
     calls = [
         kernel(call.op, dtype=call.dtype, **{**shape, dimension: max(1, end - begin)}) for begin, end in pairwise(cuts)
     ]
-    seconds, _ = kernel_times(device, [call, *calls])
+    seconds = full_clock_times(device, [call, *calls])
     parts_s = [float(part_s) for part_s in seconds[1:]]
     return tuple(part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s)

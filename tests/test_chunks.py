@@ -1,0 +1,48 @@
+"""The best number of chunks: choices worked by hand, and what those of four H200 cost as measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scaleout.cli import scaleout
+from scaleout.validation import Compared, choices, compare_files
+
+MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4" / "steps.jsonl"
+ROW = {"name": "gemm_then_collective_chunked", "gpus": 4, "M": 8192, "N": 4096, "K": 1024, "dtype": "bf16"}
+
+
+def row(case, chunks, measured, predicted):
+    return Compared("id", "name", "chunked overlap", measured, predicted, variant=(case, chunks))
+
+
+def test_a_choice_costs_what_it_takes_longer_than_the_best():
+    rows = [row("a", 1, 4.0, 3.0), row("b", 1, 4.0, 5.0), row("a", 2, 5.0, 2.0), row("b", 2, 3.0, 4.0)]
+    one, other = choices([*rows, row("alone", 4, 1.0, 1.0), row("b", 4, 1.0, None), Compared("i", "n", "f", 1.0, 1.0)])
+    assert (one.case, one.best, one.chosen, one.cost) == ("a", 1, 2, 0.25)
+    assert (other.case, other.best, other.chosen, other.cost) == ("b", 2, 2, 0.0)
+
+
+def test_validate_shows_the_choice(tmp_path):
+    """Of one product in 1 and 16 chunks, where 16 took longer."""
+    rows = [{**ROW, "collective": "all_reduce", "chunks": 1, "step_us": 442.4},
+            {**ROW, "collective": "all_reduce", "chunks": 16, "step_us": 778.0}]  # fmt: skip
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    (tmp_path / "environment.json").write_text('{"gpu": "NVIDIA H200"}', encoding="utf-8")
+    out = CliRunner().invoke(scaleout, ["validate", str(tmp_path / "steps.jsonl")]).output
+    assert "best number of chunks" in out
+    assert "8192 x 4096 x 1024, all_reduce over 4" in out
+    assert "0.0%" in out
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="needs the shared measurements of 4 H200")
+def test_every_choice_of_the_measured_rows_costs_at_most_3_percent():
+    comparison = compare_files([MEASURED])
+    found = choices(comparison.rows)
+    assert len(found) == 6
+    assert all(len(each.measured_s) == 5 for each in found)
+    assert max(each.cost for each in found) <= 0.03
+    families = comparison.families
+    assert families["chunked overlap"].mean_absolute_error < 0.05
+    assert families["data parallel"].mean_absolute_error < 0.03
