@@ -178,7 +178,7 @@ def compare(
     topology = topology if policy is None else with_policy(topology, policy)
     check_ranks(topology, workload.num_ranks)
     schedules = tuple(dict.fromkeys(schedules or workload.schedules or DEFAULT_SCHEDULES))
-    machine = Machine(device, topology, algorithms or {})
+    machine = Machine(device, topology if contention else undisturbed(topology), algorithms or {})
     chosen = {name: prepare(workload, _carried_out(name, topology), machine) for name in schedules}
     jobs = {id(job): job for job, _ in chosen.values()}
     programs = {key: issue(time_kernels(generate(job), device), device, host=host) for key, job in jobs.items()}
@@ -192,7 +192,7 @@ def compare(
         placement=placement,
         injection_bytes_per_s=injection_bytes_per_s,
         contention=contention_of(device, topology) if contention else None,
-        machine=Machine(device, topology if contention else undisturbed(topology)),
+        machine=machine,
         clocks=clocks,
     )
     outcomes = tuple(_of_job(outcome, *chosen[outcome.schedule], device) for outcome in comparison.outcomes)
