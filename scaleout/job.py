@@ -4,6 +4,7 @@ Maps a folded program to tasks by number, and to meetings: which timelines come 
 it costs alone. Knows neither time nor what is in flight.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ def say(graph: ExecutionGraph, node: int) -> str:
 
 def locate(job: Job, task: int) -> tuple[int, int]:
     """Return the class and the index within its graph of a task."""
-    number = int(np.searchsorted(job.offsets, task, side="right")) - 1
+    number = bisect_right(job.offsets, task) - 1
     return number, task - job.offsets[number]
 
 

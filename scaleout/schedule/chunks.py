@@ -55,7 +55,13 @@ class Weights:
         """Weigh a chain, or remember what one like it came to."""
         node = chain.collective
         pieces = tuple(
-            (graph.kernels[graph.kernel[piece.node]], float(graph.duration_s[piece.node]), replace(piece, node=0))
+            (
+                graph.kernels[graph.kernel[piece.node]],
+                float(graph.duration_s[piece.node]),
+                piece.begin,
+                piece.end,
+                piece.dimension,
+            )
             for piece in chain.pieces
         )
         beside = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits

@@ -86,9 +86,9 @@ def find_chains(graph: ExecutionGraph) -> list[Chain]:
 
 def _bytes(graph: ExecutionGraph, node: int, *sizes: str) -> int:
     """Return the bytes of one of a product's three matrices; none if the node is no product of known sizes."""
-    if graph.kind[node] != NodeKind.COMPUTE or graph.kernel[node] == NONE or graph.operation(node) not in PRODUCTS:
+    call = None if graph.kernel[node] == NONE else graph.kernels[graph.kernel[node]]
+    if call is None or call.op not in PRODUCTS:
         return 0
-    call = graph.kernels[graph.kernel[node]]
     shape = dict(call.shape)
     return int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
 
@@ -186,12 +186,14 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> 
         parts = tuple(granularity(graph, chain))
         if len(parts) < 2:
             continue
-        pieces = tuple(replace(piece, dimension=dimension or piece.dimension) for piece in chain.pieces)
-        for piece in pieces:
+        if dimension:
+            pieces = tuple(replace(piece, dimension=dimension) for piece in chain.pieces)
+            chain = replace(chain, pieces=pieces)
+        for piece in chain.pieces:
             check_cut(graph.kernels[graph.kernel[piece.node]], piece.dimension)
-        if chain.produces and len(_tiled(graph, pieces[0], edges_of(parts), ceil)) <= len(parts):
+        if chain.produces and len(_tiled(graph, chain.pieces[0], edges_of(parts), ceil)) <= len(parts):
             continue  # fewer tiles than chunks
-        found[chain.collective] = (replace(chain, pieces=pieces), parts)
+        found[chain.collective] = (chain, parts)
     return found
 
 
