@@ -186,14 +186,14 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> 
         parts = tuple(granularity(graph, chain))
         if len(parts) < 2:
             continue
+        pieces = chain.pieces
         if dimension:
-            pieces = tuple(replace(piece, dimension=dimension) for piece in chain.pieces)
-            chain = replace(chain, pieces=pieces)
-        for piece in chain.pieces:
+            pieces = tuple(replace(piece, dimension=dimension) for piece in pieces)
+        for piece in pieces:
             check_cut(graph.kernels[graph.kernel[piece.node]], piece.dimension)
-        if chain.produces and len(_tiled(graph, chain.pieces[0], edges_of(parts), ceil)) <= len(parts):
+        if chain.produces and len(_tiled(graph, pieces[0], edges_of(parts), ceil)) <= len(parts):
             continue  # fewer tiles than chunks
-        found[chain.collective] = (chain, parts)
+        found[chain.collective] = (replace(chain, pieces=pieces) if dimension else chain, parts)
     return found
 
 
