@@ -82,13 +82,14 @@ def messages_of(job: Job) -> list[Message]:
             )
         for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
             number, node = locate(job, send)
-            size_bytes = _size_of(job, (number, node), locate(job, receive))
-            cost = send_cost(size_bytes, job.topology, source=peers[send][0], destination=peers[send][1])
-            message = Message(send, receive, size_bytes, peers[send], cost, meets=key[2] != NONE)
+            size_bytes, ends = _size_of(job, (number, node), locate(job, receive)), peers[send]
             if job.graphs[number].collective[node] == NONE:
-                messages.append(message)
+                cost = send_cost(size_bytes, job.topology, source=ends[0], destination=ends[1])
+                messages.append(Message(send, receive, size_bytes, ends, cost, meets=key[2] != NONE))
             else:
-                puts.append(((begins[number, *key[2:]], *_turn(job, message, key[2], piece)), _put(job, message)))
+                cost, along = _share(job, number, node, ends)
+                message = Message(send, receive, size_bytes, ends, cost, meets=True, put=True, along=along)
+                puts.append(((begins[number, *key[2:]], *_turn(job, message, key[2], piece)), message))
     return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
 
 
@@ -99,21 +100,17 @@ def _turn(job: Job, message: Message, group: int, piece: int) -> tuple[int, ...]
     return destination, piece, source
 
 
-def _put(job: Job, message: Message) -> Message:
-    """Charge a part of a collective: of the collective's time, its share of what leaves a rank."""
-    number, node = locate(job, message.send)
-    graph, (source, destination) = job.graphs[number], message.ranks
-    group = int(graph.group[node])
-    members = len(job.program.groups[group].of(source))
-    if source == destination:
-        return replace(message, put=True)
+def _share(job: Job, number: int, node: int, ends: tuple[int, int]) -> tuple[CollectiveCost, tuple[int, ...]]:
+    """Charge a put: of its collective's time, its share of what leaves a rank; return the dimensions as well."""
+    graph, group = job.graphs[number], int(job.graphs[number].group[node])
+    members = len(job.program.groups[group].of(ends[0]))
+    if ends[0] == ends[1]:
+        return CollectiveCost(0.0, 0.0), ()
     family = job.folding.families[group]
-    group_class = int(family.class_of_group[family.group_of_rank[source]])
-    kind = COLLECTIVES[graph.collective[node]]
-    whole = cost_among(job, family, group_class, kind, _whole_bytes(graph, node))
+    group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
+    whole = cost_among(job, family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
     share = members / (members - 1) / int(graph.pieces[node])
-    cost = replace(whole, serialization_s=whole.serialization_s * share)
-    return replace(message, cost=cost, put=True, along=family.dimensions_of_class[group_class])
+    return replace(whole, serialization_s=whole.serialization_s * share), family.dimensions_of_class[group_class]
 
 
 def _whole_bytes(graph: ExecutionGraph, node: int) -> float:
