@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.analysis import ends_of_ranks
+from scaleout.cli import scaleout
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.graph import NONE, GraphBuilder, NodeKind
@@ -266,3 +268,10 @@ def test_a_run_says_when_each_rank_is_done():
     ends = first["phase_end_s"], second["phase_end_s"]
     assert ends[0]["embedding_forward"] < ends[1]["embedding_forward"]
     assert ends[0]["optimizer"] == pytest.approx(ends[1]["optimizer"])
+    asked = ["run", "dlrm-128", "--schedule", "fused-oblivious"]
+    for key, value in changes.items():
+        asked += ["--set", f"{key}={value}"]
+    printed = CliRunner().invoke(scaleout, asked).output
+    late = f"{1e6 * (ends[1]['embedding_forward'] - ends[0]['embedding_forward']):.1f} us"
+    assert "ranks of fused-oblivious" in printed
+    assert late in printed
