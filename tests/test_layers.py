@@ -21,7 +21,7 @@ LAYERS = tuple(
     topology_file topology backends machine what_if peers placement parallelism pipelines workload
     chakra astra pytorch collectives generators memory network contention operators backend_comparison
     shared_devices engine fold job message stuck result simulation schedule clocks
-    analysis pipeline_timeline efficiency study buckets plans
+    analysis pipeline_timeline efficiency study buckets plans strategies
     astra_result astra_physical validation reproductions measure timeline plot heat_map pipeline_plot parity_plot
     track_plot operator_plot backend_plot bucket_plot scaling_plot report describe cli
     """.split()  # noqa: SIM905 - a list of forty strings hides the order

@@ -19,6 +19,7 @@ from scaleout.cli.reproduce import reproduce
 from scaleout.cli.run import run
 from scaleout.cli.search import search
 from scaleout.cli.show import show
+from scaleout.cli.strategies import strategies
 from scaleout.cli.trace import trace
 from scaleout.cli.track import track
 from scaleout.cli.validate import validate
@@ -35,7 +36,7 @@ def scaleout() -> None:
 
 for verb in (
     run, search, collective, buckets, operator, trace, astra, list_names, show, validate, measure, reproduce,
-    track,
+    track, strategies,
 ):  # fmt: skip
     scaleout.add_command(verb)
 

@@ -23,6 +23,17 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
+def algorithm_option(command: Command) -> Command:
+    """Add ``--algorithm``, which names an algorithm for a kind of collective."""
+    return click.option(
+        "--algorithm",
+        "algorithms",
+        multiple=True,
+        metavar="KIND=NAME",
+        help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
+    )(command)
+
+
 def injection_option(command: Command) -> Command:
     """Add ``--injection``."""
     meaning = "What a rank sends at most over all its links, such as '400 Gb/s'; with --network link."
@@ -140,3 +151,20 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
         except yaml.YAMLError:
             raise ConfigError(f"{option} {text!r}: {value!r} is not a plain value; quote it") from None
     return values
+
+
+def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
+    """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
+    from scaleout.collectives import ALGORITHMS, check_kind
+    from scaleout.config import nearest
+    from scaleout.errors import ConfigError
+
+    chosen: dict[str, str] = {}
+    for key, name in parse_settings(texts, option="--algorithm").items():
+        kind = key.replace("-", "_")
+        check_kind(kind)
+        able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
+        if name not in able:
+            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
+        chosen[kind] = name
+    return chosen

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import (
+    algorithm_option,
     change_links,
     change_ranks,
     injection_option,
     json_option,
     link_options,
+    parse_algorithms,
     parse_settings,
     policy_option,
     set_option,
@@ -37,13 +39,7 @@ if TYPE_CHECKING:
     "repeatable. Speed-ups are over the first.",
 )
 @set_option
-@click.option(
-    "--algorithm",
-    "algorithms",
-    multiple=True,
-    metavar="KIND=NAME",
-    help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
-)
+@algorithm_option
 @click.option("--host", default="none", show_default=True, help="How the host issues a step: none (at once) or eager.")
 @click.option(
     "--clocks",
@@ -109,7 +105,7 @@ def run(
     from scaleout.units import BYTES_PER_S, parse
     from scaleout.workload import load_workload
 
-    chosen = _algorithms(algorithms)
+    chosen = parse_algorithms(algorithms)
     limit = None if injection is None else parse(injection, BYTES_PER_S)
     if workload is None and trace_path is None:
         raise ConfigError(
@@ -165,23 +161,6 @@ def run(
     print_comparison(comparison)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
-
-
-def _algorithms(texts: tuple[str, ...]) -> dict[str, str]:
-    """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
-    from scaleout.collectives import ALGORITHMS, check_kind
-    from scaleout.config import nearest
-    from scaleout.errors import ConfigError
-
-    chosen: dict[str, str] = {}
-    for key, name in parse_settings(texts, option="--algorithm").items():
-        kind = key.replace("-", "_")
-        check_kind(kind)
-        able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
-        if name not in able:
-            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
-        chosen[kind] = name
-    return chosen
 
 
 def _load_trace(path: str, topology: str | None, device: str | None) -> "tuple[Program, Topology, str]":

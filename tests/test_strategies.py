@@ -1,0 +1,94 @@
+"""Strategies: the same job as frameworks run it, what each sets, and what cannot be."""
+
+import json
+
+import pytest
+
+from scaleout.cli import main
+from scaleout.device import load_device
+from scaleout.errors import ConfigError
+from scaleout.strategies import STRATEGIES, follow, side_by_side
+from scaleout.topology import load_topology
+from scaleout.workload import load_workload
+
+DEVICE, CLUSTER = load_device("a100-80g"), load_topology("a100-cluster-a-2")
+PIPELINE = {
+    "layers": 4, "tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 2, "batch_per_replica": 4,
+    "microbatch": 1,
+}  # fmt: skip
+
+
+def job(**changes):
+    return load_workload("llama-big", {"layers": 2, **changes})
+
+
+def followed(name, workload):
+    return follow(name, workload, topology=CLUSTER, device=DEVICE)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("changes", [{}, PIPELINE], ids=["data", "pipeline"])
+def test_every_strategy_runs_the_same_products(name, changes):
+    workload = job(**changes)
+    plain, found = followed("ddp", workload), followed(name, workload)
+    assert found.outcome is not None, found.reason
+    assert found.outcome.result.program.total_flops == plain.outcome.result.program.total_flops
+    assert found.outcome.makespan_s > 0
+
+
+def test_what_strategies_set():
+    pipeline = job(**PIPELINE)
+    keys = {name: strategy.keys(pipeline) for name, strategy in STRATEGIES.items()}
+    assert keys["zero-3"]["zero"] == 3
+    assert keys["megatron"]["pipeline_schedule"] == "interleaved_1f1b"
+    assert not keys["megatron"]["overlap_gradient_reduce"]
+    assert keys["megatron-core"]["overlap_gradient_reduce"]
+    assert keys["megatron-core"]["overlap_parameter_gather"]
+    assert keys["breadth-first"]["microbatch_group"] == pipeline.num_microbatches
+    assert "pipeline_schedule" not in STRATEGIES["megatron"].keys(job(**{**PIPELINE, "layers": 2}))
+    assert followed("zero-1", pipeline).workload.zero == 1
+
+
+def test_sharding_holds_less_and_overlap_takes_less():
+    found = {name: followed(name, job(batch_per_replica=4)) for name in ("ddp", "zero-1", "zero-2", "zero-3")}
+    held = [each.fit.peak.total_bytes for each in found.values()]
+    assert held == sorted(held, reverse=True)
+    pipeline = {name: followed(name, job(**PIPELINE)) for name in ("megatron", "megatron-core")}
+    assert pipeline["megatron-core"].outcome.makespan_s < pipeline["megatron"].outcome.makespan_s
+
+
+def test_a_strategy_that_cannot_be_says_why_and_the_others_run():
+    odd = job(stage_layers=(1, 3), **{**PIPELINE, "pipeline_schedule": "1f1b", "data_parallel": 2})
+    found = followed("zero-2", odd)
+    assert found.outcome is not None or found.reason
+    with pytest.raises(ConfigError, match=r"unknown strategy 'fsdp'; did you mean"):
+        followed("fsdp", job())
+    with pytest.raises(ConfigError, match="strategies are of training, and llama-big runs in mode 'prefill'"):
+        followed("ddp", job(mode="prefill"))
+
+
+def test_speed_ups_are_over_the_first():
+    found = [followed(name, job()) for name in ("ddp", "zero-3")]
+    comparison = side_by_side(found, device=DEVICE)
+    first, second = comparison.outcomes
+    assert (first.schedule, first.speedup) == ("ddp", 1)
+    assert second.speedup == pytest.approx(first.makespan_s / second.makespan_s)
+
+
+def test_the_command_prints_and_writes(capsys, monkeypatch, tmp_path):
+    arguments = ["strategies", "llama-big", "--set", "layers=1", "--strategy", "ddp", "--strategy", "centauri"]
+    monkeypatch.setattr("sys.argv", ["scaleout", *arguments, "--json", "--output", str(tmp_path / "out")])
+    main()
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [row["strategy"] for row in rows] == ["ddp", "centauri"]
+    assert rows[1]["decisions"]
+    assert all(row["fits"] for row in rows)
+    assert (tmp_path / "out" / "breakdown.png").exists()
+
+
+def test_the_command_refuses_what_does_not_train(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["scaleout", "strategies", "dlrm-128"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 2
+    assert "strategies are of training transformers, and dlrm-128 is dlrm" in capsys.readouterr().err
