@@ -586,6 +586,44 @@ def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
     assert batches.link_bytes == pytest.approx(messages.link_bytes, rel=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(7, 7), (32,)])
+def test_irregular_collectives_that_hold_each_other_up_give_the_bits_of_batch_by_batch(shape):
+    """Each a little after the last, so that each event changes rates of many others."""
+    pytest.importorskip("numba")
+    links = links_of(Topology("t", tuple(Dimension("ring", size, 25e9, 5e-7) for size in shape)))
+    drawn = np.random.default_rng(7).permutation(links.topology.num_ranks)
+    groups = [tuple(sorted(part.tolist())) for part in np.array_split(drawn, 5)]
+    demands = [demand_of(links, Symmetry(), [group], "all_to_all", "pairwise") for group in groups]
+    begun = [(demand, 1e6 * (1 + number), number * 1e-6) for number, demand in enumerate(demands)]
+    assert ends_of(links, begun, compiled=False) == ends_of(links, begun, compiled=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_that_start_while_others_end_give_the_bits_of_batch_by_batch(seed):
+    """Over links that are wide and narrow, sizes such that much happens at the same time."""
+    pytest.importorskip("numba")
+    links = links_of(Topology("t", (Dimension("ring", 6, 1e9, 0.0), Dimension("mesh", 6, 3e9, 0.0))))
+    draw = np.random.default_rng(seed)
+    pairs = [draw.choice(36, size=2, replace=False).tolist() for _ in range(300)]
+    begun = [
+        (demand_of_message(links, *pair), float(draw.integers(1, 9)) * 1e6, float(draw.integers(20)) * 1e-3)
+        for pair in pairs
+    ]
+    assert ends_of(links, begun, compiled=False) == ends_of(links, begun, compiled=True)
+
+
+def ends_of(links, begun, *, compiled):
+    """When each of some demands of a size that begin at some time is done."""
+    traffic = Traffic(links, compiled=compiled)
+    for number, (demand, size_bytes, before_s) in enumerate(begun):
+        traffic.begin(number, demand, size_bytes, now_s=0.0, before_s=before_s)
+    ends_s = {}
+    while len(ends_s) < len(begun):
+        now_s, _, done = traffic.advance()
+        ends_s |= dict.fromkeys(done, now_s)
+    return ends_s
+
+
 def visible(traffic, last):
     """Advance in small steps, then begin one more and again the same, and run to the end; all that can be seen."""
     number, demand, size_bytes, _, latencies = last

@@ -32,9 +32,14 @@ class Part(NamedTuple):
     """(N,) of one link each; 1 if not given."""
 
     @property
+    def num_rows(self) -> int:
+        """Links for each entry."""
+        return 1 if self.rows is None else len(self.rows.links)
+
+    @property
     def num_pairs(self) -> int:
         """Pairs of a message and a link."""
-        return len(self.message) * (1 if self.rows is None else len(self.rows.links))
+        return len(self.message) * self.num_rows
 
     def spell(self, messages: Ints, links: Ints, shares: Floats) -> None:
         """Write the links, the message of each and its share, all (h, N)."""
@@ -46,6 +51,16 @@ class Part(NamedTuple):
         np.take(self.rows.links, self.row, axis=1, out=links, mode="clip")
         links += self.first
         shares[:] = self.rows.shares if len(self.rows.shares) == 1 else self.rows.shares[:, self.row]
+
+    @property
+    def in_order(self) -> "Part":
+        """The same, by message."""
+        if (np.diff(self.message) >= 0).all():
+            return self
+        order = np.argsort(self.message, kind="stable")
+        row = None if self.row is None else self.row[order]
+        share = None if self.share is None else self.share[order]
+        return Part(self.message[order], self.first[order], self.rows, row, share)
 
     @property
     def ways(self) -> "Ways":
@@ -102,6 +117,37 @@ class Crossing:
     def num_pairs(self) -> int:
         """Pairs of a message and a link."""
         return sum(part.num_pairs for part in self.parts)
+
+    @cached_property
+    def _in_order(self) -> list[Part]:
+        return [part.in_order for part in self.parts]
+
+    def between(self, begin: int, end: int) -> "Crossing":
+        """The links that some messages cross, which are counted from the first of them."""
+        parts = []
+        for message, first, rows, row, share in self._in_order:
+            at, to = message.searchsorted((begin, end)).tolist()
+            if at < to:
+                of_row = None if row is None else row[at:to]
+                of_share = None if share is None else share[at:to]
+                parts.append(Part(message[at:to] - begin, first[at:to], rows, of_row, of_share))
+        return Crossing(tuple(parts))
+
+    def by_message(self, num_messages: int) -> tuple[Ints, Ints, Floats]:
+        """Return (M + 1,) where the links of each message begin, and (H,) links and shares."""
+        counts = [np.bincount(part.message, minlength=num_messages) * part.num_rows for part in self.parts]
+        begins = np.concatenate(([0], np.cumsum(sum(counts, np.zeros(num_messages, np.int64)))))
+        links, shares = np.empty(begins[-1], np.int64), np.empty(begins[-1])
+        at = begins[:-1].copy()
+        for part, count in zip(self._in_order, counts, strict=True):
+            where = at[part.message] + np.arange(part.num_rows)[:, None]
+            if part.rows is None:  # a message may have several
+                where += np.arange(len(part.message)) - part.message.searchsorted(part.message)
+            messages, crossed, share = np.empty_like(where), np.empty_like(where), np.empty(where.shape)
+            part.spell(messages, crossed, share)
+            links[where], shares[where] = crossed, share
+            at += count
+        return begins, links, shares
 
     @cached_property
     def pairs(self) -> tuple[Ints, Ints, Floats]:

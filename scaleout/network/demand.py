@@ -9,10 +9,10 @@ steps use: what it sends over each link in all, for each byte over its busiest o
 Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.convention`.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from scaleout.collectives.step import Combined, Edges, Everyone, Ring, Shift, un
 from scaleout.errors import ConfigError
 from scaleout.network.combining import combined
 from scaleout.network.crossing import Crossing, Part
+from scaleout.network.flows import Demand, Flows
 from scaleout.network.links import Floats, Ints, Links, Routes
 from scaleout.network.symmetry import Pairs, Symmetry
 from scaleout.placement import Placement, arrange, lying_alike
@@ -43,81 +44,6 @@ ALONE = Symmetry()
 
 class TooManyMessagesError(ConfigError):
     """An algorithm whose messages cannot be spelled out in a machine's memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class Flows:
-    """Messages that a step sends at once.
-
-    Attributes
-    ----------
-    sources, destinations : (F,) members, by their number in the `Demand`
-    latency_s : (F,)
-    crossing : Crossing
-        The links that each crosses, and messages on the link for each of the flow.
-    alike : int
-        Messages that each flow stands for.
-    """
-
-    sources: Ints
-    destinations: Ints
-    latency_s: Floats
-    crossing: Crossing
-    alike: int
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    @property
-    def pairs(self) -> tuple[Ints, Ints, Floats]:
-        """(H,) pairs of a flow and a link that it crosses, and the messages on the link for each of the flow."""
-        return self.crossing.pairs
-
-
-@dataclass(frozen=True, eq=False)
-class Demand:
-    """A collective of some groups.
-
-    Attributes
-    ----------
-    num_members : int
-        Members of all groups, those that are alike counted once.
-    steps : tuple of Flows
-        In order, repeated steps repeated.
-    fractions : tuple of float
-        Bytes of a message of each step, as a fraction of the collective's.
-    steady : bool
-        Whether the one step stands for a pipelined schedule; its latency is then not in it.
-    chains : tuple of int
-        The lane of each step; empty if there is one lane only.
-    """
-
-    num_members: int
-    steps: tuple[Flows, ...]
-    fractions: tuple[float, ...]
-    steady: bool = False
-    chains: tuple[int, ...] = ()
-
-    @cached_property
-    def lanes(self) -> tuple["Demand", ...]:
-        """One demand for each lane, all of which begin at the same time."""
-        if not self.chains:
-            return (self,)
-        chosen = [[at for at, chain in enumerate(self.chains) if chain == lane] for lane in sorted(set(self.chains))]
-        return tuple(
-            Demand(self.num_members, tuple(self.steps[at] for at in lane), tuple(self.fractions[at] for at in lane))
-            for lane in chosen
-        )
-
-    @property
-    def latency_s(self) -> float:
-        """Latency of all steps, of the farthest message of each."""
-        return sum(float(step.latency_s.max(initial=0.0)) for step in self.steps)
-
-    @property
-    def num_transfers(self) -> int:
-        """Messages in all, each counted."""
-        return sum(len(step) * step.alike for step in self.steps)
 
 
 def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[Pairs]:
@@ -164,10 +90,9 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     if plans[0][2].pipelined:
         busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm))
         return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
-    known: dict[tuple[object, object], tuple[Flows, float]] = {}
-    found: list[Flows] = []
-    fractions: list[float] = []
-    chains: list[int] = []
+    known: dict[tuple[object, object], int] = {}
+    sent: list[Pairs] = []
+    shares: list[float] = []
     num_messages = 0
     for index, step in enumerate(plans[0][2].steps):
         key = (step.pattern, step.dimensions)
@@ -177,12 +102,18 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
             pairs = _standing_of(symmetry, plans, index)
             num_messages += len(pairs[0])
             _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
-            known[key] = _flows(links, symmetry, pairs, members), _share(step, plans[0][0])
-        flows, share = known[key]
-        found += [flows] * step.repeat
-        fractions += [share * step.fraction] * step.repeat
-        chains += [step.lane] * step.repeat
-    return Demand(len(members), tuple(found), tuple(fractions), chains=tuple(chains) if len(set(chains)) > 1 else ())
+            known[key] = len(sent)
+            sent.append(pairs)
+            shares.append(_share(step, plans[0][0]))
+    flows = _flows(links, symmetry, sent, members)
+    steps = [(known[step.pattern, step.dimensions], step) for step in plans[0][2].steps for _ in range(step.repeat)]
+    chains = tuple(step.lane for _, step in steps)
+    return Demand(
+        len(members),
+        tuple(flows[kind] for kind, _ in steps),
+        tuple(shares[kind] * step.fraction for kind, step in steps),
+        chains=chains if len(set(chains)) > 1 else (),
+    )
 
 
 def _sum_of_others(step: Step, steps: Collection[tuple[object, object]]) -> bool:
@@ -281,7 +212,7 @@ def demand_of_message(links: Links, source: int, destination: int, symmetry: Sym
     """
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
     members = np.unique(symmetry.first(np.concatenate(pairs)))
-    return Demand(len(members), (_flows(links, symmetry, pairs, members),), (1.0,))
+    return Demand(len(members), tuple(_flows(links, symmetry, [pairs], members)), (1.0,))
 
 
 def _share(step: Step, placement: Placement) -> float:
@@ -324,15 +255,21 @@ def _standing(symmetry: Symmetry, pairs: Pairs) -> Pairs:
     return sources[chosen], destinations[chosen]
 
 
-def _flows(links: Links, symmetry: Symmetry, pairs: Pairs, members: Ints) -> Flows:
-    sources, destinations = pairs
+def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
+    """Flows of some steps, whose messages are routed all at once."""
+    sources, destinations = _joined(sent)
     crossing, latency_s = links.crossed(sources, destinations)
     if symmetry.digits:
         routes = Routes(*crossing.pairs, latency_s)
         crossed, weights = _standing_links(links, symmetry, routes)
         crossing = Crossing((Part(routes.messages, crossed, share=weights),))
-    ends = np.searchsorted(members, sources), np.searchsorted(members, symmetry.first(destinations))
-    return Flows(*ends, latency_s, crossing, symmetry.order)
+    senders = np.searchsorted(members, sources)
+    receivers = np.searchsorted(members, symmetry.first(destinations))
+    ends = np.cumsum([0, *(len(pairs[0]) for pairs in sent)]).tolist()
+    return [
+        Flows(senders[at:end], receivers[at:end], latency_s[at:end], crossing, at, symmetry.order)
+        for at, end in itertools.pairwise(ends)
+    ]
 
 
 def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
@@ -361,7 +298,7 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
     total = np.round(np.bincount(inverse.reshape(-1), np.concatenate(weights)) * _GRAIN) / _GRAIN
     members = np.zeros(len(orbits), np.int64)
     crossing = Crossing((Part(pairs[0], pairs[1], share=total),))
-    return Flows(members, members, np.zeros(len(orbits)), crossing, len(groups) // len(orbits))
+    return Flows(members, members, np.zeros(len(orbits)), crossing, 0, len(groups) // len(orbits))
 
 
 def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:

@@ -9,29 +9,42 @@ Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from scaleout.network.links import Floats, Ints
 
 Table = np.ndarray[Any, Any]
 
-LINK = np.dtype(
-    [(name, "f8") for name in ("bytes_per_s", "carried", "load", "open", "used", "level", "estimate", "key")]
-    + [(name, "i8") for name in ("head", "tail", "first_open", "place", "touched")]
-)
-"""`load` is of all flows over it, `open` of those whose rate is open, and `used` about what the others take. `level` is
-the rate at which it is full, infinite if never, and `estimate` what it will be once `event_loop` has come there, or the
-negative of a bound to it; `key` and `place` are those of its heap."""
+SPARE = 1 - 1e-6
+"""Part of a link that is surely left by flows that are said to use no more, whatever their sum is rounded to."""
 
-PAIR = np.dtype([("weight", "f8"), ("rate", "f8"), ("link", "i4"), ("flow", "i4"), ("next", "i4"), ("previous", "i4")])
-"""`rate` is the flow's fair one, below zero if it is open; `next`, `previous` and a link's `head`, `tail` and
-`first_open` are -1 for none."""
+OPEN, GONE = np.inf, 0.0
+"""Fair rates of a flow that has yet to find its own, and of one that is not in flight."""
+
+LINK = np.dtype(
+    [(name, "f8") for name in ("used", "limit", "open", "held", "level", "estimate")]
+    + [(name, "i4") for name in ("touched", "weighed", "num_over", "place")]
+)
+"""`open` is the load of flows whose rate is open, `used` about what the others take; a link that uses no more than its
+`limit` is not full. `level` is the rate at which it is full, infinite if never, and `estimate` what it will be once
+`event_loop` has come there, for a load of `held`, or the negative of a bound to it. `weighed` is 0 if rates over it
+have changed since, 2 if some are above it, and else 1; `place` is that in the heap of levels."""
 
 FLOW = np.dtype(
-    [(name, "f8") for name in ("latency_s", "left_bytes", "rate", "since_s", "end_s", "fair")]
-    + [(name, "i8") for name in ("source", "destination", "first", "last", "step", "place", "moved")]
+    [(name, "f8") for name in ("rate", "left_bytes", "since_s", "end_s")]
+    + [(name, "i4") for name in ("first", "last", "place", "moved", "whole", "free")]
 )
-"""`first` to `last` are its pairs; `place` is its place in the heap of ends, -1 unless it is in flight. `rate` is in
-force since `since_s`, `fair` what it is to be; `moved` flows may differ in the two."""
+"""`first` to `last` are its pairs, of weight 1 all if it is `whole`; `place` is that in the heap of those that
+leave. `rate` is in force since `since_s`; it may differ from the `fair` one of flows that are `moved`."""
+
+ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("step", "i8")])
+
+OVER = np.dtype([("weight", "f8"), ("flow", "u4"), ("pair", "u4")])
+"""A flow over a link, which may be gone; the first `num_over` from a link's place in `first_over` are in use."""
+
+ENTRY = np.dtype([("key", "f8"), ("which", "i8")])
+"""Of a heap, whose first entry is its size: places are counted from 1, and are 0 for what is not in it. What an entry
+stands for may have a key that is higher by now."""
 
 MEMBER = np.dtype([("lane", "i8"), ("at", "i8")])
 
@@ -54,8 +67,18 @@ class Tables(NamedTuple):
     """All that is in flight or may be. `missing` has for each lane one number a step and member."""
 
     links: Table
-    pairs: Table
+    bytes_per_s: Floats
+    carried: Floats
+    load: Floats
+    crossed: npt.NDArray[np.uint32]
+    weights: Floats
+    listed: npt.NDArray[np.uint8]
+    over: Table
+    first_over: Ints
+    rates: Floats
     flows: Table
+    fair: Floats
+    ends: Table
     members: Table
     lanes: Table
     steps: Table
@@ -63,45 +86,50 @@ class Tables(NamedTuple):
     out_flows: Ints
     missing: Ints
     events: Table
-    ends: Ints
+    leaving: Table
+    levels: Table
     moving: Ints
     touched: Ints
-    levels: Ints
     full: Ints
     moved: Ints
     sent: Ints
     done: Ints
     counts: Ints
-    """Entries in use of `events`, `ends`, `moving`, `touched`, `levels`, `moved`, `sent`, `done`."""
+    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`."""
 
 
-EVENTS, ENDS, MOVING, TOUCHED, LEVELS, MOVED, SENT, FINISHED = range(8)
+EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED = range(7)
 
 
 def empty(bytes_per_s: Floats) -> Tables:
     """Return tables of links over which nothing is in flight."""
     links = np.zeros(len(bytes_per_s), LINK)
-    links["bytes_per_s"], links["level"], links["estimate"] = bytes_per_s, np.inf, np.inf
-    links["head"], links["tail"], links["first_open"], links["place"] = -1, -1, -1, -1
-    none = np.zeros(0, np.int64)
+    links["level"], links["limit"] = np.inf, bytes_per_s * SPARE
+    numbers = {
+        name: np.zeros(0, np.int64) for name in ("outs", "out_flows", "missing", "moving", "moved", "sent", "done")
+    }
     return Tables(
         links=links,
-        pairs=np.zeros(0, PAIR),
+        bytes_per_s=bytes_per_s,
+        carried=np.zeros(len(links)),
+        load=np.zeros(len(links)),
+        crossed=np.zeros(0, np.uint32),
+        weights=np.zeros(0),
+        listed=np.zeros(0, np.uint8),
+        over=np.zeros(0, OVER),
+        first_over=np.zeros(len(links) + 1, np.int64),
+        rates=np.zeros(0),
         flows=np.zeros(0, FLOW),
+        fair=np.zeros(0),
+        ends=np.zeros(0, ENDS),
         members=np.zeros(0, MEMBER),
         lanes=np.zeros(0, LANE),
         steps=np.zeros(0, STEP),
-        outs=none,
-        out_flows=none,
-        missing=none,
         events=np.zeros(64, EVENT),
-        ends=none,
-        moving=none,
+        leaving=np.zeros(1, ENTRY),
+        levels=np.zeros(len(links) + 1, ENTRY),
         touched=np.zeros(len(links), np.int64),
-        levels=np.zeros(len(links), np.int64),
         full=np.zeros(len(links), np.int64),
-        moved=none,
-        sent=none,
-        done=none,
-        counts=np.zeros(8, np.int64),
+        counts=np.zeros(7, np.int64),
+        **numbers,
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.demand import Demand, Flows
+from scaleout.network.flows import Demand, Flows
 from scaleout.network.links import Floats, Ints, Links
 from scaleout.network.sharing import SAME, level_of_all, max_min
 

@@ -17,7 +17,8 @@ from scaleout import collectives
 from scaleout.collectives import schedule
 from scaleout.errors import ConfigError
 from scaleout.network import alpha_beta
-from scaleout.network.demand import Demand, TooManyMessagesError, check_steps, demand_of, messages_of
+from scaleout.network.demand import TooManyMessagesError, check_steps, demand_of, messages_of
+from scaleout.network.flows import Demand
 from scaleout.network.link_traffic import LinkTraffic, LinkUse
 from scaleout.network.links import Ints, Links, links_of
 from scaleout.network.symmetry import Symmetry, symmetry

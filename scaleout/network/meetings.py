@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaleout.network.alpha_beta import CollectiveCost, send_cost
-from scaleout.network.demand import Demand, Group, demand_of, demand_of_message
+from scaleout.network.demand import Group, demand_of, demand_of_message
+from scaleout.network.flows import Demand
 from scaleout.network.links import links_of
 from scaleout.network.symmetry import Symmetry
 from scaleout.network.traffic import Traffic

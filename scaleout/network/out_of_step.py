@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.demand import Demand, Flows
+from scaleout.network.crossing import Crossing
 from scaleout.network.event_loop import push_event, run
 from scaleout.network.flight import (
+    ENDS,
     EVENTS,
     FINISHED,
     FLOW,
     LANE,
     MEMBER,
-    PAIR,
+    OVER,
     SENT,
     START,
     STEP,
@@ -27,11 +28,12 @@ from scaleout.network.flight import (
     Tables,
     empty,
 )
+from scaleout.network.flows import Demand, Flows
 from scaleout.network.links import Floats, Ints, Links
 
 _GROWN = {
-    "pairs": (),
-    "flows": ("ends", "moved"),
+    "crossed": ("weights", "listed"),
+    "flows": ("fair", "ends", "leaving", "moved"),
     "members": ("moving",),
     "lanes": ("sent", "done"),
     "steps": (),
@@ -52,11 +54,12 @@ class OutOfStep:
         self._demands: list[Demand] = []
         self._free: dict[int, list[int]] = {}
         self._at_first: dict[int, tuple[Floats, Ints]] = {}
+        self._listed = 0
 
     @property
     def link_bytes(self) -> Floats:
         """(L,) what each link has been given to carry so far."""
-        return np.asarray(self._tables.links["carried"], np.float64)
+        return np.asarray(self._tables.carried, np.float64)
 
     def begin(
         self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
@@ -77,6 +80,8 @@ class OutOfStep:
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance until a lane has sent all or is done, but not beyond a time; return the time and their names."""
+        if self._rows["crossed"] > self._listed:
+            self._make_room_on_links()
         while math.isnan(now_s := run(self._tables, until_s)):
             self._make_room()
         t = self._tables
@@ -94,36 +99,40 @@ class OutOfStep:
             events[: len(t.events)] = t.events
             self._tables = t._replace(events=events)
 
+    def _make_room_on_links(self) -> None:
+        """Let each link have room for all flows that may be over it, or twice as much if it has not."""
+        t = self._tables
+        crossing = np.bincount(t.crossed[: self._rows["crossed"]], minlength=len(t.links))
+        if (crossing > np.diff(t.first_over)).any():
+            first_over = np.concatenate(([0], np.cumsum(2 * crossing)))
+            over = np.zeros(first_over[-1], OVER)
+            counts = t.links["num_over"].astype(np.int64)
+            entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            over[entry + np.repeat(first_over[:-1], counts)] = t.over[entry + np.repeat(t.first_over[:-1], counts)]
+            self._tables = t._replace(over=over, first_over=first_over, rates=np.zeros(int(2 * crossing.max())))
+        self._listed = self._rows["crossed"]
+
     def _lay_out(self, lane: Demand) -> int:
         """Write the rows of a lane; return its number."""
         kinds = list({id(flows): flows for flows in lane.steps}.values())
-        number, members = self._rows["lanes"], self._rows["members"]
-        out_of: dict[int, int] = {}
-        for flows in kinds:
-            first_flow, first_pair = self._rows["flows"], self._rows["pairs"]
-            of_pair, links, weights = flows.pairs
-            order = np.argsort(of_pair, kind="stable")
-            self._append(
-                "pairs",
-                _rows(PAIR, weight=weights[order], link=links[order], flow=of_pair[order] + first_flow),
-            )
-            ends = first_pair + np.cumsum(np.bincount(of_pair, minlength=len(flows)))
-            self._append(
-                "flows",
-                _rows(
-                    FLOW,
-                    latency_s=flows.latency_s,
-                    source=flows.sources + members,
-                    destination=flows.destinations + members,
-                    first=np.concatenate(([first_pair], ends[:-1])),
-                    last=ends,
-                    place=np.full(len(flows), -1),
-                ),
-            )
-            out_of[id(flows)] = self._rows["outs"]
-            counts = np.bincount(flows.sources, minlength=lane.num_members)
-            self._append("outs", np.concatenate(([0], np.cumsum(counts))) + self._rows["out_flows"])
-            self._append("out_flows", np.argsort(flows.sources, kind="stable") + first_flow)
+        number, members, first_flow = self._rows["lanes"], self._rows["members"], self._rows["flows"]
+        for whole, begin, end in _spans(kinds):
+            self._append_crossed(whole.between(begin, end), end - begin)
+        ends = {
+            end: np.concatenate([np.zeros(0, np.int64), *(getattr(flows, end) for flows in kinds)]) + members
+            for end in ("sources", "destinations")
+        }
+        latency_s = np.concatenate([np.zeros(0), *(flows.latency_s for flows in kinds)])
+        self._tables.ends[first_flow : self._rows["flows"]] = _rows(
+            ENDS, latency_s=latency_s, source=ends["sources"], destination=ends["destinations"]
+        )
+        kind = np.repeat(np.arange(len(kinds)), [len(flows) for flows in kinds]) * lane.num_members - members
+        sent, received = (
+            np.bincount(kind + ends[end], minlength=len(kinds) * lane.num_members)
+            for end in ("sources", "destinations")
+        )
+        kind_of = {id(flows): which for which, flows in enumerate(kinds)}
+        which = np.array([kind_of[id(flows)] for flows in lane.steps], np.int64)
         row = {
             "member": members,
             "num_members": lane.num_members,
@@ -133,13 +142,26 @@ class OutOfStep:
         }
         self._append("lanes", _rows(LANE, **{name: np.array([value]) for name, value in row.items()}))
         self._append("members", _rows(MEMBER, lane=np.full(lane.num_members, number)))
-        self._append("steps", _rows(STEP, out=np.array([out_of[id(flows)] for flows in lane.steps], np.int64)))
+        self._append("steps", _rows(STEP, out=self._rows["outs"] + which * lane.num_members))
+        self._append("outs", np.concatenate(([0], np.cumsum(sent))) + self._rows["out_flows"])
+        self._append("out_flows", np.argsort(kind + ends["sources"], kind="stable") + first_flow)
         if id(lane) not in self._at_first:
-            self._at_first[id(lane)] = np.array(lane.fractions), _missing(lane, kinds)
+            missing = (sent + received).reshape(len(kinds), lane.num_members)[which].ravel()
+            self._at_first[id(lane)] = np.array(lane.fractions), missing
         self._append("missing", self._at_first[id(lane)][1])
         self._names.append(-1)
         self._demands.append(lane)
         return number
+
+    def _append_crossed(self, crossing: Crossing, num_flows: int) -> None:
+        """Append flows, and the links that they cross."""
+        first_pair = self._rows["crossed"]
+        begins, links, weights = crossing.by_message(num_flows)
+        self._append("crossed", links)
+        self._tables.weights[first_pair : first_pair + len(links)] = weights
+        whole = np.ones(num_flows, bool)
+        whole[np.searchsorted(begins, np.flatnonzero(weights != 1), side="right") - 1] = False
+        self._append("flows", _rows(FLOW, first=begins[:-1] + first_pair, last=begins[1:] + first_pair, whole=whole))
 
     def _append(self, name: str, rows: Table | Ints) -> None:
         """Append rows to a table, which doubles when it is full."""
@@ -147,20 +169,22 @@ class OutOfStep:
         self._rows[name] = need = have + len(rows)
         for grown in (name, *_GROWN[name]):
             table = getattr(self._tables, grown)
-            if need > len(table):
-                wider = np.zeros(max(need, 2 * len(table)), table.dtype)
+            if need >= len(table):  # a heap has one more
+                wider = np.zeros(max(need + 1, 2 * len(table)), table.dtype)
                 wider[: len(table)] = table
                 self._tables = self._tables._replace(**{grown: wider})
         getattr(self._tables, name)[have:need] = rows
 
 
-def _missing(lane: Demand, kinds: Sequence[Flows]) -> Ints:
-    """Messages that each member has to send and to receive in each step, one step after the other."""
-    of_kind = {
-        id(flows): np.bincount(np.concatenate((flows.sources, flows.destinations)), minlength=lane.num_members)
-        for flows in kinds
-    }
-    return np.concatenate([np.zeros(0, np.int64), *(of_kind[id(flows)] for flows in lane.steps)])
+def _spans(kinds: Sequence[Flows]) -> list[tuple[Crossing, int, int]]:
+    """Return the crossings of flows, and from where to where; of those that follow each other once."""
+    spans: list[tuple[Crossing, int, int]] = []
+    for flows in kinds:
+        whole, begin, end = flows.whole, flows.begin, flows.begin + len(flows)
+        if spans and spans[-1][0] is whole and spans[-1][2] == begin:
+            begin = spans.pop()[1]
+        spans.append((whole, begin, end))
+    return spans
 
 
 def _rows(dtype: np.dtype[Any], **columns: npt.NDArray[Any]) -> Table:

@@ -15,7 +15,7 @@ import math
 import sys
 from typing import Any, Protocol
 
-from scaleout.network.demand import Demand
+from scaleout.network.flows import Demand
 from scaleout.network.in_step import InStep
 from scaleout.network.links import Floats, Links
 

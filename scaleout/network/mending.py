@@ -1,0 +1,267 @@
+"""Rates of flows in flight are mended where they change: the sharing of `event_loop`.
+
+Gives what filling all links anew would, to the last bit; `sharing` says why any way to it will do. Links that something
+has changed on are looked at in the order of rates. One that comes to be full at a level holds there the flows that are
+above it. One that was full at a level and is so no longer raises the flows that it held to the level that follows for
+it; a link for which that is too much is overfull, so it comes to be full at a level in between, and is looked at there.
+So what is below the level that has been reached is final, and what is above will be lowered or raised again if it must.
+Flows that start are open: they have no rate until a link holds them, and of most links that they cross it is enough to
+know a bound below which those are not full.
+
+Symbols: see `flight`.
+"""
+
+import numpy as np
+
+from scaleout.network.compiled import compiled
+from scaleout.network.flight import FULL, GONE, MOVED, OPEN, SPARE, TOUCHED, Table, Tables
+from scaleout.network.links import Ints
+from scaleout.network.sharing import ABOVE, rounded
+
+_NEAR = 1 + 1e-9
+"""A link with so much more left than a rate asks for is not full at it, however the rest is rounded."""
+
+_CLOSING = -1.0
+"""Says of a link that is filled that open flows find their rate there."""
+
+_rounded = compiled(rounded)
+
+
+@compiled
+def sift(heap: Table, places: Ints, which: int, key: float, at: int) -> None:
+    """Let an entry whose key has changed rise or sink from its place in a heap."""
+    size = heap[0].which
+    while at > 1 and heap[at >> 1].key > key:
+        heap[at] = heap[at >> 1]
+        places[heap[at].which] = at
+        at >>= 1
+    while 2 * at <= size:
+        child = 2 * at
+        if child < size and heap[child + 1].key < heap[child].key:
+            child += 1
+        if heap[child].key >= key:
+            break
+        heap[at] = heap[child]
+        places[heap[at].which] = at
+        at = child
+    heap[at].key, heap[at].which = key, which
+    places[which] = at
+
+
+@compiled
+def lower(heap: Table, places: Ints, which: int, key: float) -> None:
+    """Put an entry into a heap, or let it rise there; that a key has become higher is seen when it is at the top."""
+    if places[which] == 0:
+        heap[0].which += 1
+        sift(heap, places, which, key, heap[0].which)
+    elif key < heap[places[which]].key:
+        sift(heap, places, which, key, places[which])
+
+
+@compiled
+def drop(heap: Table, places: Ints) -> None:
+    """Take the top out of a heap."""
+    last = heap[heap[0].which]
+    which, key = last.which, last.key
+    heap[0].which -= 1
+    places[heap[1].which] = 0
+    if heap[0].which:
+        sift(heap, places, which, key, 1)
+
+
+@compiled
+def touch(t: Tables, link: int) -> None:
+    """Note that a link is to be looked at."""
+    if not t.links[link].touched:
+        t.links[link].touched = 1
+        t.touched[t.counts[TOUCHED]] = link
+        t.counts[TOUCHED] += 1
+
+
+@compiled
+def _set(t: Tables, number: int, before: float, rate: float) -> None:
+    """Give a flow another rate; links that are full, or may be with it, are to be looked at."""
+    flow = t.flows[number]
+    if not flow.moved:
+        flow.moved = 1
+        t.moved[t.counts[MOVED]] = number
+        t.counts[MOVED] += 1
+    closing, rising, whole = before == OPEN, before < rate, flow.whole
+    more = rate if closing else rate - before
+    t.fair[number] = rate
+    for pair in range(flow.first, flow.last):
+        weight = 1.0 if whole else t.weights[pair]
+        link = t.links[t.crossed[pair]]
+        link.used += weight * more
+        link.weighed = 0
+        if closing:
+            link.open -= weight
+        if link.used > link.limit or (rising and link.open):
+            touch(t, t.crossed[pair])
+
+
+@compiled
+def _order(t: Tables, number: int) -> int:
+    """Put the flows over a link in the order of their rates, leave out those that are gone, and count the others."""
+    link, first = t.links[number], t.first_over[number]
+    over, size = t.over[first : first + link.num_over], 0
+    for index in range(link.num_over):
+        weight, flow, pair = over[index].weight, over[index].flow, over[index].pair
+        rate, at = t.fair[flow], size
+        if rate == GONE:
+            t.listed[pair] = 0
+            continue
+        while at > 0 and t.rates[at - 1] > rate:
+            t.rates[at] = t.rates[at - 1]
+            over[at] = over[at - 1]
+            at -= 1
+        t.rates[at], over[at].weight, over[at].flow, over[at].pair = rate, weight, flow, pair
+        size += 1
+    link.num_over = size
+    return size
+
+
+@compiled
+def _weigh(t: Tables, number: int) -> None:
+    """Work out the rate at which a link is full, if only open flows grow on."""
+    link, first = t.links[number], t.first_over[number]
+    size, at = _order(t, number), 0
+    left, load, last, estimate = t.bytes_per_s[number], t.load[number], 0.0, np.inf
+    while load > 0:
+        rate = t.rates[at]
+        if not left > rate * load * _NEAR:
+            share = max(_rounded(left / load), _rounded(last * ABOVE))
+            if share <= rate:
+                estimate = share
+                break
+        gone = 0.0
+        while at < size and t.rates[at] == rate:
+            gone += t.over[first + at].weight
+            at += 1
+        load, left, last = load - gone, max(left - rate * gone, 0.0), rate
+    link.estimate, link.held, link.weighed = estimate, load, 2 if size and t.rates[size - 1] > estimate else 1
+
+
+@compiled
+def _key(t: Tables, number: int, passed: float) -> float:
+    """When to look at a link again: where it comes to be full, if that changes anything, or where it was until now.
+
+    The latter not if that rate is passed, as flows that it held there have gone on.
+    """
+    link = t.links[number]
+    if link.estimate == link.level:
+        return float(link.level) if link.weighed == 2 else np.inf
+    key = abs(link.estimate)
+    return float(min(key, link.level) if link.level > passed else key)
+
+
+@compiled
+def _guess(t: Tables, passed: float) -> None:
+    """Bound the rates at which touched links are full from below, noted as negative, where that says enough for now."""
+    for index in range(t.counts[TOUCHED]):
+        number = t.touched[index]
+        link = t.links[number]
+        link.touched = 0
+        left = t.bytes_per_s[number] * SPARE - link.used
+        if link.weighed == 1 and link.open and link.estimate == link.level < np.inf:  # flows have started, and no more
+            link.estimate = -link.level * link.held / (link.held + link.open) * SPARE
+        elif left > passed * link.open:
+            link.estimate = -left / link.open * SPARE if link.open else -np.inf
+        else:
+            _weigh(t, number)
+        key = _key(t, number, passed)
+        if key < np.inf:
+            lower(t.levels, t.links["place"], number, key)
+    t.counts[TOUCHED] = 0
+
+
+@compiled
+def _fill(t: Tables, number: int, level: float, before: float) -> None:
+    """Let a link be full at a level, and hold there the flows that are above it.
+
+    Those that are free had a rate `before`; open ones are left so unless they are closing.
+    """
+    link, first = t.links[number], t.first_over[number]
+    touched, link.touched = link.touched, 1
+    for index in range(link.num_over):
+        which = t.over[first + index].flow
+        rate = t.fair[which]
+        if rate > level:
+            if t.flows[which].free:
+                t.flows[which].free = 0
+                _set(t, which, before, level)
+            elif rate < OPEN or before == _CLOSING:
+                _set(t, which, rate, level)
+    link.touched, link.level, link.weighed = touched, level, 2 if link.open else 1
+    link.limit = -np.inf if level < np.inf else t.bytes_per_s[number] * SPARE
+    if link.open:
+        lower(t.levels, t.links["place"], number, level)
+
+
+@compiled
+def _raise(t: Tables, number: int, level: float) -> None:
+    """Let the flows go on that a link held at a level until now, unless another one holds them there."""
+    link, first = t.links[number], t.first_over[number]
+    for index in range(link.num_over):
+        which = t.over[first + index].flow
+        if t.fair[which] == level:
+            flow = t.flows[which]
+            flow.free = 1
+            for pair in range(flow.first, flow.last):
+                crossed = t.links[t.crossed[pair]]
+                if crossed.level == level and crossed.estimate == level:
+                    flow.free = 0
+                    break
+            if flow.free:
+                t.fair[which] = OPEN
+    _weigh(t, number)
+    _fill(t, number, link.estimate, level)
+
+
+@compiled
+def _next_full(t: Tables, passed: float) -> float:
+    """Collect the links that are next to be looked at, and return at what rate; a bound is worked out at its own."""
+    levels, level = t.levels, np.inf
+    t.counts[FULL] = 0
+    while levels[0].which and levels[1].key <= level:
+        number, key = levels[1].which, np.inf
+        link = t.links[number]
+        if link.open or link.used > link.limit:  # else there is nothing to change any more
+            if levels[1].key != link.level and (link.estimate < 0 or not link.weighed):
+                _weigh(t, number)
+            key = _key(t, number, passed)
+        if key == levels[1].key:
+            level = key
+            t.full[t.counts[FULL]] = number
+            t.counts[FULL] += 1
+        if key == levels[1].key or key == np.inf:
+            drop(levels, t.links["place"])
+        else:
+            sift(levels, t.links["place"], number, key, 1)
+    return level
+
+
+@compiled
+def share(t: Tables, now_s: float) -> None:
+    """Mend the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
+    passed = 0.0
+    _guess(t, passed)
+    while t.levels[0].which:
+        level = _next_full(t, passed)
+        for index in range(t.counts[FULL]):
+            if t.links[t.full[index]].estimate == level:
+                _fill(t, t.full[index], level, _CLOSING)
+        for index in range(t.counts[FULL]):
+            if t.links[t.full[index]].estimate != level:
+                _raise(t, t.full[index], level)
+        passed = level
+        _guess(t, passed)
+    for index in range(t.counts[MOVED]):
+        flow, fair = t.flows[t.moved[index]], t.fair[t.moved[index]]
+        flow.moved = 0
+        if fair != flow.rate:
+            flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
+            flow.since_s, flow.rate = now_s, fair
+            flow.end_s = now_s + flow.left_bytes / flow.rate
+            lower(t.leaving, t.flows["place"], t.moved[index], flow.end_s)
+    t.counts[MOVED] = 0
