@@ -109,9 +109,16 @@ class Ways(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """The links that messages cross."""
+    """The links that messages cross.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+    num_messages : int
+    """
 
     parts: tuple[Part, ...]
+    num_messages: int
 
     @property
     def num_pairs(self) -> int:
@@ -124,6 +131,8 @@ class Crossing:
 
     def between(self, begin: int, end: int) -> "Crossing":
         """The links that some messages cross, which are counted from the first of them."""
+        if (begin, end) == (0, self.num_messages):
+            return self
         parts = []
         for message, first, rows, row, share in self._in_order:
             at, to = message.searchsorted((begin, end)).tolist()
@@ -131,12 +140,12 @@ class Crossing:
                 of_row = None if row is None else row[at:to]
                 of_share = None if share is None else share[at:to]
                 parts.append(Part(message[at:to] - begin, first[at:to], rows, of_row, of_share))
-        return Crossing(tuple(parts))
+        return Crossing(tuple(parts), end - begin)
 
-    def by_message(self, num_messages: int) -> tuple[Ints, Ints, Floats]:
+    def by_message(self) -> tuple[Ints, Ints, Floats]:
         """Return (M + 1,) where the links of each message begin, and (H,) links and shares."""
-        counts = [np.bincount(part.message, minlength=num_messages) * part.num_rows for part in self.parts]
-        begins = np.concatenate(([0], np.cumsum(sum(counts, np.zeros(num_messages, np.int64)))))
+        counts = [np.bincount(part.message, minlength=self.num_messages) * part.num_rows for part in self.parts]
+        begins = np.concatenate(([0], np.cumsum(sum(counts, np.zeros(self.num_messages, np.int64)))))
         links, shares = np.empty(begins[-1], np.int64), np.empty(begins[-1])
         at = begins[:-1].copy()
         for part, count in zip(self._in_order, counts, strict=True):

@@ -30,6 +30,9 @@ from scaleout.topology import Topology
 _GRAIN = 2.0**40
 """Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
 
+_TOGETHER = 2**14
+"""About how many messages of steps that follow each other are routed at once: what fits a cache."""
+
 MOST_MESSAGES = 5 * 10**7
 """Different messages of one group that are spelled out at the most: gigabytes of memory."""
 
@@ -256,20 +259,26 @@ def _standing(symmetry: Symmetry, pairs: Pairs) -> Pairs:
 
 
 def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
-    """Flows of some steps, whose messages are routed all at once."""
-    sources, destinations = _joined(sent)
-    crossing, latency_s = links.crossed(sources, destinations)
-    if symmetry.digits:
-        routes = Routes(*crossing.pairs, latency_s)
-        crossed, weights = _standing_links(links, symmetry, routes)
-        crossing = Crossing((Part(routes.messages, crossed, share=weights),))
-    senders = np.searchsorted(members, sources)
-    receivers = np.searchsorted(members, symmetry.first(destinations))
-    ends = np.cumsum([0, *(len(pairs[0]) for pairs in sent)]).tolist()
-    return [
-        Flows(senders[at:end], receivers[at:end], latency_s[at:end], crossing, at, symmetry.order)
-        for at, end in itertools.pairwise(ends)
-    ]
+    """Flows of some steps; messages of small ones are routed together."""
+    found = []
+    of_step = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
+    batch = of_step[:-1] // _TOGETHER
+    for at in np.unique(batch, return_index=True)[1].tolist():
+        steps = sent[at : at + np.count_nonzero(batch == batch[at])]
+        sources, destinations = _joined(steps)
+        crossing, latency_s = links.crossed(sources, destinations)
+        if symmetry.digits:
+            routes = Routes(*crossing.pairs, latency_s)
+            crossed, weights = _standing_links(links, symmetry, routes)
+            crossing = Crossing((Part(routes.messages, crossed, share=weights),), len(sources))
+        senders = np.searchsorted(members, sources)
+        receivers = np.searchsorted(members, symmetry.first(destinations))
+        ends = np.cumsum([0, *(len(pairs[0]) for pairs in steps)]).tolist()
+        found += [
+            Flows(senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin, symmetry.order)
+            for begin, end in itertools.pairwise(ends)
+        ]
+    return found
 
 
 def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
@@ -297,7 +306,7 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
     total = np.round(np.bincount(inverse.reshape(-1), np.concatenate(weights)) * _GRAIN) / _GRAIN
     members = np.zeros(len(orbits), np.int64)
-    crossing = Crossing((Part(pairs[0], pairs[1], share=total),))
+    crossing = Crossing((Part(pairs[0], pairs[1], share=total),), len(orbits))
     return Flows(members, members, np.zeros(len(orbits)), crossing, 0, len(groups) // len(orbits))
 
 

@@ -131,8 +131,9 @@ def _through(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
     """Ports of a switch: the sender's up, the receiver's down."""
     del dimension
     count = len(ends[0])
-    ports = np.repeat([0, 1], count)
-    return Local(np.tile(np.arange(count), 2), ports, np.concatenate(ends), np.ones(2 * count)), np.ones(count, int)
+    ports = np.tile([0, 1], count)
+    places = np.stack(ends, axis=1).ravel()
+    return Local(np.repeat(np.arange(count), 2), ports, places, np.ones(2 * count)), np.ones(count, int)
 
 
 def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:

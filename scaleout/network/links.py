@@ -184,7 +184,7 @@ class Links:
         if len(self.ports) > first:
             leaving = np.flatnonzero(sources != destinations)
             parts.append(Part(leaving, first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]))
-        return Crossing(tuple(parts)), latency_s
+        return Crossing(tuple(parts), len(rank)), latency_s
 
     @cached_property
     def _places(self) -> Ints:

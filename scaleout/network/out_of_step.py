@@ -117,7 +117,7 @@ class OutOfStep:
         kinds = list({id(flows): flows for flows in lane.steps}.values())
         number, members, first_flow = self._rows["lanes"], self._rows["members"], self._rows["flows"]
         for whole, begin, end in _spans(kinds):
-            self._append_crossed(whole.between(begin, end), end - begin)
+            self._append_crossed(whole.between(begin, end))
         ends = {
             end: np.concatenate([np.zeros(0, np.int64), *(getattr(flows, end) for flows in kinds)]) + members
             for end in ("sources", "destinations")
@@ -153,13 +153,13 @@ class OutOfStep:
         self._demands.append(lane)
         return number
 
-    def _append_crossed(self, crossing: Crossing, num_flows: int) -> None:
+    def _append_crossed(self, crossing: Crossing) -> None:
         """Append flows, and the links that they cross."""
         first_pair = self._rows["crossed"]
-        begins, links, weights = crossing.by_message(num_flows)
+        begins, links, weights = crossing.by_message()
         self._append("crossed", links)
         self._tables.weights[first_pair : first_pair + len(links)] = weights
-        whole = np.ones(num_flows, bool)
+        whole = np.ones(crossing.num_messages, bool)
         whole[np.searchsorted(begins, np.flatnonzero(weights != 1), side="right") - 1] = False
         self._append("flows", _rows(FLOW, first=begins[:-1] + first_pair, last=begins[1:] + first_pair, whole=whole))
 

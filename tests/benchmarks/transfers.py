@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +31,10 @@ LIMIT_S = 60
 
 @dataclass(frozen=True)
 class Case:
-    """Collectives that begin together: kind, algorithm, and the first group of an axis, or several groups."""
+    """Collectives that begin together: kind, algorithm, and the first group of an axis, or several groups.
+
+    Each is run some `times` after another, as a job does, in which only the first has to be laid out.
+    """
 
     name: str
     topology: str
@@ -39,6 +42,7 @@ class Case:
     algorithm: str
     groups: tuple[tuple[int, ...], ...] = ()
     apart_s: float = 0.0
+    times: int = 1
 
 
 def irregular(num_ranks: int, count: int, size: int) -> tuple[tuple[int, ...], ...]:
@@ -87,6 +91,7 @@ CASES = (
         1e-6,
     ),
 )
+CASES += tuple(replace(case, name=f"{case.name}, 10 times", times=10) for case in CASES if "irregular" in case.name)
 
 
 def lay_out(case: Case, topology: Topology, *, folded: bool) -> list[Demand]:
@@ -106,15 +111,20 @@ def symmetry_of(case: Case, topology: Topology, groups: Sequence[tuple[int, ...]
     return symmetry(topology, [family], messages=messages_of(topology, groups, case.kind, case.algorithm))
 
 
-def carry(topology: Topology, demands: Sequence[Demand], apart_s: float) -> float:
-    """Let all collectives begin, some time apart, and return when the last is done."""
+def carry(topology: Topology, demands: Sequence[Demand], case: Case) -> float:
+    """Let all collectives begin, some time apart, each again when it is done, and return when the last is done."""
     traffic = Traffic(links_of(topology))
     for number, demand in enumerate(demands):
-        traffic.begin(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * apart_s)
-    now_s, left = 0.0, len(demands)
+        traffic.begin(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * case.apart_s)
+    now_s, left = 0.0, dict.fromkeys(range(len(demands)), case.times)
     while left:
         now_s, _, done = traffic.advance()
-        left -= len(done)
+        for number in done:
+            left[number] -= 1
+            if left[number]:
+                traffic.begin(number, demands[number], SIZE_BYTES, now_s=now_s)
+            else:
+                del left[number]
     return now_s
 
 
@@ -124,9 +134,9 @@ def report(case: Case, *, folded: bool) -> str:
     begin = time.process_time()
     demands = lay_out(case, topology, folded=folded)
     laid_out = time.process_time()
-    simulated_s = carry(topology, demands, case.apart_s)
+    simulated_s = carry(topology, demands, case)
     end = time.process_time()
-    count = sum(demand.num_transfers for demand in demands)
+    count = case.times * sum(demand.num_transfers for demand in demands)
     rate = count / (end - begin) / 1e6
     return f"{count:10} {laid_out - begin:8.2f} {end - laid_out:8.2f} {rate:9.2f} {simulated_s * 1e3:14.6f}"
 
