@@ -282,6 +282,10 @@ def draw_plans(question: Question, answer: Answer, path: Path) -> None:
         axes.set_ylabel(f"time of a step [{unit}]")
         axes.set_title(f"{question.base.name} on {question.topology.name}, global batch {question.batch}")
         axes.legend(loc="lower left", frameon=False, fontsize=7)
-        legend = "\n".join(f"{number}  {found.plan}" for number, found in enumerate(answer.front, start=1))
+        several = len({found.schedule for found in answer.evaluated}) > 1
+        legend = "\n".join(
+            f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
+            for number, found in enumerate(answer.front, start=1)
+        )
         axes.text(1.02, 1.0, legend, transform=axes.transAxes, va="top", fontsize=6.5)
         save(figure, path)

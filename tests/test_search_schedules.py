@@ -219,6 +219,14 @@ def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
     assert (first.fastest, first.front) == (second.fastest, second.front)
 
 
+def test_what_was_simulated_counts_for_the_same_memory_only(tmp_path):
+    """A schedule may fill the memory."""
+    with Journal(tmp_path, asked()) as journal:
+        search(asked(), workers=1, known=journal.known, keep=journal.add)
+    with Journal(tmp_path, replace(asked(), memory_bytes=70e9)) as journal:
+        assert {schedule for _, schedule in journal.known} == {BASELINE}
+
+
 def test_a_plan_takes_what_run_says():
     """The same generator, passes and clock."""
     question = ask("llama-3-8b", cluster(4), DEVICE, batch=8, changes={"recompute": "none"}, schedules=("overlap",))

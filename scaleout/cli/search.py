@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--simulations",
     type=click.IntRange(min=1),
-    help="How many plans to simulate under each --schedule at the most; 16 if not given.",
+    help="How many plans to simulate under each --schedule at the most; 8 if not given.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")

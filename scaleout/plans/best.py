@@ -16,8 +16,8 @@ BASELINE = "baseline"
 SLACK = 1.25
 """Plans slower than the fastest by more than this factor are not looked at for their memory."""
 
-SIMULATIONS = 16
-"""Plans that are simulated under each schedule if nothing else is asked for: half a minute for small batches."""
+SIMULATIONS = 8
+"""Plans that are simulated under each schedule if nothing else is asked for."""
 
 ROUNDING = 1 - 1e-9
 """What a bound that is rounded otherwise than the time below which it lies is taken by."""

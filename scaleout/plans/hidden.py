@@ -11,7 +11,6 @@ import numpy as np
 
 from scaleout.analysis import covered
 from scaleout.graph import NONE, Floats
-from scaleout.network.sharing import SAME
 from scaleout.plans.under_schedule import whole_family
 from scaleout.result import Result, Timeline
 
@@ -21,6 +20,9 @@ LONGER = "longer than the computation beside it"
 ALONE = "nothing independent beside it"
 REASONS = (BEGINNING, ALONE, LONGER, END)
 """Why communication is exposed."""
+
+_ROUNDING = 1e-9
+"""Part of a collective below which what is left of it is rounding."""
 
 _AFTERWARDS = ("gradients", "optimizer")
 """Phases that follow forward and backward."""
@@ -114,8 +116,9 @@ def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]],
     tail = np.clip(computed.end_s, begin_s, stop_s)
     late_s = (stop_s - tail) - computed.between(tail, stop_s)
     early = stop_s <= computed.begin_s
-    rest_s = np.maximum((stop_s - begin_s) - beside_s - late_s, 0.0)
-    partly = beside_s > SAME * (stop_s - begin_s)
+    rest_s = (stop_s - begin_s) - beside_s - late_s
+    rest_s[rest_s < _ROUNDING * (stop_s - begin_s)] = 0.0
+    partly = beside_s > _ROUNDING * (stop_s - begin_s)
     exposed_s = {
         BEGINNING: rest_s[early].sum(),
         ALONE: rest_s[~early & ~partly].sum(),

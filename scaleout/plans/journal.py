@@ -13,7 +13,7 @@ from types import TracebackType
 
 import scaleout
 from scaleout.errors import ConfigError
-from scaleout.plans.best import Choice, Found, Question
+from scaleout.plans.best import BASELINE, Choice, Found, Question
 from scaleout.plans.evaluate import Estimate
 from scaleout.plans.space import Plan
 
@@ -53,7 +53,11 @@ class Journal:
             rows = [json.loads(line) for line in whole]
             same = not rows or rows[0] == header
             if same:
-                self.known = {(Plan(**row["plan"]), row["schedule"]): Estimate(**row["estimate"]) for row in rows[1:]}
+                self.known = {
+                    (Plan(**row["plan"]), row["schedule"]): Estimate(**row["estimate"])
+                    for row in rows[1:]
+                    if row["schedule"] == BASELINE or row["memory_bytes"] == self.memory_bytes
+                }
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{self.path}: is no journal of a search; remove it, or give another --output") from None
         if not same:
