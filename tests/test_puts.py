@@ -254,7 +254,7 @@ def test_a_role_without_the_kernel_keeps_all_members_from_puts():
 
 
 def test_too_many_puts_are_refused():
-    with pytest.raises(ConfigError, match="360000 in all, more than 262144; take fewer ranks, or the schedule fused"):
+    with pytest.raises(ConfigError, match="360000 in all, more than 131072; take fewer ranks, or the schedule fused"):
         fuse(pair([range(600)], 10**9, US), slices=1, order="oblivious")
 
 

@@ -26,7 +26,7 @@ from scaleout.schedule.overlap import communication_stream
 from scaleout.schedule.pairs import Pair
 from scaleout.schedule.rewrite import Rewrite, between
 
-MOST_PUTS = 2**18
+MOST_PUTS = 2**17
 """Most puts in all graphs together: half a minute."""
 
 
