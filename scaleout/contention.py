@@ -19,6 +19,7 @@ Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, 
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from scaleout.device import Device
 from scaleout.kernel_guesses import STREAM_SHARE
@@ -83,11 +84,10 @@ class Contention:
         """
         if kernel is None or kernel.op == CUSTOM or not 0 < num_sms < self.device.num_sms:
             return None
-        found = blocks(calls_of([kernel]), self.device)
+        tiles = _blocks_of(kernel, self.device)
         every, left = self.device.num_sms, self.device.num_sms - num_sms
-        if found is None or found[0] <= left:
+        if tiles is None or tiles <= left:
             return None
-        tiles = float(found[0])
         tile_s = alone_s / math.ceil(tiles / every)
         held = held_s / tile_s  # in tiles, as all times below
         first = math.floor((tiles + num_sms * held) / every)
@@ -98,6 +98,12 @@ class Contention:
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""
         return float((1.0 + (self.appetite.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
+
+
+@lru_cache(maxsize=4096)
+def _blocks_of(kernel: Kernel, device: Device) -> float | None:
+    found = blocks(calls_of([kernel]), device)
+    return None if found is None else float(found[0])
 
 
 def contention_of(device: Device, topology: Topology) -> Contention | None:
