@@ -23,7 +23,7 @@ from scaleout.network import alpha_beta, even
 from scaleout.network.bound import wire_bound
 from scaleout.network.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.in_step import InStep
-from scaleout.network.link import collective_cost
+from scaleout.network.link import _asked, collective_cost
 from scaleout.network.links import links_of
 from scaleout.network.sharing import level_of_all, max_min
 from scaleout.network.symmetry import Symmetry, symmetry
@@ -415,10 +415,43 @@ def test_the_busiest_link_is_that_of_one_group_whatever_its_siblings():
 
 
 def test_too_many_messages_are_refused():
-    with pytest.raises(ConfigError, match="'pairwise' takes 131071 steps in a group of 131072 ranks, too many"):
+    with pytest.raises(
+        ConfigError, match="'pairwise' takes 131071 steps that are not alike in a group of 131072 ranks"
+    ):
         cost_of("torus-64x64x32", "all_to_all", "pairwise")
-    with pytest.raises(ConfigError, match="'hierarchical' sends more than 5e\\+07 different messages in a group"):
-        cost_of("fat-tree-131072", "all_reduce", "hierarchical")
+    with pytest.raises(ConfigError, match="'ring' sends more than 5e\\+07 different messages in a group"):
+        cost_of("torus-64x64x32", "all_reduce", "ring")
+    with pytest.raises(ConfigError, match="'ring' takes 131071 steps that are not alike in a group"):
+        cost_of("fat-tree-131072", "all_reduce", "ring")
+
+
+@pytest.mark.parametrize(
+    ("topology", "algorithm"),
+    [
+        (load_topology("fat-tree-131072"), "hierarchical"),
+        (Topology("ring", (Dimension("ring", 131072, BANDWIDTH, ALPHA),)), "ring"),
+        (Topology("ring", (Dimension("ring", 131072, BANDWIDTH, ALPHA),)), "bidirectional_ring"),
+        (Topology("switch", (Dimension("switch", 131072, BANDWIDTH, ALPHA),)), "ring"),
+    ],
+)
+def test_what_is_alike_is_not_spelled_out(topology, algorithm):
+    """262,142 steps of a ring go as two; of an all-to-all over 16,384 nodes one rank's messages stand for all.
+
+    Loads of a steady flow are whole grains of 2**-40, of which a message among 16,384 has few.
+    """
+    closed = alpha_beta.collective_cost("all_reduce", N, place(topology, range(topology.num_ranks)), algorithm)
+    assert cost_of(topology, "all_reduce", algorithm).time_s == pytest.approx(closed.time_s, rel=1e-7)
+
+
+def test_steps_that_are_done_again_and_again_may_go_as_one(monkeypatch):
+    topology = load_topology("ring-128")
+    one_by_one = cost_of(topology, "all_reduce", "ring")
+    monkeypatch.setattr("scaleout.network.demand.MOST_STEPS", 100)
+    _asked.cache_clear()
+    together = cost_of(topology, "all_reduce", "ring")
+    _asked.cache_clear()
+    assert together.time_s == pytest.approx(one_by_one.time_s, rel=1e-12)
+    assert together.num_transfers == one_by_one.num_transfers
 
 
 # ---- Laws

@@ -262,6 +262,17 @@ def transfers(step: Step, placement: Placement) -> Messages:
     return Messages(sources, destinations, np.tile(local.weights, len(rest)) * step.fraction)
 
 
+def among(step: Step, placement: Placement, places: Places) -> Places:
+    """Return the (N, m) places that a step from everyone to everyone joins with each of some places, and that place."""
+    shape = placement.shape if placement.regular else (placement.num_ranks,)
+    whole = tuple(range(len(shape)))
+    chosen = whole if step.dimensions is None or not placement.regular else step.dimensions
+    coordinates = np.unravel_index(places, shape, order="F")
+    rest = [np.zeros_like(places) if number in chosen else coordinates[number] for number in whole]
+    first = np.ravel_multi_index(rest, shape, order="F")
+    return np.asarray(first[:, None] + _places(shape, chosen), np.int64)
+
+
 def ring_order(extent: Extent) -> Places:
     """Order in which a ring visits the members of an extent."""
     places = np.arange(extent.size)

@@ -13,11 +13,12 @@ import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
 from scaleout.collectives import Schedule, Step, schedule, transfers
-from scaleout.collectives.step import Combined, Edges, Everyone, Ring, Shift, uncombined
+from scaleout.collectives.step import Combined, Edges, Everyone, Ring, Shift, among, uncombined
 from scaleout.errors import ConfigError
 from scaleout.network.combining import combined
 from scaleout.network.crossing import Crossing, Part
@@ -37,7 +38,8 @@ MOST_MESSAGES = 5 * 10**7
 """Different messages of one group that are spelled out at the most: gigabytes of memory."""
 
 MOST_STEPS = 50_000
-"""Steps that are followed one by one at the most: seconds of time."""
+"""Steps that are followed one by one at the most: seconds of time. Of more than that, those that are done again and
+again go as one, with the bytes and the latency of all, if their messages have the same latency."""
 
 Group = tuple[int, ...]
 
@@ -90,8 +92,9 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     members = np.unique(symmetry.first(np.array([rank for group in groups for rank in group], np.int64)))
     standing = set(members.tolist())
     plans = _plans(topology, [group for group in groups if not standing.isdisjoint(group)], kind, algorithm)
+    _check_everyone(len(members), plans[0], kind, algorithm)
     if plans[0][2].pipelined:
-        busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm))
+        busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm), kind, algorithm)
         return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
     known: dict[tuple[object, object], int] = {}
     sent: list[Pairs] = []
@@ -100,8 +103,6 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     for index, step in enumerate(plans[0][2].steps):
         key = (step.pattern, step.dimensions)
         if key not in known:
-            if isinstance(step.pattern, Everyone):
-                _check_number(len(members) * plans[0][0].num_ranks, kind, algorithm, plans[0][0].num_ranks)
             pairs = _standing_of(symmetry, plans, index)
             num_messages += len(pairs[0])
             _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
@@ -109,14 +110,25 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
             sent.append(pairs)
             shares.append(_share(step, plans[0][0]))
     flows = _flows(links, symmetry, sent, members)
-    steps = [(known[step.pattern, step.dimensions], step) for step in plans[0][2].steps for _ in range(step.repeat)]
-    chains = tuple(step.lane for _, step in steps)
+    many = sum(step.repeat for step in plans[0][2].steps) > MOST_STEPS
+    steps: list[tuple[Flows, float, int]] = []
+    for step in plans[0][2].steps:
+        number, times = known[step.pattern, step.dimensions], step.repeat if many else 1
+        if times > 1 and np.ptp(flows[number].latency_s):
+            _refuse_steps(step.repeat, kind, algorithm, plans[0][0].num_ranks)
+        sends = _train(flows[number], times) if many else flows[number]
+        steps += [(sends, shares[number] * step.fraction * times, step.lane)] * (step.repeat // times)
     return Demand(
         len(members),
-        tuple(flows[kind] for kind, _ in steps),
-        tuple(shares[kind] * step.fraction for kind, step in steps),
-        chains=chains if len(set(chains)) > 1 else (),
+        tuple(sends for sends, _, _ in steps),
+        tuple(fraction for _, fraction, _ in steps),
+        chains=tuple(lane for _, _, lane in steps) if len({lane for _, _, lane in steps}) > 1 else (),
     )
+
+
+def _train(flows: Flows, repeat: int) -> Flows:
+    """Messages of a step that is done again and again as one, which has the latency of all."""
+    return replace(flows, latency_s=flows.latency_s * repeat, alike=flows.alike * repeat)
 
 
 def _sum_of_others(step: Step, steps: Collection[tuple[object, object]]) -> bool:
@@ -159,15 +171,27 @@ def check_steps(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> N
     Raises
     ------
     TooManyMessagesError
-        If they are more than `MOST_STEPS` and do not follow one another in chunks.
+        If more than `MOST_STEPS` are listed and do not follow one another in chunks.
     """
-    num_steps = sum(step.repeat for step in found.steps)
-    if num_steps > MOST_STEPS and not found.pipelined:
-        raise TooManyMessagesError(
-            f"algorithm {algorithm!r} takes {num_steps} steps in a group of {num_ranks} ranks, too many to follow one "
-            f"by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network model "
-            f"alpha_beta"
-        )
+    if len(found.steps) > MOST_STEPS and not found.pipelined:
+        _refuse_steps(len(found.steps), kind, algorithm, num_ranks)
+
+
+def _refuse_steps(num_steps: int, kind: str, algorithm: str, num_ranks: int) -> NoReturn:
+    raise TooManyMessagesError(
+        f"algorithm {algorithm!r} takes {num_steps} steps that are not alike in a group of {num_ranks} ranks, too many "
+        f"to follow one by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network "
+        f"model alpha_beta"
+    )
+
+
+def _check_everyone(num_standing: int, plan: _Plan, kind: str, algorithm: str) -> None:
+    """Refuse steps in which so many members send to everyone that they cannot be spelled out."""
+    placement, _, found = plan
+    for step in {(step.pattern, step.dimensions): step for step in found.steps}.values():
+        if isinstance(step.pattern, Everyone):
+            joined = among(step, placement, np.zeros(1, np.int64)).size
+            _check_number(num_standing * joined, kind, algorithm, placement.num_ranks)
 
 
 def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) -> None:
@@ -184,10 +208,8 @@ def _size(step: Step, placement: Placement) -> int:
     pattern = uncombined(step.pattern)
     if isinstance(pattern, Shift) and step.dimensions is None:
         return 0
-    if isinstance(pattern, Everyone) and step.dimensions is not None:
-        return placement.num_ranks * math.prod(placement.shape[number] for number in step.dimensions)
     if isinstance(step.pattern, Combined) and isinstance(pattern, Everyone):
-        return placement.num_ranks**2
+        return placement.num_ranks * among(step, placement, np.zeros(1, np.int64)).size
     if isinstance(pattern, Ring) and placement.regular:
         along = range(len(placement.shape)) if step.dimensions is None else step.dimensions
         return placement.num_ranks * math.prod(placement.shape[number] for number in along[:-1])
@@ -235,13 +257,14 @@ def _joined(pairs: Sequence[Pairs]) -> Pairs:
 def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
     """Messages of one step that stand for all; from everyone, or by a distance, without spelling all out."""
     step = plans[0][2].steps[index]
-    if not isinstance(step.pattern, (Everyone, Shift)) or step.dimensions is not None:
+    if not isinstance(step.pattern, Everyone) and (not isinstance(step.pattern, Shift) or step.dimensions is not None):
         return _standing(symmetry, _spelled(plans, index))
     pairs = []
     for placement, ranks, _ in plans:
         places = np.flatnonzero(symmetry.first(ranks) == ranks)
         if isinstance(step.pattern, Everyone):
-            sources, destinations = np.repeat(ranks[places], len(ranks)), np.tile(ranks, len(places))
+            joined = ranks[among(step, placement, places)]
+            sources, destinations = np.repeat(ranks[places], joined.shape[1]), joined.ravel()
             others = sources != destinations
             pairs.append((sources[others], destinations[others]))
         else:
@@ -317,7 +340,7 @@ def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) 
     """
     ranks, pattern = plan[1], plan[2].steps[index].pattern
     if not isinstance(pattern, Combined):
-        return links.routes(*_standing(symmetry, _spelled([plan], index)))
+        return links.routes(*_standing_of(symmetry, [plan], index))
     routes = _combined_routes(links, plan, index)
     return routes._replace(shares=routes.shares * np.mean(symmetry.first(ranks) == ranks))
 
@@ -328,7 +351,7 @@ def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
     return combined(plan[2].steps[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
 
 
-def _busiest(links: Links, symmetry: Symmetry, plan: _Plan) -> float:
+def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm: str) -> float:
     """Load of the busiest link, for each byte of the collective, of all messages of one group alone.
 
     Messages are counted in whole grains within a step, and steps follow in their order: the same to the last bit
@@ -336,6 +359,7 @@ def _busiest(links: Links, symmetry: Symmetry, plan: _Plan) -> float:
     """
     switched = any(isinstance(step.pattern, Combined) for step in plan[2].steps)
     own = Symmetry() if switched else symmetry.keeping(plan[1])
+    _check_everyone(int(np.count_nonzero(own.first(plan[1]) == plan[1])), plan, kind, algorithm)
     total = np.zeros(len(links))
     for index, step in enumerate(plan[2].steps):
         routes = _standing_routes(links, own, plan, index)

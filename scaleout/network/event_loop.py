@@ -9,13 +9,26 @@ Symbols: see `flight`.
 import numpy as np
 
 from scaleout.network.compiled import compiled
-from scaleout.network.flight import ARRIVED, DONE, EVENTS, FINISHED, GONE, MOVED, MOVING, OPEN, SENT, Tables
+from scaleout.network.flight import (
+    ARRIVED,
+    ASKING,
+    DONE,
+    EVENTS,
+    FINISHED,
+    GONE,
+    MOVED,
+    MOVING,
+    OPEN,
+    SENT,
+    START,
+    Tables,
+)
 from scaleout.network.mending import drop, share, sift, touch
 from scaleout.network.sharing import SAME
 
 
 @compiled
-def push_event(t: Tables, time_s: float, kind: int, which: int, step: int) -> None:
+def _push_event(t: Tables, time_s: float, kind: int, which: int, step: int) -> None:
     """Add an event to the heap, which has room for it."""
     events = t.events
     at = t.counts[EVENTS]
@@ -113,11 +126,11 @@ def _move(t: Tables, member: int, now_s: float) -> None:
             if lane.behind == 0:
                 t.sent[t.counts[SENT]] = number
                 t.counts[SENT] += 1
-                push_event(t, now_s + lane.after_s, DONE, number, 0)
+                _push_event(t, now_s + lane.after_s, DONE, number, 0)
             return
         its = t.steps[lane.step + step]
         for index in range(t.outs[its.out + local], t.outs[its.out + local + 1]):
-            _start(t, t.out_flows[index], step, its.size_bytes, now_s)
+            _start(t, t.out_flows[index], step, its.fraction * lane.size_bytes, now_s)
 
 
 @compiled
@@ -132,6 +145,22 @@ def _first_end(t: Tables) -> float:
 
 
 @compiled
+def _begin(t: Tables) -> None:
+    """Let lanes start at their time that have been asked for."""
+    for index in range(t.counts[ASKING]):
+        asked = t.asked[index]
+        lane = t.lanes[asked.lane]
+        lane.after_s, lane.latencies, lane.size_bytes = asked.after_s, asked.latencies, asked.size_bytes
+        lane.behind = lane.num_members
+        for member in range(lane.member, lane.member + lane.num_members):
+            t.members[member].at = -1
+        for at in range(lane.missing, lane.missing + lane.num_steps * lane.num_members):
+            t.missing[at] = t.expected[at]
+        _push_event(t, asked.start_s, START, asked.lane, 0)
+    t.counts[ASKING] = 0
+
+
+@compiled
 def run(t: Tables, until_s: float) -> float:
     """Run until something has been sent or is done, or all is handled up to a time; return the time.
 
@@ -139,6 +168,7 @@ def run(t: Tables, until_s: float) -> float:
     """
     counts = t.counts
     counts[SENT] = counts[FINISHED] = 0
+    _begin(t)
     while True:
         now_s = min(t.events[0].time_s if counts[EVENTS] else np.inf, _first_end(t))
         if now_s > until_s or now_s == np.inf:
@@ -150,7 +180,7 @@ def run(t: Tables, until_s: float) -> float:
             flow = _stop(t)
             ended = t.ends[flow]
             latency_s = ended.latency_s * t.lanes[t.members[ended.source].lane].latencies
-            push_event(t, now_s + latency_s, ARRIVED, flow, ended.step)
+            _push_event(t, now_s + latency_s, ARRIVED, flow, ended.step)
             _settle(t, ended.source, ended.step)
         while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):
             while counts[EVENTS] and t.events[0].time_s <= together_s:

@@ -49,13 +49,17 @@ stands for may have a key that is higher by now."""
 MEMBER = np.dtype([("lane", "i8"), ("at", "i8")])
 
 LANE = np.dtype(
-    [("after_s", "f8"), ("latencies", "f8")]
+    [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")]
     + [(name, "i8") for name in ("member", "num_members", "step", "num_steps", "missing", "behind")]
 )
 """Its first member, step and count of missing messages; `behind` members have not done their last step."""
 
-STEP = np.dtype([("size_bytes", "f8"), ("out", "i8")])
-"""`out` plus a member's number in its lane is its place in `outs`: its flows are ``out_flows[outs[i]:outs[i + 1]]``."""
+STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
+"""`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`, and its flows are
+``out_flows[outs[i]:outs[i + 1]]``."""
+
+ASKED = np.dtype([("start_s", "f8"), ("lane", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
+"""Of a lane that is to start."""
 
 EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("step", "i8")])
 
@@ -64,7 +68,10 @@ START, ARRIVED, DONE = 0, 1, 2
 
 
 class Tables(NamedTuple):
-    """All that is in flight or may be. `missing` has for each lane one number a step and member."""
+    """All that is in flight or may be.
+
+    `missing` has for each lane one number a step and member, all of which are `expected` when it starts.
+    """
 
     links: Table
     bytes_per_s: Floats
@@ -85,6 +92,8 @@ class Tables(NamedTuple):
     outs: Ints
     out_flows: Ints
     missing: Ints
+    expected: Ints
+    asked: Table
     events: Table
     leaving: Table
     levels: Table
@@ -95,19 +104,18 @@ class Tables(NamedTuple):
     sent: Ints
     done: Ints
     counts: Ints
-    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`."""
+    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`, `asked`."""
 
 
-EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED = range(7)
+EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED, ASKING = range(8)
 
 
 def empty(bytes_per_s: Floats) -> Tables:
     """Return tables of links over which nothing is in flight."""
     links = np.zeros(len(bytes_per_s), LINK)
     links["level"], links["limit"] = np.inf, bytes_per_s * SPARE
-    numbers = {
-        name: np.zeros(0, np.int64) for name in ("outs", "out_flows", "missing", "moving", "moved", "sent", "done")
-    }
+    names = ("outs", "out_flows", "missing", "expected", "moving", "moved", "sent", "done")
+    numbers = {name: np.zeros(0, np.int64) for name in names}
     return Tables(
         links=links,
         bytes_per_s=bytes_per_s,
@@ -125,11 +133,12 @@ def empty(bytes_per_s: Floats) -> Tables:
         members=np.zeros(0, MEMBER),
         lanes=np.zeros(0, LANE),
         steps=np.zeros(0, STEP),
+        asked=np.zeros(0, ASKED),
         events=np.zeros(64, EVENT),
         leaving=np.zeros(1, ENTRY),
         levels=np.zeros(len(links) + 1, ENTRY),
         touched=np.zeros(len(links), np.int64),
         full=np.zeros(len(links), np.int64),
-        counts=np.zeros(7, np.int64),
+        counts=np.zeros(8, np.int64),
         **numbers,
     )

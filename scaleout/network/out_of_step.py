@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.network.crossing import Crossing
-from scaleout.network.event_loop import push_event, run
+from scaleout.network.event_loop import run
 from scaleout.network.flight import (
+    ASKING,
     ENDS,
     EVENTS,
     FINISHED,
@@ -22,7 +23,6 @@ from scaleout.network.flight import (
     MEMBER,
     OVER,
     SENT,
-    START,
     STEP,
     Table,
     Tables,
@@ -35,11 +35,11 @@ _GROWN = {
     "crossed": ("weights", "listed"),
     "flows": ("fair", "ends", "leaving", "moved"),
     "members": ("moving",),
-    "lanes": ("sent", "done"),
+    "lanes": ("sent", "done", "asked"),
     "steps": (),
     "outs": (),
     "out_flows": (),
-    "missing": (),
+    "missing": ("expected",),
 }
 """Table to the arrays that must have as many entries."""
 
@@ -53,7 +53,6 @@ class OutOfStep:
         self._names: list[int] = []
         self._demands: list[Demand] = []
         self._free: dict[int, list[int]] = {}
-        self._at_first: dict[int, tuple[Floats, Ints]] = {}
         self._listed = 0
 
     @property
@@ -67,21 +66,16 @@ class OutOfStep:
         """Let one lane of a collective begin."""
         free = self._free.setdefault(id(lane), [])
         number = free.pop() if free else self._lay_out(lane)
-        fractions, missing = self._at_first[id(lane)]
         t = self._tables
-        row = t.lanes[number]
-        row["after_s"], row["latencies"], row["behind"] = after_s, latencies, lane.num_members
-        t.members["at"][row["member"] : row["member"] + lane.num_members] = -1
-        t.steps["size_bytes"][row["step"] : row["step"] + len(lane.steps)] = fractions * size_bytes
-        t.missing[row["missing"] : row["missing"] + len(missing)] = missing
+        t.asked[t.counts[ASKING]] = start_s, number, after_s, latencies, size_bytes
+        t.counts[ASKING] += 1
         self._names[number] = name
-        self._make_room()
-        push_event(self._tables, start_s, START, number, 0)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance until a lane has sent all or is done, but not beyond a time; return the time and their names."""
         if self._rows["crossed"] > self._listed:
             self._make_room_on_links()
+        self._make_room()
         while math.isnan(now_s := run(self._tables, until_s)):
             self._make_room()
         t = self._tables
@@ -142,13 +136,13 @@ class OutOfStep:
         }
         self._append("lanes", _rows(LANE, **{name: np.array([value]) for name, value in row.items()}))
         self._append("members", _rows(MEMBER, lane=np.full(lane.num_members, number)))
-        self._append("steps", _rows(STEP, out=self._rows["outs"] + which * lane.num_members))
+        outs = self._rows["outs"] + which * lane.num_members
+        self._append("steps", _rows(STEP, fraction=np.array(lane.fractions), out=outs))
         self._append("outs", np.concatenate(([0], np.cumsum(sent))) + self._rows["out_flows"])
         self._append("out_flows", np.argsort(kind + ends["sources"], kind="stable") + first_flow)
-        if id(lane) not in self._at_first:
-            missing = (sent + received).reshape(len(kinds), lane.num_members)[which].ravel()
-            self._at_first[id(lane)] = np.array(lane.fractions), missing
-        self._append("missing", self._at_first[id(lane)][1])
+        missing = (sent + received).reshape(len(kinds), lane.num_members)[which].ravel()
+        self._append("missing", missing)
+        self._tables.expected[row["missing"] : self._rows["missing"]] = missing
         self._names.append(-1)
         self._demands.append(lane)
         return number
