@@ -435,10 +435,7 @@ def test_too_many_messages_are_refused():
     ],
 )
 def test_what_is_alike_is_not_spelled_out(topology, algorithm):
-    """262,142 steps of a ring go as two; of an all-to-all over 16,384 nodes one rank's messages stand for all.
-
-    Loads of a steady flow are whole grains of 2**-40, of which a message among 16,384 has few.
-    """
+    """262,142 steps of a ring go as two; of an all-to-all over 16,384 nodes one rank's messages stand for all."""
     closed = alpha_beta.collective_cost("all_reduce", N, place(topology, range(topology.num_ranks)), algorithm)
     assert cost_of(topology, "all_reduce", algorithm).time_s == pytest.approx(closed.time_s, rel=1e-7)
 

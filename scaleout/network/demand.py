@@ -354,6 +354,7 @@ def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
 def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm: str) -> float:
     """Load of the busiest link, for each byte of the collective, of all messages of one group alone.
 
+    That is what the slowest link would carry in its time, lest wide ones leave few grains to the others.
     Messages are counted in whole grains within a step, and steps follow in their order: the same to the last bit
     whatever the symmetry.
     """
@@ -366,4 +367,5 @@ def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm
         whole = routes._replace(shares=np.round(routes.shares * _GRAIN) / _GRAIN)
         messages = np.bincount(*_standing_links(links, own, whole), minlength=len(links))
         total += step.repeat * step.fraction * _share(step, plan[0]) * messages
-    return float(total.max())
+    speeds = links.bytes_per_s(np.flatnonzero(total))
+    return float((total[total > 0] / speeds).max() * speeds.min())

@@ -55,7 +55,7 @@ LANE = np.dtype(
 """Its first member, step and count of missing messages; `behind` members have not done their last step."""
 
 STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
-"""`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`, and its flows are
+"""`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`: its flows are
 ``out_flows[outs[i]:outs[i + 1]]``."""
 
 ASKED = np.dtype([("start_s", "f8"), ("lane", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
