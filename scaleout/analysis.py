@@ -174,10 +174,12 @@ def _rows(result: Result, label: Callable[[ExecutionGraph, int], str]) -> list[R
     totals: dict[tuple[str, bool], list[float]] = {}
     for line in result.timelines:
         share = len(line.ranks) / result.program.num_ranks
-        for node, communicates in enumerate(line.is_communication.tolist()):
+        for node, (communicates, duration_s) in enumerate(
+            zip(line.is_communication.tolist(), line.duration_s.tolist(), strict=True)
+        ):
             entry = totals.setdefault((label(line.graph, node), communicates), [0.0, 0.0])
             entry[0] += share
-            entry[1] += share * float(line.duration_s[node])
+            entry[1] += share * duration_s
     return [Row(name, communicates, count, busy) for (name, communicates), (count, busy) in totals.items()]
 
 

@@ -120,11 +120,12 @@ class ExecutionGraph:
 
     def operation(self, node: int) -> str:
         """Return the name of what a node does: its kernel's operation, or the collective's kind."""
-        if self.kind[node] == NodeKind.COLLECTIVE:
+        kind = int(self.kind[node])
+        if kind == NodeKind.COLLECTIVE:
             return COLLECTIVES[self.collective[node]]
-        if self.kind[node] != NodeKind.COMPUTE:
+        if kind != NodeKind.COMPUTE:
             part_of = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
-            return part_of + NodeKind(int(self.kind[node])).name.lower()
+            return part_of + NodeKind(kind).name.lower()
         return self.kernels[self.kernel[node]].op if self.kernel[node] != NONE else "compute"
 
     @property

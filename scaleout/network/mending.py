@@ -165,7 +165,7 @@ def _guess(t: Tables, passed: float) -> None:
         left = t.bytes_per_s[number] * SPARE - link.used
         if link.weighed == 1 and link.open and link.estimate == link.level < np.inf:  # flows have started, and no more
             link.estimate = -link.level * link.held / (link.held + link.open) * SPARE
-        elif left > passed * link.open:
+        elif link.open < t.load[number] and left > passed * link.open:
             link.estimate = -left / link.open * SPARE if link.open else -np.inf
         else:
             _weigh(t, number)

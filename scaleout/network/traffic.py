@@ -19,7 +19,7 @@ from scaleout.network.flows import Demand
 from scaleout.network.in_step import InStep
 from scaleout.network.links import Floats, Links
 
-_WORTH_S, _LOADED_S = 1.0, 0.002
+_WORTH_S, _LOADED_S = 0.5, 0.002
 """Time wasted batch by batch for which the compiled loop is loaded, about what that takes; and once it is."""
 
 
