@@ -10,7 +10,7 @@ The cost of a node is that of its call in the device file's `host_launch`, by op
 phase whose name ends in `loop` follow each other with nothing between, which a host does faster than a layer's. An
 operation that is not in the file costs what a point-wise call does; nodes that take no time are no calls. A pass of a
 micro-batch costs besides what the framework needs to start it: `start_backward`, and `start_forward`, which may fetch
-the micro-batch.
+the micro-batch; a layer whose parameters are gathered `gathered_forward` and `gathered_backward`, as FSDP's hooks.
 
 Source of the mechanism: cost of calls among others, `scaleout.measure.host`.
 """
@@ -22,6 +22,7 @@ from scaleout.config import nearest
 from scaleout.device import Device
 from scaleout.errors import ConfigError
 from scaleout.graph import NONE, ExecutionGraph, NodeKind
+from scaleout.node_order import is_gather_of_parameters
 from scaleout.program import Program
 
 Bools = npt.NDArray[np.bool_]
@@ -35,6 +36,9 @@ _LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp
 
 _PASSES = {"start_forward": ("_forward",), "start_backward": ("_backward", "_recompute")}
 """What the framework needs to start a pass of a micro-batch, to how its phases end."""
+
+_UNITS = {"gathered_forward": ("_forward",), "gathered_backward": ("_backward", "_recompute")}
+"""What the framework needs for a layer that it gathers and reduces, besides the calls, to how its phases end."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -76,10 +80,13 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
     for call, nodes in calls_of(graph).items():
         costs_s[nodes] = call_s(call, device)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
+    gathers = np.array([is_gather_of_parameters(graph, node) for node in range(len(graph))], bool)
     for start, ends in _PASSES.items():
         plays = _in_phases(graph, ends)
         begins = plays & np.concatenate(([True], ~plays[:-1] | changes))
         costs_s[begins] += device.host_launch_s.get(start, 0.0)
+    for unit, ends in _UNITS.items():
+        costs_s[gathers & _in_phases(graph, ends)] += device.host_launch_s.get(unit, 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     return graph.with_columns(
         issue_s=np.cumsum(costs_s),

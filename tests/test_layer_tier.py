@@ -11,13 +11,14 @@ from scaleout.device import load_device
 from scaleout.generators import generate
 from scaleout.graph import GraphBuilder, NodeKind
 from scaleout.machine import Machine
+from scaleout.node_order import early
 from scaleout.operations import TimeSource
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.backward import layers_of, weight_gradients_first
 from scaleout.schedule.layer_tier import LayerCosts, costs_of, gathers_first
 from scaleout.schedule.prices import Prices
-from scaleout.schedule.reorder import early, reorder
+from scaleout.schedule.reorder import reorder
 from scaleout.simulation import simulate
 from scaleout.study import compare
 from scaleout.timing import time_kernels
@@ -267,15 +268,15 @@ def test_an_order_is_taken_only_where_a_step_is_no_longer(batch):
     assert not any("backward of a layer" in words for words in found[0].decisions)
 
 
-def test_shards_beside_tensor_parallelism_gain_from_both_orders():
-    """Reductions over nodes stand in front of the gathers that the next layer waits for: an eighth of the step."""
-    changes = {"zero": 3, "data_parallel": 4, "tensor_parallel": 4, "sequence_parallel": True, "batch_per_replica": 8}
+def test_shards_beside_tensor_parallelism_gain_from_weight_gradients_first():
+    """Where a layer is gathered as its backward begins, its weight gradients hide what the layer before waits for."""
+    axes = {"data_parallel": 4, "tensor_parallel": 4, "sequence_parallel": True, "batch_per_replica": 8}
+    changes = {"zero": 3, "prefetch_backward": 0, **axes}
     workload = load_workload("llama-big", {**changes, "layers": 3})
     found = compare(workload, schedules=("centauri:workload", "centauri"), algorithms=RINGS).outcomes
-    assert found[1].speedup > 1.1
+    assert found[1].speedup > 1.02
     words = "\n".join(found[1].decisions)
     assert "backward of a layer: weight gradient first" in words
-    assert "gathers of parameters: ahead of the reductions in front of them" in words
 
 
 def test_what_is_kept_says_what_the_other_order_would_take():

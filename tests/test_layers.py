@@ -17,7 +17,7 @@ LAYERS = tuple(
     """
     errors units reading config library operation_counts operations
     sourced power product_stages work_groups device interpolation kernel_guesses kernel_models kernel_table kernels
-    full_clock graph splice program timing host selection nccl_tests transport fabric dimension wiring faults
+    full_clock graph splice node_order program timing host selection nccl_tests transport fabric dimension wiring faults
     topology_file topology backends machine what_if peers placement parallelism pipelines workload
     chakra astra pytorch collectives generators memory network contention operators backend_comparison
     shared_devices engine fold job message stuck result simulation schedule clocks

@@ -93,7 +93,7 @@ class Stage:
         if workload.mode == "training":
             dtype = workload.gradient_dtype or workload.dtype
             gradients = Gradients(
-                workload.gradient_bucket,
+                workload.bucket_bytes,
                 workload.gradient_bytes,
                 copied=dtype if workload.copied_buckets else "",
                 copies=dtype if workload.layout_copies else "",

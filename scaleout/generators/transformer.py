@@ -165,7 +165,7 @@ class Units:
 
         def leave(dy: int) -> int:
             if workload.reshard_after_forward:
-                self._gather(tape, dy, held.parameters, item_bytes)
+                self._gather(tape, dy, held.parameters, item_bytes, ahead=workload.gathered_ahead)
             return dy
 
         def enter(dx: int) -> int:
@@ -174,7 +174,7 @@ class Units:
                 tape.gradients.flush(tape.graph, bucket)
             return dx
 
-        self._gather(tape, x, held.parameters, item_bytes)
+        self._gather(tape, x, held.parameters, item_bytes, ahead=workload.prefetch)
         tape.push(enter)
         y = layer(tape, x)
         tape.push(leave)
@@ -188,12 +188,11 @@ class Units:
         self.rank.units.append(Unit(entry, {name: count for name, count in held.items() if count}))
         return y
 
-    def _gather(self, tape: Tape, node: int, parameters: dict[str, int], item_bytes: int) -> None:
+    def _gather(self, tape: Tape, node: int, parameters: dict[str, int], item_bytes: int, *, ahead: int) -> None:
         """Gather the parameters of the unit that begins at a node, once those before it in its graph began."""
         if self.graph is not tape.graph:
             self.graph, self.begun = tape.graph, []
         self.begun.append(node)
-        ahead = self.rank.workload.prefetch
         after = self.begun[-1 - ahead] if ahead < len(self.begun) else NONE
         gathers = []
         for bucket in self.rank.buckets:

@@ -4,6 +4,7 @@ Each is divided as ZeRO, or its hybrid, says. Source: Rajbhandari et al., ZeRO, 
 (gathered units); Liu et al., arXiv:2310.01889 (what a ring holds).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -74,14 +75,19 @@ def _buffers(workload: Transformer, units: Sequence[Units], sharing: Shares) -> 
     if workload.sequence_parallel:
         passed_on //= workload.tensor_parallel
     whole = _whole_bytes(workload, units, sharing)
-    gathered = max(_widest(stage, 1 + workload.prefetch) for stage in whole) if workload.zero == 3 else 0
+    gathered = (
+        max(_widest(stage, 1 + max(workload.prefetch, workload.gathered_ahead)) for stage in whole)
+        if workload.zero == 3
+        else 0
+    )
     if workload.zero == 3 and not workload.reshard_after_forward:
         gathered = sum(map(sum, whole))
     bucket = 0.0
     if workload.zero >= 2 and workload.mode == "training":
         ratio = workload.gradient_bytes / workload.item_bytes
         everything, largest = ratio * sum(map(sum, whole)), ratio * max(map(max, filter(None, whole)), default=0)
-        bucket = min(everything, max(workload.gradient_bucket, largest))
+        least = 0.0 if math.isinf(workload.bucket_bytes) else workload.bucket_bytes  # a layer's, largest
+        bucket = min(everything, max(least, largest))
     return exchanged + passed_on + gathered + bucket
 
 

@@ -218,7 +218,7 @@ class Ledger:
             last = number == len(backward) - 1
             for learnt in part.learnt:
                 waiting[learnt.bucket] += learnt.num_parameters * self.workload.gradient_bytes
-                if waiting[learnt.bucket] >= self.workload.gradient_bucket:
+                if waiting[learnt.bucket] >= self.workload.bucket_bytes:
                     flush((learnt.bucket,), late=last and learnt.ends)
             if self.workload.zero == 3 and whole:
                 flush(waiting, late=last)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from scaleout.graph import ExecutionGraph, NodeKind
 from scaleout.machine import Machine
+from scaleout.node_order import Key, early
 from scaleout.program import Program
-from scaleout.schedule.reorder import Key, early, reorder
+from scaleout.schedule.reorder import reorder
 
 WEIGHT, INPUT = "weight_gradient", "input_gradient"
 """How names of products of backward end."""

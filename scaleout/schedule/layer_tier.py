@@ -1,9 +1,9 @@
 """The layer tier: which gradient goes first in backward of a layer, and what is gathered before what is reduced.
 
 Of each layer equation (1) compares activation first, T1, with weight gradient first, T2, from the costs of its kernels
-and of its collectives as they will be carried out. Both have parameters gathered ahead of the reductions, where
-generators write a gather behind the reductions of the layer before: that order is a second candidate. Either one is
-taken only where a simulated step, with all that the operation tier then does, is shorter.
+and of its collectives as they will be carried out. Both have parameters gathered ahead of the reductions; where a
+program has them behind those of the layer before, that order is a second candidate. Either one is taken only where a
+simulated step, with all that the operation tier then does, is shorter.
 
 Communication of activations that is no all-gather counts as act_RS, recomputed kernels as others.
 
@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.node_order import Key, early, is_gather_of_parameters
 from scaleout.program import Program
 from scaleout.schedule.backward import INPUT, WEIGHT, Layer, layers_of, weight_gradients_first
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.prices import Prices
-from scaleout.schedule.reorder import Key, early, is_gather_of_parameters, reorder
+from scaleout.schedule.reorder import reorder
 from scaleout.schedule.trial import Trial, shorter
 
 

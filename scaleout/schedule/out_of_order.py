@@ -16,12 +16,13 @@ Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, A
 
 from scaleout.graph import ExecutionGraph, NodeKind
 from scaleout.machine import Machine
+from scaleout.node_order import Key
 from scaleout.program import Program
 from scaleout.schedule.backward import layers_of
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.prices import Prices, machine_for
-from scaleout.schedule.reorder import Key, reorder
+from scaleout.schedule.reorder import reorder
 
 
 def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tuple[Decision, ...]]:

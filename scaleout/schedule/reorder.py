@@ -1,24 +1,16 @@
-"""Another order of the nodes of a program's graphs: what is independent may change places.
+"""Another order of the nodes of a program's graphs, see `node_order`.
 
-Of several ready nodes of a stream the first in the graph starts, and collectives of a stream start in the order of the
-graph, so an order is a schedule. Nodes, work and dependencies stay; every dependency still precedes its user. The host
-issues calls in the new order, each for the time that it took.
-
-Knows nothing of what nodes do. Where members of a group would then meet in different orders the program stays as it is.
+Where members of a group would then meet in different orders the program stays as it is.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from scaleout.graph import COLLECTIVES, ExecutionGraph, Ints, NodeKind
+from scaleout.graph import ExecutionGraph, Ints, NodeKind
+from scaleout.node_order import Key, moved_to, order_of
 from scaleout.program import Program
-from scaleout.splice import in_order
-
-Key = tuple[float, ...]
-"""Where a node would like to stand; one that is not moved stands at its index, `(index,)`."""
 
 
 def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] | None]) -> Program:
@@ -32,33 +24,12 @@ def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] 
     orders: list[Ints | None] = []
     for graph in program.graphs:
         keys = keys_of(graph)
-        order = None if keys is None else np.array(_order(graph, keys), np.int64)
+        order = None if keys is None else order_of(graph, keys)
         orders.append(None if order is None or (np.diff(order) == 1).all() else order)
     if all(order is None for order in orders) or not _meet(program, orders):
         return program
     pairs = zip(program.graphs, orders, strict=True)
-    return replace(program, graphs=tuple(graph if order is None else _moved(graph, order) for graph, order in pairs))
-
-
-def _order(graph: ExecutionGraph, keys: Sequence[Key]) -> list[int]:
-    """Return the ready node of the lowest key again and again."""
-    waiting = np.diff(graph.dependency_offsets).tolist()
-    ready = [(keys[node], node) for node, count in enumerate(waiting) if count == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        _, node = heappop(ready)
-        order.append(node)
-        for user in graph.users[node]:
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                heappush(ready, (keys[user], user))
-    return order
-
-
-def _moved(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
-    calls_s = np.diff(graph.issue_s, prepend=0.0)[order]
-    return in_order(graph, order).with_columns(issue_s=np.cumsum(calls_s))
+    return replace(program, graphs=tuple(graph if order is None else moved_to(graph, order) for graph, order in pairs))
 
 
 def _meet(program: Program, orders: Sequence[Ints | None]) -> bool:
@@ -85,31 +56,3 @@ def _sequences(graph: ExecutionGraph, order: Ints | None) -> dict[int, list[int]
         if (old != new).any():
             found[group] = np.searchsorted(old, new).tolist()
     return found
-
-
-def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int, int], bool]) -> list[Key]:
-    """Return keys that put some nodes, and the kernels of their tails, right behind what they wait for.
-
-    Parameters
-    ----------
-    tail : callable
-        Whether a kernel goes along with a moved node that it waits for.
-    """
-    keys: list[Key] = [(float(node),) for node in range(len(graph))]
-    computes = (graph.kind == NodeKind.COMPUTE).tolist()
-    waiting = sorted(moved)  # a heap
-    while waiting:
-        node = heappop(waiting)
-        last = max((keys[old][0] for old in graph.dependencies_of(node).tolist()), default=-1.0)
-        if last < node - 1 and len(keys[node]) == 1:
-            keys[node] = (last, float(node))
-            for user in graph.users[node]:
-                if computes[user] and tail(node, user):
-                    heappush(waiting, user)
-    return keys
-
-
-def is_gather_of_parameters(graph: ExecutionGraph, node: int) -> bool:
-    """Whether a node gathers parameters, as generators name it."""
-    gathers = graph.collective[node] == COLLECTIVES.index("all_gather")
-    return bool(gathers) and graph.names[node].startswith("parameters")

@@ -33,7 +33,8 @@ class Parallel(Config):
     )
     gradient_bucket: Bytes = Field(
         default=25 * 2.0**20,
-        description="gradients are reduced in buckets of at least this size, as PyTorch DDP's 25 MiB",
+        description="gradients are reduced in buckets of at least this size, as PyTorch DDP's 25 MiB; those of zero 3 "
+        "layer by layer",
     )
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ Source: Megatron-LM, arXiv:2104.04473 (pipelines) and arXiv:2205.05198 (recomput
 arXiv:2304.11277; ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783 (all-gather context parallelism).
 """
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -81,6 +82,9 @@ class Training(Parallel):
         default=None, description="zero 3: in which the parameters of layers are gathered; the model's if unset"
     )
     prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
+    prefetch_backward: int | None = Field(
+        default=None, ge=0, strict=True, description="zero 3: layers gathered ahead in backward, if not as many"
+    )
     context_exchange: Literal["ring", "all_gather", "all_gather_steps", "all_to_all"] = Field(
         default="ring",
         description="keys and values go round a ring, or are gathered first; attended to at once, or one rank's after "
@@ -215,6 +219,16 @@ class Training(Parallel):
         if self.zero == 0:
             return 1
         return self.shard_ranks or self.data_parallel * self.context_parallel
+
+    @property
+    def bucket_bytes(self) -> float:
+        """Gradients from which on a bucket is reduced; FSDP reduces those of a layer together."""
+        return math.inf if self.zero == 3 and self.pipeline_parallel == 1 else self.gradient_bucket
+
+    @property
+    def gathered_ahead(self) -> int:
+        """Layers whose parameters are gathered ahead in backward."""
+        return self.prefetch if self.prefetch_backward is None else self.prefetch_backward
 
     @property
     def gradient_bytes(self) -> int:
