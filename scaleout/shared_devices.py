@@ -3,7 +3,9 @@
 What runs at the moment has a rate, which `contention` says, and rates change when something comes, starts or ends on
 the same device. A rank that comes to a collective or a message waits for the kernels that fill its device to end, as
 blocks start in the order of launches; from then on its channels hold their SMs, and it waits for the others. Once all
-are there the bytes move. Slices of fused operators are left out: they share the device by construction.
+are there the bytes move. A communicator runs one kernel at a time on a device: messages of one, such as what a ring
+sends and receives in a step, hold SMs and take bandwidth there once. Slices of fused operators are left out: they share
+the device by construction.
 
 A collective that waits for an event of the stream of kernels races the kernel that follows there, if that was issued
 long enough ago to be in the queue. Ranks are not alike in this: on some the collective gets its SMs first, and holds
@@ -21,6 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaleout.contention import Contention
+from scaleout.graph import NONE
 from scaleout.operations import Kernel
 
 
@@ -34,6 +37,7 @@ class _Running:
     channels: int = 0
     posted: frozenset[int] = frozenset()
     races: bool = False
+    communicator: int = NONE
     issue_s: float = 0.0
     begun_s: float = 0.0
     held_sms: int = 0
@@ -81,14 +85,18 @@ class SharedDevices:
     def offer_transfer(
         self, meeting: int, devices: Sequence[int], duration_s: float, *, channels: int,
         device_of: Mapping[int, int] | None = None, posted: Collection[int] = (), races: bool = False,
+        communicator: int = NONE,
     ) -> None:  # fmt: skip
         """Say what a meeting is: a collective or a message over some devices.
 
         `device_of` says where each of its tasks runs that waits for the others there. On devices in `posted` it was
         launched long before, by something that waits for it in turn: it holds SMs from its begin, and waits for none.
-        One that `races` does so with kernels that begin when it comes.
+        One that `races` does so with kernels that begin when it comes. Those of one `communicator` are one kernel of
+        as many channels as the widest; `NONE` is a communicator of its own.
         """
-        self._offers[meeting] = _Running(tuple(devices), duration_s, None, channels, frozenset(posted), races)
+        self._offers[meeting] = _Running(
+            tuple(devices), duration_s, None, channels, frozenset(posted), races, communicator
+        )
         self._device_of |= device_of or {}
 
     def come(self, meeting: int, task: int, now_s: float) -> None:
@@ -119,10 +127,10 @@ class SharedDevices:
         device = entry.devices[0]
         self._kernels.setdefault(device, []).append(meeting)
         is_queued = 0 < entry.issue_s <= now_s - self.contention.appetite.queue_s
+        entry.held_sms = sum(channels for channels, _ in self._held(device))
         for found, stand in self._arrived.get(device, {}).items():
             if not stand.behind:
                 entry.held_by.add(found)
-                entry.held_sms += self._channels(found)
                 if is_queued and stand.event_s == now_s:
                     stand.races.add(meeting)
 
@@ -216,10 +224,9 @@ class SharedDevices:
 
     def _kernel_rate(self, entry: _Running) -> float:
         assert entry.kernel is not None
-        there = [found for found, stand in self._arrived.get(entry.devices[0], {}).items() if not stand.behind]
-        if not there:
+        held = self._held(entry.devices[0])
+        if not held:
             return 1.0
-        held = tuple(sorted((self._channels(found), self._moves(found)) for found in there))
         key = (*entry.kernel, held)
         if key not in self._slowed:
             self._slowed[key] = self.contention.slowed(
@@ -232,9 +239,19 @@ class SharedDevices:
             )  # fmt: skip
         return 1.0 / self._slowed[key]
 
-    def _moves(self, meeting: int) -> bool:
-        entry = self._running.get(meeting)
-        return entry is not None and not self._waits(meeting, entry)
-
-    def _channels(self, meeting: int) -> int:
-        return (self._running.get(meeting) or self._offers[meeting]).channels
+    def _held(self, device: int) -> tuple[tuple[int, bool], ...]:
+        """Return the channels of each of the library's kernels on a device, and whether it moves bytes."""
+        alone: list[tuple[int, bool]] = []
+        together: dict[int, tuple[int, bool]] = {}
+        for found, stand in self._arrived.get(device, {}).items():
+            if stand.behind:
+                continue
+            running = self._running.get(found)
+            entry = running or self._offers[found]
+            moves = running is not None and not self._waits(found, running)
+            if entry.communicator == NONE:
+                alone.append((entry.channels, moves))
+            else:
+                channels, others_move = together.get(entry.communicator, (0, False))
+                together[entry.communicator] = max(channels, entry.channels), others_move or moves
+        return tuple(sorted((*alone, *together.values())))

@@ -288,13 +288,17 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
 
 
 def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
-    """Let a message hold channels at both its ends; a receive that follows nothing was posted before it was needed."""
+    """Let a message hold channels at both its ends; a receive that follows nothing was posted before it was needed.
+
+    Its communicator is the group that it is sent along.
+    """
     device_of = {task: locate(laid.job, task)[0] for task in ends}
     posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
     devices = sorted({*device_of.values(), *posted})
-    channels = shared.contention.appetite.message_sms
+    number, node = locate(laid.job, message.send)
     shared.offer_transfer(
-        len(laid.sizes), devices, lasts_s, channels=channels, device_of=device_of, posted=posted
+        len(laid.sizes), devices, lasts_s, channels=shared.contention.appetite.message_sms, device_of=device_of,
+        posted=posted, communicator=int(laid.job.graphs[number].group[node]),
     )  # fmt: skip
 
 

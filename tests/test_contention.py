@@ -10,18 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import jobs
 
-from scaleout.contention import Contention
+from scaleout.contention import Contention, contention_of
 from scaleout.device import load_device
+from scaleout.generators import generate
 from scaleout.graph import GraphBuilder, NodeKind
 from scaleout.operations import kernel
 from scaleout.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.shared_devices import SharedDevices
 from scaleout.simulation import simulate
+from scaleout.timing import time_kernels
 from scaleout.topology import load_topology
 from scaleout.transport import Appetite
 from scaleout.validation import compare_files
 from scaleout.validation.beside import loops
+from scaleout.workload import load_workload
 
 H200 = load_device("h200")
 HALF = Contention(H200, Appetite(66, 66, 1.2e12, 1e9, 1.5, 1.0))
@@ -157,6 +160,49 @@ def test_a_receive_that_waits_slows_down_the_kernels_of_its_rank():
     program = Program("p", tuple(graphs), np.arange(2), (GroupFamily("pair", ((0, 1),)),))
     timeline = simulate(program, load_topology("mi210-pair"), contention=HALF).timelines[1]
     assert timeline.end_s[2] == pytest.approx(1.0 + 3.0 + 1.5, rel=1e-3)
+
+
+def test_messages_of_a_communicator_hold_sms_once():
+    """Two of 66 channels that wait: a kernel of 2 s keeps half of the SMs, or a tenth beside two communicators."""
+    for communicators, end_s in (((7, 7), 4.0), ((7, 8), 2.0 * 132 / 13)):
+        shared = SharedDevices(HALF)
+        for number, communicator in enumerate(communicators):
+            shared.offer_transfer(
+                number, (0, 1), 1.0, channels=66, device_of={10 + number: 0}, communicator=communicator
+            )
+        shared.offer_kernel(2, 0, None, 2.0)
+        come = tuple((0.0, (number, 10 + number)) for number in (0, 1))
+        assert ends(shared, (0.0, 2), come=come)[2] == pytest.approx(end_s)
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_a_ring_of_context_parallelism_slows_only_what_runs_beside_its_messages(degree):
+    """Two layers of Llama 3 70B, 8192 tokens a rank, whose ring's steps are one message at a time.
+
+    Keys and values, 33.6 MB, take 111 us alone. Attention moves 302 MB in 1.78 ms, 3.5% of what the memory can, so a
+    channel is ``1.3 + 1.6 * 0.035 = 1.36`` times as slow, and 16 of them, of which 19 fill the links, reach
+    ``(1 + (19 / 16)**3)**(-1 / 3) = 0.72`` of them alone and 0.58 so: 138 us. Meanwhile attention on 116 SMs goes at
+    1 / 1.133, and loses 16 us.
+    """
+    plan = {"tensor_parallel": 1, "sequence_parallel": False, "data_parallel": 1, "context_parallel": degree}
+    job = load_workload("llama-3-70b", plan | {"layers": 2, "sequence": 8192 * degree})
+    whole = load_topology("dgx-h200-1")
+    topology = replace(whole, dimensions=(replace(whole.dimensions[0], size=degree),))
+    contention = contention_of(H200, topology)
+    program = apply_schedule(time_kernels(generate(job), H200), "baseline")
+    free = simulate(program, topology)
+    shared = simulate(program, topology, contention=contention)
+    assert simulate(program, topology, contention=contention, unfold=True).makespan_s == shared.makespan_s
+    line, graph, alone_s = shared.timelines[0], shared.timelines[0].graph, free.timelines[0].duration_s
+    sends = graph.kind == NodeKind.SEND
+    kernels = np.flatnonzero(graph.kind == NodeKind.COMPUTE)
+    beside = (line.start_s[:, None] < line.end_s[sends]) & (line.end_s[:, None] > line.start_s[sends])
+    apart = kernels[~beside[kernels].any(axis=1)]
+    assert line.duration_s[apart] == pytest.approx(alone_s[apart], rel=1e-12)
+    lost_s = line.duration_s - alone_s
+    assert lost_s[graph.names.index("attention_gqa_fwd")] == pytest.approx(138e-6 * (1 - 116 / 132), rel=0.05)
+    most_s = line.duration_s[sends].sum() * (1 - 116 / 132)
+    assert 0 < shared.makespan_s - free.makespan_s <= lost_s[kernels].sum() * (1 + 1e-9) <= most_s
 
 
 def test_what_a_kernel_suffers_depends_on_what_it_needs():

@@ -239,7 +239,8 @@ def _around(tape: Tape, x: int, heads: Heads) -> int:
     def ring(node: int, size: int, attend_to: list[partial[int]]) -> int:
         arrived = node
         for number, step in enumerate(attend_to):
-            following = _pass_on(tape, arrived, size, heads.context, tag=number) if number < degree - 1 else NONE
+            ready = (arrived, node)
+            following = _pass_on(tape, ready, size, heads.context, tag=number) if number < degree - 1 else NONE
             tape.page.waits = (arrived,) if arrived != node else ()
             node = step(node)
             arrived = following
@@ -259,8 +260,12 @@ def _play(tape: Tape, dy: int) -> int:
     return tape.backward(dy)
 
 
-def _pass_on(tape: Tape, node: int, size_bytes: int, context: int, *, tag: int) -> int:
-    """Send a buffer to the next rank of the context axis, and return the node that has the previous one's."""
+def _pass_on(tape: Tape, ready: tuple[int, int], size_bytes: int, context: int, *, tag: int) -> int:
+    """Send a buffer to the next rank of the context axis, and return the node that has the previous one's.
+
+    Both ends are posted together, as one call of the library, once the buffer is there and the step before has read the
+    one that the next takes the place of.
+    """
     columns = {"bytes": size_bytes, "group": context, "tag": tag, "priority": URGENT}
-    tape.graph.add((node,), name="keys_and_values_send", kind=NodeKind.SEND, peer=1, **columns)
-    return tape.graph.add((), name="keys_and_values_recv", kind=NodeKind.RECV, peer=-1, **columns)
+    tape.graph.add(ready, name="keys_and_values_send", kind=NodeKind.SEND, peer=1, **columns)
+    return tape.graph.add(ready, name="keys_and_values_recv", kind=NodeKind.RECV, peer=-1, **columns)
