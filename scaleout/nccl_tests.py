@@ -18,6 +18,8 @@ from scaleout.units import BYTES, SECONDS, parse
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
 _UNITS = re.compile(r"#\s+\((\w+)\)")
 _MISSING = "N/A"
+_COLUMNS = 4
+"""Of a measurement, at the end of a line: time, algorithm and bus bandwidth, how many values are wrong."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,10 @@ class _Reader:
                 f"{self._path}, line {number}: no line before it names the units, as '#  (B) ... (us) ...'; keep the "
                 f"header that nccl-tests print"
             )
-        numbers = [index for index, cell in enumerate(cells) if index > 2 and ("." in cell or cell == _MISSING)]
+        ends = _COLUMNS * len(self._units[2::3])  # cells of times and bandwidths; those before them differ by version
         try:
             size = parse(f"{cells[0]} {self._units[0]}", BYTES)
-            times = [cells[index] for index in numbers[:1] + numbers[3:4] if cells[index] != _MISSING]
+            times = [cell for cell in cells[3:][-ends::_COLUMNS] if cell != _MISSING] if len(cells) > ends + 2 else []
             seconds = parse(f"{times[0]} {self._units[2]}", SECONDS)
         except (ConfigError, IndexError) as error:
             raise ConfigError(

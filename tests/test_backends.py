@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from scaleout.backends import with_policy
 from scaleout.errors import ConfigError
+from scaleout.nccl_tests import read_runs
 from scaleout.network.alpha_beta import collective_cost
 from scaleout.placement import place
 from scaleout.study import compare
@@ -189,6 +191,20 @@ def test_a_policy_is_learned_from_what_nccl_tests_print(tmp_path):
     assert served(topology, 4096, 64).time_s == served(with_policy(topology, "host_transfer"), 4096, 64).time_s
 
 
+def test_times_are_found_as_nccl_tests_print_them(tmp_path):
+    text = """#  Rank  0 Group  0 Pid 1 on node device 0 [0x00] NVIDIA H100
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+  1073741824     268435456     float     sum      -1   6759.0  158.86  297.86      0   6737.4  159.37  298.82      0
+  2147483648     536870912     float     sum      -1    12646  169.81  318.40      0    12641  169.88  318.52      0
+  4294967296    1073741824     float     sum      -1    24361  176.31  330.58    N/A    24365  176.27  330.51    N/A
+  8589934592    2147483648     float                     N/A     N/A     N/A    N/A    47743  179.92  337.35    N/A
+"""
+    (run,) = read_runs(Path(write(tmp_path, "nccl.txt", text)))
+    # From 10 ms on they have no point; without a check of values, and without a time out of place, there is N/A.
+    assert run.seconds == pytest.approx((6759e-6, 12646e-6, 24361e-6, 47743e-6))
+
+
 TIMES = {1024: 100.0, 2048: 200.0}
 
 
@@ -205,6 +221,8 @@ TIMES = {1024: 100.0, 2048: 200.0}
         ("1024 256 float sum -1 1.00 2.00 3.00 0\n", printed(64, TIMES), "line 1: no line before it names the units"),
         (printed(4, TIMES).replace("2048", "two"), printed(4, TIMES), "'two .* is no size and time in B, elements, us"),
         (printed(4, {1024: 0.0}), printed(4, TIMES), "size and time must be above zero"),
+        (printed(4, {1024: 7.0}).replace("7.00", "nan"), printed(4, TIMES), "'nan us' is not a time"),
+        (printed(4, TIMES).replace("0.05    0.08      0 ", ""), printed(4, TIMES), "is no size and time in B"),
     ],
 )  # fmt: skip
 def test_benchmarks_that_cannot_be_compared_are_refused(tmp_path, ours, theirs, message):
