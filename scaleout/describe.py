@@ -4,6 +4,7 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 `_error` is a fraction.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -82,6 +83,11 @@ def topology(name_or_file: str) -> dict[str, Any]:
                 **({"radices": dimension.radices} if dimension.radices else {}),
                 **({"oversubscription": dimension.oversubscription} if dimension.oversubscription else {}),
                 **({"in_network_reduction": True} if dimension.in_network_reduction else {}),
+                **(
+                    {"through_host_bytes_per_s": dimension.through_host_bytes_per_s}
+                    if math.isfinite(dimension.through_host_bytes_per_s)
+                    else {}
+                ),
                 **({"global_links": dimension.global_links} if dimension.global_links else {}),
                 **({"level_latency": _latencies(dimension)} if dimension.level_latency_s else {}),
                 **({"switches": len(dimension.fabric.switches)} if dimension.fabric else {}),

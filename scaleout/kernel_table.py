@@ -194,7 +194,8 @@ def _parse(path: Path) -> list[Any]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give an existing file") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"{path}: cannot be read ({why}); give an existing file") from None
     try:
         rows: list[Any] = json.loads("[" + ",".join(line for line in lines if line.strip()) + "]")
     except json.JSONDecodeError as error:

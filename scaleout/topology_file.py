@@ -128,6 +128,7 @@ def _resized(values: Mapping[str, Any], nodes: Any, path: Path) -> dict[str, Any
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
     """Return the dimension that an entry of a file describes."""
     try:
+        _check_sources(entry)
         found = _graph(entry, path) if entry.kind == "graph" else _even(entry)
         return replace(
             found,
@@ -138,16 +139,21 @@ def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
         raise ConfigError(f"dimensions.{number}: {error}") from None
 
 
+def _check_sources(entry: DimensionFile) -> None:
+    if entry.in_network_reduction and not entry.in_network_reduction_source:
+        raise ConfigError("key 'in_network_reduction_source' is missing; say where it is written that they can")
+    if entry.through_host is not None and not entry.through_host_source:
+        raise ConfigError("key 'through_host_source' is missing; say where it is written what the host carries")
+    if entry.through_host is None and entry.through_host_source:
+        raise ConfigError("key 'through_host' is missing, and 'through_host_source' is there; give both, or neither")
+
+
 def _even(entry: DimensionFile) -> Dimension:
     """Read a dimension whose kind says what is linked to what."""
     if entry.switches or entry.links or entry.file:
         raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
     if not entry.latency:
         raise ConfigError("key 'latency' is missing; add it")
-    if entry.in_network_reduction and not entry.in_network_reduction_source:
-        raise ConfigError("key 'in_network_reduction_source' is missing; say where it is written that they can")
-    if entry.through_host is not None and not entry.through_host_source:
-        raise ConfigError("key 'through_host_source' is missing; say where it is written what the host carries")
     bytes_per_s, *others = _bandwidths(entry)
     return Dimension(
         _kind(entry),

@@ -317,6 +317,14 @@ def test_output_that_cannot_be_written_is_said():
     assert done.stderr.startswith("error: cannot write the output")
 
 
+def test_input_that_cannot_be_read_is_named():
+    name = 300 * "a" + ".yaml"  # longer than names of files may be: also refused to root, unlike what nobody may read
+    command = [sys.executable, "-m", "scaleout.cli", "run", "dlrm-128", "--topology", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {name}: cannot be read or written (")
+
+
 def test_show_gives_numbers_in_si_units_and_parameters(summary):
     assert summary("show", "torus-8x16")["dimensions"][0]["bandwidth_bytes_per_s"] == 25e9
     assert summary("show", "llama-3-8b")["parameters"] == pytest.approx(8.03e9, rel=1e-3)

@@ -169,6 +169,25 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, change, message):
     assert "mine.yaml" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["switch", "graph"])
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("through_host: 2 GB/s", "dimensions.0: key 'through_host_source' is missing"),
+        ("through_host_source: a sheet", "dimensions.0: key 'through_host' is missing"),
+        ("through_host: 0 GB/s, through_host_source: x", "the host carries 0.0 B/s; give a bandwidth above zero"),
+        ("through_host: -2 GB/s, through_host_source: x", "must be finite and not negative"),
+        ("through_host: fast, through_host_source: x", "'fast' is not a bandwidth"),
+    ],
+)
+def test_a_way_through_the_host_needs_a_rate_and_a_source(tmp_path, kind, more, message):
+    links = "links: [{between: [0, 1]}], links_source: x, " if kind == "graph" else ""
+    sourced = "bandwidth: 1 GB/s, bandwidth_source: x, latency: 1 us, latency_source: x"
+    text = f"source: x\ndimensions:\n  - {{kind: {kind}, size: 2, {sourced}, {links}{more}}}\n"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_topology(write(tmp_path, text))
+
+
 def test_a_misspelt_name_gets_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'torus-8x16'"):
         load_topology("torus-8x61")

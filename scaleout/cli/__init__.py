@@ -61,5 +61,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         sys.exit(0)
     except OSError as error:
-        click.echo(f"error: cannot write the output ({error.strerror})", err=True)
+        what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
+        click.echo(f"error: {what} ({error.strerror})", err=True)
         sys.exit(2)

@@ -55,7 +55,9 @@ def strategies(
 
     job = load_workload(workload, parse_settings(settings))
     if not isinstance(job, Transformer):
-        raise ConfigError(f"strategies are of training transformers, and {workload} is {job.kind}; see scaleout run")
+        raise ConfigError(
+            f"strategies are of training transformers, and {workload} is of kind {job.kind}; see scaleout run"
+        )
     network = load_topology(topology or job.topology)
     check_ranks(network, job.num_ranks)
     gpu = load_device(device or job.device)

@@ -60,7 +60,7 @@ def ask(
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
     base = load_workload(name, given)
     if not isinstance(base, Transformer) or base.mode != "training":
-        what = f"in mode {base.mode!r}" if isinstance(base, Transformer) else f"a {base.kind}"
+        what = f"in mode {base.mode!r}" if isinstance(base, Transformer) else f"of kind {base.kind}"
         raise ConfigError(f"workload {name!r} is {what}; a search is over plans of training a transformer")
     refuse_beside(base)
     num_ranks = topology.num_ranks if num_ranks is None else num_ranks

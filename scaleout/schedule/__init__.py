@@ -129,10 +129,10 @@ def passes_of(name: str) -> list[Plan]:
 
 def _pass(part: str) -> Plan:
     """Return the pass that a part of a schedule's name stands for, with its option."""
-    name, _, option = part.partition(":")
+    name, colon, option = part.partition(":")
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
-    if not option:
+    if not colon:
         return PLANS[name] if name in PLANS else _deciding_nothing(PASSES[name])
     if name not in _OPTIONS:
         raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")

@@ -98,7 +98,8 @@ def read_rows(path: Path, *, table: str | None = None) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give a file of measured rows") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"{path}: cannot be read ({why}); give a file of measured rows") from None
     if table is not None:
         return _of_table(path, text, table)
     gpu, machine = _environment(path)
@@ -134,7 +135,7 @@ def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON ({error}); mend it, or see the README for the form of a row") from None
+        raise ConfigError(f"{where}: not JSON ({error}); mend it (`scaleout validate --help` has a row)") from None
 
 
 def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
