@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from scaleout.library import find
+from scaleout.schedule import PASSES, PLANS
 
 RESULT_KEYS = {
     "schedule",
@@ -157,8 +158,13 @@ def test_list_names_what_is_shipped(scaleout):
     _, out, _ = scaleout("list", "workloads")
     assert {"dlrm-128", "gpt-3", "llama-3-8b", "mixtral-8x7b"} <= set(out.split())
     _, out, _ = scaleout("list")
-    for heading in ("workloads:", "topologies:", "devices:", "schedules:", "pipelines:", "collectives:"):
+    for heading in ("workloads:", "topologies:", "devices:", "schedules:", "strategies:", "pipelines:", "collectives:"):
         assert heading in out
+
+
+def test_list_says_what_each_schedule_does(scaleout):
+    _, out, _ = scaleout("list", "schedules")
+    assert [line.split(" (")[0] for line in out.splitlines()] == [*PASSES, *PLANS]
 
 
 @pytest.mark.parametrize("name", ["dlrm-128", "mixtral-8x7b", "torus-8x16", "dgx-h200-16", "h200", "mi210"])

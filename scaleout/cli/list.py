@@ -2,13 +2,13 @@
 
 import click
 
-KINDS = ("workloads", "topologies", "devices", "schedules", "pipelines", "collectives", "operators")
+KINDS = ("workloads", "topologies", "devices", "schedules", "strategies", "pipelines", "collectives", "operators")
 
 
 @click.command(name="list")
-@click.argument("kind", required=False, type=click.Choice(KINDS))
+@click.argument("kind", required=False, type=click.Choice(KINDS), metavar="[KIND]")
 def list_names(kind: str | None) -> None:
-    """List workloads, topologies, devices, schedules, pipelines, collectives or operators; by default all."""
+    """List workloads, topologies, devices, schedules, strategies, pipelines, collectives, operators; by default all."""
     for each in KINDS if kind is None else (kind,):
         if kind is None:
             click.echo(f"{each}:")
@@ -21,9 +21,12 @@ def _names(kind: str) -> list[str]:
     from scaleout.operators import OPERATORS
     from scaleout.pipelines import PIPELINES
     from scaleout.schedule import SCHEDULES
+    from scaleout.strategies import STRATEGIES
 
     if kind == "schedules":
-        return list(SCHEDULES)
+        return [f"{name} ({description})" for name, description in SCHEDULES.items()]
+    if kind == "strategies":
+        return [f"{name} ({each.description}; {each.source})" for name, each in STRATEGIES.items()]
     if kind == "pipelines":
         return [f"{each.name} ({each.description}; {each.source})" for each in PIPELINES.values()]
     if kind == "collectives":

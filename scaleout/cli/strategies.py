@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 @click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
 @click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
 @click.option(
-    "--strategy", "names", multiple=True, metavar="S", help="Such as ddp or centauri; repeatable; by default all."
+    "--strategy",
+    "names",
+    multiple=True,
+    metavar="S",
+    help="Such as ddp or centauri, as `scaleout list strategies` names them; repeatable; by default all.",
 )
 @set_option
 @algorithm_option

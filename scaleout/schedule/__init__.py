@@ -52,8 +52,23 @@ PLANS: dict[str, Plan] = {"centauri": centauri.plan, "out-of-order": out_of_orde
 PREPARES: dict[str, Callable[[Workload, Machine], ModelTier]] = {"centauri": model_tier}
 """Passes that choose keys of the workload before it becomes a program; with an option they are passes alone."""
 
-SCHEDULES = (*PASSES, *PLANS)
-"""The names of all passes."""
+SCHEDULES: dict[str, str] = {
+    "baseline": "bulk-synchronous: kernels and collectives one after another",
+    "overlap": "collectives beside kernels that do not wait for them",
+    "concurrent": "overlap, with several collectives of a group at a time",
+    "blocking-tp": "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch",
+    "fused": "a kernel and the collective next to it as one persistent kernel, what others wait for first; "
+    "arXiv:2305.06942",
+    "fused-oblivious": "the same, in the order of the ranks",
+    "track-and-trigger": "products and the collectives behind them on hardware that tracks and triggers; "
+    "with :POLICY of the memory; T3, arXiv:2401.16677",
+    "async-tp": "products and collectives of the tensor axis in parts beside each other, as PyTorch's async TP",
+    "centauri": "every communication partitioned and ordered where that pays; :primitive, :group, :workload or :order "
+    "stop there; Chen et al., ASPLOS 2024",
+    "out-of-order": "gradients of weights of the first layers put off; Oh et al., EuroSys 2022",
+    "coconet": "all-reduces substituted, in even chunks with their products; Jangda et al., ASPLOS 2022",
+}
+"""The names of all passes, and what each does."""
 
 _OPTIONS: dict[str, Callable[[str], Plan]] = {
     "track-and-trigger": lambda option: _deciding_nothing(partial(track, policy=policy_named(option))),
