@@ -101,15 +101,18 @@ class _State:
     holder: dict[int, int] = field(default_factory=dict)
     freed: dict[int, tuple[float, int]] = field(default_factory=dict)
     wire_holder: dict[int, int] = field(default_factory=dict)
+    wire_freed: dict[int, tuple[float, int]] = field(default_factory=dict)
     held_up: dict[int, list[tuple[int, int]]] = field(
         default_factory=dict
     )  # wire to the heap of meetings held up by it
-    come: list[list[int]] = field(default_factory=list)
+    come: dict[int, list[int]] = field(default_factory=dict)  # until the network is done with a meeting
     queue: list[tuple[int, int]] = field(default_factory=list)
     events: list[tuple[float, int, int]] = field(default_factory=list)
+    touched: set[int] = field(default_factory=set)  # streams to look at
 
 
 _RELEASE, _DONE, _BOTH, _ISSUED, _WIRES = 0, 1, 2, 3, 4
+_NEVER = (-1.0, NONE)
 
 
 def run(tasks: Tasks, network: Network | None = None) -> Times:
@@ -135,128 +138,141 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
         waiting=list(tasks.num_dependencies),
         ready_cause=[NONE] * size,
         cause=[NONE] * size,
-        come=[[] for _ in tasks.meeting_size],
     )
-    touched = {stream for task in range(size) if state.waiting[task] == 0 for stream in _make_ready(state, task)}
-    _issue(state, touched)
+    for task, count in enumerate(tasks.num_dependencies):
+        if count == 0:
+            _make_ready(state, task)
+    _issue(state)
     events = state.events
     while True:
         state.now_s = events[0][0] if events else math.inf
-        touched = _advance(state, network) if network else set()
-        if state.now_s == math.inf:
+        if network is not None:
+            _advance(state, network)
+        now_s = state.now_s
+        if now_s == math.inf:
             break
-        while events and events[0][0] == state.now_s:
+        while events and events[0][0] == now_s:
             _, task, kind = heapq.heappop(events)
             if kind == _ISSUED:
-                touched.update(_make_ready(state, task))
-                continue
-            if kind == _WIRES:
+                _make_ready(state, task)
+            elif kind == _WIRES:
                 _free_wires(state, task)
-                continue
-            if kind != _DONE:
-                touched |= _release(state, task)
-            if kind != _RELEASE:
-                touched |= _complete(state, task)
-        _issue(state, touched)
+            else:
+                if kind != _DONE:
+                    _release(state, task)
+                if kind != _RELEASE:
+                    _complete(state, task)
+        _issue(state)
     start = np.array(state.start_s)
     posted = np.zeros(size, np.int64)
-    posted[[task for members in state.come for task in members if np.isnan(start[task])]] = 1
+    came = [task for members in state.come.values() for task in members]
+    posted[came] = np.isnan(start[came])
     end, released = start + np.array(tasks.duration_s), start + np.array(tasks.occupancy_s)
     for known, times in ((state.done_s, end), (state.released_s, released)):
         times[list(known)] = list(known.values())
     return Times(start, end, np.array(state.cause, np.int64), posted, released)
 
 
-def _advance(state: _State, network: Network) -> set[int]:
+def _advance(state: _State, network: Network) -> None:
     """Let the network advance, but not beyond now, and turn the clock to when something happened there.
 
-    Release and complete the tasks of its meetings, and return the streams to look at.
+    Release and complete the tasks of its meetings.
     """
-    touched: set[int] = set()
-    state.now_s, released, done = network.advance(state.now_s)
+    now_s, released, done = network.advance(state.now_s)
+    state.now_s = now_s
     for meeting in released:
         for task in sorted(state.come[meeting]):
-            state.released_s[task] = state.now_s
-            touched |= _release(state, task)
+            state.released_s[task] = now_s
+            _release(state, task)
     for meeting in done:
-        for task in sorted(state.come[meeting]):
+        for task in sorted(state.come.pop(meeting)):
             if task not in state.released_s:
-                state.released_s[task] = state.now_s
-                touched |= _release(state, task)
-            state.done_s[task] = state.now_s
-            touched |= _complete(state, task)
-    return touched
+                state.released_s[task] = now_s
+                _release(state, task)
+            state.done_s[task] = now_s
+            _complete(state, task)
 
 
-def _make_ready(state: _State, task: int) -> tuple[int, ...]:
-    """Queue a ready task on its stream, or start it if it needs none; return the streams to look at.
+def _make_ready(state: _State, task: int) -> None:
+    """Queue a ready task on its stream, or start it if it needs none.
 
     One that the host has not issued yet comes back when it has; nothing that ran is then the cause of its start.
     """
-    if state.tasks.issue_s and state.tasks.issue_s[task] > state.now_s:
+    tasks = state.tasks
+    if tasks.issue_s and tasks.issue_s[task] > state.now_s:
         state.ready_cause[task] = NONE
-        heapq.heappush(state.events, (state.tasks.issue_s[task], task, _ISSUED))
-        return ()
-    stream = state.tasks.stream[task]
+        heapq.heappush(state.events, (tasks.issue_s[task], task, _ISSUED))
+        return
+    stream = tasks.stream[task]
     if stream == NONE:
         _start(state, task)
-        return ()
-    heapq.heappush(state.ready.setdefault(stream, []), (-state.tasks.priority[task], task))
-    return (stream,)
+        return
+    heapq.heappush(state.ready.setdefault(stream, []), (-tasks.priority[task], task))
+    state.touched.add(stream)
 
 
-def _issue(state: _State, streams: set[int]) -> None:
+def _issue(state: _State) -> None:
     """Let free streams take their next task, then let meetings that are complete take their wires."""
-    tasks = state.tasks
-    for stream in sorted(streams):
+    tasks, now_s = state.tasks, state.now_s
+    for stream in sorted(state.touched):
         ready = state.ready.get(stream)
         if not ready or stream in state.holder:
             continue
         _, task = heapq.heappop(ready)
         state.holder[stream] = task
-        freed_s, by = state.freed.get(stream, (-1.0, NONE))
+        freed_s, by = state.freed.get(stream, _NEVER)
         # Whatever came last let the task start: the stream's last holder, or the task's last dependency.
-        state.cause[task] = by if freed_s == state.now_s and by != NONE else state.ready_cause[task]
+        state.cause[task] = by if freed_s == now_s and by != NONE else state.ready_cause[task]
         meeting = tasks.meeting[task]
         if meeting == NONE:
             _start(state, task)
             continue
-        state.come[meeting].append(task)
         if state.network is not None:
-            state.network.come(meeting, task, state.now_s)
-        if len(state.come[meeting]) == tasks.meeting_size[meeting]:
-            priority = max(tasks.priority[member] for member in state.come[meeting])
-            heapq.heappush(state.queue, (-priority, meeting))
-    _begin_meetings(state)
+            state.network.come(meeting, task, now_s)
+        _come(state, meeting, task)
+    state.touched.clear()
+    if state.queue:
+        _begin_meetings(state)
+
+
+def _come(state: _State, meeting: int, task: int) -> None:
+    """Let a task come to its meeting, which is queued when it is complete."""
+    come = state.come.setdefault(meeting, [])
+    come.append(task)
+    if len(come) == state.tasks.meeting_size[meeting]:
+        priority = max(map(state.tasks.priority.__getitem__, come))
+        heapq.heappush(state.queue, (-priority, meeting))
 
 
 def _begin_meetings(state: _State) -> None:
     """Start complete meetings whose wires are free, the highest priority of a member first, then the lowest index."""
+    tasks, now_s, holder = state.tasks, state.now_s, state.wire_holder
     while state.queue:
         entry = heapq.heappop(state.queue)
         meeting = entry[1]
         members = state.come[meeting]
-        wires = state.tasks.meeting_wires[meeting]
-        taken = next((wire for wire in wires if wire in state.wire_holder), NONE)
-        if taken != NONE:
-            heapq.heappush(state.held_up.setdefault(taken, []), entry)
-            for wire in wires:
-                if wire not in state.wire_holder:
-                    _look_again(state, wire)
-            continue
         last = members[-1]
-        freed_s, by = max((state.freed.get(-2 - wire, (-1.0, NONE)) for wire in wires), default=(-1.0, NONE))
-        cause = by if by != NONE and freed_s == state.now_s else state.cause[last]
-        for wire in wires:
-            state.wire_holder[wire] = meeting
-        for hold_s in set(state.tasks.wire_s[meeting] if state.tasks.wire_s else ()) - {math.inf}:
-            heapq.heappush(state.events, (state.now_s + hold_s, meeting, _WIRES))
+        cause = state.cause[last]
+        wires = tasks.meeting_wires[meeting]
+        if wires:
+            taken = next((wire for wire in wires if wire in holder), NONE)
+            if taken != NONE:
+                heapq.heappush(state.held_up.setdefault(taken, []), entry)
+                for wire in wires:
+                    if wire not in holder:
+                        _look_again(state, wire)
+                continue
+            freed_s, by = max([state.wire_freed.get(wire, _NEVER) for wire in wires])
+            cause = by if by != NONE and freed_s == now_s else cause
+            holder.update(dict.fromkeys(wires, meeting))
+            for hold_s in set(tasks.wire_s[meeting] if tasks.wire_s else ()) - {math.inf}:
+                heapq.heappush(state.events, (now_s + hold_s, meeting, _WIRES))
         for task in members:
             state.cause[task] = cause
             _start(state, task)
-        if math.isnan(state.tasks.duration_s[last]):
+        if math.isnan(tasks.duration_s[last]):
             assert state.network is not None
-            state.network.begin(meeting, state.now_s)
+            state.network.begin(meeting, now_s)
 
 
 def _look_again(state: _State, wire: int) -> None:
@@ -270,49 +286,48 @@ def _start(state: _State, task: int) -> None:
     state.start_s[task] = now_s
     if tasks.stream[task] == NONE:
         state.cause[task] = state.ready_cause[task]
-    if math.isnan(tasks.duration_s[task]):
+    duration_s, occupancy_s = tasks.duration_s[task], tasks.occupancy_s[task]
+    if math.isnan(duration_s):
         return  # the network says when it is done
-    if tasks.occupancy_s[task] == tasks.duration_s[task]:
-        heapq.heappush(state.events, (now_s + tasks.duration_s[task], task, _BOTH))
+    if occupancy_s == duration_s:
+        heapq.heappush(state.events, (now_s + duration_s, task, _BOTH))
     else:
-        heapq.heappush(state.events, (now_s + tasks.occupancy_s[task], task, _RELEASE))
-        heapq.heappush(state.events, (now_s + tasks.duration_s[task], task, _DONE))
+        heapq.heappush(state.events, (now_s + occupancy_s, task, _RELEASE))
+        heapq.heappush(state.events, (now_s + duration_s, task, _DONE))
 
 
-def _release(state: _State, task: int) -> set[int]:
-    """Free a task's stream and, with the first member of a meeting, its wires; return streams to look at."""
+def _release(state: _State, task: int) -> None:
+    """Free a task's stream and, with the first member of a meeting, its wires."""
     tasks = state.tasks
     meeting, stream = tasks.meeting[task], tasks.stream[task]
     if meeting != NONE:
         for wire in tasks.meeting_wires[meeting]:
-            _free(state, wire, meeting, task)
-    if stream == NONE:
-        return set()
-    del state.holder[stream]
-    state.freed[stream] = (state.now_s, task)
-    return {stream}
+            if state.wire_holder.get(wire) == meeting:
+                _free(state, wire, task)
+    if stream != NONE:
+        del state.holder[stream]
+        state.freed[stream] = (state.now_s, task)
+        state.touched.add(stream)
 
 
 def _free_wires(state: _State, meeting: int) -> None:
     """Free those wires of a meeting that it has held as long as it needs them."""
     first = state.come[meeting][0]
     for wire, hold_s in zip(state.tasks.meeting_wires[meeting], state.tasks.wire_s[meeting], strict=True):
-        if state.start_s[first] + hold_s <= state.now_s:
-            _free(state, wire, meeting, first)
+        if state.start_s[first] + hold_s <= state.now_s and state.wire_holder.get(wire) == meeting:
+            _free(state, wire, first)
 
 
-def _free(state: _State, wire: int, meeting: int, task: int) -> None:
-    if state.wire_holder.get(wire) == meeting:
-        del state.wire_holder[wire]
-        state.freed[-2 - wire] = (state.now_s, task)
-        _look_again(state, wire)
+def _free(state: _State, wire: int, task: int) -> None:
+    del state.wire_holder[wire]
+    state.wire_freed[wire] = (state.now_s, task)
+    _look_again(state, wire)
 
 
-def _complete(state: _State, task: int) -> set[int]:
-    touched: set[int] = set()
+def _complete(state: _State, task: int) -> None:
+    waiting, cause = state.waiting, state.ready_cause
     for user in state.tasks.users[task]:
-        state.waiting[user] -= 1
-        state.ready_cause[user] = task
-        if state.waiting[user] == 0:
-            touched.update(_make_ready(state, user))
-    return touched
+        waiting[user] -= 1
+        cause[user] = task
+        if waiting[user] == 0:
+            _make_ready(state, user)

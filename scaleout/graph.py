@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,13 +111,9 @@ class ExecutionGraph:
         return self.dependencies[self.dependency_offsets[node] : self.dependency_offsets[node + 1]]
 
     @cached_property
-    def users(self) -> list[list[int]]:
+    def users(self) -> list[tuple[int, ...]]:
         """For each node those that wait for it, in order."""
-        found: list[list[int]] = [[] for _ in range(len(self))]
-        waiting = np.repeat(np.arange(len(self)), np.diff(self.dependency_offsets)).tolist()
-        for user, old in zip(waiting, self.dependencies.tolist(), strict=True):
-            found[old].append(user)
-        return found
+        return users_in(self.dependency_offsets, self.dependencies)
 
     def operation(self, node: int) -> str:
         """Return the name of what a node does: its kernel's operation, or the collective's kind."""
@@ -316,6 +313,14 @@ def compress(dependencies: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     np.cumsum([len(row) for row in dependencies], out=offsets[1:])
     flat = np.fromiter((index for row in dependencies for index in row), np.int64, int(offsets[-1]))
     return offsets, flat
+
+
+def users_in(offsets: Ints, dependencies: Ints, *, first: int = 0) -> list[tuple[int, ...]]:
+    """Return for each node of compressed sparse rows those that wait for it, in order, numbered from `first`."""
+    waiting = np.repeat(np.arange(first, first + len(offsets) - 1), np.diff(offsets))
+    by_need = waiting[np.argsort(dependencies, kind="stable")].tolist()
+    ends = np.cumsum(np.bincount(dependencies, minlength=len(offsets) - 1)).tolist()
+    return [tuple(by_need[begin:end]) for begin, end in pairwise([0, *ends])]
 
 
 def topological_order(dependencies: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:

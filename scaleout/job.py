@@ -6,7 +6,7 @@ it costs alone. Knows neither time nor what is in flight.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,9 @@ from scaleout.network.alpha_beta import CollectiveCost, collective_cost
 from scaleout.network.demand import Group
 from scaleout.program import Program
 from scaleout.topology import Topology
+
+_AGREED = ("collective", "bytes", "pieces")
+"""Columns in which members of a group must agree."""
 
 
 @dataclass
@@ -59,34 +62,54 @@ def meetings_of(job: Job) -> list[Meeting]:
     """Match the collectives of all classes: the k-th of a rank on its group meets the k-th of the other members."""
     found: dict[tuple[int, int, int], Meeting] = {}
     for number, graph in enumerate(job.graphs):
-        rank = int(job.folding.representative[number])
         count: dict[int, int] = defaultdict(int)
-        for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
-            family_index = int(graph.group[node])
-            family = job.folding.families[family_index]
-            group = int(family.group_of_rank[rank])
-            if group == NONE:
-                raise GraphError(
-                    f"rank {rank}, node {node} ({graph.names[node]!r}): the rank is in no group "
-                    f"{job.program.groups[family_index].name!r}; add it to the group or remove the collective"
-                )
-            group_class = int(family.class_of_group[group])
-            key = (family_index, group_class, count[family_index])
+        classes: dict[int, int] = {}
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+        for node, family_index in zip(nodes.tolist(), graph.group[nodes].tolist(), strict=True):
+            if family_index not in classes:
+                classes[family_index] = _group_class(job, number, node)
+            key = (family_index, classes[family_index], count[family_index])
             order = (node, family_index, count[family_index])
             count[family_index] += 1
-            meeting = found.setdefault(key, Meeting(family, group_class, order))
-            meeting.order = min(meeting.order, order)
+            meeting = found.get(key)
+            if meeting is None:
+                meeting = found[key] = Meeting(job.folding.families[family_index], classes[family_index], order)
+            elif order < meeting.order:
+                meeting.order = order
             meeting.tasks.append(job.offsets[number] + node)
-    for meeting in found.values():
-        _check_agreement(job, meeting)
+    _check_agreement(job, list(found.values()))
     return sorted(found.values(), key=lambda meeting: meeting.order)
 
 
-def _check_agreement(job: Job, meeting: Meeting) -> None:
+def _group_class(job: Job, number: int, node: int) -> int:
+    """Return the class of the group of a node's collective."""
+    rank, family_index = int(job.folding.representative[number]), int(job.graphs[number].group[node])
+    family = job.folding.families[family_index]
+    group = int(family.group_of_rank[rank])
+    if group == NONE:
+        raise GraphError(
+            f"rank {rank}, node {node} ({job.graphs[number].names[node]!r}): the rank is in no group "
+            f"{job.program.groups[family_index].name!r}; add it to the group or remove the collective"
+        )
+    return int(family.class_of_group[group])
+
+
+def _check_agreement(job: Job, meetings: Sequence[Meeting]) -> None:
+    """Refuse a meeting at which not all want to do the same."""
+    firsts = np.repeat([meeting.tasks[0] for meeting in meetings], [len(meeting.tasks) for meeting in meetings])
+    tasks = np.array([task for meeting in meetings for task in meeting.tasks], np.int64)
+    for column in _AGREED if meetings else ():
+        values = np.concatenate([getattr(graph, column) for graph in job.graphs])
+        if (values[tasks] != values[firsts]).any():
+            for meeting in meetings:
+                _check_meeting(job, meeting)
+
+
+def _check_meeting(job: Job, meeting: Meeting) -> None:
     first, *others = [locate(job, task) for task in meeting.tasks]
     for number, node in others:
         mine, theirs = job.graphs[first[0]], job.graphs[number]
-        for column in ("collective", "bytes", "pieces"):
+        for column in _AGREED:
             if getattr(mine, column)[first[1]] != getattr(theirs, column)[node]:
                 raise SimulationError(
                     f"{name_of(job, *first)} meets {name_of(job, number, node)} on the same group, but they differ in "

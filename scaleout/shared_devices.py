@@ -27,7 +27,7 @@ from scaleout.graph import NONE
 from scaleout.operations import Kernel
 
 
-@dataclass
+@dataclass(slots=True)
 class _Running:
     """A kernel, or a transfer of some channels, that has begun: what is left of it alone, and how fast it goes."""
 
@@ -38,17 +38,16 @@ class _Running:
     posted: frozenset[int] = frozenset()
     races: bool = False
     communicator: int = NONE
-    issue_s: float = 0.0
     begun_s: float = 0.0
     held_sms: int = 0
-    held_by: set[int] = field(default_factory=set)
+    held_by: frozenset[int] = frozenset()
     """Transfers that held SMs when it began, as long as one of them does."""
     rate: float = 0.0
     since_s: float = 0.0
     turn: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stand:
     """Where a transfer stands on a device: the kernels that it comes behind, and those that it races for its SMs."""
 
@@ -63,6 +62,10 @@ class SharedDevices:
 
     def __init__(self, contention: Contention) -> None:
         self.contention = contention
+        self._kernel_offers: dict[int, tuple[int, tuple[Kernel | None, float], float]] = {}
+        """Meeting to a kernel's device, to itself and its time alone, and to when the host issues it."""
+        self._alike: dict[tuple[int, int, float, float], tuple[int, tuple[Kernel | None, float], float]] = {}
+        """What was offered, each kernel of a device once: layers are alike."""
         self._offers: dict[int, _Running] = {}
         self._device_of: dict[int, int] = {}
         self._running: dict[int, _Running] = {}
@@ -80,7 +83,8 @@ class SharedDevices:
         self, meeting: int, device: int, kernel: Kernel | None, duration_s: float, *, issue_s: float = 0.0
     ) -> None:
         """Say what a meeting is: a kernel on a device, which the host issues at a time; 0 if no host issues calls."""
-        self._offers[meeting] = _Running((device,), duration_s, (kernel, duration_s), issue_s=issue_s)
+        key = (device, id(kernel), duration_s, issue_s)
+        self._kernel_offers[meeting] = self._alike.setdefault(key, (device, (kernel, duration_s), issue_s))
 
     def offer_transfer(
         self, meeting: int, devices: Sequence[int], duration_s: float, *, channels: int,
@@ -113,26 +117,31 @@ class SharedDevices:
 
     def begin(self, meeting: int, now_s: float) -> None:
         """Let a meeting begin."""
+        if meeting in self._kernel_offers:
+            self._begin_kernel(meeting, now_s)
+            return
         entry = self._running[meeting] = self._offers.pop(meeting)
         entry.since_s = entry.begun_s = now_s
         for device in entry.devices:
-            if entry.kernel is None:
-                behind = () if device in entry.posted else self._kernels.get(device, ())
-                self._arrive(meeting, device, _Stand(set(behind)))
-            else:
-                self._begin_kernel(meeting, entry, now_s)
-        self._turn_around([meeting], now_s)
+            behind = () if device in entry.posted else self._kernels.get(device, ())
+            self._arrive(meeting, device, _Stand(set(behind)))
+        self._turn_around(meeting, entry.devices, now_s)
 
-    def _begin_kernel(self, meeting: int, entry: _Running, now_s: float) -> None:
-        device = entry.devices[0]
+    def _begin_kernel(self, meeting: int, now_s: float) -> None:
+        device, kernel, issue_s = self._kernel_offers.pop(meeting)
+        entry = self._running[meeting] = _Running((device,), kernel[1], kernel, since_s=now_s, begun_s=now_s)
         self._kernels.setdefault(device, []).append(meeting)
-        is_queued = 0 < entry.issue_s <= now_s - self.contention.appetite.queue_s
-        entry.held_sms = sum(channels for channels, _ in self._held(device))
-        for found, stand in self._arrived.get(device, {}).items():
-            if not stand.behind:
-                entry.held_by.add(found)
-                if is_queued and stand.event_s == now_s:
-                    stand.races.add(meeting)
+        arrived = self._arrived.get(device)
+        if not arrived:
+            self._turn((meeting,), now_s)
+            return
+        is_queued = 0 < issue_s <= now_s - self.contention.appetite.queue_s
+        held = [found for found, stand in arrived.items() if not stand.behind]
+        entry.held_by, entry.held_sms = frozenset(held), sum(channels for channels, _ in self._held(device))
+        for found in held:
+            if is_queued and arrived[found].event_s == now_s:
+                arrived[found].races.add(meeting)
+        self._turn_around(meeting, entry.devices, now_s)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance to the next end, but not beyond a time; return the time, and what is done then."""
@@ -163,13 +172,16 @@ class SharedDevices:
                     del self._arrived[device][meeting]
                     self._freed_s[device] = now_s
                     self._free(device, meeting, now_s)
-                else:
-                    self._kernels[device].remove(meeting)
-                    for stand in self._arrived.get(device, {}).values():
+                    beside |= self._beside(device)
+                    continue
+                self._kernels[device].remove(meeting)
+                if self._arrived.get(device):  # else nothing is beside it but kernels, which take nothing of each other
+                    for stand in self._arrived[device].values():
                         stand.behind.discard(meeting)
                         stand.races.discard(meeting)
-                beside |= self._beside(device)
-        self._turn(sorted(beside.difference(done)), now_s)
+                    beside |= self._beside(device)
+        if beside:
+            self._turn(sorted(beside.difference(done)), now_s)
 
     def _free(self, device: int, transfer: int, now_s: float) -> None:
         """Let products go on over all SMs that lacked those of a transfer since they began."""
@@ -177,7 +189,7 @@ class SharedDevices:
             entry = self._running[found]
             if entry.kernel is None or transfer not in entry.held_by:
                 continue
-            entry.held_by.remove(transfer)
+            entry.held_by -= {transfer}
             held_s = now_s - entry.begun_s
             whole_s = self.contention.freed_s(*entry.kernel, num_sms=entry.held_sms, held_s=held_s)
             if not entry.held_by and whole_s is not None:
@@ -185,13 +197,12 @@ class SharedDevices:
 
     def _beside(self, device: int) -> set[int]:
         """Return all that runs on a device."""
-        return {*self._kernels.get(device, ()), *(found for found in self._arrived.get(device, ()) if found in
-                                                  self._running)}  # fmt: skip
+        running = self._running
+        return {*self._kernels.get(device, ()), *[found for found in self._arrived.get(device, ()) if found in running]}
 
-    def _turn_around(self, meetings: Sequence[int], now_s: float) -> None:
-        devices = {device for meeting in meetings for device in self._running[meeting].devices}
-        beside = set().union(*(self._beside(device) for device in devices))
-        self._turn([*meetings, *sorted(beside.difference(meetings))], now_s)
+    def _turn_around(self, meeting: int, devices: Sequence[int], now_s: float) -> None:
+        beside = set[int]().union(*[self._beside(device) for device in devices]) - {meeting}
+        self._turn([meeting, *sorted(beside)], now_s)
 
     def _turn(self, meetings: Sequence[int], now_s: float) -> None:
         """Give meetings the rates that what runs beside them leaves."""

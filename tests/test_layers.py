@@ -20,7 +20,7 @@ LAYERS = tuple(
     full_clock graph splice node_order program timing host selection nccl_tests transport fabric dimension wiring faults
     topology_file topology backends machine what_if peers placement parallelism pipelines workload
     chakra astra pytorch collectives generators memory network contention operators backend_comparison
-    shared_devices engine fold job message stuck result simulation schedule clocks
+    shared_devices engine fold job message tasks stuck result simulation schedule clocks
     analysis pipeline_timeline efficiency study buckets plans strategies
     astra_result astra_physical validation reproductions measure timeline plot heat_map pipeline_plot parity_plot
     track_plot operator_plot backend_plot bucket_plot scaling_plot report describe cli

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from scaleout.graph import NONE, ExecutionGraph, NodeKind, compress
+import numpy as np
+
+from scaleout.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.operations import TimeSource
 from scaleout.schedule.overlap import communication_stream
 
@@ -27,7 +29,8 @@ class Rewrite:
     graph: ExecutionGraph
     origin: list[int] = field(default_factory=list)
     dependencies: list[tuple[int, ...]] = field(default_factory=list)
-    changes: list[dict[str, Any]] = field(default_factory=list)
+    changes: dict[int, dict[str, Any]] = field(default_factory=dict)  # new node to its columns that differ
+    kept: list[int] = field(default_factory=list)  # new nodes that wait for what they did
     done: dict[int, int] = field(default_factory=dict)  # old node to the new one after which it is done
     sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
     holds: dict[int, int] = field(default_factory=dict)  # stream to the new node that holds it up
@@ -42,14 +45,19 @@ class Rewrite:
         if self.holds:
             held = self.holds.get(changes.get("stream", int(self.graph.stream[node])))
             needs |= set() if held is None else {held}
+        new = len(self.origin)
         self.dependencies.append(tuple(sorted(needs)))
         self.origin.append(node)
-        self.changes.append(changes)
-        return len(self.origin) - 1
+        if changes:
+            self.changes[new] = changes
+        return new
 
     def keep(self, node: int) -> None:
-        """Write a node as it is."""
-        self.done[node] = self.add(node, self.needs(node))
+        """Write a node as it is; what it waits for is looked up when the graph is built."""
+        new = self.done[node] = len(self.origin)
+        self.kept.append(new)
+        self.dependencies.append(())
+        self.origin.append(node)
 
     def needs(self, node: int) -> list[int]:
         """Return what an old node waits for, as new nodes."""
@@ -80,12 +88,18 @@ class Rewrite:
         """
         graph = self.graph
         times_s = [0.0, *ends_s] if ends_s else [float(graph.duration_s[node]) * edge for edge in edges]
+        flops, size_bytes, whole = int(graph.flops[node]), int(graph.bytes[node]), graph.names[node]
         parts: list[int] = []
         for index, (begin, end) in enumerate(pairwise(edges)):
-            work = {name: between(int(getattr(graph, name)[node]), begin, end) for name in ("flops", "bytes")}
-            duration_s = slower * (times_s[index + 1] - times_s[index]) + (call_s if index in calls else 0.0)
-            name = f"{graph.names[node]}_{names[index]}"
-            parts.append(self.add(node, [*after[index], *parts[-1:]], name=name, duration_s=duration_s, **work))
+            part = self.add(
+                node,
+                [*after[index], *parts[-1:]],
+                name=f"{whole}_{names[index]}",
+                duration_s=slower * (times_s[index + 1] - times_s[index]) + (call_s if index in calls else 0.0),
+                flops=between(flops, begin, end),
+                bytes=between(size_bytes, begin, end),
+            )
+            parts.append(part)
         return parts
 
     def add_collective(self, node: int, after: Sequence[Sequence[int]], **changes: Any) -> list[int]:
@@ -115,21 +129,39 @@ class Rewrite:
 
     def build(self) -> ExecutionGraph:
         """Freeze the new graph."""
-        graph = self.graph
-        names = tuple(
-            change.get("name", graph.names[old]) for old, change in zip(self.origin, self.changes, strict=True)
-        )
-        columns = {}
-        for name in _CHANGED:
-            columns[name] = getattr(graph, name)[self.origin].copy()
-        for node, change in enumerate(self.changes):
-            for name, value in change.items():
-                if name != "name":
-                    columns[name][node] = value
-        for name in ("phase", "microbatch", "stage"):
-            columns[name] = getattr(graph, name)[self.origin]
-        offsets, flat = compress(self.dependencies)
-        return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=flat, **columns)
+        graph, origin = self.graph, np.array(self.origin, np.int64)
+        names = [graph.names[old] for old in self.origin]
+        changed: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in _CHANGED}
+        for node, change in self.changes.items():
+            for column, value in change.items():
+                if column == "name":
+                    names[node] = value
+                else:
+                    nodes, values = changed[column]
+                    nodes.append(node)
+                    values.append(value)
+        columns = {name: getattr(graph, name)[origin] for name in (*_CHANGED, "phase", "microbatch", "stage")}
+        for name, (nodes, values) in changed.items():
+            columns[name][nodes] = values
+        offsets, flat = self._compressed(origin)
+        return graph.with_columns(names=tuple(names), dependency_offsets=offsets, dependencies=flat, **columns)
+
+    def _compressed(self, origin: Ints) -> tuple[Ints, Ints]:
+        """Return what the new nodes wait for, in compressed sparse rows."""
+        old_offsets = self.graph.dependency_offsets
+        counts = np.fromiter(map(len, self.dependencies), np.int64, len(origin))
+        kept = np.zeros(len(origin), bool)
+        kept[self.kept] = True
+        counts[kept] = np.diff(old_offsets)[origin[kept]]
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        done = np.full(len(self.graph), NONE, np.int64)
+        done[list(self.done)] = list(self.done.values())
+        of_kept = np.repeat(kept, counts)
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        flat = np.empty(offsets[-1], np.int64)
+        flat[of_kept] = done[self.graph.dependencies[(np.repeat(old_offsets[origin], counts) + within)[of_kept]]]
+        flat[~of_kept] = [need for row in self.dependencies for need in row]
+        return offsets, flat
 
 
 def between(total: int, begin: float, end: float) -> int:
