@@ -93,6 +93,14 @@ def test_imports_go_down(path):
         assert parts[0] in allowed, f"{layer} imports {'.'.join(parts)}, which is above it"
 
 
+def test_the_design_says_where_every_module_is():
+    layout = (PACKAGE.parent / "DESIGN.md").read_text(encoding="utf-8").partition("## Where things are")[2]
+    top = [path.name if path.is_file() else f"{path.name}/" for path in PACKAGE.iterdir()]
+    named = [name for name in top if name.endswith((".py", "/")) and not name.startswith("__") and name != "data/"]
+    assert named
+    assert [name for name in named if name not in layout.partition("## Decisions")[0]] == []
+
+
 def test_nothing_imports_itself_in_a_circle():
     """Within a package of ours too; what a package's own file imports late or for its types only does not count."""
     dotted = {path: ".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in FILES}
