@@ -255,8 +255,8 @@ def _begin_meetings(state: _State) -> None:
         cause = state.cause[last]
         wires = tasks.meeting_wires[meeting]
         if wires:
-            taken = next((wire for wire in wires if wire in holder), NONE)
-            if taken != NONE:
+            if not holder.keys().isdisjoint(wires):
+                taken = next(wire for wire in wires if wire in holder)
                 heapq.heappush(state.held_up.setdefault(taken, []), entry)
                 for wire in wires:
                     if wire not in holder:

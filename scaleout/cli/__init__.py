@@ -4,6 +4,7 @@ Errors that are about the input end in one message on standard error and exit co
 when it runs, so that `scaleout --help` answers at once.
 """
 
+import gc
 import os
 import sys
 
@@ -45,6 +46,7 @@ def main() -> None:
     """Run the command line and turn the user's errors into one message and exit code 2."""
     from scaleout.errors import ScaleoutError
 
+    gc.set_threshold(50_000, 20, 20)  # graphs are a million small tuples without cycles, and soon gone: look less often
     try:
         scaleout.main(standalone_mode=False)
         sys.stdout.flush()

@@ -22,7 +22,8 @@ def _chain(graph: ExecutionGraph) -> ExecutionGraph:
     waits = graph.stream[before] == graph.stream[after]
     waits &= (graph.pieces[before] == 1) | (graph.pieces[after] == 1)
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
-    pairs = np.stack([np.concatenate([users, after[waits]]), np.concatenate([graph.dependencies, before[waits]])])
-    users, dependencies = np.unique(pairs, axis=1)
+    size = max(len(graph), 1)
+    pairs = np.concatenate([users * size + graph.dependencies, after[waits] * size + before[waits]])
+    users, dependencies = np.divmod(np.unique(pairs), size)
     offsets = np.searchsorted(users, np.arange(len(graph) + 1))
     return graph.with_columns(dependency_offsets=offsets.astype(np.int64), dependencies=dependencies)
