@@ -162,13 +162,13 @@ class _Independent:
         self.until_s = [0.0, *accumulate(durations_s.tolist())]
         self.makes = [-1] * len(graph)  # the last kernel that a collective waits for
         self.takes = [len(graph)] * len(graph)  # the first kernel that waits for it
-        computes = computes.tolist()
-        users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)).tolist()
-        pairs = list(zip(users, graph.dependencies.tolist(), strict=True))
-        for node, old in pairs:
-            self.makes[node] = max(self.makes[node], old if computes[old] else self.makes[old])
-        for node, old in pairs[::-1]:
-            self.takes[old] = min(self.takes[old], node if computes[node] else self.takes[node])
+        users, needs = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)), graph.dependencies
+        waits, awaited = ~computes[users], ~computes[needs]
+        is_kernel = computes.tolist()
+        for node, old in zip(users[waits].tolist(), needs[waits].tolist(), strict=True):
+            self.makes[node] = max(self.makes[node], old if is_kernel[old] else self.makes[old])
+        for node, old in zip(users[awaited][::-1].tolist(), needs[awaited][::-1].tolist(), strict=True):
+            self.takes[old] = min(self.takes[old], node if is_kernel[node] else self.takes[node])
 
     def beside(self, chain: Chain) -> float:
         """Seconds of kernels between the one that the collective waits for and the first that waits for it."""

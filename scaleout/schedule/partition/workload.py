@@ -101,7 +101,8 @@ def _taker(graph: ExecutionGraph, node: int, users: Sequence[int]) -> Chain | No
 
 
 def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
-    makers = [old for old in graph.dependencies_of(node).tolist() if graph.kind[old] != NodeKind.COLLECTIVE]
+    needs = graph.dependencies_of(node)
+    makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
     if len(makers) == 1 and _bytes(graph, makers[0], "M", "N") == graph.bytes[node] > 0:
         return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
     return None
