@@ -14,12 +14,13 @@ from scaleout.clocks import settled
 from scaleout.contention import Contention, contention_of, undisturbed
 from scaleout.device import Device, load_device
 from scaleout.efficiency import Efficiency, Fit, efficiency, fit
+from scaleout.errors import ConfigError
 from scaleout.generators import generate
 from scaleout.host import issue
 from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.result import Result
-from scaleout.schedule import plan_schedule, prepare
+from scaleout.schedule import SUBSTITUTING, plan_schedule, prepare
 from scaleout.schedule.decision import Decision, in_words
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
@@ -177,6 +178,7 @@ def compare(
     topology = load_topology(topology) if isinstance(topology, str) else topology
     topology = topology if policy is None else with_policy(topology, policy)
     check_ranks(topology, workload.num_ranks)
+    _check_policy(policy, schedules or workload.schedules)
     schedules = tuple(dict.fromkeys(schedules or workload.schedules or DEFAULT_SCHEDULES))
     machine = Machine(device, topology if contention else undisturbed(topology), algorithms or {})
     chosen = {name: prepare(workload, _carried_out(name, topology), machine) for name in schedules}
@@ -199,6 +201,17 @@ def compare(
     if not isinstance(workload, Transformer):
         return replace(comparison, outcomes=outcomes)
     return replace(comparison, outcomes=outcomes, transformer=workload, fit=fit(workload, device))
+
+
+def _check_policy(policy: str | None, schedules: Sequence[str]) -> None:
+    """Refuse schedules that would take all-reduces away from the back ends that a policy is about."""
+    for name in schedules if policy is not None else ():
+        found = [part for part in name.split("+") if part.partition(":")[0] in SUBSTITUTING]
+        if found:
+            raise ConfigError(
+                f"policy {policy!r} says who serves all-reduces, which {found[0]} replaces by other collectives; leave "
+                f"out one of the two"
+            )
 
 
 def _of_job(outcome: Outcome, job: Workload, words: tuple[str, ...], device: Device) -> Outcome:

@@ -315,3 +315,9 @@ def test_topologies_that_are_like_nothing_are_refused(tmp_path, monkeypatch, tex
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_topology("mine.yaml")
+
+
+@pytest.mark.parametrize("schedule", ["centauri", "overlap+coconet"])
+def test_a_policy_and_a_schedule_that_takes_its_all_reduces_away_are_refused(schedule):
+    with pytest.raises(ConfigError, match=r"policy 'nccl_ring' says who serves all-reduces, which .* replaces"):
+        compare("resnet-50", schedules=("baseline", schedule), policy="nccl_ring")

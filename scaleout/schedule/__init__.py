@@ -49,6 +49,9 @@ PASSES: dict[str, Pass] = {
 PLANS: dict[str, Plan] = {"centauri": centauri.plan, "out-of-order": out_of_order.plan, "coconet": coconet.plan}
 """Passes that cut and order what a program has by what it costs; they need a machine."""
 
+SUBSTITUTING = ("centauri", "coconet")
+"""Passes that replace all-reduces by other collectives."""
+
 PREPARES: dict[str, Callable[[Workload, Machine], ModelTier]] = {"centauri": model_tier}
 """Passes that choose keys of the workload before it becomes a program; with an option they are passes alone."""
 
