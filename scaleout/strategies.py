@@ -91,11 +91,13 @@ STRATEGIES: dict[str, Strategy] = {
         "out-of-order",
     ),
     "megatron": Strategy(
-        "interleaved 1F1B, sequence parallel, gradients reduced at the end", "arXiv:2104.04473, arXiv:2205.05198",
+        "interleaved 1F1B, sequence parallel, gradients of a pipeline reduced at the end",
+        "arXiv:2104.04473, arXiv:2205.05198",
         _megatron,
     ),
     "megatron-core": Strategy(
-        "the same, optimizer states sharded, gradients and parameters moved in time", "Megatron-core 0.9",
+        "the same, optimizer states sharded, gradients and parameters moved in time",
+        "Megatron-core's overlap-grad-reduce, overlap-param-gather",
         _megatron_core,
     ),
     "breadth-first": Strategy(
