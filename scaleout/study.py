@@ -272,8 +272,23 @@ def _run(
     schedule: str,
     machine: Machine | None,
     topology: Topology,
+    network: str,
+    injection_bytes_per_s: float | None,
+    contention: Contention | None,
     **options: Any,
 ) -> Result:
-    program, decisions = plan_schedule(program, schedule, machine=machine)
-    planned.append(decisions)
-    return simulate(program, topology, **options)
+    """Plan and simulate a step; one that was simulated as it was planned is not simulated again."""
+    scheduled = plan_schedule(program, schedule, machine=machine)
+    planned.append(scheduled.decisions)
+    if scheduled.result is not None and machine is not None and network == "alpha_beta":
+        as_planned = contention == contention_of(machine.device, machine.topology)
+        if as_planned and injection_bytes_per_s is None:
+            return scheduled.result
+    return simulate(
+        scheduled.program,
+        topology,
+        network=network,
+        injection_bytes_per_s=injection_bytes_per_s,
+        contention=contention,
+        **options,
+    )

@@ -7,6 +7,7 @@ of the memory, `centauri:group` the last dimension that is partitioned.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from scaleout.config import nearest
@@ -17,16 +18,16 @@ from scaleout.program import Program
 from scaleout.schedule import centauri, coconet, out_of_order
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
-from scaleout.schedule.decision import Decision
 from scaleout.schedule.fuse import fuse, fuse_oblivious
 from scaleout.schedule.model_tier import ModelTier, model_tier
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
+from scaleout.schedule.planned import Planned
 from scaleout.schedule.track import track
 from scaleout.workload import Workload
 
 Pass = Callable[[Program, Machine | None], Program]
-Plan = Callable[[Program, Machine | None], tuple[Program, tuple[Decision, ...]]]
+Plan = Callable[[Program, Machine | None], Planned]
 """A pass that also says what it decided."""
 
 REWRITES: dict[str, Pass] = {
@@ -82,13 +83,11 @@ _OPTIONS: dict[str, Callable[[str], Plan]] = {
 
 def apply_schedule(program: Program, name: str, *, machine: Machine | None = None) -> Program:
     """Apply a schedule to a timed program; see `plan_schedule`."""
-    return plan_schedule(program, name, machine=machine)[0]
+    return plan_schedule(program, name, machine=machine).program
 
 
-def plan_schedule(
-    program: Program, name: str, *, machine: Machine | None = None
-) -> tuple[Program, tuple[Decision, ...]]:
-    """Apply a schedule to a timed program, and return what its passes decided.
+def plan_schedule(program: Program, name: str, *, machine: Machine | None = None) -> Planned:
+    """Apply a schedule to a timed program, and return what its passes decided, too.
 
     Parameters
     ----------
@@ -103,11 +102,12 @@ def plan_schedule(
     passes = passes_of(name)
     if name.split("+", maxsplit=1)[0].partition(":")[0] in (*REWRITES, *PLANS):
         program = baseline(program, machine)
-    decisions: tuple[Decision, ...] = ()
+    planned = Planned(program)
     for each in passes:
-        program, found = each(program, machine)
-        decisions += found
-    return in_program_order(program), decisions
+        decided = planned.decisions
+        planned = each(planned.program, machine)
+        planned = replace(planned, decisions=decided + planned.decisions)
+    return replace(planned, program=in_program_order(planned.program))
 
 
 def prepare(workload: Workload, name: str, machine: Machine) -> tuple[Workload, tuple[str, ...]]:
@@ -158,4 +158,4 @@ def _pass(part: str) -> Plan:
 
 
 def _deciding_nothing(made: Pass) -> Plan:
-    return lambda program, machine: (made(program, machine), ())
+    return lambda program, machine: Planned(made(program, machine))

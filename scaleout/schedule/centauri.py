@@ -29,6 +29,7 @@ from scaleout.schedule.operation_tier import finer
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.partition.group import Levels, partition_groups
 from scaleout.schedule.partition.primitive import substitute
+from scaleout.schedule.planned import Planned
 from scaleout.schedule.prices import Prices, machine_for
 from scaleout.schedule.trial import Trial
 
@@ -51,10 +52,8 @@ def dimensions_up_to(last: str) -> tuple[str, ...]:
     return DIMENSIONS[: DIMENSIONS.index(last) + 1]
 
 
-def plan(
-    program: Program, machine: Machine | None = None, *, dimensions: Collection[str] = DIMENSIONS
-) -> tuple[Program, tuple[Decision, ...]]:
-    """Return the program partitioned where that pays, along some dimensions, and overlapped; and what was decided.
+def plan(program: Program, machine: Machine | None = None, *, dimensions: Collection[str] = DIMENSIONS) -> Planned:
+    """Return the program partitioned where that pays, along some dimensions, and overlapped.
 
     Raises
     ------
@@ -77,8 +76,9 @@ def plan(
                 words += (Decision(what, choice, best.step_s, rival.step_s, "a step"),)
                 way, best = rival_way, rival
     if "order" in dimensions:
-        best = best_order(best, way.tried)
-    return best.scheduled, _decisions(program, way.prices) + words + best.decisions
+        best, about_order = best_order(best, way.tried)
+        words += about_order
+    return Planned(best.scheduled, _decisions(program, way.prices) + words + best.decisions, best.known)
 
 
 @dataclass(frozen=True)

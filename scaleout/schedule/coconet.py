@@ -24,14 +24,16 @@ from scaleout.schedule.decision import Decision, collectives
 from scaleout.schedule.operation_tier import Costs
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.partition.primitive import substitute
+from scaleout.schedule.planned import Planned
 from scaleout.schedule.prices import Prices, machine_for
+from scaleout.schedule.trial import Trial
 
 CHUNKS = (1, 2, 4, 8)
 """Even chunks that are weighed."""
 
 
-def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tuple[Decision, ...]]:
-    """Return the program with its all-reduces substituted and what makes their data cut, and what was decided.
+def plan(program: Program, machine: Machine | None = None) -> Planned:
+    """Return the program with its all-reduces substituted and what makes their data cut.
 
     Raises
     ------
@@ -45,16 +47,19 @@ def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tup
             return prices.substituted_s(family, size_bytes)
         return prices.whole_s(family, kind, size_bytes)
 
-    as_it_is, found = overlap(program), _decisions(program, prices)
-    program, cuts = cut(program, Weights(prices, price, _even), chosen=lambda chain: chain.produces)
-    program = overlap(substitute(program))
+    whole, found = Trial(prices, program, overlap(program)), _decisions(program, prices)
+    chunks, cuts = cut(program, Weights(prices, price, _even), chosen=lambda chain: chain.produces)
     if not found + cuts:
-        return as_it_is, ()
-    before_s, after_s = prices.step_s(as_it_is), prices.step_s(program)
-    if after_s >= before_s:
-        reason = f"a step; substituted and in chunks {after_s * 1e3:.4g} ms"
-        return as_it_is, (Decision("all-reduces and products before collectives", "whole", before_s, before_s, reason),)
-    return program, found + cuts
+        return Planned(whole.scheduled)
+    rival = Trial(prices, program, overlap(substitute(chunks)), found + cuts)
+    if rival.step_s < whole.step_s:
+        return Planned(rival.scheduled, rival.decisions, rival.known)
+    what, reason = (
+        "all-reduces and products before collectives",
+        f"substituted and in chunks {rival.step_s * 1e3:.4g} ms",
+    )
+    kept = Decision(what, "whole", whole.step_s, whole.step_s, f"a step; {reason}")
+    return Planned(whole.scheduled, (kept,), whole.known)
 
 
 def _even(costs: Costs) -> tuple[tuple[float, ...], ...]:

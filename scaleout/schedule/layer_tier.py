@@ -12,7 +12,7 @@ Source: Chen et al., Centauri, Sec. 3.2.2, equation (1), Fig. 6.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -129,15 +129,27 @@ def gathers_first(program: Program) -> Program:
     """Let parameters be gathered before the reductions that stand in front of them, as soon as they may be."""
 
     def keys_of(graph: ExecutionGraph) -> list[Key] | None:
-        collectives = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
-        moved = [node for node in collectives if is_gather_of_parameters(graph, node) and graph.users[node]]
+        moved = [node for node in _gathers(graph) if _waits_behind_reductions(graph, node) and graph.users[node]]
         return early(graph, moved, tail=lambda old, node: False) if moved else None
 
     return reorder(program, keys_of)
 
 
-def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> Trial:
-    """Return the trial of the order in which a step is shortest, what was decided for it included.
+def _gathers(graph: ExecutionGraph) -> list[int]:
+    collectives = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
+    return [node for node in collectives if is_gather_of_parameters(graph, node)]
+
+
+def _waits_behind_reductions(graph: ExecutionGraph, gather: int) -> bool:
+    """Whether gradients are reduced between what a gather needs and the gather."""
+    needs = graph.dependencies_of(gather)
+    after = int(needs.max()) + 1 if needs.size else 0
+    between = np.flatnonzero(graph.kind[after:gather] == NodeKind.COLLECTIVE) + after
+    return any(graph.names[node].startswith("gradients") for node in between.tolist())
+
+
+def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial, tuple[Decision, ...]]:
+    """Return the trial of the order in which a step is shortest, and what was decided for it.
 
     Parameters
     ----------
@@ -166,7 +178,7 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> Trial:
         rival = schedule(other)
         words += (_about_gathers(best, rival),)
         best = shorter(best, rival)
-    return replace(best, decisions=words + best.decisions)
+    return best, words
 
 
 def _about_gathers(best: Trial, rival: Trial) -> Decision:

@@ -183,7 +183,7 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
 
     def alone_s(graph: ExecutionGraph) -> float:
         program = Program("stage", (graph,), roles, axes.families)
-        return prices.step_s(overlap(time_kernels(program, machine.device)))
+        return prices.step(overlap(time_kernels(program, machine.device))).makespan_s
 
     return [
         Costs(

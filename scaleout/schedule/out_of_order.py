@@ -21,12 +21,14 @@ from scaleout.program import Program
 from scaleout.schedule.backward import layers_of
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.overlap import overlap
+from scaleout.schedule.planned import Planned
 from scaleout.schedule.prices import Prices, machine_for
 from scaleout.schedule.reorder import reorder
+from scaleout.schedule.trial import Trial
 
 
-def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tuple[Decision, ...]]:
-    """Return the program with gradients of weights put off where that pays, and overlapped; and of how many layers.
+def plan(program: Program, machine: Machine | None = None) -> Planned:
+    """Return the program with gradients of weights put off where that pays, and overlapped.
 
     Raises
     ------
@@ -35,20 +37,21 @@ def plan(program: Program, machine: Machine | None = None) -> tuple[Program, tup
     """
     prices = Prices(program, machine_for("out-of-order", machine))
     layers = max((len(_numbered(graph)) for graph in program.graphs), default=0)
-    best, chosen = overlap(program), 0
-    before_s = best_s = prices.step_s(best) if layers else 0.0
-    k = 1
+    if not layers:
+        return Planned(overlap(program))
+    first = best = Trial(prices, program, overlap(program))
+    chosen, k = 0, 1
     while k <= layers:
-        found = overlap(put_off(program, k))
-        found_s = prices.step_s(found)
-        if found_s > best_s:
+        later = put_off(program, k)
+        found = Trial(prices, later, overlap(later))
+        if found.step_s > best.step_s:
             break
-        if found_s < best_s:
-            best, best_s, chosen = found, found_s, k
+        if found.step_s < best.step_s:
+            best, chosen = found, k
         k = min(2 * k, layers) if k < layers else layers + 1
     what = f"gradients of weights of the first {chosen} of {layers} layers"
     choice = "put off to the end of backward, in reverse order"
-    return best, (Decision(what, choice, before_s, best_s, "a step"),) if layers else ()
+    return Planned(best.scheduled, (Decision(what, choice, first.step_s, best.step_s, "a step"),), best.known)
 
 
 def put_off(program: Program, k: int) -> Program:

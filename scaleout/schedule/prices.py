@@ -13,6 +13,7 @@ from scaleout.network.alpha_beta import collective_cost
 from scaleout.operations import Kernel
 from scaleout.placement import place
 from scaleout.program import GroupFamily, Program
+from scaleout.result import Result
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.partition.group import Levels, bytes_on_level, levels_of
 from scaleout.simulation import simulate
@@ -109,10 +110,9 @@ class Prices:
             self._beside[call, alone_s] = (kernels, slower)
         return self._beside[call, alone_s]
 
-    def step_s(self, program: Program) -> float:
-        """Seconds of a step of the program as it is scheduled, simulated."""
+    def step(self, program: Program) -> Result:
+        """Simulate a step of the program as it is scheduled."""
         machine = self.machine
-        result = simulate(
+        return simulate(
             in_program_order(program), machine.topology, algorithms=machine.algorithms, contention=self.contention
         )
-        return result.makespan_s

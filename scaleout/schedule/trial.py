@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaleout.program import Program
+from scaleout.result import Result
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.prices import Prices
 
@@ -24,12 +25,22 @@ class Trial:
     prices: Prices
     ordered: Program
     scheduled: Program
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Decision, ...] = ()
 
     @cached_property
+    def result(self) -> Result:
+        """A step, simulated."""
+        return self.prices.step(self.scheduled)
+
+    @property
+    def known(self) -> Result | None:
+        """The step, if it was simulated."""
+        return vars(self).get("result")
+
+    @property
     def step_s(self) -> float:
         """Seconds of a step."""
-        return self.prices.step_s(self.scheduled)
+        return self.result.makespan_s
 
 
 def shorter(best: Trial, rival: Trial | None) -> Trial:
