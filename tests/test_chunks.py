@@ -46,3 +46,15 @@ def test_every_choice_of_the_measured_rows_costs_at_most_3_percent():
     families = comparison.families
     assert families["chunked overlap"].mean_absolute_error < 0.05
     assert families["data parallel"].mean_absolute_error < 0.03
+
+
+def test_an_all_gather_behind_a_product_joins_what_every_rank_made(tmp_path):
+    """In one piece there is no overlap: over two ranks it takes as long as an all-gather of twice the product does."""
+    row = {**ROW, "gpus": 2, "collective": "all_gather", "chunks": 1, "step_us": 100.0}
+    gathered = {"collective": "all_gather", "ranks": 2, "bytes": 2 * 8192 * 4096 * 2, "us": 1.0}
+    gathered["note"] = "CUDA graph of 20"
+    alone = {"op": "gemm", "dtype": "bf16", "M": 8192, "N": 4096, "K": 1024, "us": 1.0}
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (row, gathered, alone)))
+    (tmp_path / "environment.json").write_text('{"gpu": "NVIDIA H200"}', encoding="utf-8")
+    step, collective, product = compare_files([tmp_path / "steps.jsonl"]).rows
+    assert step.predicted == pytest.approx(collective.predicted + product.predicted, rel=0.1)

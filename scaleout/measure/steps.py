@@ -60,12 +60,18 @@ def _start_reduce_scatter(part: torch.Tensor) -> Any:
     return dist.reduce_scatter_tensor(shard, part, async_op=True)
 
 
+def _start_all_gather(part: torch.Tensor) -> Any:
+    whole = part.new_empty(part.shape[0] * dist.get_world_size(), part.shape[1])
+    return dist.all_gather_into_tensor(whole, part, async_op=True)
+
+
 def _start_all_to_all(part: torch.Tensor) -> Any:
     return dist.all_to_all_single(torch.empty_like(part), part, async_op=True)
 
 
 _STARTS: Mapping[str, Start] = {
     "all_reduce": _start_all_reduce,
+    "all_gather": _start_all_gather,
     "reduce_scatter": _start_reduce_scatter,
     "all_to_all": _start_all_to_all,
 }

@@ -69,7 +69,8 @@ def mixture_of_experts(row: Row, machine: Machine) -> Case:
 def chunked(row: Row, machine: Machine) -> Case:
     """A product in parts along its rows, each part's collective behind it on a stream of its own.
 
-    Parts together take no less than the whole: each was measured, or not, among other shapes than the others.
+    What a part's product made is a rank's whole buffer, but for an all-gather, of which it is the rank's shard. Parts
+    together take no less than the whole: each was measured, or not, among other shapes than the others.
     """
     ranks, chunks, dtype = row.count("gpus"), row.count("chunks"), row.word("dtype", _DTYPES)
     kind = row.word("collective", ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"))
@@ -77,10 +78,11 @@ def chunked(row: Row, machine: Machine) -> Case:
     product, whole = (kernel("gemm", dtype=dtype, **{**sizes, "M": rows}) for rows in (sizes["M"], row.count("M")))
     part_s, whole_s = full_clock_times(machine.device, (product, whole))
     lasts_s = kernel_time(machine.device, product).seconds * max(1.0, float(whole_s) / chunks / float(part_s))
+    payload_bytes = sizes["M"] * sizes["N"] * ITEM_BYTES[dtype] * (ranks if kind == "all_gather" else 1)
     graph = GraphBuilder("chunks_loop")
     for _ in range(chunks):
         part = graph.compute(product, duration_s=lasts_s)
-        graph.collective(kind, sizes["M"] * sizes["N"] * ITEM_BYTES[dtype], group=0, after=(part,))
+        graph.collective(kind, payload_bytes, group=0, after=(part,))
     program = one_role(row.id, graph, ranks)
     of = f"{row.count('M')} x {sizes['N']} x {sizes['K']}, {kind} over {ranks}"
     return replace(simulated(row, program, machine, schedule="overlap"), variant=(of, chunks))
