@@ -5,15 +5,15 @@ it costs alone. Knows neither time nor what is in flight.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaleout.errors import GraphError, SimulationError
 from scaleout.fold import FoldedFamily, Folding
-from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.network.alpha_beta import CollectiveCost, collective_cost
 from scaleout.network.demand import Group
 from scaleout.program import Program
@@ -23,18 +23,47 @@ _AGREED = ("collective", "bytes", "pieces")
 """Columns in which members of a group must agree."""
 
 
-@dataclass
-class Meeting:
-    """A collective instance: which timelines have come, and what they want to do.
+class Meeting(NamedTuple):
+    """A collective instance: the groups that it stands for, and the tasks of the timelines that come."""
 
-    `order` decides between meetings that could take a wire at the same moment: their place in the program, and,
-    where members' programs differ, the family and the count within it. It is the same folded and unfolded.
+    family: int
+    group_class: int
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Meetings:
+    """The M collective instances of a job, at which T tasks meet.
+
+    Their order decides between those that could take a wire at the same moment: their place in the program, and, where
+    members' programs differ, the family and the count within it. It is the same folded and unfolded.
+
+    Attributes
+    ----------
+    family, group_class : (M,)
+    tasks : (T,) meeting by meeting, those of the first class first
+    offsets : (M + 1,) where each meeting's tasks begin
     """
 
-    family: FoldedFamily
-    group_class: int
-    order: tuple[int, int, int]
-    tasks: list[int] = field(default_factory=list)
+    family: Ints
+    group_class: Ints
+    tasks: Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.family)
+
+    def __getitem__(self, index: int) -> Meeting:
+        tasks = self.tasks[self.offsets[index] : self.offsets[index + 1]]
+        return Meeting(int(self.family[index]), int(self.group_class[index]), tuple(tasks.tolist()))
+
+    def __iter__(self) -> Iterator[Meeting]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def firsts(self) -> Ints:
+        """(M,) first task of each."""
+        return self.tasks[self.offsets[:-1]]
 
 
 @dataclass
@@ -58,27 +87,50 @@ def job_of(program: Program, topology: Topology, algorithms: Mapping[str, str], 
     return Job(program, topology, algorithms, folding, graphs, offsets)
 
 
-def meetings_of(job: Job) -> list[Meeting]:
+def column_of(job: Job, name: str) -> Any:
+    """Return a column of the graphs of all classes, one after another, (N,)."""
+    return np.concatenate([getattr(graph, name) for graph in job.graphs])
+
+
+def meetings_of(job: Job) -> Meetings:
     """Match the collectives of all classes: the k-th of a rank on its group meets the k-th of the other members."""
-    found: dict[tuple[int, int, int], Meeting] = {}
-    for number, graph in enumerate(job.graphs):
-        count: dict[int, int] = defaultdict(int)
-        classes: dict[int, int] = {}
-        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
-        for node, family_index in zip(nodes.tolist(), graph.group[nodes].tolist(), strict=True):
-            if family_index not in classes:
-                classes[family_index] = _group_class(job, number, node)
-            key = (family_index, classes[family_index], count[family_index])
-            order = (node, family_index, count[family_index])
-            count[family_index] += 1
-            meeting = found.get(key)
-            if meeting is None:
-                meeting = found[key] = Meeting(job.folding.families[family_index], classes[family_index], order)
-            elif order < meeting.order:
-                meeting.order = order
-            meeting.tasks.append(job.offsets[number] + node)
-    _check_agreement(job, list(found.values()))
-    return sorted(found.values(), key=lambda meeting: meeting.order)
+    tasks = np.flatnonzero(column_of(job, "kind") == NodeKind.COLLECTIVE)
+    number = np.searchsorted(job.offsets, tasks, side="right") - 1
+    family = column_of(job, "group")[tasks].astype(np.int64)
+    node = tasks - np.array(job.offsets, np.int64)[number]
+
+    calls, first, of_task = np.unique(number * _wide(family) + family, return_index=True, return_inverse=True)
+    classes = np.array([_group_class(job, int(number[task]), int(node[task])) for task in first], np.int64)
+    group_class, count = classes[of_task], _count_of(of_task, len(calls))
+
+    key = (family * _wide(group_class) + group_class) * _wide(count) + count
+    by_key = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[by_key], prepend=-1))
+    node_of = np.minimum.reduceat(node[by_key], begins) if len(begins) else begins
+    found = by_key[begins]
+    order = np.lexsort((found, count[found], family[found], node_of))
+
+    sizes = np.diff(begins, append=len(tasks))
+    offsets = np.concatenate(([0], np.cumsum(sizes[order])))
+    within = np.arange(len(tasks)) - np.repeat(offsets[:-1], sizes[order])
+    ordered = tasks[by_key[np.repeat(begins[order], sizes[order]) + within]]
+    meetings = Meetings(family[found[order]], group_class[found[order]], ordered, offsets)
+    _check_agreement(job, meetings)
+    return meetings
+
+
+def _wide(values: Ints) -> int:
+    """Return how many whole numbers hold the values, from zero."""
+    return int(values.max(initial=0)) + 1
+
+
+def _count_of(labels: Ints, size: int) -> Ints:
+    """Return for each label how many of it came before."""
+    order = np.argsort(labels, kind="stable")
+    counts = np.bincount(labels, minlength=size)
+    found = np.empty(len(labels), np.int64)
+    found[order] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
 
 
 def _group_class(job: Job, number: int, node: int) -> int:
@@ -94,13 +146,12 @@ def _group_class(job: Job, number: int, node: int) -> int:
     return int(family.class_of_group[group])
 
 
-def _check_agreement(job: Job, meetings: Sequence[Meeting]) -> None:
+def _check_agreement(job: Job, meetings: Meetings) -> None:
     """Refuse a meeting at which not all want to do the same."""
-    firsts = np.repeat([meeting.tasks[0] for meeting in meetings], [len(meeting.tasks) for meeting in meetings])
-    tasks = np.array([task for meeting in meetings for task in meeting.tasks], np.int64)
-    for column in _AGREED if meetings else ():
-        values = np.concatenate([getattr(graph, column) for graph in job.graphs])
-        if (values[tasks] != values[firsts]).any():
+    firsts = np.repeat(meetings.firsts, np.diff(meetings.offsets))
+    for column in _AGREED:
+        values = column_of(job, column)
+        if (values[meetings.tasks] != values[firsts]).any():
             for meeting in meetings:
                 _check_meeting(job, meeting)
 
@@ -136,10 +187,10 @@ def name_of(job: Job, number: int, node: int) -> str:
 
 def groups_of(job: Job, meeting: Meeting) -> tuple[Group, ...]:
     """Return all groups that a meeting stands for; the same object for the same ones."""
-    key = (meeting.order[1], meeting.group_class)
+    key = (meeting.family, meeting.group_class)
     if key not in job.groups:
-        members = job.program.groups[meeting.order[1]].members
-        chosen = np.flatnonzero(meeting.family.class_of_group == meeting.group_class).tolist()
+        members = job.program.groups[meeting.family].members
+        chosen = np.flatnonzero(job.folding.families[meeting.family].class_of_group == meeting.group_class).tolist()
         job.groups[key] = tuple(members[number] for number in chosen)
     return job.groups[key]
 
@@ -158,7 +209,7 @@ def asked(job: Job, meeting: Meeting) -> tuple[str, float, int]:
 def cost_of(job: Job, meeting: Meeting) -> CollectiveCost:
     """Charge the whole transfer that a meeting belongs to: a slice is part of one, with the algorithm of the whole."""
     name, size_bytes, _ = asked(job, meeting)
-    return cost_among(job, meeting.family, meeting.group_class, name, size_bytes)
+    return cost_among(job, job.folding.families[meeting.family], meeting.group_class, name, size_bytes)
 
 
 def cost_among(job: Job, family: FoldedFamily, group_class: int, kind: str, size_bytes: float) -> CollectiveCost:

@@ -124,7 +124,7 @@ def _symmetry(job: Job) -> Symmetry:
     messages = {}
     for meeting in meetings_of(job):
         name, algorithm = asked(job, meeting)[0], cost_of(job, meeting).algorithm
-        key = (meeting.order[1], meeting.group_class, name, algorithm)
+        key = (meeting.family, meeting.group_class, name, algorithm)
         if algorithm and key not in messages:
             messages[key] = demand.messages_of(job.topology, groups_of(job, meeting), name, algorithm)
     sets = [pairs for found in messages.values() for pairs in found]

@@ -1,16 +1,15 @@
 """Why a program cannot finish: who waits for whom, with names, for the user."""
 
-from collections.abc import Sequence
 
 import numpy as np
 
 from scaleout.engine import Tasks, Times
 from scaleout.graph import NodeKind
-from scaleout.job import Job, Meeting, locate, name_of, say
+from scaleout.job import Job, Meetings, locate, name_of, say
 from scaleout.peers import peer_of
 
 
-def why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting]) -> str:
+def why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Meetings) -> str:
     """Say who waits for whom, from the collectives at which some members have come and others have not."""
     reasons: list[str] = []
     for index, meeting in enumerate(meetings):
@@ -18,7 +17,9 @@ def why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Sequence[Meeting])
         if not come:
             continue
         classes = {locate(job, task)[0] for task in come}
-        absent = [c for c in meeting.family.members_of_class[meeting.group_class] if c not in classes]
+        absent = [
+            c for c in job.folding.families[meeting.family].members_of_class[meeting.group_class] if c not in classes
+        ]
         ranks = [int(job.folding.representative[number]) for number in absent]
         number, node = locate(job, come[0])
         never = len(meeting.tasks) < tasks.meeting_size[index]

@@ -5,14 +5,14 @@ duration of its own, and is told to them instead. Knows no order: when anything 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from scaleout.engine import Tasks
 from scaleout.errors import GraphError
-from scaleout.graph import INPUT, NONE, NodeKind, users_in
-from scaleout.job import Job, Meeting, asked, cost_of, groups_of, locate, name_of
+from scaleout.graph import INPUT, NONE, Floats, Ints, NodeKind, users_in
+from scaleout.job import Job, Meeting, Meetings, asked, column_of, cost_of, groups_of, locate, name_of
 from scaleout.message import Message, messages_of
 from scaleout.network.alpha_beta import CollectiveCost
 from scaleout.network.meetings import LinkNetwork
@@ -20,49 +20,38 @@ from scaleout.shared_devices import SharedDevices
 
 
 def tasks_of(
-    job: Job, meetings: Sequence[Meeting], links: LinkNetwork | None, shared: SharedDevices | None
+    job: Job, meetings: Meetings, links: LinkNetwork | None, shared: SharedDevices | None
 ) -> tuple[Tasks, list[str]]:
     """Lay out what the clock runs, and the algorithm of each task; what others time has no duration of its own."""
+    charges, of_meeting = _charges(job, meetings, on_links=links is not None)
+    sizes = np.diff(meetings.offsets)
+    lasts_s, holds_s = (np.array([charge[at] for charge in charges], np.float64) for at in (0, 1))
+    served_by = np.array([charge.served_by for charge in charges], object)
     duration_s = _durations(job)
-    occupancy_s = list(duration_s)
-    meeting_of = [NONE] * job.offsets[-1]
-    algorithms = [""] * job.offsets[-1]
-    sizes: list[int] = []
-    wires: list[tuple[int, ...]] = []
-    wire_s: list[tuple[float, ...]] = []
-    columns = [_column(job, name) for name in ("collective", "bytes", "pieces", "stream")]
-    alike: dict[tuple[object, ...], _Charge] = {}
-    for index, meeting in enumerate(meetings):
-        what = [column[meeting.tasks[0]] for column in columns]
-        key = (id(meeting.family), meeting.group_class, *what)
-        charge = alike.get(key)
-        if charge is None:
-            charge = alike[key] = _charge(job, meeting, on_links=links is not None)
-        if links is not None and charge.is_sent:
-            _offer(job, meeting, links, index)
-        for task in meeting.tasks:
-            meeting_of[task] = index
-            algorithms[task] = charge.served_by
-            duration_s[task], occupancy_s[task] = charge.lasts_s, charge.holds_s
-        sizes.append(charge.size)
-        wires.append(charge.wires)
-        wire_s.append(charge.wire_s)
+    occupancy_s = duration_s.copy()
+    meeting_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
+    of_task = np.repeat(of_meeting, sizes)
+    duration_s[meetings.tasks], occupancy_s[meetings.tasks] = lasts_s[of_task], holds_s[of_task]
+    meeting_of[meetings.tasks], algorithms[meetings.tasks] = np.repeat(np.arange(len(sizes)), sizes), served_by[of_task]
+    charged = [charges[kind] for kind in of_meeting.tolist()]
+    if links is not None:
+        for index, charge in enumerate(charged):
+            if charge.is_sent:
+                _offer(job, meetings[index], links, index)
     users, counts = _dependencies(job)
-    laid = _Laid(job, duration_s, occupancy_s, users, counts, meeting_of, sizes, wires, wire_s)
+    laid = _Laid(
+        job, duration_s.tolist(), occupancy_s.tolist(), users, counts, meeting_of.tolist(),
+        *([charge[at] for charge in charged] for at in (3, 4, 5)),
+    )  # fmt: skip
     _add_messages(laid, links, shared)
     if shared is not None:
         _share_devices(laid, meetings, shared)
-    issue_s = _column(job, "issue_s")
+    issue_s, priority = column_of(job, "issue_s"), column_of(job, "priority")
     tasks = Tasks(
-        duration_s, occupancy_s, _streams(job), _column(job, "priority"), users, counts, meeting_of, sizes, wires,
-        issue_s if any(issue_s) else (), wire_s,
+        laid.duration_s, laid.occupancy_s, _streams(job), priority.tolist(), users, counts, laid.meeting_of, laid.sizes,
+        laid.wires, issue_s.tolist() if issue_s.any() else (), laid.wire_s,
     )  # fmt: skip
-    return tasks, algorithms
-
-
-def _column(job: Job, name: str) -> list[Any]:
-    """Return a column of the graphs of all classes, one after another."""
-    return [value for graph in job.graphs for value in getattr(graph, name).tolist()]
+    return tasks, algorithms.tolist()
 
 
 class _Charge(NamedTuple):
@@ -77,6 +66,14 @@ class _Charge(NamedTuple):
     is_sent: bool
 
 
+def _charges(job: Job, meetings: Meetings, *, on_links: bool) -> tuple[list[_Charge], Ints]:
+    """Charge the kinds of collectives that differ, and return which of them each meeting is, (M,)."""
+    columns = [column_of(job, name)[meetings.firsts] for name in ("collective", "bytes", "pieces", "stream")]
+    keys = np.stack([meetings.family, meetings.group_class, *columns])
+    _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    return [_charge(job, meetings[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
+
+
 def _charge(job: Job, meeting: Meeting, *, on_links: bool) -> _Charge:
     """Charge a collective; what links time has no duration of its own."""
     cost = cost_of(job, meeting)
@@ -85,8 +82,8 @@ def _charge(job: Job, meeting: Meeting, *, on_links: bool) -> _Charge:
     lasts_s = cost.latency_s + serialization_s
     early = pieces > 1 or (cost.concurrent and _is_aside(job, meeting))
     holds_s = serialization_s if early else lasts_s
-    members = meeting.family.members_of_class[meeting.group_class]
-    along = meeting.family.dimensions_of_class[meeting.group_class]
+    family = job.folding.families[meeting.family]
+    members, along = family.members_of_class[meeting.group_class], family.dimensions_of_class[meeting.group_class]
     is_sent = on_links and bool(cost.algorithm)
     if is_sent:
         lasts_s = holds_s = np.nan
@@ -131,13 +128,13 @@ class _Laid(NamedTuple):
     wire_s: list[tuple[float, ...]]
 
 
-def _share_devices(laid: _Laid, meetings: Sequence[Meeting], shared: SharedDevices) -> None:
+def _share_devices(laid: _Laid, meetings: Meetings, shared: SharedDevices) -> None:
     """Let kernels and whole collectives be timed as they share the devices of their classes."""
     job = laid.job
     for index, meeting in enumerate(meetings):
         first = meeting.tasks[0]
         if laid.duration_s[first] > 0 and laid.duration_s[first] == laid.occupancy_s[first]:
-            devices = meeting.family.members_of_class[meeting.group_class]
+            devices = job.folding.families[meeting.family].members_of_class[meeting.group_class]
             shared.offer_transfer(
                 index, devices, laid.duration_s[first], channels=shared.contention.appetite.num_sms,
                 device_of={task: locate(job, task)[0] for task in meeting.tasks}, races=True,
@@ -207,17 +204,16 @@ def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: 
     )  # fmt: skip
 
 
-def _durations(job: Job) -> list[float]:
+def _durations(job: Job) -> Floats:
     """Times of all kernels, and zero or nothing yet for all else."""
-    duration = np.concatenate([graph.duration_s for graph in job.graphs]) if job.graphs else np.zeros(0)
-    kind = np.concatenate([graph.kind for graph in job.graphs])
-    untimed = np.flatnonzero(np.isnan(duration) & (kind == NodeKind.COMPUTE))
+    duration_s: Floats = column_of(job, "duration_s")
+    untimed = np.flatnonzero(np.isnan(duration_s) & (column_of(job, "kind") == NodeKind.COMPUTE))
     if untimed.size:
         number, node = locate(job, int(untimed[0]))
         raise GraphError(
             f"{name_of(job, number, node)} is a kernel with no time; name the device that it runs on (--device)"
         )
-    return list(duration.tolist())
+    return duration_s
 
 
 def _dependencies(job: Job) -> tuple[list[tuple[int, ...]], list[int]]:
