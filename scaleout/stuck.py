@@ -1,6 +1,5 @@
 """Why a program cannot finish: who waits for whom, with names, for the user."""
 
-
 import numpy as np
 
 from scaleout.engine import Tasks, Times

@@ -260,7 +260,7 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     found = compare(workload, schedules=("overlap", "centauri"), algorithms=RINGS).outcomes[1]
     assert 1.2 < found.speedup < 15 / 16 / 25 * 32 * 1.2
     program = time_kernels(generate(workload), DEVICE)
-    words = "\n".join(in_words(plan(program, MACHINE)[1]))
+    words = "\n".join(in_words(plan(program, MACHINE).decisions))
     assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 36.5" in words
     assert "cut into 8 chunks with the products next to it" in words
 
@@ -316,7 +316,8 @@ def test_finer_ways_are_those_of_algorithm_1_and_even_ones(costs):
 def test_an_all_reduce_over_nodes_becomes_scatter_and_gather_by_levels():
     """Data parallelism: 2 n / 16 over each port instead of 2 n 15/16 / 8."""
     program = time_kernels(generate(load_workload("llama-small", {"layers": 1})), DEVICE)
-    scheduled, decisions = plan(program, MACHINE)
+    planned = plan(program, MACHINE)
+    scheduled, decisions = planned.program, planned.decisions
     assert any("reduce_scatter and all_gather by levels 2 x 8" in words for words in in_words(decisions))
     kinds = {COLLECTIVES[kind] for graph in scheduled.graphs for kind in graph.collective if kind >= 0}
     assert kinds == {"reduce_scatter", "all_gather"}
@@ -325,7 +326,7 @@ def test_an_all_reduce_over_nodes_becomes_scatter_and_gather_by_levels():
 def test_one_node_has_no_levels_and_says_why():
     node = load_topology("a100-node-8")
     program = time_kernels(generate(load_workload("llama-small", {"layers": 1, "zero": 3, "data_parallel": 8})), DEVICE)
-    _, decisions = plan(program, Machine(DEVICE, node))
+    decisions = plan(program, Machine(DEVICE, node)).decisions
     assert all(not each.choice.startswith("by levels") for each in decisions)
     assert any("its links have one bandwidth" in words for words in in_words(decisions))
 

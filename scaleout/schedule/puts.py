@@ -24,7 +24,7 @@ from scaleout.program import GroupFamily, Program
 from scaleout.schedule.fused_costs import Charge
 from scaleout.schedule.overlap import communication_stream
 from scaleout.schedule.pairs import Pair
-from scaleout.schedule.rewrite import Rewrite, between
+from scaleout.schedule.rewrite import Rewrite, divided
 
 MOST_PUTS = 2**17
 """Most puts in all graphs together: half a minute."""
@@ -145,7 +145,7 @@ class Exchange:
             kind=int(kind),
             peer=(other - own) % size,
             tag=self.tag,
-            bytes=between(int(graph.bytes[node]), first / whole, last / whole),
+            bytes=divided(int(graph.bytes[node]), [first / whole, last / whole])[0],
             pieces=whole,
             stream=communication_stream(group),
             issue_s=0.0,

@@ -29,7 +29,9 @@ class Rewrite:
     graph: ExecutionGraph
     origin: list[int] = field(default_factory=list)
     dependencies: list[tuple[int, ...]] = field(default_factory=list)
-    changes: dict[int, dict[str, Any]] = field(default_factory=dict)  # new node to its columns that differ
+    changed: dict[str, tuple[list[int], list[Any]]] = field(  # column to the new nodes where it differs, and how
+        default_factory=lambda: {name: ([], []) for name in ("name", *_CHANGED)}
+    )
     kept: list[int] = field(default_factory=list)  # new nodes that wait for what they did
     done: dict[int, int] = field(default_factory=dict)  # old node to the new one after which it is done
     sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
@@ -37,19 +39,24 @@ class Rewrite:
 
     def __post_init__(self) -> None:
         graph = self.graph
-        self._offsets, self._flat = graph.dependency_offsets.tolist(), graph.dependencies.tolist()
+        self._offsets: list[int] = graph.dependency_offsets.tolist()
+        self._flat: list[int] = graph.dependencies.tolist()
 
     def add(self, node: int, after: Iterable[int], **changes: Any) -> int:
         """Write a node that comes from an old one, with some columns changed."""
-        needs = set(after)
-        if self.holds:
-            held = self.holds.get(changes.get("stream", int(self.graph.stream[node])))
-            needs |= set() if held is None else {held}
-        new = len(self.origin)
-        self.dependencies.append(tuple(sorted(needs)))
-        self.origin.append(node)
-        if changes:
-            self.changes[new] = changes
+        return self.add_all(node, [after], **{name: [value] for name, value in changes.items()})[0]
+
+    def add_all(self, node: int, after: Sequence[Iterable[int]], **changes: Sequence[Any]) -> list[int]:
+        """Write nodes that come from one old one, with some columns changed: a value for each."""
+        new = list(range(len(self.origin), len(self.origin) + len(after)))
+        self.origin += [node] * len(new)
+        stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
+        held = [self.holds[stream]] if stream in self.holds else []
+        self.dependencies += [tuple(sorted({*needs, *held})) for needs in after]
+        for name, values in changes.items():
+            nodes, known = self.changed[name]
+            nodes += new
+            known += values
         return new
 
     def keep(self, node: int) -> None:
@@ -59,9 +66,13 @@ class Rewrite:
         self.dependencies.append(())
         self.origin.append(node)
 
+    def needed(self, node: int) -> list[int]:
+        """Return what an old node waits for."""
+        return self._flat[self._offsets[node] : self._offsets[node + 1]]
+
     def needs(self, node: int) -> list[int]:
         """Return what an old node waits for, as new nodes."""
-        return [self.done[old] for old in self._flat[self._offsets[node] : self._offsets[node + 1]]]
+        return [self.done[old] for old in self.needed(node)]
 
     def add_kernel(
         self,
@@ -89,36 +100,30 @@ class Rewrite:
         graph = self.graph
         times_s = [0.0, *ends_s] if ends_s else [float(graph.duration_s[node]) * edge for edge in edges]
         flops, size_bytes, whole = int(graph.flops[node]), int(graph.bytes[node]), graph.names[node]
-        parts: list[int] = []
-        for index, (begin, end) in enumerate(pairwise(edges)):
-            part = self.add(
-                node,
-                [*after[index], *parts[-1:]],
-                name=f"{whole}_{names[index]}",
-                duration_s=slower * (times_s[index + 1] - times_s[index]) + (call_s if index in calls else 0.0),
-                flops=between(flops, begin, end),
-                bytes=between(size_bytes, begin, end),
-            )
-            parts.append(part)
-        return parts
+        first = len(self.origin)
+        return self.add_all(
+            node,
+            [after[0], *([*needs, first + index] for index, needs in enumerate(after[1:]))],
+            name=[f"{whole}_{name}" for name in names],
+            duration_s=[
+                slower * (end_s - begin_s) + (call_s if index in calls else 0.0)
+                for index, (begin_s, end_s) in enumerate(pairwise(times_s))
+            ],
+            flops=divided(flops, edges),
+            bytes=divided(size_bytes, edges),
+        )
 
     def add_collective(self, node: int, after: Sequence[Sequence[int]], **changes: Any) -> list[int]:
         """Write the slices of a collective, equal ones, each after its own part of the data."""
         graph, slices = self.graph, len(after)
-        stream = communication_stream(int(graph.group[node]))
-        total = int(graph.bytes[node])
-        return [
-            self.add(
-                node,
-                after[index],
-                name=f"{graph.names[node]}_slice_{index}",
-                bytes=between(total, index / slices, (index + 1) / slices),
-                pieces=slices,
-                stream=stream,
-                **changes,
-            )
-            for index in range(slices)
-        ]
+        changes |= {"pieces": slices, "stream": communication_stream(int(graph.group[node]))}
+        return self.add_all(
+            node,
+            after,
+            name=[f"{graph.names[node]}_slice_{index}" for index in range(slices)],
+            bytes=divided(int(graph.bytes[node]), [index / slices for index in range(slices + 1)]),
+            **{name: [value] * slices for name, value in changes.items()},
+        )
 
     def join(self, node: int, after: Iterable[int]) -> int:
         """Write a node of no duration after others."""
@@ -131,18 +136,12 @@ class Rewrite:
         """Freeze the new graph."""
         graph, origin = self.graph, np.array(self.origin, np.int64)
         names = [graph.names[old] for old in self.origin]
-        changed: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in _CHANGED}
-        for node, change in self.changes.items():
-            for column, value in change.items():
-                if column == "name":
-                    names[node] = value
-                else:
-                    nodes, values = changed[column]
-                    nodes.append(node)
-                    values.append(value)
+        for node, name in zip(*self.changed["name"], strict=True):
+            names[node] = name
         columns = {name: getattr(graph, name)[origin] for name in (*_CHANGED, "phase", "microbatch", "stage")}
-        for name, (nodes, values) in changed.items():
-            columns[name][nodes] = values
+        for column in _CHANGED:
+            nodes, values = self.changed[column]
+            columns[column][nodes] = values
         offsets, flat = self._compressed(origin)
         return graph.with_columns(names=tuple(names), dependency_offsets=offsets, dependencies=flat, **columns)
 
@@ -164,11 +163,12 @@ class Rewrite:
         return offsets, flat
 
 
-def between(total: int, begin: float, end: float) -> int:
-    """Whole units between two fractions of a count; adjoining fractions add up to the count exactly."""
-    return _upto(total, end) - _upto(total, begin)
+def divided(total: int, edges: Sequence[float]) -> list[int]:
+    """Return the whole units between fractions of a count; from 0 to 1 they add up to the count exactly.
 
-
-def _upto(total: int, fraction: float) -> int:
-    """Whole units up to a fraction of a count; the last one is exact where a float no longer holds the count."""
-    return total if fraction == 1 else int(total * fraction)
+    >>> divided(10, [0.0, 0.25, 1.0])
+    [2, 8]
+    """
+    # The last one is exact where a float no longer holds the count.
+    ends = [total if edge == 1 else int(total * edge) for edge in edges]
+    return [end - begin for begin, end in pairwise(ends)]

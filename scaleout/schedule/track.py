@@ -28,7 +28,7 @@ from scaleout.operators.track.product import Product, constants_of, stage
 from scaleout.operators.track.ring import Ring
 from scaleout.operators.track.sublayer import Sublayer, track_and_trigger
 from scaleout.program import Program
-from scaleout.schedule.overlap import COMPUTE_STREAM
+from scaleout.schedule.overlap import COMPUTE_STREAM, communication_stream
 from scaleout.schedule.pairs import Pair, agreed, find_pairs
 from scaleout.schedule.rewrite import Rewrite
 
@@ -147,7 +147,7 @@ def _collect(new: Rewrite, node: int, pair: Pair) -> None:
     last = [*slices, new.done[maker]]
     if kind == "all_reduce":
         gather = COLLECTIVES.index("all_gather")
-        stream = int(new.changes[slices[-1]]["stream"])
+        stream = communication_stream(int(graph.group[node]))
         last = [new.add(node, last, name=f"{graph.names[node]}_gather", collective=gather, stream=stream)]
     new.done[node] = last[0] if len(last) == 1 else new.join(node, last)
     if graph.stream[node] == COMPUTE_STREAM:

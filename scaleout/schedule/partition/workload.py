@@ -28,7 +28,7 @@ from scaleout.program import Program
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.partition.dimensions import PRODUCTS, check_cut
 from scaleout.schedule.partition.primitive import WHOLE
-from scaleout.schedule.rewrite import Rewrite, between
+from scaleout.schedule.rewrite import Rewrite, divided
 
 _PARAMETERS = "parameters"
 """How the names of gathers of a layer's parameters begin."""
@@ -192,7 +192,7 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> 
             pieces = tuple(replace(piece, dimension=dimension) for piece in pieces)
         for piece in pieces:
             check_cut(graph.kernels[graph.kernel[piece.node]], piece.dimension)
-        if chain.produces and len(_tiled(graph, pieces[0], edges_of(parts), ceil)) <= len(parts):
+        if chain.produces and len(_tiled(_size(graph, pieces[0]), edges_of(parts), ceil)) <= len(parts):
             continue  # fewer tiles than chunks
         found[chain.collective] = (replace(chain, pieces=pieces) if dimension else chain, parts)
     return found
@@ -209,62 +209,73 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
         if node in cuts:
             _cut_collective(new, node, cuts[node])
         elif node in makers:
-            _, (_, parts) = makers[node]
-            edges = _tiled(graph, makers[node][0], edges_of(parts), ceil)
-            made = _cut_product(new, makers[node][0], edges, [new.needs(node)] * len(parts), machine)
+            piece, (_, parts) = makers[node]
+            edges = _tiled(_size(graph, piece), edges_of(parts), ceil)
+            made = _cut_product(new, piece, edges, [new.needs(node)] * len(parts), machine)
             new.sliced[node], new.done[node] = made, made[-1]
         elif node in takers:
             piece, (chain, parts) = takers[node]
             new.done[node] = _take(new, piece, chain, parts, machine)
         elif node in firsts:
             gather = firsts[node]
-            others = [new.done[old] for old in graph.dependencies_of(node).tolist() if old != gather]
+            others = [new.done[old] for old in new.needed(node) if old != gather]
             new.done[node] = new.add(node, [*others, new.sliced[gather][0]])
         else:
             new.keep(node)
     return new.build()
 
 
-def edges_of(parts: Sequence[float]) -> list[float]:
+@lru_cache(maxsize=4096)
+def edges_of(parts: tuple[float, ...]) -> tuple[float, ...]:
     """Return where chunks begin and end, from 0 to exactly 1."""
-    return [0.0, *list(accumulate(parts))[:-1], 1.0]
+    return (0.0, *list(accumulate(parts))[:-1], 1.0)
 
 
-def _tiled(
-    graph: ExecutionGraph, piece: Piece, edges: Sequence[float], to_whole: Callable[[float], int]
-) -> list[float]:
+def _size(graph: ExecutionGraph, piece: Piece) -> int:
+    """Return the size of the dimension along which a product is cut."""
+    return int(dict(graph.kernels[graph.kernel[piece.node]].shape)[piece.dimension])
+
+
+@lru_cache(maxsize=4096)
+def _tiled(size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]) -> tuple[float, ...]:
     """Move the edges between parts of a product to edges of tiles, down or up; parts without a tile go."""
-    size = dict(graph.kernels[graph.kernel[piece.node]].shape)[piece.dimension]
     inner = {to_whole(edge * size / _TILE) * _TILE for edge in edges[1:-1]}
-    return [0.0, *(at / size for at in sorted(inner) if 0 < at < size), 1.0]
+    return (0.0, *(at / size for at in sorted(inner) if 0 < at < size), 1.0)
 
 
 def _cut_collective(new: Rewrite, node: int, cut: Cut) -> None:
     chain, parts = cut
     graph, total = new.graph, int(new.graph.bytes[node])
     made = new.sliced.get(chain.pieces[0].node, []) if chain.produces else []
-    others = [new.done[old] for old in graph.dependencies_of(node).tolist() if old != chain.pieces[0].node]
-    chunks = []
-    for number, (begin, end) in enumerate(pairwise(edges_of(parts))):
-        after = [*others, *made[number : number + 1]] if chain.produces else new.needs(node)
-        name = f"{graph.names[node]}_chunk_{number}"
-        chunks.append(new.add(node, after, name=name, bytes=between(total, begin, end)))
+    maker = chain.pieces[0].node
+    others = [new.done[old] for old in new.needed(node) if not chain.produces or old != maker]
+    numbers = range(len(parts))
+    after = [[*others, *made[number : number + 1]] for number in numbers] if chain.produces else [others] * len(parts)
+    names = [f"{graph.names[node]}_chunk_{number}" for number in numbers]
+    chunks = new.add_all(node, after, name=names, bytes=divided(total, edges_of(parts)))
     new.sliced[node], new.done[node] = chunks, new.join(node, chunks)
 
 
 def _take(new: Rewrite, piece: Piece, chain: Chain, parts: Sequence[float], machine: Machine | None) -> int:
     """Write a product that takes chunks: a part for each that ends within its own data, after those that it needs."""
-    edges, width = edges_of(parts), piece.end - piece.begin
-    own = [0.0, *((edge - piece.begin) / width for edge in edges if piece.begin < edge < piece.end), 1.0]
-    own = _tiled(new.graph, piece, own, floor)
-    needs = new.graph.dependencies_of(piece.node).tolist()
-    others = [new.done[old] for old in needs if old != chain.collective]
-    after = []
-    for begin, end in pairwise(own):
-        low, high = piece.begin + begin * width, piece.begin + end * width
-        held = [number for number, (left, right) in enumerate(pairwise(edges)) if left < high and right > low]
-        after.append([*others, *(new.sliced[chain.collective][number] for number in held)])
+    own, held = _parts_within(piece.begin, piece.end, _size(new.graph, piece), edges_of(parts))
+    others = [new.done[old] for old in new.needed(piece.node) if old != chain.collective]
+    chunks = new.sliced[chain.collective]
+    after = [[*others, *(chunks[number] for number in numbers)] for numbers in held]
     return _cut_product(new, piece, own, after, machine)[-1]
+
+
+@lru_cache(maxsize=4096)
+def _parts_within(
+    first: float, last: float, size: int, edges: tuple[float, ...]
+) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...]]:
+    """Return the edges of a product's parts, whose data lie so within the chunks, and the chunks that each needs."""
+    width = last - first
+    own = _tiled(size, (0.0, *((edge - first) / width for edge in edges if first < edge < last), 1.0), floor)
+    spans = [(first + begin * width, first + end * width) for begin, end in pairwise(own)]
+    chunks = list(enumerate(pairwise(edges)))
+    held = [tuple(number for number, (left, right) in chunks if left < high and right > low) for low, high in spans]
+    return own, tuple(held)
 
 
 def _cut_product(
