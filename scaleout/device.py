@@ -206,6 +206,8 @@ def load_device(name_or_path: str | Path) -> Device:
     for file in files:
         if not file.is_file():
             raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
+    if given.efficiency_from is not None:
+        library.find("device", given.efficiency_from, asked_by=f"{path}: efficiency_from")
     if not files and given.efficiency_from is None:
         raise ConfigError(
             f"{path}: no kernel was measured on the device; name another one that lends its kernels' efficiency, such "

@@ -32,26 +32,27 @@ def is_path(name_or_file: str) -> bool:
     return name_or_file.endswith((".yaml", ".yml", ".graphml", ".edgelist")) or "/" in name_or_file
 
 
-def find(kind: str, name_or_file: str) -> Path:
-    """Return the file that a name or path stands for.
+def find(kind: str, name_or_file: str, *, asked_by: str = "") -> Path:
+    """Return the file that a name or path stands for; `asked_by` is the file and key that name it, for the message.
 
     Raises
     ------
     ConfigError
         If there is no such shipped name or file; the message gives the nearest name.
     """
+    where = f"{asked_by}: " if asked_by else ""
     if is_path(name_or_file):
         path = Path(name_or_file)
         if not path.is_file():
             raise ConfigError(
-                f"{kind} file {name_or_file!r} does not exist; give a file or one of the names "
+                f"{where}{kind} file {name_or_file!r} does not exist; give a file or one of the names "
                 f"that `scaleout list` prints"
             )
         return path
     path = folder(kind) / f"{name_or_file}.yaml"
     if not path.is_file():
         hint = _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
-        raise ConfigError(f"unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
+        raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return path
 
 

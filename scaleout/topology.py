@@ -170,11 +170,12 @@ def break_links(topology: Topology, names: Iterable[str]) -> Topology:
 def _factor(topology: Topology, name: str, to: float | str) -> float:
     place = find_link(topology.dimensions, name)
     try:
-        factor = parse(to, BYTES_PER_S)
-        if isinstance(to, str) and to.strip()[-1:].isalpha():  # a bandwidth; a plain number is a factor
-            factor /= link_bytes_per_s(topology.dimensions[place[0]], place[2])
-    except ConfigError as error:
-        raise ConfigError(f"link {name!r}: {error}") from None
+        factor = float(to)
+    except ValueError:  # a bandwidth
+        try:
+            factor = parse(to, BYTES_PER_S) / link_bytes_per_s(topology.dimensions[place[0]], place[2])
+        except ConfigError as error:
+            raise ConfigError(f"link {name!r}: {error}") from None
     if not 0 < factor <= 1:
         raise ConfigError(
             f"link {name!r} is degraded to {to}; give a factor above 0 and up to 1, or a bandwidth up to its "

@@ -1,7 +1,8 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
 Inside the package there are only seconds, bytes, FLOPs and their quotients; this module is the border. A `b` is
-a bit and a `B` a byte, `GB` is 10**9 and `GiB` 2**30. A plain number is taken as already being in SI units.
+a bit and a `B` a byte, `GB` is 10**9 and `GiB` 2**30. A size without a unit is in bytes; all else but zero needs one,
+as a bandwidth of 2 may be meant in GB/s.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -57,14 +58,14 @@ def parse(text: str | float, quantity: Quantity) -> float:
     Parameters
     ----------
     text : str or float
-        Such as ``"64MiB"`` or ``"200 Gb/s"``; a number, or a string that is one, is returned as it is.
+        Such as ``"64MiB"`` or ``"200 Gb/s"``; a number of bytes may be plain, and so may zero.
     quantity : Quantity
         What the string must be: `BYTES`, `BYTES_PER_S`, `SECONDS`, `HERTZ` or `FLOPS_PER_S`.
 
     Raises
     ------
     ConfigError
-        If the text is no number, is negative or not finite, or its unit is not one of the quantity's.
+        If the text is no number, is negative or not finite, or its unit is missing or not one of the quantity's.
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
@@ -79,9 +80,11 @@ def parse(text: str | float, quantity: Quantity) -> float:
             )
         value = float(number) * quantity.factors.get(unit, 1.0)
     else:
-        value = float(text)
+        value, unit = float(text), ""
     if not math.isfinite(value) or value < 0:
         raise ConfigError(f"{text!r} is not {quantity.name}: it must be finite and not negative")
+    if value and not unit and quantity is not BYTES:
+        raise ConfigError(f"{text!r} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}")
     return value
 
 

@@ -318,7 +318,12 @@ def test_independent_kernels_differ_in_the_latency_of_a_row_alone():
         share_s = 528 * Pooling(70, width, "fp32").memory_bytes / (0.91 * 4.8e12)
         latency_s = (bag_s**3 - share_s**3) ** (1 / 3) / 70
         for row in of:
-            keys = {"batch": row["batch"], "tables": row["tables_per_gpu"], "dim": width, "row_latency": latency_s}
+            keys = {
+                "batch": row["batch"],
+                "tables": row["tables_per_gpu"],
+                "dim": width,
+                "row_latency": f"{latency_s} s",
+            }
             plan = plan_operator("embedding_all_to_all", {**keys, "work_groups": row["persistent_programs"]}, on)
             times = [run(plan.recipes[order], order).time_s for order in ORDERS]
             measured = np.array([row["fused_us"], row["fused_oblivious_us"], row["baseline_us"]]) * US

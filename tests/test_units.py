@@ -9,6 +9,7 @@ from scaleout.units import (
     BYTES,
     BYTES_PER_S,
     FLOPS_PER_S,
+    HERTZ,
     SECONDS,
     format_bytes,
     format_bytes_per_s,
@@ -54,8 +55,16 @@ def test_a_gigabyte_is_not_a_gibibyte():
 
 
 @pytest.mark.parametrize("text", ["1e3", 1000, 1000.0, " 1_000 ", "1000.", "+1000 B"])
-def test_numbers_are_in_si_units_already(text):
+def test_plain_numbers_are_bytes(text):
     assert parse(text, BYTES) == 1000
+
+
+@pytest.mark.parametrize("quantity", [BYTES_PER_S, SECONDS, FLOPS_PER_S, HERTZ])
+def test_all_else_but_zero_needs_a_unit(quantity):
+    assert parse(0, quantity) == parse("0", quantity) == 0
+    for text in ("2", 2, 2.5):
+        with pytest.raises(ConfigError, match=rf"has no unit, and is to be {quantity.name}; write it like"):
+            parse(text, quantity)
 
 
 @pytest.mark.parametrize(

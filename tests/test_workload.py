@@ -89,6 +89,16 @@ REFUSED = [
     (TRANSFORMER, {"context_parallel": 3}, "sequence 32 does not divide over context_parallel 3 ranks"),
     (TRANSFORMER, {"context_parallel": 2, "mode": "decode"}, "context_parallel 2 cuts sequences; decode has one"),
     (TRANSFORMER, {"shard_ranks": 2}, "shard_ranks 2 shards nothing with zero 0"),
+    (
+        TRANSFORMER,
+        {"overlap_parameter_gather": True},
+        "with zero 0 stepped parameters are gathered by nobody; set zero",
+    ),
+    (
+        TRANSFORMER,
+        {"overlap_parameter_gather": True, "zero": 3},
+        "with zero 3 stepped parameters are gathered layer by layer anyway",
+    ),
     (TRANSFORMER, {"shard_ranks": 2, "zero": 3, "data_parallel": 3}, "shard_ranks 2 does not divide the 3 ranks"),
     (TRANSFORMER, {"rank_order": ["tensor", "data"]}, "rank_order tensor, data does not name each axis once"),
     (TRANSFORMER, {"layers": 0}, "layers: Input should be greater than 0, not 0"),

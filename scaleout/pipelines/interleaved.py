@@ -36,10 +36,16 @@ def _check(p: int, m: int, v: int, *, group: int | None = None) -> str | None:
         return "a rank holds one chunk, which is 1f1b; interleave 2 chunks or more"
     if group is None:
         if m % p:
-            return f"{m} microbatches do not divide into groups of {p}, the number of stages; choose a multiple of {p}"
+            return (
+                f"{m} microbatches do not divide into groups of {p}, the number of stages; choose microbatch and batch "
+                f"so that there are a multiple of {p}"
+            )
         return None
     if not p <= group <= m:
-        return f"groups of {group} microbatches are not between {p} stages and {m} microbatches; choose of {p} to {m}"
+        advice = (
+            f"choose groups of {p} to {m}" if p <= m else f"choose microbatch and batch so that there are {p} or more"
+        )
+        return f"groups of {group} microbatches are not between {p} stages and {m} microbatches; {advice}"
     if 0 < m % group < p:
         return (
             f"{m} microbatches in groups of {group} leave {m % group} for the last, fewer than {p} stages; "

@@ -58,7 +58,7 @@ def ask(
     """
     given = dict(changes or {})
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
-    base = load_workload(name, given)
+    base = load_workload(name, given | {key: fixed[key] for key in ("zero",) if key in fixed})  # others ask what it is
     if not isinstance(base, Transformer) or base.mode != "training":
         what = f"in mode {base.mode!r}" if isinstance(base, Transformer) else f"of kind {base.kind}"
         raise ConfigError(f"workload {name!r} is {what}; a search is over plans of training a transformer")
@@ -105,6 +105,12 @@ def why_none(question: Question, answer: Answer) -> str:
         return (
             f"no plan of {about}{held} fits {format_bytes(question.memory_bytes)} a rank; the nearest ({plan}) holds "
             f"{format_bytes(peak_bytes)}, {short} more; give more ranks or a smaller batch"
+        )
+    if not counts.enumerated:
+        degrees = " x ".join(f"{key} {question.fixed[key]}" for key in question.fixed if key.endswith("_parallel"))
+        return (
+            f"no plan of {about} has {degrees}; choose degrees whose product divides "
+            f"{question.num_ranks}, and no more replicas than sequences"
         )
     sizes = {"layers": base.layers, "heads": base.heads, "ffn": base.ffn, "vocabulary": base.vocabulary}
     sizes |= {"kv_heads": base.kv_heads} if base.kv_heads else {}

@@ -140,6 +140,12 @@ class Training(Parallel):
             )
         if self.shard_ranks is not None and self.zero == 0:
             raise ValueError(f"shard_ranks {self.shard_ranks} shards nothing with zero 0; set zero to 1, 2 or 3")
+        if self.overlap_parameter_gather and self.zero not in (1, 2):
+            why = "layer by layer anyway" if self.zero else "by nobody"
+            raise ValueError(
+                f"overlap_parameter_gather: with zero {self.zero} stepped parameters are gathered {why}; set zero to 1 "
+                f"or 2, or leave it out"
+            )
         replicas = self.data_parallel * self.context_parallel
         if replicas % self.sharding:
             raise ValueError(
