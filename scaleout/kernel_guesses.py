@@ -175,22 +175,18 @@ def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device
     tilings = _TILES + _SMALL_TILES if units is _VECTOR_UNITS else _TILES
     item_bytes = {"fp32": 4, "tf32": 4, "fp64": 8, "bf16": 2, "fp16": 2}.get(calls.dtype, 1)
     sm_flops_per_s = _TENSOR_SHARE * device.peak(calls.dtype) / device.num_sms
-    best, blocks = np.full(len(rows), np.inf), np.ones(len(rows))
-    for tile_rows, tile_cols in tilings:
-        work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
-        load_s = (tile_rows + tile_cols) * _STEP * item_bytes / units.load_bytes_per_s
-        step_s = (work_s**4 + load_s**4 + _STEP_S**4) ** 0.25
-        tiles = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols)
-        for splits in _SPLITS:
-            share = tiles * splits / device.num_sms
-            waves = np.maximum(1.0, share + _LAST_WAVE * (np.ceil(share) - share))
-            seconds = waves * (units.fill_s + np.ceil(depth / splits / _STEP) * step_s)
-            if splits > 1:
-                partial_bytes = units.partial * (splits + 1) * rows * cols * 4
-                seconds += units.split_s + partial_bytes / device.memory_bytes_per_s
-            blocks = np.where(seconds < best, tiles * splits, blocks)
-            best = np.minimum(best, seconds)
-    return best, blocks
+    tile_rows, tile_cols, splits = np.array([(*tile, by) for tile in tilings for by in _SPLITS]).T[:, :, None]  # (T, 1)
+    work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
+    load_s = (tile_rows + tile_cols) * _STEP * item_bytes / units.load_bytes_per_s
+    step_s = (work_s**4 + load_s**4 + _STEP_S**4) ** 0.25
+    blocks = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * splits  # (T, N)
+    share = blocks / device.num_sms
+    waves = np.maximum(1.0, share + _LAST_WAVE * (np.ceil(share) - share))
+    partial_bytes = units.partial * (splits + 1) * rows * cols * 4
+    sum_s = np.where(splits > 1, units.split_s + partial_bytes / device.memory_bytes_per_s, 0.0)
+    seconds = waves * (units.fill_s + np.ceil(depth / splits / _STEP) * step_s) + sum_s
+    best = seconds.argmin(axis=0), np.arange(len(rows))
+    return seconds[best], blocks[best]
 
 
 def _tiled(
