@@ -49,6 +49,8 @@ class Outcome:
         What a schedule that weighs has decided, in words.
     transformer : Transformer or None
         What it ran, where that is a transformer; a schedule may choose keys of its workload.
+    fit : Fit or None
+        Whether that fits.
     """
 
     schedule: str
@@ -57,6 +59,7 @@ class Outcome:
     efficiency: Efficiency | None = None
     decisions: tuple[str, ...] = ()
     transformer: Transformer | None = None
+    fit: Fit | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -71,7 +74,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A job on a cluster under several schedules; of a transformer also its workload, and whether it fits."""
+    """A job on a cluster under several schedules; of a transformer also its workload, and whether the first fits."""
 
     workload: str
     topology: str
@@ -96,6 +99,7 @@ class Comparison:
                     "speedup": outcome.speedup,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
+                    **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **_ranks(outcome.result),
                     **_links(outcome.result),
                 }
@@ -197,10 +201,14 @@ def compare(
         machine=machine,
         clocks=clocks,
     )
-    outcomes = tuple(_of_job(outcome, *chosen[outcome.schedule], device) for outcome in comparison.outcomes)
+    fits = {key: fit(job, device) for key, job in jobs.items() if isinstance(job, Transformer)}
+    outcomes = tuple(
+        replace(_of_job(outcome, *chosen[outcome.schedule], device), fit=fits.get(id(chosen[outcome.schedule][0])))
+        for outcome in comparison.outcomes
+    )
     if not isinstance(workload, Transformer):
         return replace(comparison, outcomes=outcomes)
-    return replace(comparison, outcomes=outcomes, transformer=workload, fit=fit(workload, device))
+    return replace(comparison, outcomes=outcomes, transformer=workload, fit=outcomes[0].fit)
 
 
 def _check_policy(policy: str | None, schedules: Sequence[str]) -> None:

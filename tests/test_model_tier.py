@@ -182,6 +182,21 @@ def test_the_command_says_what_was_chosen_first(capsys, monkeypatch):
     assert "model tier: zero 1" in capsys.readouterr().out.split("what centauri decided")[1]
 
 
+def test_memory_is_that_of_what_each_schedule_runs(capsys, monkeypatch):
+    sizes = ["--set", "layers=1", "--set", "vocabulary=0", "--schedule", "overlap", "--schedule", "centauri"]
+    run(monkeypatch, "llama-small", *sizes, "--json")
+    found = json.loads(capsys.readouterr().out)
+    as_given, chosen = (load_workload("llama-small", {"layers": 1, "vocabulary": 0, "zero": zero}) for zero in (0, 1))
+    assert found["memory"]["bytes_of"] == peak(as_given).bytes_of
+    assert ["memory" in each for each in found["results"]] == [False, True]
+    held = found["results"][1]["memory"]["bytes_of"]
+    assert held["optimizer_states"] == peak(chosen).bytes_of["optimizer_states"] < peak(as_given).total_bytes / 8
+    run(monkeypatch, "llama-small", *sizes)
+    printed = capsys.readouterr().out
+    assert "memory of the worst rank under overlap, at" in printed
+    assert "memory of the worst rank under centauri, at" in printed
+
+
 def test_a_job_that_does_not_fit_ends_with_2(capsys, monkeypatch):
     with pytest.raises(SystemExit) as caught:
         run(monkeypatch, "llama-large", "--set", "batch_per_replica=64", "--schedule", "centauri")

@@ -34,8 +34,10 @@ def print_comparison(comparison: Comparison) -> None:
         [_schedule_row(outcome) for outcome in comparison.outcomes],
     )
     _print_efficiency(comparison)
-    if comparison.fit is not None:
-        _print_fit(comparison.fit)
+    fits = {id(outcome.fit): outcome.fit for outcome in comparison.outcomes if outcome.fit is not None}
+    for key, found in fits.items():
+        under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
+        _print_fit(found, f" under {', '.join(under)}" if len(fits) > 1 else "")
     _print_sources(comparison)
 
 
@@ -127,13 +129,13 @@ def _efficiency_row(schedule: str, found: Efficiency, axes: list[str]) -> list[s
     ]
 
 
-def _print_fit(found: Fit) -> None:
+def _print_fit(found: Fit, under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size}
     columns = (*held, "together", "of the device")
     print_table(
-        f"memory of the worst rank, at place {found.peak.place} of the pipeline",
+        f"memory of the worst rank{under}, at place {found.peak.place} of the pipeline",
         columns,
         [
             [
