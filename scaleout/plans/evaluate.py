@@ -20,10 +20,11 @@ from scaleout.generators.step import Finish, forward_only
 from scaleout.generators.tape import Bucket
 from scaleout.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
 from scaleout.host import check_host
+from scaleout.network.hops import sends_s
 from scaleout.pipelines import PIPELINES, Action, orders
 from scaleout.pipelines.blocks import Blocks, blocks, connect
 from scaleout.pipelines.clock import run
-from scaleout.plans.prices import Prices, Spent, prices_of, sends_s
+from scaleout.plans.prices import Prices, Spent, prices_of
 from scaleout.plans.stages import Ledger, Stage, stages_of
 from scaleout.plans.work import Collective
 from scaleout.topology import Topology, check_ranks
@@ -238,10 +239,11 @@ def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: 
             for action in Action
         ]
     )
+    hops_s = prices.hops_s(workload.message_bytes, workload.mesh)
     timeline = run(
         found,
         action_s - after_s,
-        send_s=sends_s(prices, workload, workload.message_bytes),
+        send_s=sends_s(hops_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
         after_s=after_s,
         begin_s=[sum(stage.gathered.total_s for stage in place) for place in places],
         first_s=[[-stage.saved.total_s for stage in place] for place in places],

@@ -19,11 +19,10 @@ from scaleout.generators.axes import Axes
 from scaleout.graph import NodeKind
 from scaleout.host import call_s
 from scaleout.kernels import kernel_times
-from scaleout.network.alpha_beta import CollectiveCost, collective_cost, send_cost
+from scaleout.network.alpha_beta import CollectiveCost, collective_cost
+from scaleout.network.hops import Pairs, neighbours, slowest
 from scaleout.operations import Kernel
 from scaleout.parallelism import Mesh
-from scaleout.peers import distances
-from scaleout.pipelines import PIPELINES
 from scaleout.placement import Placement, place
 from scaleout.plans.part_clock import clock_s
 from scaleout.plans.work import Collective, Work
@@ -90,7 +89,7 @@ class Prices:
     _work: dict[tuple[Work, Site], Spent] = field(default_factory=dict)
     _compute: dict[Work, float] = field(default_factory=dict)
     _host: dict[Work, float] = field(default_factory=dict)
-    _pairs: dict[tuple[Mesh, str], list[tuple[tuple[int, int], ...]]] = field(default_factory=dict)
+    _pairs: dict[tuple[Mesh, str], list[Pairs]] = field(default_factory=dict)
     _rings: dict[tuple[Work, tuple[Hop, ...], tuple[float, ...]], float] = field(default_factory=dict)
     _longest: dict[tuple[Mesh, str, int], Hop] = field(default_factory=dict)
     _hops: dict[tuple[Mesh, int], list[float]] = field(default_factory=dict)
@@ -178,26 +177,9 @@ class Prices:
 
     def _slowest(self, mesh: Mesh, axis: str, size_bytes: int) -> list[CollectiveCost]:
         """Return the slowest message from each place of an axis to the next, of all groups, one a place."""
-        return [
-            max(
-                (send_cost(size_bytes, self.topology, source=source, destination=to) for source, to in pairs),
-                key=lambda cost: cost.time_s,
-            )
-            for pairs in self._neighbours(mesh, axis)
-        ]
-
-    def _neighbours(self, mesh: Mesh, axis: str) -> list[tuple[tuple[int, int], ...]]:
-        """Return for each place of an axis the pairs of a rank and its next that are not alike."""
         if (mesh, axis) not in self._pairs:
-            groups = np.array(mesh.groups(axis).members)
-            following = np.roll(groups, -1, axis=1)
-            sources, targets = groups.T.ravel(), following.T.ravel()
-            apart = distances(self.topology, sources, targets)
-            first, kind = np.unique(apart, axis=0, return_index=True, return_inverse=True)[1:]
-            pairs = list(zip(sources[first].tolist(), targets[first].tolist(), strict=True))
-            places = kind.reshape(groups.shape[::-1])
-            self._pairs[mesh, axis] = [tuple(pairs[number] for number in np.unique(place_)) for place_ in places]
-        return self._pairs[mesh, axis]
+            self._pairs[mesh, axis] = neighbours(self.topology, mesh, axis)
+        return slowest(size_bytes, self.topology, between=self._pairs[mesh, axis])
 
     def _on_the_clock(self, work: Work, workload: Transformer, axes: Axes) -> float:
         """Time work whose neighbours all do the same at the same time; sites that cost the same share the answer."""
@@ -224,23 +206,3 @@ class Prices:
 def prices_of(topology: Topology, device: Device, schedule: str = "baseline") -> Prices:
     """Return the prices on a topology and a device, with all that this process has learnt of them."""
     return Prices(topology, device, schedule)
-
-
-def sends_s(prices: Prices, workload: Transformer, size_bytes: int) -> list[list[float]]:
-    """Return what a message takes between each chunk of each place and its successor, shape (p, v)."""
-    p, v = workload.pipeline_parallel, workload.chunks
-    hops_s = prices.hops_s(size_bytes, workload.mesh)
-    return [
-        [0.0 if to is None else hops_s[place if (to - place) % p == 1 else to] for to in row]
-        for place, row in enumerate(_targets(workload.pipeline_schedule, p, v))
-    ]
-
-
-@functools.lru_cache(maxsize=512)
-def _targets(name: str, p: int, v: int) -> tuple[tuple[int | None, ...], ...]:
-    """Return the place that each chunk of each place sends to; None for the last stage, or its own place."""
-    rows = []
-    for place_ in range(p):
-        found = [PIPELINES[name].after(place_, chunk, p, v) for chunk in range(v)]
-        rows.append(tuple(None if to is None or to[0] == place_ else to[0] for to in found))
-    return tuple(rows)
