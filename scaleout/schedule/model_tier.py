@@ -13,7 +13,12 @@ exposed.
 An interleaved pipeline launches groups of one size L: L1 is the first group, L2 the last, which may be smaller. So
 L1 + L2 <= m holds wherever there are two groups; one group of all m (breadth-first) is the first and the last. Other
 schedules launch one micro-batch of a chunk, and have nothing to choose. Memory is the peak of the whole step in its
-order, no product of L. Of groups with the same T the smallest is taken, which holds least.
+order, no product of L.
+
+Equation (2) has no messages. In groups of p a chunk's first activations come round when they are needed, so that every
+group waits for its messages, and in larger ones they have time; a small last group costs. So the pipeline is run on its
+clock, with messages and without gathers and reductions: for each group of equal size and for the one that equation (2)
+names. The group is taken with which this and T together are least; of equal ones the smallest, which holds least.
 
 Keys that it does not choose stay as they are, and a `microbatch_group` that is given too.
 
@@ -35,7 +40,10 @@ from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.machine import Machine
 from scaleout.memory import Peak, peak
 from scaleout.memory.advice import advise
-from scaleout.pipelines import Action, named
+from scaleout.network.hops import neighbours, sends_s, slowest
+from scaleout.pipelines import PIPELINES, Action, named
+from scaleout.pipelines.blocks import blocks
+from scaleout.pipelines.clock import run
 from scaleout.program import Program
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.prices import Prices
@@ -120,14 +128,14 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     }  # fmt: skip
     overlapped = workload.model_copy(update=changes)
     stages = costs_of_stages(overlapped, machine)
-    group = _group(overlapped, stages, capacity_bytes)
-    if group is not None and group != workload.microbatch_group:
-        changes["microbatch_group"] = group
+    launch = _launch(overlapped, stages, machine, capacity_bytes)
+    if launch is not None:
+        changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
     launched = _launched(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
-    words = _words(chosen, costs, launched, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
+    words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
     return ModelTier(chosen, words, changes, launched, costs)
 
 
@@ -149,31 +157,76 @@ def _launched(workload: Transformer) -> tuple[int, int]:
     return group, workload.num_microbatches % group or group
 
 
-def _group(workload: Transformer, stages: Sequence[Costs], capacity_bytes: float) -> int | None:
-    """Return the group after which least stays exposed, of those that fit; the smallest if none does."""
+@dataclass(frozen=True)
+class Launch:
+    """A group that was chosen, the one of equation (2) alone, and what the pipeline and T come to with each."""
+
+    group: int
+    step_s: float
+    by_equation: int
+    by_equation_s: float
+
+
+def _launch(workload: Transformer, stages: Sequence[Costs], machine: Machine, capacity_bytes: float) -> Launch | None:
+    """Return the group with which the step is shortest, of those that fit; the smallest if none does."""
     in_groups = named(workload.pipeline_schedule).in_groups
     if in_groups is None or workload.microbatch_group is not None:
-        return workload.microbatch_group
+        return None
     p, m = workload.pipeline_parallel, workload.num_microbatches
-    plans = [
-        workload.model_copy(update={"microbatch_group": size})
+    plans = {
+        size: workload.model_copy(update={"microbatch_group": size})
         for size in range(p, m + 1)
         if in_groups(size).check(p, m, workload.chunks) is None
-    ]
+    }
     # Memory grows with the group.
-    fit = bisect_right(plans, capacity_bytes, key=lambda plan: peak(plan).total_bytes)
-    best = min(plans[: max(fit, 1)], key=lambda plan: max(each.exposed_s(_launched(plan)) for each in stages))
-    return best.microbatch_group
+    fit = bisect_right(list(plans), capacity_bytes, key=lambda size: peak(plans[size]).total_bytes)
+    sizes = list(plans)[: max(fit, 1)]
+    exposed_s = {size: max(each.exposed_s(_launched(plans[size])) for each in stages) for size in sizes}
+    by_equation = min(sizes, key=exposed_s.__getitem__)
+    hops = slowest(
+        workload.message_bytes, machine.topology, between=neighbours(machine.topology, workload.mesh, "pipeline")
+    )
+    hops_s = [hop.time_s for hop in hops]
+    step_s = {
+        size: exposed_s[size] + pipeline_s(plans[size], stages, hops_s)
+        for size in sizes
+        if m % size == 0 or size == by_equation
+    }
+    best = min(step_s, key=lambda size: float(f"{step_s[size]:.9e}"))  # sums in other orders differ in their last bits
+    return Launch(best, step_s[best], by_equation, step_s[by_equation])
+
+
+def pipeline_s(workload: Transformer, stages: Sequence[Costs], hops_s: Sequence[float]) -> float:
+    """Return the seconds of an interleaved pipeline and its messages, without gathers and reductions.
+
+    Parameters
+    ----------
+    stages : sequence of Costs
+        Of every stage.
+    hops_s : sequence of float, length p
+        What a message takes from each place to the next.
+    """
+    name, p, v = workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks
+    action_s = np.zeros((len(Action), p, v))
+    for place, chunk in np.ndindex(p, v):
+        costs = stages[PIPELINES[name].stage_of(place, chunk, p, v)]
+        action_s[Action.FORWARD, place, chunk], action_s[Action.BACKWARD, place, chunk] = (
+            costs.forward_s,
+            costs.backward_s,
+        )
+    found = blocks(name, stages=p, microbatches=workload.num_microbatches, chunks=v, group=workload.microbatch_group)
+    return run(found, action_s, send_s=sends_s(hops_s, name, p, v), blocking=not workload.overlap_sends).makespan_s
 
 
 def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
-    """Return the costs of the stages that differ, of a workload whose communication runs beside its kernels."""
+    """Return the costs of every stage, of a workload whose communication runs beside its kernels."""
     axes = Axes(workload)
     first_of: dict[tuple[object, ...], int] = {}
+    which: list[int] = []
     begin = 0
     for number, count in enumerate(workload.layers_of_stage):
         kinds = tuple(workload.layer_kind(layer) for layer in range(begin, begin + count))
-        first_of.setdefault((kinds, number == 0, number == workload.num_stages - 1), number)
+        which.append(first_of.setdefault((kinds, number == 0, number == workload.num_stages - 1), number))
         begin += count
     stages = [Stage(workload, axes, number) for number in first_of.values()]
     passes = [(stage.forward.graph, stage.part(Action.BACKWARD, Turn(True, False)).graph) for stage in stages]
@@ -185,7 +238,7 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
         program = Program("stage", (graph,), roles, axes.families)
         return prices.step(overlap(time_kernels(program, machine.device))).makespan_s
 
-    return [
+    costs = [
         Costs(
             sum(prices.best_s(sharing.group, "all_gather", size_bytes) for _, sharing, size_bytes in stage.gathers()),
             _reductions_s(reduced, prices),
@@ -193,6 +246,8 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
         )
         for stage, graphs, reduced in zip(stages, passes, last, strict=True)
     ]
+    of = dict(zip(first_of.values(), costs, strict=True))
+    return [of[number] for number in which]
 
 
 def _reductions_s(graph: ExecutionGraph, prices: Prices) -> float:
@@ -232,14 +287,20 @@ def _check_fits(workload: Transformer, machine: Machine, capacity_bytes: float) 
 
 
 def _words(
-    workload: Transformer, costs: Costs, launched: tuple[int, int], *, held_bytes: float, capacity_bytes: float
+    workload: Transformer, costs: Costs, launch: Launch | None, *, held_bytes: float, capacity_bytes: float
 ) -> str:
     """Say what was chosen, why, and what stays exposed."""
+    launched = _launched(workload)
     exposed_s, whole_s = costs.exposed_s(launched), costs.gather_s + costs.reduce_s
     part = "a chunk" if workload.num_stages > 1 else "the model"
     groups = f"micro-batches of {part} in groups of {launched[0]}"
     if launched[0] != launched[1]:
         groups += f", the last of {launched[1]}"
+    if launch is not None and launch.group != launch.by_equation:
+        groups += (
+            f" (a pipeline of {1e3 * launch.step_s:.4g} ms with its messages, instead of "
+            f"{1e3 * launch.by_equation_s:.4g} in groups of {launch.by_equation}, as equation (2) alone)"
+        )
     parts = [
         f"zero {workload.zero}, parameters gathered in the next forward, gradients reduced as backward makes them",
         *([groups] if named(workload.pipeline_schedule).in_groups else []),
