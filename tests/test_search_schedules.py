@@ -228,13 +228,19 @@ def test_what_was_simulated_counts_for_the_same_memory_only(tmp_path):
 
 
 def test_a_plan_takes_what_run_says():
-    """The same generator, passes and clock."""
-    question = ask("llama-3-8b", cluster(4), DEVICE, batch=8, changes={"recompute": "none"}, schedules=("overlap",))
-    found = search(replace(question, simulations=1), workers=1).simulated.found[0]
-    ran = compare(
-        question.workload(found.plan), topology=cluster(4), device=DEVICE, schedules=("overlap",), contention=False
-    )
-    assert ran.outcomes[0].makespan_s == found.estimate.step_s
+    """The same generator, passes and clock, with what runs at the same time sharing SMs and memory."""
+    node, schedules = load_topology("h200-node-4"), ("overlap", "centauri")
+    question = ask("llama-3-8b", node, DEVICE, batch=8, changes={"recompute": "none", "layers": 4}, schedules=schedules)
+    several = search(replace(question, simulations=2), workers=1).simulated.found
+    assert {found.schedule for found in several} == set(schedules)
+    for found in several:
+        ran, alone = (
+            compare(
+                question.workload(found.plan), topology=node, device=DEVICE, schedules=[found.schedule], contention=each
+            )
+            for each in (True, False)
+        )
+        assert ran.outcomes[0].makespan_s == found.estimate.step_s > alone.outcomes[0].makespan_s
 
 
 # ---- The command
@@ -271,7 +277,7 @@ def test_the_command_says_what_the_fastest_hides(scaleout):
         (("--schedule", "fused+centauri"), "replace the same operators"),
         (("--simulations", "4"), "--simulations is for schedules that are simulated; give --schedule as well"),
         (("--schedule", "overlap", "--memory", "1GB"), "more; give more ranks or a smaller batch"),
-        (("--schedule", "overlap", "--set", "tensor_parallel=3"), "none of 0 plans"),
+        (("--schedule", "overlap", "--set", "tensor_parallel=3"), "has tensor_parallel 3 x context_parallel 1"),
     ],
 )
 def test_what_cannot_be_searched_under_schedules(scaleout, options, message):

@@ -40,6 +40,12 @@ def injection_option(command: Command) -> Command:
     return click.option("--injection", metavar="RATE", help=meaning)(command)
 
 
+def contention_option(command: Command) -> Command:
+    """Add ``--contention`` and ``--no-contention``."""
+    meaning = "Whether kernels and collectives that run at the same time share SMs and memory, where a library says so."
+    return click.option("--contention/--no-contention", default=True, help=meaning)(command)
+
+
 def policy_option(command: Command) -> Command:
     """Add ``--policy``."""
     meaning = (

@@ -10,6 +10,7 @@ from scaleout.cli.options import (
     algorithm_option,
     change_links,
     change_ranks,
+    contention_option,
     injection_option,
     json_option,
     link_options,
@@ -50,11 +51,7 @@ if TYPE_CHECKING:
 @click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
 @injection_option
 @policy_option
-@click.option(
-    "--contention/--no-contention",
-    default=True,
-    help="Whether kernels and collectives that run at the same time share SMs and memory, where a library says so.",
-)
+@contention_option
 @link_options
 @click.option("--slow", multiple=True, metavar="RANK=FACTOR", help="Slow a rank's kernels: 5=1.3; repeatable.")
 @click.option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.options import contention_option, json_option, parse_settings, set_option
 
 if TYPE_CHECKING:
     from scaleout.plans.best import Found, Question
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="How many plans to simulate under each --schedule at the most; 8 if not given.",
 )
+@contention_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
 @set_option
@@ -56,6 +57,7 @@ def search(
     global_batch: int | None,
     schedules: tuple[str, ...],
     simulations: int | None,
+    contention: bool,
     top: int,
     workers: int | None,
     settings: tuple[str, ...],
@@ -68,13 +70,15 @@ def search(
     schedule, what is computed again, ZeRO, and sequence parallelism. A key that --set names is held at its value.
 
     Under baseline nothing is hidden. With --schedule plans are simulated under it as well, those that promise most
-    first, and what the fastest hides and what it cannot is printed.
+    first, and what the fastest hides and what it cannot is printed. What messages of a pipeline and kernels take from
+    each other counts where plans are simulated, not under baseline.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
     """
     import os
 
+    from scaleout.contention import undisturbed
     from scaleout.device import load_device
     from scaleout.errors import ConfigError
     from scaleout.plans.ask import ask, why_none
@@ -84,9 +88,10 @@ def search(
     from scaleout.workload import load_workload
 
     loaded = load_workload(workload)
+    cluster = load_topology(topology or loaded.topology)
     question = ask(
         workload,
-        load_topology(topology or loaded.topology),
+        cluster if contention else undisturbed(cluster),
         load_device(device or loaded.device),
         num_ranks=ranks,
         batch=global_batch,

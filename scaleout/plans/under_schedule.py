@@ -8,6 +8,7 @@ the bubble.
 from dataclasses import replace
 
 from scaleout.analysis import breakdown, exposed_by_family
+from scaleout.contention import contention_of
 from scaleout.device import Device
 from scaleout.generators import generate
 from scaleout.machine import Machine
@@ -15,7 +16,7 @@ from scaleout.plans.best import Question
 from scaleout.plans.evaluate import AXIS_OF, Estimate, peak_of
 from scaleout.plans.space import Plan
 from scaleout.result import Result
-from scaleout.schedule import apply_schedule, prepare
+from scaleout.schedule import plan_schedule, prepare
 from scaleout.simulation import simulate
 from scaleout.timing import time_kernels
 from scaleout.topology import Topology
@@ -33,7 +34,10 @@ def run_under(
     prepared, _ = prepare(workload, schedule, Machine(replace(device, memory_bytes=capacity_bytes), topology))
     assert isinstance(prepared, Transformer)
     program = time_kernels(generate(prepared), device)
-    return simulate(apply_schedule(program, schedule, machine=Machine(device, topology)), topology), prepared
+    planned = plan_schedule(program, schedule, machine=Machine(device, topology))
+    if planned.result is not None:
+        return planned.result, prepared
+    return simulate(planned.program, topology, contention=contention_of(device, topology)), prepared
 
 
 def estimate_of(result: Result, workload: Transformer, device: Device) -> Estimate:
