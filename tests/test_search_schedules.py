@@ -243,6 +243,27 @@ def test_a_plan_takes_what_run_says():
         assert ran.outcomes[0].makespan_s == found.estimate.step_s > alone.outcomes[0].makespan_s
 
 
+def test_the_fastest_under_baseline_are_what_run_says():
+    """Messages of a pipeline and kernels take from each other: blocks do not know, so the fastest are simulated."""
+    node = load_topology("h200-node-4")
+    changes = {"recompute": "none", "layers": 4, "pipeline_parallel": 2}
+    question = ask("llama-3-8b", node, DEVICE, batch=8, changes=changes, schedules=("overlap",), top=3, simulations=1)
+    answer = search(question, workers=1)
+    plans = [found for found in answer.fastest if found.schedule == BASELINE]
+    assert plans
+    for found in plans:
+        workload = question.workload(found.plan)
+        ran = compare(workload, topology=node, device=DEVICE, schedules=[BASELINE]).outcomes[0]
+        assert ran.makespan_s == found.estimate.step_s
+        assert ran.makespan_s > (1 - 1e-3) * evaluate(workload, node, DEVICE).step_s
+    every = [
+        compare(question.workload(plan), topology=node, device=DEVICE, schedules=[BASELINE]).outcomes[0].makespan_s
+        for family in families(question.base, 4, 8, fixed=question.fixed)
+        for plan in family.plans
+    ]
+    assert min(every) == answer.best_under(BASELINE).estimate.step_s
+
+
 # ---- The command
 
 SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8", "--set", "recompute=none")

@@ -70,8 +70,8 @@ def search(
     schedule, what is computed again, ZeRO, and sequence parallelism. A key that --set names is held at its value.
 
     Under baseline nothing is hidden. With --schedule plans are simulated under it as well, those that promise most
-    first, and what the fastest hides and what it cannot is printed. What messages of a pipeline and kernels take from
-    each other counts where plans are simulated, not under baseline.
+    first, and what the fastest hides and what it cannot is printed. The fastest under baseline are then simulated, too:
+    messages of a pipeline and kernels take SMs and memory from each other.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.

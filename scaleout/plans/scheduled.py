@@ -104,11 +104,14 @@ def simulate_best(
     keep: Callable[[Found], None],
     tell: Callable[[int, int, int, Best], None],
 ) -> Simulated:
-    """Simulate the candidates of greatest promise under every schedule, and add them to the best.
+    """Simulate the fastest plan so far and the candidates of greatest promise under every schedule.
 
+    What they take is added to the best.
     Which these are follows from the plans alone, so the answer is the same however many processes there are.
     """
-    wanted = sorted((each for each in candidates if _may_be_among(each, best)), key=lambda each: each.key)
+    so_far = best.fastest[0].plan if best.fastest else None
+    wanted = [each for each in candidates if _may_be_among(each, best)]
+    wanted.sort(key=lambda each: (each.plan != so_far, each.key))
     first, rest = wanted[: question.simulations], wanted[question.simulations :]
     choices = [(candidate, schedule) for candidate in first for schedule in question.schedules]
     running: set[Future[Found]] = set()

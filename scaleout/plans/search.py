@@ -1,7 +1,8 @@
 """The best plans of a job: branch and bound over families of plans, on all cores.
 
 Under `baseline` a plan is evaluated in blocks. Where other schedules are asked for as well, what may be among the best
-under any of them is collected on the way, and simulated afterwards (`scheduled`).
+under any of them is collected on the way, and simulated afterwards (`scheduled`), as are the fastest under `baseline`
+(`contended`).
 
 Families are weighed first by what their stages take at least; those that cannot be among the best are never opened.
 Of an opened family each plan is bounded, then held against the memory, then evaluated. Kept are the `top` fastest
@@ -18,6 +19,7 @@ from typing import Any
 
 from scaleout.plans.best import BASELINE, ROUNDING, Best, Choice, Counts, Found, Question
 from scaleout.plans.bound import bound_of, family_bound, least_of
+from scaleout.plans.contended import contended
 from scaleout.plans.evaluate import Estimate, evaluate, peak_of
 from scaleout.plans.least import leasts_of
 from scaleout.plans.prices import prices_of
@@ -120,6 +122,9 @@ def search(
         simulated = None
         if question.schedules:
             num_plans = counts.enumerated - counts.indivisible
+            kept.evaluated = contended(question, kept.evaluated, pool=pool, workers=workers)
+            kept.best = Best(question.top)
+            kept.best.add(kept.evaluated)
             simulated = simulate_best(
                 question, kept.candidates, num_plans, kept.best,
                 pool=pool, workers=workers, known=known, keep=keep, tell=tell,

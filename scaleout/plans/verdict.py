@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scaleout.plans.best import BASELINE, Choice, Found, Question
-from scaleout.plans.evaluate import Estimate, evaluate
+from scaleout.plans.evaluate import Estimate
 from scaleout.plans.hidden import Hidden, hidden_by_family
 from scaleout.plans.processes import pool_of
 from scaleout.plans.search import Answer
@@ -84,6 +84,4 @@ def _hidden(question: Question, choice: Choice) -> tuple[Hidden, ...]:
 
 def _estimate(question: Question, choice: Choice) -> Estimate:
     plan, schedule = choice
-    if schedule == BASELINE:
-        return evaluate(question.workload(plan), question.topology, question.device)
     return estimate_under(question, plan, schedule)
