@@ -64,11 +64,3 @@ def is_gather_of_parameters(graph: ExecutionGraph, node: int) -> bool:
     """Whether a node gathers parameters, as generators name it."""
     gathers = graph.collective[node] == COLLECTIVES.index("all_gather")
     return bool(gathers) and graph.names[node].startswith("parameters")
-
-
-def gathers_early(graph: ExecutionGraph) -> ExecutionGraph:
-    """Return a graph whose parameters are gathered in the order in which they may be, ahead of what came meanwhile."""
-    gathers = [node for node in range(len(graph)) if is_gather_of_parameters(graph, node)]
-    copies = [node for node, name in enumerate(graph.names) if name == "parameters_copy_in"]
-    order = order_of(graph, early(graph, [*gathers, *copies], tail=lambda old, node: False))
-    return graph if (np.diff(order) == 1).all() else moved_to(graph, order)

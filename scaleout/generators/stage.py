@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from scaleout.generators.axes import Axes
 from scaleout.generators.style import style_of
 from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Sharing, Tape
-from scaleout.generators.transformer import Rank, forward
+from scaleout.generators.transformer import forward
+from scaleout.generators.units import Rank
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.pipelines import Action
 from scaleout.workload import Transformer

@@ -19,7 +19,6 @@ from scaleout.generators.axes import Axes
 from scaleout.generators.stage import Part, Stage, Turn
 from scaleout.generators.tape import URGENT, Bucket, Reduction
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind
-from scaleout.node_order import gathers_early
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.pipelines import PIPELINES, Action, Slot, Step
 from scaleout.pipelines.messages import POSTINGS, Items, Message
@@ -49,8 +48,6 @@ def generate(workload: Transformer) -> Program:
         orders = tuple(forward_only(order) for order in orders)
     items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
     graphs = tuple(_Rank(workload, axes, stages[place], place).write(own) for place, own in enumerate(items))
-    if workload.zero == 3 and workload.mode == "training" and workload.gathered_ahead:
-        graphs = tuple(map(gathers_early, graphs))  # before the reductions of the layer that then begins
     return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
 
 

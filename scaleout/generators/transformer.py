@@ -2,19 +2,15 @@
 
 Tensor parallelism cuts heads and feed-forward columns over ranks: each half of a layer ends with an all-reduce,
 or, with sequence parallelism, begins with an all-gather and ends with a reduce-scatter. In decode every sequence makes
-one token against a cache of `sequence` tokens. Where parameters are sharded (ZeRO-3, FSDP), each layer's are gathered
-before it, forward and backward, while the layers before it compute.
+one token against a cache of `sequence` tokens. Layers, embedding and head are units of sharding each, see `units`.
 
-Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (sequence parallelism, recompute);
-FSDP, arXiv:2304.11277.
+Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (sequence parallelism, recompute).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 
 from scaleout.generators.attention import Heads, attend
-from scaleout.generators.axes import Axes
 from scaleout.generators.layers import (
     COPY_IN,
     GATHER_IN,
@@ -35,74 +31,11 @@ from scaleout.generators.layers import (
 )
 from scaleout.generators.linear import linear
 from scaleout.generators.moe import Experts, mixture
-from scaleout.generators.tape import URGENT, Bucket, Page, Tape
-from scaleout.graph import NONE, GraphBuilder
+from scaleout.generators.tape import URGENT, Tape
+from scaleout.generators.units import Rank, Units
+from scaleout.graph import NONE
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.workload import Moe, Transformer
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A layer, the embedding or the head in a stage's forward: its first node, and its parameters by bucket."""
-
-    entry: int
-    parameters: Mapping[str, int]
-
-
-@dataclass
-class Rank:
-    """What one rank of one stage holds, and where its gradients go.
-
-    Attributes
-    ----------
-    workload : Transformer
-    axes : Axes
-    tokens : int
-        Tokens of a micro-batch outside tensor-parallel blocks.
-    dense, experts : Bucket
-        Where gradients wait.
-    tied : list or None
-        Where a head leaves the gradient of the table that it shares with the embedding of the same rank.
-    units : list of Unit
-        Whose parameters are gathered together, in the order of forward.
-    """
-
-    workload: Transformer
-    axes: Axes
-    tied: list[int] | None = None
-    units: list[Unit] = field(default_factory=list)
-    dense: Bucket = field(init=False)
-    experts: Bucket = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.dense = Bucket("dense", self.axes.dense())
-        self.experts = Bucket("experts", self.axes.experts() if isinstance(self.workload, Moe) else self.axes.dense())
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a micro-batch outside tensor-parallel blocks."""
-        workload = self.workload
-        return workload.local_tokens // (workload.tensor_parallel if workload.sequence_parallel else 1)
-
-    @property
-    def elements(self) -> int:
-        """Activations outside tensor-parallel blocks."""
-        return self.tokens * self.workload.hidden
-
-    @property
-    def whole_bytes(self) -> int:
-        """Bytes of the activations that tensor-parallel blocks read and make."""
-        return self.workload.local_tokens * self.workload.hidden * self.workload.item_bytes
-
-    @property
-    def tensor(self) -> int:
-        """Family of the tensor axis."""
-        return self.axes.number("tensor")
-
-    @property
-    def buckets(self) -> tuple[Bucket, Bucket]:
-        """Where gradients wait."""
-        return self.dense, self.experts
 
 
 def forward(
@@ -142,77 +75,6 @@ def forward(
 
 def _whole_gradient(tape: Tape, x: int, rank: Rank) -> int:
     return exchange(tape, x, WHOLE_OUT, rank.whole_bytes, group=rank.tensor, name="activations")
-
-
-@dataclass
-class Units:
-    """Layers whose parameters are gathered together where they are sharded: each is gathered ahead of its turn."""
-
-    rank: Rank
-    begun: list[int] = field(default_factory=list)
-    graph: GraphBuilder | None = None
-
-    def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "", item_bytes: int | None = None) -> int:
-        """Apply a layer, with its parameters gathered before it, and again before its backward."""
-        item_bytes = item_bytes or tape.item_bytes
-        workload = self.rank.workload
-        if workload.zero < 3:
-            return self._apply_whole(tape, x, layer)
-        held = Tape(Page(GraphBuilder()), tape.dtype, None)
-        layer(held, NONE)
-        if phase:
-            tape.graph.phase = f"{phase}_forward"
-
-        def leave(dy: int) -> int:
-            if workload.reshard_after_forward:
-                self._gather(tape, dy, held.parameters, item_bytes, ahead=workload.gathered_ahead)
-            return dy
-
-        def enter(dx: int) -> int:
-            assert tape.gradients is not None
-            for bucket in self.rank.buckets:
-                tape.gradients.flush(tape.graph, bucket)
-            return dx
-
-        self._gather(tape, x, held.parameters, item_bytes, ahead=workload.prefetch)
-        tape.push(enter)
-        y = layer(tape, x)
-        tape.push(leave)
-        return y
-
-    def _apply_whole(self, tape: Tape, x: int, layer: Layer) -> int:
-        """Apply a layer whose parameters stand whole all through a step, and note where it begins."""
-        entry, before = len(tape.graph), dict(tape.parameters)
-        y = layer(tape, x)
-        held = {name: count - before.get(name, 0) for name, count in tape.parameters.items()}
-        self.rank.units.append(Unit(entry, {name: count for name, count in held.items() if count}))
-        return y
-
-    def _gather(self, tape: Tape, node: int, parameters: dict[str, int], item_bytes: int, *, ahead: int) -> None:
-        """Gather the parameters of the unit that begins at a node, once those before it in its graph began."""
-        if self.graph is not tape.graph:
-            self.graph, self.begun = tape.graph, []
-        self.begun.append(node)
-        after = self.begun[-1 - ahead] if ahead < len(self.begun) else NONE
-        gathers = []
-        for bucket in self.rank.buckets:
-            size_bytes = parameters.get(bucket.name, 0) * item_bytes
-            if size_bytes and bucket.sharing.degree > 1:
-                gathers.append(self._gather_bucket(tape, bucket, size_bytes, after))
-        tape.page.waits += tuple(gathers)
-
-    def _gather_bucket(self, tape: Tape, bucket: Bucket, size_bytes: int, after: int) -> int:
-        """Gather the parameters of a bucket; where eager FSDP copies, through a buffer that it fills and empties."""
-        degree, elements = bucket.sharing.degree, size_bytes // tape.item_bytes
-        if self.rank.workload.layout_copies:
-            after = tape.aside("clone", after, name="parameters_copy_in", elements=-(-elements // degree))
-        gather = tape.graph.collective(
-            "all_gather", size_bytes, group=bucket.sharing.group, after=(after,),
-            name="parameters_all_gather", priority=URGENT,
-        )  # fmt: skip
-        if not self.rank.workload.layout_copies:
-            return gather
-        return tape.aside("clone", gather, name="parameters_copy_out", elements=elements)
 
 
 def _layer(tape: Tape, x: int, rank: Rank, number: int) -> int:

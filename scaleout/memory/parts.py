@@ -10,7 +10,8 @@ from itertools import accumulate
 
 from scaleout.generators.axes import Axes
 from scaleout.generators.tape import Gradients, Page, Tape
-from scaleout.generators.transformer import Rank, forward
+from scaleout.generators.transformer import forward
+from scaleout.generators.units import Rank
 from scaleout.graph import GraphBuilder
 from scaleout.workload import Moe, Transformer
 

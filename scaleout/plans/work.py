@@ -15,7 +15,8 @@ import numpy as np
 from scaleout.generators.axes import Axes
 from scaleout.generators.style import style_of
 from scaleout.generators.tape import Bucket, Gradients, Page, Tape
-from scaleout.generators.transformer import Rank, forward
+from scaleout.generators.transformer import forward
+from scaleout.generators.units import Rank
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.host import Call, calls_of
 from scaleout.operations import Kernel
