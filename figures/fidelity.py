@@ -29,7 +29,7 @@ BESIDE, PUBLISHED = SHARED / "measurements" / "h200-x4", SHARED / "validation" /
 
 WHY = {
     "transformer": "likely the host, whose calls vary by a third between runs",
-    "data parallel": "FSDP: its steps vary by a tenth from one to the next in the measured run itself",
+    "data parallel": "not known; ranks that differ in pace are not modelled",
     "mixture of experts": "how long a run had been going on when it was timed, and so its clock, is not known",
     "chunked overlap": "four all-reduces of 16 MiB take 8 to 12% less than the fit of the library says",
     "async TP": "a small product whose pieces the host issues; its calls vary by a third between runs",

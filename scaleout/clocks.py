@@ -10,20 +10,23 @@ has it already, and stays; the others take longer by as much as the mean asks fo
 `full_clock` has them; the limit counts as far as the governor's memory is full of the steps before, and all kernels
 take longer by what it then asks for. A step of few milliseconds is over before.
 
-Left out: the energy of collectives, which leaves steps with much of them too fast; the clock of kernels that wait for
-memory, which slow down less than others; and, where steps are sustained, that products run faster than alone where a
-step has room for them. That is so in the short steps of measured runs, but not in pipelines, whose ranks wait in
+What collectives draw is the energy of the bytes that a rank sends, whatever time they take; it counts as kernels' does.
+
+Left out: what messages of pipelines draw, and ranks that wait, which is next to nothing; the clock of kernels that wait
+for memory, which slow down less than others; and, where steps are sustained, that products run faster than alone where
+a step has room for them. That is so in the short steps of measured runs, but not in pipelines, whose ranks wait in
 kernels that poll: with products that had the bubbles' room, four pipelines on H200 would come out 5% too fast.
 
 A program whose device says nothing of power runs at full clock.
 
-Symbols: s slowdown; T the step's time [s]; E the energy of its kernels at full clock [J].
+Symbols: s slowdown; T the step's time [s]; E the energy of its kernels and collectives at full clock [J].
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
+from scaleout.collectives import BUS_FACTORS
 from scaleout.config import nearest
 from scaleout.device import Device
 from scaleout.errors import ConfigError
@@ -101,7 +104,10 @@ def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_
     power = device.power
     if power is None or mean_over_s <= 0:
         return program
-    slower = [power.slowdown(_joules(graph, power).sum(), mean_over_s) for graph in program.graphs]
+    slower = [
+        power.slowdown(_joules(graph, power).sum() + _sent_joules(program, role, power), mean_over_s)
+        for role, graph in enumerate(program.graphs)
+    ]
     if max(slower, default=1.0) <= 1.0:
         return program
     factors = iter(slower)
@@ -114,6 +120,17 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE))
     for node, index, seconds in zip(nodes, graph.kernel[nodes], graph.duration_s[nodes], strict=True):
         joules[node] = power.joules(graph.kernels[index], seconds)
+    return joules
+
+
+def _sent_joules(program: Program, role: int, power: Power) -> float:
+    """Return the energy of what the collectives of a rank of a role send."""
+    graph, joules = program.graphs[role], 0.0
+    rank = int(np.flatnonzero(program.role_of_rank == role)[0])
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        kind, ranks = graph.operation(node), len(program.groups[graph.group[node]].of(rank))
+        per_byte = power.joules_per_sent_byte.get(kind, 0.0)
+        joules += per_byte * BUS_FACTORS[kind](ranks) * float(graph.bytes[node])
     return joules
 
 

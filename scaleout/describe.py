@@ -148,8 +148,8 @@ def _changes(found: Topology) -> dict[str, str]:
 def _power(found: Power) -> dict[str, float]:
     """What a device may draw, and what its work does."""
     values = asdict(found)
-    per_flop = values.pop("joules_per_flop")
-    return values | {f"{kind}_joules_per_flop": joules for kind, joules in per_flop.items()}
+    per = {unit: values.pop(f"joules_per_{unit}") for unit in ("flop", "sent_byte")}
+    return values | {f"{kind}_joules_per_{unit}": joules for unit in per for kind, joules in per[unit].items()}
 
 
 def device(name_or_file: str) -> dict[str, Any]:

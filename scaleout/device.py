@@ -265,8 +265,9 @@ def _sources(given: DeviceFile) -> Mapping[str, str]:
         elif isinstance(value, StagesFile):
             found |= {f"{key}.{name}": number.source for name, number in value}
         elif isinstance(value, PowerFile):
-            numbers = (*((name, number) for name, number in value if name != "energy"), *value.energy)
-            found |= {f"{key}.{name}": number.source for name, number in numbers}
+            numbers = {name: number for name, number in value if isinstance(number, Sourced)}
+            numbers |= dict(value.energy) | dict(value.sent)
+            found |= {f"{key}.{name}": number.source for name, number in numbers.items()}
         elif isinstance(value, WorkGroupsFile):
             found |= {f"{key}.{name}": number.source for name, number in value if number is not None}
         elif isinstance(value, dict):

@@ -27,6 +27,15 @@ class EnergyFile(Config):
     attention: Sourced[Joules]
 
 
+class SentFile(Config):
+    """Energies of a byte that a rank sends, by kind of collective."""
+
+    all_reduce: Sourced[Joules]
+    all_gather: Sourced[Joules]
+    reduce_scatter: Sourced[Joules]
+    all_to_all: Sourced[Joules]
+
+
 class PowerFile(Config):
     """What a device file says of power."""
 
@@ -36,6 +45,7 @@ class PowerFile(Config):
     exponent: Sourced[float] = Field(description="power of work falls with so many powers of its slowdown")
     memory: Sourced[Seconds] = Field(description="over how long the governor takes the mean")
     energy: EnergyFile
+    sent: SentFile
 
     @model_validator(mode="after")
     def _leaves_room(self) -> Self:
@@ -62,6 +72,8 @@ class Power:
         Over how long the governor takes the mean.
     joules_per_flop : mapping
         `gemm` and `attention`, in two-byte types, with the bytes that come with it.
+    joules_per_sent_byte : mapping
+        Kind of collective to that of a byte that a rank must send; nothing of kinds that are left out.
     """
 
     limit_w: float
@@ -70,6 +82,7 @@ class Power:
     exponent: float
     memory_s: float
     joules_per_flop: Mapping[str, float] = field(hash=False)
+    joules_per_sent_byte: Mapping[str, float] = field(hash=False)
 
     def joules(self, kernel: Kernel, seconds: float) -> float:
         """Return the energy at full clock, beyond idle, of one call that takes so long alone."""
@@ -89,7 +102,7 @@ class Power:
 
 def power(given: PowerFile) -> Power:
     """Return what a device file says of power."""
-    energy = given.energy
+    energy, sent = given.energy, given.sent
     return Power(
         given.limit.value,
         given.idle.value,
@@ -97,4 +110,5 @@ def power(given: PowerFile) -> Power:
         given.exponent.value,
         given.memory.value,
         {"gemm": energy.gemm.value, "attention": energy.attention.value},
+        {kind: number.value for kind, number in sent},
     )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.clocks import STEPS_FROM_REST, at_full_clock, from_rest, settled, sustained
+from scaleout.collectives import BUS_FACTORS
 from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.full_clock import full_clock_times
@@ -26,7 +27,7 @@ H200 = load_device("h200")
 MEASURED = Path(__file__).parents[1] / "traces" / "h200-power.jsonl"
 PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
 ADDITION = kernel("add", dtype="bf16", elements=1 << 27)
-POWER = Power(200.0, 100.0, 50.0, 3.0, 0.1, {"gemm": 1e-12, "attention": 2e-12})
+POWER = Power(200.0, 100.0, 50.0, 3.0, 0.1, {"gemm": 1e-12, "attention": 2e-12}, {"all_reduce": 1e-9})
 """Room for 100 W; energy falls with the square of the slowdown."""
 
 
@@ -111,6 +112,41 @@ def test_products_at_full_clock_are_those_that_were_measured_so():
     assert len(errors) == 10
     assert np.mean(np.abs(errors)) < 0.04
     assert np.max(np.abs(errors)) < 0.15
+
+
+def test_what_collectives_send_counts_as_kernels_do():
+    """An all-reduce of n bytes over four ranks sends 1.5 n each, an all-gather 0.75 n; a kind not measured, nothing."""
+    group = GroupFamily("g", ((0, 1, 2, 3),))
+
+    def with_sent(*kinds):
+        graph = GraphBuilder("step")
+        before = (graph.compute(ADDITION),)
+        before = (graph.compute(PRODUCT, after=before),)
+        for kind in kinds:
+            before = (graph.collective(kind, 10**9, group=0, after=before),)
+        return time_kernels(Program("p", (graph.build(),), np.zeros(4, np.int64), (group,)), H200)
+
+    cool_s = with_sent().graphs[0].duration_s
+    energy, step_s = sum(map(H200.power.joules, (ADDITION, PRODUCT), cool_s)), cool_s.sum()
+    sent = H200.power.joules_per_sent_byte
+    for kinds, more in (((), 0.0), (("broadcast",), 0.0), (("all_reduce", "all_gather"), 1.5e9 * sent["all_reduce"] +
+                                                           0.75e9 * sent["all_gather"])):  # fmt: skip
+        slowed_s = sustained(with_sent(*kinds), H200, step_s=step_s).graphs[0].duration_s
+        assert slowed_s[0] / cool_s[0] == pytest.approx(H200.power.slowdown(energy + more, step_s))
+
+
+def test_measured_collectives_draw_the_energy_of_what_they_send():
+    """From 16 MiB up, where its bytes are what a call takes, within 12%; who waits draws next to nothing."""
+    rows = [json.loads(line) for line in MEASURED.read_text().splitlines()[1:]]
+    sent = H200.power.joules_per_sent_byte
+    large = [row for row in rows if row["kind"] == "collective" and row["bytes"] >= 2**24]
+    for row in large:
+        drawn = (row["power_w"] - H200.power.idle_w) * row["us"] * 1e-6
+        counted = sent[row["collective"]] * BUS_FACTORS[row["collective"]](row["ranks"]) * row["bytes"]
+        assert counted == pytest.approx(drawn, rel=0.12), row
+    assert len(large) == 16
+    (waits,) = (row for row in rows if row["kind"] == "waiting")
+    assert waits["power_w"] - H200.power.idle_w < 20
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
