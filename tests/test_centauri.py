@@ -258,7 +258,7 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     """Groups: half the bytes out of a node. Chunks: layers start before all their parameters are there."""
     workload = load_workload("llama-big", {"zero": 3, "layers": 3, "batch_per_replica": 2})
     found = compare(workload, schedules=("overlap", "centauri"), algorithms=RINGS).outcomes[1]
-    assert 1.2 < found.speedup < 15 / 16 / 25 * 32 * 1.2
+    assert 1.15 < found.speedup < 15 / 16 / 25 * 32 * 1.2
     program = time_kernels(generate(workload), DEVICE)
     words = "\n".join(in_words(plan(program, MACHINE).decisions))
     assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 36.5" in words
