@@ -73,6 +73,15 @@ class Blocks:
         previous[self.offsets[:-1]] = len(self.what) + 1 + np.arange(self.num_ranks)
         return previous
 
+    @functools.cached_property
+    def first_forwards(self) -> Index:
+        """Slot in which each chunk of each rank takes its first micro-batch forward, shape (p, v)."""
+        pv = self.num_ranks * self.num_chunks
+        slot, step = np.nonzero(self.what // pv == Action.FORWARD)
+        first = np.full(pv, len(self.what))
+        np.minimum.at(first, self.what[slot, step] % pv, slot)
+        return first.reshape(self.num_ranks, -1)
+
     @property
     def first_gradients(self) -> Index:
         """Slot in which each chunk of each rank makes its first gradients of weights, shape (p, v)."""

@@ -68,6 +68,7 @@ def run(
     send_s: npt.ArrayLike = 0.0,
     after_s: npt.ArrayLike = 0.0,
     begin_s: npt.ArrayLike = 0.0,
+    ready_s: npt.ArrayLike = 0.0,
     first_s: npt.ArrayLike = 0.0,
     last_s: npt.ArrayLike = 0.0,
     last_after_s: npt.ArrayLike = 0.0,
@@ -89,6 +90,9 @@ def run(
         Seconds that each action keeps its rank once its output is there, such as to reduce gradients.
     begin_s : array_like, broadcast to shape (p,)
         When each rank begins with its first slot at the earliest.
+    ready_s : array_like, broadcast to shape (p, v)
+        When each chunk begins with its first forward at the earliest, such as after its parameters were gathered; of
+        schedules with one step a slot.
     first_s, last_s : array_like, broadcast to shape (p, v)
         Seconds that the first and the last gradients of weights of each chunk take more than others; less if below
         zero: there are none yet to add the first ones to.
@@ -119,7 +123,12 @@ def run(
     if np.any(last_after_s):
         np.add.at(kept_s, blocks.last_gradients.ravel(), _spread(last_after_s, (p, v), "last_after_s"))
     held_s = np.maximum(kept_s, link_s[blocks.sends].max(axis=1)) if blocking else kept_s
-    start = _longest_paths(blocks, slot_s, held_s, link_s[blocks.receives], _spread(begin_s, (p,), "begin_s"))
+    receive_s = link_s[blocks.receives]
+    if np.any(ready_s):
+        first = blocks.first_forwards.ravel()
+        assert (blocks.makers[first, 1] == len(slot_s)).all(), "a second step needs this place"
+        receive_s[first, 1] = _spread(ready_s, (p, v), "ready_s")
+    start = _longest_paths(blocks, slot_s, held_s, receive_s, _spread(begin_s, (p,), "begin_s"))
     end = start + slot_s
     cuts = blocks.offsets[1:-1]
     return Timeline(

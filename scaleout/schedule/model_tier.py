@@ -2,32 +2,16 @@
 
 Gradients of a model chunk are reduce-scattered while the micro-batches behind it run backward. The all-gather passes
 through the optimizer, which is element-wise, into the forward of the next step, beside the micro-batches of the chunk
-before it. How many micro-batches of a chunk are launched together says how much hides; memory says how many there may
-be. Equation (2) of the paper:
-
-    T = max(C_AG - L1 C_fw, 0) + max(C_RS - L2 C_bw, 0),   with activations of L1 and of L2 micro-batches in memory
-
-C_AG and C_RS are what one chunk's parameters and gradients take on the wires, by levels where that is less; C_fw and
-C_bw what a micro-batch of it takes forward and backward, simulated alone. T is that of the stage where most stays
-exposed.
-An interleaved pipeline launches groups of one size L: L1 is the first group, L2 the last, which may be smaller. So
-L1 + L2 <= m holds wherever there are two groups; one group of all m (breadth-first) is the first and the last. Other
-schedules launch one micro-batch of a chunk, and have nothing to choose. Memory is the peak of the whole step in its
-order, no product of L.
-
-Equation (2) has no messages. In groups of p a chunk's first activations come round when they are needed, so that every
-group waits for its messages, and in larger ones they have time; a small last group costs. So the pipeline is run on its
-clock, with messages and without gathers and reductions: for each group of equal size and for the one that equation (2)
-names. The group is taken with which this and T together are least; of equal ones the smallest, which holds least.
+before it. How many micro-batches of a chunk are launched together says how much hides (`launch`); memory says how many
+there may be. It is the peak of the whole step in its order, no product of micro-batches. Schedules that are not
+interleaved launch one micro-batch of a chunk, and have nothing to choose.
 
 Keys that it does not choose stay as they are, and a `microbatch_group` that is given too.
 
-Symbols: p stages of a pipeline; m micro-batches; L1, L2 those launched together, forward and backward.
 Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1.
 """
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,35 +24,14 @@ from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.machine import Machine
 from scaleout.memory import Peak, peak
 from scaleout.memory.advice import advise
-from scaleout.network.hops import neighbours, sends_s, slowest
-from scaleout.pipelines import PIPELINES, Action, named
-from scaleout.pipelines.blocks import blocks
-from scaleout.pipelines.clock import run
+from scaleout.pipelines import Action, named
 from scaleout.program import Program
+from scaleout.schedule.launch import NOTHING, Costs, Launch, best_launch, launched_together
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.prices import Prices
 from scaleout.timing import time_kernels
 from scaleout.units import format_bytes
 from scaleout.workload import Moe, Transformer, Workload
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What a stage takes, in seconds: its gathers and reductions, and a micro-batch forward and backward."""
-
-    gather_s: float
-    reduce_s: float
-    forward_s: float
-    backward_s: float
-
-    def exposed_s(self, launched: tuple[int, int]) -> float:
-        """Return equation (2): what stays exposed beside so many micro-batches, forward and backward.
-
-        >>> Costs(4.0, 3.0, 1.0, 2.0).exposed_s((3, 1))
-        2.0
-        """
-        forward, backward = launched
-        return max(self.gather_s - forward * self.forward_s, 0.0) + max(self.reduce_s - backward * self.backward_s, 0.0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +56,7 @@ class ModelTier:
     words: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     launched: tuple[int, int] = (0, 0)
-    costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
+    costs: Costs = NOTHING
 
 
 def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
@@ -128,12 +91,12 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     }  # fmt: skip
     overlapped = workload.model_copy(update=changes)
     stages = costs_of_stages(overlapped, machine)
-    launch = _launch(overlapped, stages, machine, capacity_bytes)
+    launch = best_launch(overlapped, stages, machine, capacity_bytes)
     if launch is not None:
         changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
-    launched = _launched(chosen)
+    launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
     words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
     return ModelTier(chosen, words, changes, launched, costs)
@@ -146,76 +109,6 @@ def _nothing_to_choose(workload: Transformer) -> str:
     axes = Axes(workload)
     sharing = (axes.dense(), *((axes.experts(),) if isinstance(workload, Moe) else ()))
     return "" if any(each.degree > 1 for each in sharing) else "no ranks share parameters"
-
-
-def _launched(workload: Transformer) -> tuple[int, int]:
-    """Return the micro-batches of a chunk that are launched together, forward and backward: L1 and L2."""
-    pipeline = named(workload.pipeline_schedule, workload.microbatch_group)
-    if pipeline.in_groups is None:
-        return 1, 1
-    group = workload.microbatch_group or workload.pipeline_parallel
-    return group, workload.num_microbatches % group or group
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A group that was chosen, the one of equation (2) alone, and what the pipeline and T come to with each."""
-
-    group: int
-    step_s: float
-    by_equation: int
-    by_equation_s: float
-
-
-def _launch(workload: Transformer, stages: Sequence[Costs], machine: Machine, capacity_bytes: float) -> Launch | None:
-    """Return the group with which the step is shortest, of those that fit; the smallest if none does."""
-    in_groups = named(workload.pipeline_schedule).in_groups
-    if in_groups is None or workload.microbatch_group is not None:
-        return None
-    p, m = workload.pipeline_parallel, workload.num_microbatches
-    plans = {
-        size: workload.model_copy(update={"microbatch_group": size})
-        for size in range(p, m + 1)
-        if in_groups(size).check(p, m, workload.chunks) is None
-    }
-    # Memory grows with the group.
-    fit = bisect_right(list(plans), capacity_bytes, key=lambda size: peak(plans[size]).total_bytes)
-    sizes = list(plans)[: max(fit, 1)]
-    exposed_s = {size: max(each.exposed_s(_launched(plans[size])) for each in stages) for size in sizes}
-    by_equation = min(sizes, key=exposed_s.__getitem__)
-    hops = slowest(
-        workload.message_bytes, machine.topology, between=neighbours(machine.topology, workload.mesh, "pipeline")
-    )
-    hops_s = [hop.time_s for hop in hops]
-    step_s = {
-        size: exposed_s[size] + pipeline_s(plans[size], stages, hops_s)
-        for size in sizes
-        if m % size == 0 or size == by_equation
-    }
-    best = min(step_s, key=lambda size: float(f"{step_s[size]:.9e}"))  # sums in other orders differ in their last bits
-    return Launch(best, step_s[best], by_equation, step_s[by_equation])
-
-
-def pipeline_s(workload: Transformer, stages: Sequence[Costs], hops_s: Sequence[float]) -> float:
-    """Return the seconds of an interleaved pipeline and its messages, without gathers and reductions.
-
-    Parameters
-    ----------
-    stages : sequence of Costs
-        Of every stage.
-    hops_s : sequence of float, length p
-        What a message takes from each place to the next.
-    """
-    name, p, v = workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks
-    action_s = np.zeros((len(Action), p, v))
-    for place, chunk in np.ndindex(p, v):
-        costs = stages[PIPELINES[name].stage_of(place, chunk, p, v)]
-        action_s[Action.FORWARD, place, chunk], action_s[Action.BACKWARD, place, chunk] = (
-            costs.forward_s,
-            costs.backward_s,
-        )
-    found = blocks(name, stages=p, microbatches=workload.num_microbatches, chunks=v, group=workload.microbatch_group)
-    return run(found, action_s, send_s=sends_s(hops_s, name, p, v), blocking=not workload.overlap_sends).makespan_s
 
 
 def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
@@ -290,7 +183,7 @@ def _words(
     workload: Transformer, costs: Costs, launch: Launch | None, *, held_bytes: float, capacity_bytes: float
 ) -> str:
     """Say what was chosen, why, and what stays exposed."""
-    launched = _launched(workload)
+    launched = launched_together(workload)
     exposed_s, whole_s = costs.exposed_s(launched), costs.gather_s + costs.reduce_s
     part = "a chunk" if workload.num_stages > 1 else "the model"
     groups = f"micro-batches of {part} in groups of {launched[0]}"
@@ -298,8 +191,8 @@ def _words(
         groups += f", the last of {launched[1]}"
     if launch is not None and launch.group != launch.by_equation:
         groups += (
-            f" (a pipeline of {1e3 * launch.step_s:.4g} ms with its messages, instead of "
-            f"{1e3 * launch.by_equation_s:.4g} in groups of {launch.by_equation}, as equation (2) alone)"
+            f" ({1e3 * launch.step_s:.4g} ms on the pipeline's clock, instead of {1e3 * launch.by_equation_s:.4g} in "
+            f"groups of {launch.by_equation}, as equation (2) names)"
         )
     parts = [
         f"zero {workload.zero}, parameters gathered in the next forward, gradients reduced as backward makes them",
