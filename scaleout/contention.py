@@ -77,10 +77,13 @@ class Contention:
         alone_s, beside_s = float(guess(calls, device)[0]), float(crowded(calls, device, rest)[0])
         return max(1.0, beside_s / alone_s)
 
-    def freed_s(self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float) -> float | None:
+    def freed_s(
+        self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float
+    ) -> tuple[float, float] | None:
         """Return how long a product takes in all whose SMs were held from its begin and are free from now on.
 
-        None for other kernels, and where it has no more blocks than SMs were left.
+        And how long on the SMs that were never held. None for other kernels, and where it has no more blocks than SMs
+        were left.
         """
         if kernel is None or kernel.op == CUSTOM or not 0 < num_sms < self.device.num_sms:
             return None
@@ -93,7 +96,9 @@ class Contention:
         first = math.floor((tiles + num_sms * held) / every)
         ends = sorted(at for whole in range(first + 3) for at in (whole, held + whole) if at >= first)
         enough = (at for at in ends if left * math.floor(at + _SAME) + num_sms * math.floor(at - held + _SAME) >= tiles)
-        return max(held_s, alone_s, tile_s * next(enough))
+        at = next(enough)
+        whole_s = max(held_s, alone_s, tile_s * at)
+        return whole_s, min(whole_s, max(alone_s, held_s, tile_s * math.floor(at + _SAME)))
 
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""

@@ -9,9 +9,15 @@ the device by construction.
 
 A collective that waits for an event of the stream of kernels races the kernel that follows there, if that was issued
 long enough ago to be in the queue. Ranks are not alike in this: on some the collective gets its SMs first, and holds
-them until the others come; on some the kernel does, and the others wait for its end. A class of ranks takes the worst
-of both: the SMs are held beside the kernel, and the bytes move when that has ended. Without a host that issues calls
-one by one there is no queue, and the collective goes first.
+them until the others come; on some the kernel does, which nothing slows down, and the others wait for its end. A class
+of ranks takes the worst of both: the SMs are held beside the kernel, and the bytes move when it would have ended alone.
+The ranks on which it did have begun the next kernel then, and the next collective waits for that one: they race once,
+and lag from there on. Without a host that issues calls one by one there is no queue, and the collective goes first.
+
+Blocks of a product that got their SMs late end last. The other SMs are free meanwhile, and a transfer that waits for
+the product gets them.
+
+Source: profiles of products in chunks on two H200, `traces/h200-pair-unseen/profiles.jsonl`.
 
 A device is a class of ranks. The `Network` that the clock asks (see `engine`): what comes, begins and ends here is a
 meeting there.
@@ -42,6 +48,10 @@ class _Running:
     held_sms: int = 0
     held_by: frozenset[int] = frozenset()
     """Transfers that held SMs when it began, as long as one of them does."""
+    won: bool = False
+    """Whether it won a race on some rank."""
+    spares: set[int] | None = None
+    """Transfers that hold only SMs that it does not need any more; None as long as it needs all."""
     rate: float = 0.0
     since_s: float = 0.0
     turn: int = 0
@@ -75,7 +85,11 @@ class SharedDevices:
         """Device to the transfers that came to it."""
         self._freed_s: dict[int, float] = {}
         """Device to when a transfer ended there last."""
+        self._raced_s: dict[int, float] = {}
+        """Device to when a kernel ended there that had won a race on some rank."""
         self._ends: list[tuple[float, int, int]] = []
+        self._spared: list[tuple[float, int, bool]] = []
+        """When a running kernel leaves SMs to transfers, and whether as it ended where it won a race."""
         self._slowed: dict[tuple[object, ...], float] = {}
         self._slows: dict[tuple[object, ...], float] = {}
 
@@ -109,8 +123,19 @@ class SharedDevices:
             device = self._device_of[task]
             races = self._offers[meeting].races and self._freed_s.get(device) != now_s
             event_s = now_s if races else math.nan
-            self._arrive(meeting, device, _Stand(set(self._kernels.get(device, ())), event_s))
+            self._arrive(meeting, device, _Stand(self._ahead(meeting, device), event_s))
             self._turn(self._kernels.get(device, ()), now_s)
+
+    def _ahead(self, meeting: int, device: int) -> set[int]:
+        """Return the kernels that a transfer comes behind on a device; the others spare it what they do not need."""
+        ahead: set[int] = set()
+        for found in self._kernels.get(device, ()):
+            spares = self._running[found].spares
+            if spares is None:
+                ahead.add(found)
+            else:
+                spares.add(meeting)
+        return ahead
 
     def _arrive(self, meeting: int, device: int, stand: _Stand) -> None:
         self._arrived.setdefault(device, {}).setdefault(meeting, stand)
@@ -123,8 +148,8 @@ class SharedDevices:
         entry = self._running[meeting] = self._offers.pop(meeting)
         entry.since_s = entry.begun_s = now_s
         for device in entry.devices:
-            behind = () if device in entry.posted else self._kernels.get(device, ())
-            self._arrive(meeting, device, _Stand(set(behind)))
+            if meeting not in self._arrived.get(device, ()):
+                self._arrive(meeting, device, _Stand(set() if device in entry.posted else self._ahead(meeting, device)))
         self._turn_around(meeting, entry.devices, now_s)
 
     def _begin_kernel(self, meeting: int, now_s: float) -> None:
@@ -136,19 +161,30 @@ class SharedDevices:
             self._turn((meeting,), now_s)
             return
         is_queued = 0 < issue_s <= now_s - self.contention.appetite.queue_s
+        if self._raced_s.get(device) == now_s:  # where the kernel before won, this one has begun long ago
+            for stand in arrived.values():
+                if stand.event_s == now_s:
+                    stand.behind.add(meeting)
         held = [found for found, stand in arrived.items() if not stand.behind]
         entry.held_by, entry.held_sms = frozenset(held), sum(channels for channels, _ in self._held(device))
         for found in held:
             if is_queued and arrived[found].event_s == now_s:
                 arrived[found].races.add(meeting)
+                entry.won = True
+                heapq.heappush(self._spared, (now_s + entry.left_s, meeting, True))
         self._turn_around(meeting, entry.devices, now_s)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance to the next end, but not beyond a time; return the time, and what is done then."""
-        ends = self._ends
-        while ends and self._is_stale(ends[0]):
-            heapq.heappop(ends)
-        if not ends or ends[0][0] > until_s:
+        ends, spared = self._ends, self._spared
+        while True:
+            while ends and self._is_stale(ends[0]):
+                heapq.heappop(ends)
+            end_s = ends[0][0] if ends else math.inf
+            if not spared or spared[0][0] > until_s or spared[0][0] >= end_s:
+                break
+            self._spare(*heapq.heappop(spared))
+        if not ends or end_s > until_s:
             return until_s, [], []
         now_s = ends[0][0]
         done: list[int] = []
@@ -175,6 +211,8 @@ class SharedDevices:
                     beside |= self._beside(device)
                     continue
                 self._kernels[device].remove(meeting)
+                if entry.won:
+                    self._raced_s[device] = now_s
                 if self._arrived.get(device):  # else nothing is beside it but kernels, which take nothing of each other
                     for stand in self._arrived[device].values():
                         stand.behind.discard(meeting)
@@ -191,9 +229,29 @@ class SharedDevices:
                 continue
             entry.held_by -= {transfer}
             held_s = now_s - entry.begun_s
-            whole_s = self.contention.freed_s(*entry.kernel, num_sms=entry.held_sms, held_s=held_s)
-            if not entry.held_by and whole_s is not None:
+            freed = self.contention.freed_s(*entry.kernel, num_sms=entry.held_sms, held_s=held_s)
+            if not entry.held_by and freed is not None:
+                whole_s, others_s = freed
                 entry.left_s, entry.since_s, entry.rate = whole_s - held_s, now_s, 0.0
+                if others_s < whole_s:
+                    heapq.heappush(self._spared, (entry.begun_s + others_s, found, False))
+
+    def _spare(self, now_s: float, kernel: int, in_race: bool) -> None:
+        """Let transfers have SMs of a kernel that still runs.
+
+        Those behind it, once only blocks are left that came late; or those that it raced, once it has ended where it
+        won, as nothing slowed it down there.
+        """
+        entry = self._running.get(kernel)
+        if entry is None:
+            return
+        (device,) = entry.devices
+        stands = self._arrived.get(device, {})
+        if not in_race:
+            entry.spares = {found for found, stand in stands.items() if kernel in stand.behind}
+        for stand in stands.values():
+            (stand.races if in_race else stand.behind).discard(kernel)
+        self._turn(sorted(self._beside(device)), now_s)
 
     def _beside(self, device: int) -> set[int]:
         """Return all that runs on a device."""
@@ -235,7 +293,7 @@ class SharedDevices:
 
     def _kernel_rate(self, entry: _Running) -> float:
         assert entry.kernel is not None
-        held = self._held(entry.devices[0])
+        held = self._held(entry.devices[0], spared=entry.spares or ())
         if not held:
             return 1.0
         key = (*entry.kernel, held)
@@ -250,12 +308,12 @@ class SharedDevices:
             )  # fmt: skip
         return 1.0 / self._slowed[key]
 
-    def _held(self, device: int) -> tuple[tuple[int, bool], ...]:
-        """Return the channels of each of the library's kernels on a device, and whether it moves bytes."""
+    def _held(self, device: int, *, spared: Collection[int] = ()) -> tuple[tuple[int, bool], ...]:
+        """Return the channels of each of the library's kernels on a device but some, and whether it moves bytes."""
         alone: list[tuple[int, bool]] = []
         together: dict[int, tuple[int, bool]] = {}
         for found, stand in self._arrived.get(device, {}).items():
-            if stand.behind:
+            if stand.behind or found in spared:
                 continue
             running = self._running.get(found)
             entry = running or self._offers[found]

@@ -92,41 +92,80 @@ def test_who_waits_for_others_holds_its_sms_already():
 
 
 def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_queue():
-    """Kernel 1 and the collective of 1 s follow kernel 0: the bytes wait for kernel 1, which half of the SMs slow down.
+    """Kernel 1 and the collective of 1 s follow kernel 0 at 4; half of the SMs are held beside kernel 1 from then on.
 
-    Kernel 1 takes 4 s instead of 2. One that was issued less than 1 s before the event lets the collective go first: it
-    takes 1.5 s, in which the kernel does 0.75 of its 2 s. A transfer that does not race goes first as well, and each
-    where no host issues calls.
+    Where kernel 1 won it ends at 6, and the bytes move until 7.5, when 1.75 of its 2 s are done where it did not. One
+    that was issued less than 1 s before the event lets the collective go first: it takes 1.5 s, in which the kernel
+    does 0.75 of its 2 s. A transfer that does not race goes first as well, and each where no host issues calls.
     """
     queue = replace(HALF, appetite=replace(HALF.appetite, queue_s=1.0))
-    for issue_s, races, expected in ((3.0, True, (8.0, 9.0)), (3.5, True, (6.75, 5.5)), (3.0, False, (6.75, 5.5)),
+    for issue_s, races, expected in ((3.0, True, (7.75, 7.5)), (3.5, True, (6.75, 5.5)), (3.0, False, (6.75, 5.5)),
                                     (0.0, True, (6.75, 5.5))):  # fmt: skip
         shared = SharedDevices(queue)
         shared.offer_kernel(0, 0, None, 4.0)
         shared.offer_kernel(1, 0, None, 2.0, issue_s=issue_s)
         shared.offer_transfer(2, (0,), 1.0, channels=66, device_of={10: 0}, races=races)
-        found = {}
         shared.begin(0, 0.0)
         now, _, done = shared.advance(4.0)
         assert (now, done) == (4.0, [0])
-        shared.come(2, 10, now)
-        shared.begin(2, now)
-        shared.begin(1, now)
+        follow(shared, now, kernel=1, transfer=2, task=10)
+        found = {}
         while len(found) < 2:
             now, _, done = shared.advance(float("inf"))
             found |= dict.fromkeys(done, now)
         assert (found[1], found[2]) == pytest.approx(expected)
 
 
+def follow(shared, now, *, kernel, transfer, task):
+    """Let a kernel and a transfer begin, both of which waited for what has ended."""
+    shared.come(transfer, task, now)
+    shared.begin(transfer, now)
+    shared.begin(kernel, now)
+
+
+def test_ranks_race_once_and_lag_from_there_on():
+    """As above, and at 7.75 kernel 3 and another collective follow: where kernel 1 won, kernel 3 runs already.
+
+    So kernel 3 is not slowed down, and the bytes move when it has ended, from 9.75 on.
+    """
+    shared = SharedDevices(replace(HALF, appetite=replace(HALF.appetite, queue_s=1.0)))
+    for number, duration_s, issue_s in ((0, 4.0, 0.5), (1, 2.0, 1.0), (3, 2.0, 1.5)):
+        shared.offer_kernel(number, 0, None, duration_s, issue_s=issue_s)
+    for number, task in ((2, 10), (4, 11)):
+        shared.offer_transfer(number, (0,), 1.0, channels=66, device_of={task: 0}, races=True)
+    shared.begin(0, 0.0)
+    follow(shared, shared.advance(float("inf"))[0], kernel=1, transfer=2, task=10)
+    assert shared.advance(float("inf")) == (pytest.approx(7.5), [], [2])
+    now, _, done = shared.advance(float("inf"))
+    assert done == [1]
+    follow(shared, now, kernel=3, transfer=4, task=11)
+    assert shared.advance(float("inf")) == (pytest.approx(9.75), [], [3])
+    assert shared.advance(float("inf")) == (pytest.approx(10.75), [], [4])
+
+
+def test_a_transfer_behind_a_product_gets_the_sms_that_wait_for_late_blocks():
+    """24 SMs are held until 1.5: the product's other blocks end at 8 and the late ones at 8.5, see below.
+
+    A transfer that came behind it moves its bytes from 8 to 9, and takes nothing from it.
+    """
+    shared = SharedDevices(Contention(H200, Appetite(24, 16, 1e12, 19, 1.0, 0.0)))
+    shared.offer_transfer(0, (0,), 1.5, channels=24)
+    shared.offer_kernel(1, 0, PRODUCT, 8.0)
+    shared.offer_transfer(2, (0,), 1.0, channels=24, device_of={10: 0})
+    found = ends(shared, (0.0, 0), (0.0, 1), (2.0, 2), come=((2.0, (2, 10)),))
+    assert found == pytest.approx({0: 1.5, 1: 8.5, 2: 9.0})
+
+
 def test_a_product_of_few_waves_loses_one_to_a_short_collective():
     """1024 tiles of 1 s on 132 SMs take 8 s. With 24 held until h, 108 floor(T) + 24 floor(T - h) are done at T.
 
-    With h = 0.5 there are 864 + 24 * 7 = 1032 at 8. With 1.5 only 1008 at 8, and 1032 at 8.5; with 2.5 still 1008 at
-    8.5, and 1116 at 9. Held throughout it is 1024 / 108 rounded up.
+    With h = 0.5 there are 864 + 24 * 7 = 1032 at 8. With 1.5 only 1008 at 8, and 1032 at 8.5, the last 24 on the SMs
+    that were held; with 2.5 still 1008 at 8.5, and 1116 at 9. Held throughout it is 1024 / 108 rounded up.
     """
     some = Contention(H200, Appetite(24, 16, 1e12, 19, 1.3, 1.6))
     for held_s, expected_s in ((0.0, 8.0), (0.5, 8.0), (1.5, 8.5), (2.5, 9.0), (9.0, 10.0), (9.9, 10.0), (11.0, 11.0)):
-        assert some.freed_s(PRODUCT, 8.0, num_sms=24, held_s=held_s) == pytest.approx(expected_s)
+        others_s = 8.0 if held_s == 1.5 else expected_s
+        assert some.freed_s(PRODUCT, 8.0, num_sms=24, held_s=held_s) == pytest.approx((expected_s, others_s))
     assert some.freed_s(ADDITION, 8.0, num_sms=24, held_s=1.0) is None
     assert some.freed_s(None, 8.0, num_sms=24, held_s=1.0) is None
 
@@ -136,7 +175,8 @@ def test_holding_sms_longer_never_helps(rows, columns, held, one_s, other_s):
     product = kernel("gemm", dtype="bf16", M=128 * rows, N=128 * columns, K=1024)
     times = [HALF.freed_s(product, 8.0, num_sms=held, held_s=held_s) for held_s in sorted((one_s, other_s))]
     if times[0] is not None:
-        assert 8.0 * (1 - 1e-9) <= times[0] <= times[1] * (1 + 1e-9)
+        assert 8.0 * (1 - 1e-9) <= times[0][0] <= times[1][0] * (1 + 1e-9)
+        assert all(others_s <= whole_s for whole_s, others_s in times)
 
 
 def test_a_message_posted_long_before_waits_for_no_kernel():
