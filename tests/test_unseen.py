@@ -79,8 +79,8 @@ def test_long_rows_are_met(tmp_path):
     (tmp_path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in long), encoding="utf-8")
     found = compare_files([tmp_path / "steps.jsonl"], device="h200", topology=str(PAIR / "machine.yaml")).families
     assert (found["chunked overlap"].num_rows, found["data parallel"].num_rows) == (40, 19)
-    assert found["chunked overlap"].mean_absolute_error < 0.08
-    assert found["data parallel"].mean_absolute_error < 0.05
+    assert found["chunked overlap"].mean_absolute_error < 0.07
+    assert found["data parallel"].mean_absolute_error < 0.04
 
 
 def test_parts_of_products_in_chunks_are_met():
