@@ -62,23 +62,22 @@ def plan(program: Program, machine: Machine | None = None, *, dimensions: Collec
     """
     prices = Prices(program, machine_for("centauri", machine), divides="group" in dimensions)
     way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions)
-    best = way.tried(way.substituted(program))
-    words: tuple[Decision, ...] = ()
-    for what, choice, other in (
-        ("collectives over nodes", "by levels that are shorter side by side", _side_by_side),
-        ("chunks", "halves, quarters and eighths too", _finer),
-    ):
-        rival_way = other(way)
-        if rival_way is not way:
-            again = best.ordered if rival_way.prices is way.prices else rival_way.substituted(program)
-            rival = rival_way.tried(again)
-            if rival.step_s < best.step_s:
-                words += (Decision(what, choice, best.step_s, rival.step_s, "a step"),)
-                way, best = rival_way, rival
+    chosen = _Chosen(way, way.tried(way.substituted(program)))
+    chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
+    if prices.contention is not None:  # of which the operation tier knows a chain's own collective alone
+        chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
     if "order" in dimensions:
-        best, about_order = best_order(best, way.tried)
-        words += about_order
-    return Planned(best.scheduled, _decisions(program, way.prices) + words + best.decisions, best.known)
+        ordered, words = best_order(chosen.trial, chosen.way.tried)
+        chosen = replace(chosen, trial=ordered, words=chosen.words + words)
+    chosen = chosen.or_else(_finer(chosen.way), "chunks", "halves, quarters and eighths too")
+    best = chosen.trial
+    as_it_is = {"overlap": overlap(program)} | ({"baseline": program} if prices.contention is not None else {})
+    kept = {name: Trial(prices, program, scheduled) for name, scheduled in as_it_is.items()}
+    name = min(kept, key=lambda each: kept[each].step_s)
+    if kept[name].step_s < best.step_s:
+        decision = Decision("all collectives", f"as under {name}", best.step_s, kept[name].step_s, "a step")
+        return Planned(kept[name].scheduled, (decision,), kept[name].known)
+    return Planned(best.scheduled, _decisions(program, chosen.way.prices) + chosen.words + best.decisions, best.known)
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,25 @@ class _Way:
         return Trial(self.prices, program, overlap(scheduled), cuts)
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The way that was chosen so far, its trial, and what was decided on the way to it."""
+
+    way: _Way
+    trial: Trial
+    words: tuple[Decision, ...] = ()
+
+    def or_else(self, way: _Way, what: str, choice: str) -> "_Chosen":
+        """Return what another way comes to, if a step is shorter for it."""
+        if way is self.way:
+            return self
+        same_prices, old = way.prices is self.way.prices, self.trial
+        rival = way.tried(old.ordered if same_prices else way.substituted(self.way.prices.program))
+        if rival.step_s >= old.step_s:
+            return self
+        return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))
+
+
 def _side_by_side(way: _Way) -> _Way:
     """Return the way with levels that are shorter than the whole while many collectives are on them."""
     old = way.prices
@@ -108,8 +126,15 @@ def _side_by_side(way: _Way) -> _Way:
     return _Way(new, Weights(new, new.best_s), way.cuts)
 
 
+def _whole(way: _Way) -> _Way:
+    """Return the way that cuts nothing."""
+    return replace(way, cuts=False) if way.cuts else way
+
+
 def _finer(way: _Way) -> _Way:
     """Return the way with more even chunks."""
+    if not way.cuts:
+        return way
     weights = way.weights.with_ways(finer)
     return way if weights is way.weights else replace(way, weights=weights)
 
