@@ -334,6 +334,30 @@ def test_one_node_has_no_levels_and_says_why():
     assert any("its links have one bandwidth" in words for words in in_words(decisions))
 
 
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "zero"),
+    [(1, 1, 0), (1, 1, 3), (2, 1, 1), (2, 1, 3), (4, 1, 0), (1, 2, 2), (2, 2, 0), (1, 4, 0)],
+)
+def test_what_does_not_pay_beside_kernels_is_left_as_it_was(tensor, pipeline, zero):
+    """On four H200 chunks and overlap cost what they take from kernels; a plan knows, and no step is longer for it."""
+    changes = {
+        "layers": 4, "tensor_parallel": tensor, "pipeline_parallel": pipeline, "data_parallel": 4 // tensor // pipeline,
+        "zero": zero, "batch_per_replica": 4, "microbatch": 1, "sequence_parallel": tensor > 1,
+    }  # fmt: skip
+    workload = load_workload("llama-3-8b", changes)
+    found = compare(workload, topology="h200-node-4", schedules=("baseline", "overlap", "centauri")).outcomes
+    assert found[2].makespan_s <= min(found[0].makespan_s, found[1].makespan_s)
+
+
+def test_urgent_collectives_stay_urgent():
+    """What layers wait for goes first where a rank may choose, as under overlap."""
+    changes = {"layers": 2, "tensor_parallel": 2, "data_parallel": 8, "sequence_parallel": True, "zero": 1}
+    program = time_kernels(generate(load_workload("llama-small", changes)), DEVICE)
+    for schedule in ("overlap", "centauri", "out-of-order", "coconet"):
+        graph = apply_schedule(program, schedule, machine=MACHINE).graphs[0]
+        assert len(set(graph.priority[graph.kind == NodeKind.COLLECTIVE].tolist())) > 1, schedule
+
+
 def test_without_a_machine_there_is_nothing_to_weigh():
     with pytest.raises(ConfigError, match="centauri weighs what collectives cost; say which device and network"):
         apply_schedule(gather_then_product(1e-6), "centauri")

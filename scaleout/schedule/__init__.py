@@ -100,7 +100,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
         If a pass is unknown, needs a machine and there is none, or is to track or cut what another pass has cut.
     """
     passes = passes_of(name)
-    if name.split("+", maxsplit=1)[0].partition(":")[0] in (*REWRITES, *PLANS):
+    if name.split("+", maxsplit=1)[0].partition(":")[0] in REWRITES:
         program = baseline(program, machine)
     planned = Planned(program)
     for each in passes:

@@ -22,6 +22,7 @@ from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, NodeKind
 from scaleout.machine import Machine
 from scaleout.program import Program
+from scaleout.schedule.baseline import baseline
 from scaleout.schedule.chunks import Weights, cut
 from scaleout.schedule.decision import Decision, collectives
 from scaleout.schedule.layer_tier import best_order
@@ -71,7 +72,9 @@ def plan(program: Program, machine: Machine | None = None, *, dimensions: Collec
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
     chosen = chosen.or_else(_finer(chosen.way), "chunks", "halves, quarters and eighths too")
     best = chosen.trial
-    as_it_is = {"overlap": overlap(program)} | ({"baseline": program} if prices.contention is not None else {})
+    as_it_is = {"overlap": overlap(program)} | (
+        {"baseline": baseline(program)} if prices.contention is not None else {}
+    )
     kept = {name: Trial(prices, program, scheduled) for name, scheduled in as_it_is.items()}
     name = min(kept, key=lambda each: kept[each].step_s)
     if kept[name].step_s < best.step_s:

@@ -4,7 +4,9 @@ Gradients of a model chunk are reduce-scattered while the micro-batches behind i
 through the optimizer, which is element-wise, into the forward of the next step, beside the micro-batches of the chunk
 before it. How many micro-batches of a chunk are launched together says how much hides (`launch`); memory says how many
 there may be. It is the peak of the whole step in its order, no product of micro-batches. Schedules that are not
-interleaved launch one micro-batch of a chunk, and have nothing to choose.
+interleaved launch one micro-batch of a chunk, and have nothing to choose. Where collectives slow down the kernels
+beside them, which the paper's equation does not know, a step is simulated with and without, and stays as it was if that
+is shorter.
 
 Keys that it does not choose stay as they are, and a `microbatch_group` that is given too.
 
@@ -17,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.contention import contention_of
 from scaleout.errors import ConfigError
+from scaleout.generators import generate
 from scaleout.generators.axes import Axes
 from scaleout.generators.stage import Stage, Turn
 from scaleout.graph import COLLECTIVES, ExecutionGraph, NodeKind
@@ -26,6 +30,7 @@ from scaleout.memory import Peak, peak
 from scaleout.memory.advice import advise
 from scaleout.pipelines import Action, named
 from scaleout.program import Program
+from scaleout.schedule.baseline import baseline
 from scaleout.schedule.launch import NOTHING, Costs, Launch, best_launch, launched_together
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.prices import Prices
@@ -96,10 +101,24 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
         changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
+    if contention_of(machine.device, machine.topology) is not None and peak(workload).total_bytes <= capacity_bytes:
+        before_s, after_s = _least_s(workload, machine), _least_s(chosen, machine)
+        if after_s > before_s:
+            steps = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
+            return ModelTier(
+                workload, f"model tier: nothing changed, as kernels beside collectives are slower: {steps}"
+            )
     launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
     words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
     return ModelTier(chosen, words, changes, launched, costs)
+
+
+def _least_s(workload: Transformer, machine: Machine) -> float:
+    """Return the seconds of a step with or without overlap, whichever is shorter."""
+    program = time_kernels(generate(workload), machine.device)
+    prices = Prices(program, machine)
+    return min(prices.step(scheduled).makespan_s for scheduled in (baseline(program), overlap(program)))
 
 
 def _nothing_to_choose(workload: Transformer) -> str:
