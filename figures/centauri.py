@@ -31,7 +31,9 @@ NAMES = {
     "breadth-first": "breadth-first", "centauri": "Centauri",
 }  # fmt: skip
 COLOURS = dict(zip(NAMES, (*SERIES[:6], SERIES[0], SERIES[3], SERIES[2], "#222222"), strict=True))
-LANES = {"": "whole", "inter": "between nodes", "intra": "within nodes"}
+LANES = {"": "collectives", "inter": "between nodes", "intra": "within nodes"}
+PRODUCTS = {"attention_qkv": "A", "attention_output": "B", "feed_forward_1": "C", "feed_forward_2": "D"}
+"""Products with large weights, by the letters of the paper's Fig. 12."""
 
 
 def throughput(axes: Axes, steps: Steps, *, base: str, published: str, xlabel: str) -> None:
@@ -45,11 +47,12 @@ def throughput(axes: Axes, steps: Steps, *, base: str, published: str, xlabel: s
         for bar, step in zip(bars, found, strict=True):
             if not step.fits:
                 bar.set(hatch="////", edgecolor="white", linewidth=0, alpha=0.5)
+    ours = (names.index("centauri") - (len(names) - 1) / 2) * width
     for place, each in zip(places, steps.values(), strict=True):
-        highest = max(step.flops_per_s for step in each.values()) / 1e12
         axes.annotate(
-            f"{centauri.gain(each[base], each['centauri']):.2f}", (place, highest), ha="center", va="bottom", fontsize=6
-        )
+            f"{centauri.gain(each[base], each['centauri']):.2f}",
+            (place + ours, each["centauri"].flops_per_s / 1e12), ha="center", va="bottom", fontsize=6,
+        )  # fmt: skip
     axes.set_xticks(places, list(steps), fontsize=6)
     axes.set_xlabel(xlabel)
     axes.set_ylabel("TFLOP/s a GPU, attention and MLP")
@@ -71,7 +74,9 @@ def figure_8(axes: Axes) -> None:
 
 def figure_9(axes: Axes) -> None:
     """Draw data parallelism over 16 GPUs."""
-    throughput(axes, centauri.figure_9(), base="ddp", published="in no number", xlabel="model and sequences a GPU")
+    throughput(
+        axes, centauri.figure_9(), base="ddp", published="the text gives no number", xlabel="model and sequences a GPU"
+    )
 
 
 def figure_10(axes: Axes) -> None:
@@ -101,15 +106,16 @@ def figure_12(axes: Axes) -> None:
         lanes(panel, steps)
         speedup, bound = centauri.bound_of(steps["centauri"])
         panel.set_title(
-            f"batch {batch}: {centauri.gain(steps['zero-3'], steps['centauri']):.2f} of FSDP; over one thing after "
-            f"another {speedup:.2f}, of {bound:.2f} that the share of communication allows",
+            f"batch {batch}: {centauri.gain(steps['zero-3'], steps['centauri']):.2f} times as fast as FSDP, "
+            f"{speedup:.2f} times as fast as Centauri's own parts one after another; the bound of that is {bound:.2f}",
             loc="left", fontsize=8,
         )  # fmt: skip
     panel.set_xlabel("time (ms)")
     handles = [Patch(color=COMPUTE, label="forward"), Patch(color=SERIES[4], label="backward")]
     handles += [Patch(color=SERIES[1], label="gathers"), Patch(color=SERIES[3], label="reductions")]
-    handles += [Patch(color=IDLE, label="embedding, head, optimizer")]
-    figure.legend(handles=handles, frameon=False, fontsize=7, ncols=5, loc="outside upper right")
+    handles += [Patch(color=IDLE, label="optimizer")]
+    handles += [Patch(alpha=0, label="A, B: products of attention; C, D: of the feed-forward network")]
+    figure.legend(handles=handles, frameon=False, fontsize=7, ncols=6, loc="outside upper right")
 
 
 def lanes(axes: Axes, steps: dict[str, Step]) -> None:
@@ -123,10 +129,26 @@ def lanes(axes: Axes, steps: dict[str, Step]) -> None:
             for node in np.flatnonzero(chosen & (line.duration_s > 0)).tolist():
                 start_ms, length_ms = 1e3 * line.start_s[node], 1e3 * line.duration_s[node]
                 axes.broken_barh([(start_ms, length_ms)], (len(labels) - 0.4, 0.8), color=_colour(line, node))
+            if label == "kernels":
+                _letters(axes, line, len(labels))
             labels.append(f"{NAMES[name]}, {label}" if label == "kernels" else label)
     axes.set_yticks(range(len(labels)), labels, fontsize=6)
     axes.invert_yaxis()
     axes.set_xlim(0)
+
+
+def _letters(axes: Axes, line: Timeline, lane: int) -> None:
+    """Name products in the middle of their parts, where a letter has room."""
+    for product, letter in PRODUCTS.items():
+        for end in ("", "_weight_gradient", "_input_gradient"):
+            name = f"layer_0_{product}{end}"
+            parts = [each in (name, f"{name}_part_{each.rpartition('_')[2]}") for each in line.graph.names]
+            start_ms, end_ms = 1e3 * line.start_s[parts].min(), 1e3 * line.end_s[parts].max()
+            if end_ms - start_ms > 0.012 * 1e3 * line.end_s.max():
+                axes.annotate(
+                    letter, ((start_ms + end_ms) / 2, lane), ha="center", va="center", fontsize=6, color="white",
+                    fontweight="bold",
+                )  # fmt: skip
 
 
 def _on_level(step: Step, line: Timeline, end: str) -> npt.NDArray[np.bool_]:
@@ -173,7 +195,7 @@ def figure_13(axes: Axes) -> None:
 
 def figure_14(axes: Axes) -> None:
     """Draw FSDP over 16 GPUs and replicas of these, over GPUs."""
-    scaling(axes, centauri.figure_14(), published="in no number")
+    scaling(axes, centauri.figure_14(), published="the text gives no number")
 
 
 FIGURES: dict[str, Callable[[Axes], None]] = {

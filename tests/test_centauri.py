@@ -374,6 +374,34 @@ def test_flat_rings_take_the_port_for_longer_than_levels_do():
     assert 0.98 * port_s < ratio < 1.02 * (port_s + node_s)
 
 
+def test_a_plan_that_changes_nothing_is_overlap():
+    """Priorities as well: all-to-alls of experts go before gradients, where both wait for a dimension."""
+    changes = {"zero": 3, "layers": 2, "tensor_parallel": 1, "data_parallel": 16, "batch_per_replica": 1}
+    job = load_workload("mixtral-8x7b", changes | {"sequence_parallel": False, "expert_parallel": 8})
+    found = compare(job, topology="dgx-h200-2", schedules=("overlap", "centauri:primitive")).outcomes
+    plain, planned = (outcome.result.program.graphs[0] for outcome in found)
+    assert (plain.priority == planned.priority).all()
+    assert len(set(plain.priority.tolist())) > 1
+    assert found[0].makespan_s == found[1].makespan_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_no_plan_gains_more_than_the_share_of_communication_allows(data):
+    """Sec. 5.4: at the most min(1 / alpha, 1 / (1 - alpha)), for random jobs on both clusters."""
+    tensor, pipeline = data.draw(st.sampled_from([(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]))
+    zero = data.draw(st.sampled_from([0, 1, 2, 3] if pipeline == 1 else [0, 1]))
+    changes = {
+        "layers": data.draw(st.sampled_from([1, 2])) * 2 * pipeline, "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline, "data_parallel": 16 // tensor // pipeline, "sequence_parallel": tensor > 1,
+        "zero": zero, "batch_per_replica": 4, "microbatch": 1 if pipeline > 1 else data.draw(st.sampled_from([1, 4])),
+        "vocabulary": data.draw(st.sampled_from([0, 32000])),
+    }  # fmt: skip
+    on, size = (data.draw(st.sampled_from("AB")), 2), data.draw(st.sampled_from(["small", "medium"]))
+    speedup, bound = centauri.bound_of(centauri.step("centauri", size, on=on, **changes))
+    assert speedup <= bound * (1 + 1e-9)
+
+
 def test_no_plan_beats_its_computation_or_its_communication():
     for steps in (*centauri.figure_12().values(), *centauri.figure_8().values()):
         base, chosen = steps["zero-3"], steps["centauri"]
