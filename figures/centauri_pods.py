@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from scaleout.device import load_device
-from scaleout.plot import IDLE, SERIES, STYLE, draw_comparison, save
+from scaleout.plot import SERIES, STYLE, draw_comparison, save
 from scaleout.strategies import Followed, follow, side_by_side
 from scaleout.topology import Topology, load_topology
 from scaleout.workload import Transformer, load_workload
@@ -37,6 +37,7 @@ AXES: dict[str, dict[str, int | bool | str]] = {
     PIPELINED: {"tensor_parallel": 8, "data_parallel": 2, "sequence_parallel": True, "pipeline_parallel": 2},
 }
 MODELS = ("llama-3-70b", "mixtral-8x7b")
+CENTAURI = "#222222"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,20 +87,28 @@ def train() -> Iterator[Trained]:
 
 
 def draw(axes: Axes, found: list[Trained]) -> None:
-    """Draw throughput over ports, a bar for each way; a strategy that does not fit has none."""
+    """Draw throughput over ports, a bar for each way, and over Centauri's what it gains over the fastest beside it.
+
+    A strategy that does not fit has no bar.
+    """
     ways = [(name, way) for name, ways in WAYS.items() for way in ways]
-    width, colours = 0.85 / len(ways), (*SERIES, IDLE)
+    width, colours = 0.85 / len(ways), iter(SERIES)
     for number, (degrees, name) in enumerate(ways):
         mine = [each for each in found if (each.axes, each.followed.name) == (degrees, name)]
         at = np.arange(len(PORTS)) + (number - (len(ways) - 1) / 2) * width
-        hatch = "////" if name == "centauri" else ""
+        ours = name == "centauri"
+        label = "Centauri, at the degrees to its left" if ours and degrees == REPLICATED else f"{degrees}: {name}"
         axes.bar(
-            at, [each.tokens_per_s for each in mine], width, label=f"{degrees}: {name}", color=colours[number],
-            hatch=hatch, edgecolor="white", linewidth=0,
+            at, [each.tokens_per_s for each in mine], width, color=CENTAURI if ours else next(colours),
+            label="" if ours and degrees != REPLICATED else label,
         )  # fmt: skip
         for place, each in zip(at, mine, strict=True):
             if not each.tokens_per_s:
                 axes.annotate("does not fit", (place, 0), rotation=90, ha="center", va="bottom", fontsize=6)
+            elif ours:
+                others = [o.tokens_per_s for o in found if (o.axes, o.ports) == (degrees, each.ports) and o is not each]
+                gain = f"{each.tokens_per_s / max(others):.2f}" if any(others) else ""
+                axes.annotate(gain, (place, each.tokens_per_s), ha="center", va="bottom", fontsize=6)
     axes.set_xticks(range(len(PORTS)), [f"{ports} port{'s' * (ports > 1)}" for ports in PORTS])
     axes.set_title(found[0].model, loc="left")
     axes.set_ylabel("tokens/s a GPU")
@@ -136,7 +145,7 @@ def main() -> None:
         figure, panels = plt.subplots(len(MODELS), 1, figsize=(10, 6), layout="constrained")
         for panel, model in zip(panels, MODELS, strict=True):
             draw(panel, [each for each in found if each.model == model])
-        panels[0].legend(frameon=False, fontsize=7, ncols=4, loc="upper left", bbox_to_anchor=(0.15, 1.25))
+        panels[0].legend(frameon=False, fontsize=7, ncols=3, loc="upper left", bbox_to_anchor=(0.15, 1.27))
         save(figure, output / "centauri_pods.png")
     print(output / "centauri_pods.png")
     for model in MODELS:

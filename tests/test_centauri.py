@@ -24,7 +24,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri import plan
 from scaleout.schedule.decision import in_words
 from scaleout.schedule.operation_tier import Costs, candidates, even, finer, finish_s, granularity
-from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions
+from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions, types_of
 from scaleout.schedule.partition.workload import find_chains, partition_workload
 from scaleout.schedule.prices import Prices
 from scaleout.simulation import simulate
@@ -191,7 +191,18 @@ def test_a_dimension_that_cannot_be_split_is_named_with_its_type():
         partition_workload(gather_then_product(1e-6), granularity=lambda graph, chain: [0.5, 0.5], dimension="heads")
 
 
+TABLE_3 = {
+    "gemm": "OD CD OD", "add": "OD", "gelu_fwd": "OD", "relu_fwd": "OD", "dropout_fwd": "OD",
+    "swiglu_fwd": "OD ND", "softmax_fwd": "OD ND", "layer_norm_fwd": "OD ND", "rms_norm_bwd": "OD ND",
+}  # fmt: skip
+
+
 def test_table_3():
+    for op, types in TABLE_3.items():
+        assert sorted(kind.value for kind in types_of(op).values()) == sorted(types.split())
+    assert shared_dimensions(("gemm", "swiglu_fwd")) == ("rows",)
+    with pytest.raises(ConfigError, match=r"swiglu_fwd cannot be cut along columns, a none-split dimension \(ND\)"):
+        check_cut(kernel("swiglu_fwd", dtype="bf16", elements=8), "columns")
     assert shared_dimensions(("gemm", "gelu_fwd", "dropout_fwd")) == ("rows", "columns")
     assert shared_dimensions(("gemm", "rms_norm_fwd")) == ("rows",)
     assert shared_dimensions(("gemm", "unknown")) == ()

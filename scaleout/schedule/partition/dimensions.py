@@ -14,6 +14,10 @@ PRODUCTS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
 """Products that are cut."""
 
 
+GATED = "swiglu"
+"""How operations begin whose columns belong together in pairs: a gate and what it lets through."""
+
+
 class DimensionType(Enum):
     """What a dimension is to an operation."""
 
@@ -33,6 +37,8 @@ def types_of(op: str) -> dict[str, DimensionType]:
     parameters = OPERATIONS[op].parameters if op in OPERATIONS else ()
     if op in PRODUCTS:
         return {"M": DimensionType.OTHER, "N": DimensionType.OTHER, "K": DimensionType.CONTRACTION}
+    if op in OPERATIONS and op.startswith(GATED):
+        return {**dict.fromkeys(parameters, DimensionType.OTHER), "columns": DimensionType.NONE_SPLIT}
     if op in OPERATIONS and OPERATIONS[op].family is Family.ELEMENTWISE:
         return dict.fromkeys(parameters, DimensionType.OTHER)
     if op in OPERATIONS and OPERATIONS[op].family is Family.ROWS and len(parameters) > 1:
