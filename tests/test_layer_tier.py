@@ -288,3 +288,11 @@ def test_what_is_kept_says_what_the_other_order_would_take():
     words = "\n".join(found.decisions)
     assert "7 x backward of a layer: activation gradient first, 113.9" in words
     assert "(weight gradient first 77.4" in words
+
+
+def test_a_barrier_is_no_obstacle():
+    graph = GraphBuilder()
+    graph.collective("barrier", 0, group=0)
+    program = Program("one", (graph.build(),), np.zeros(16, np.int64), (GroupFamily("world", (tuple(range(16)),)),))
+    found = apply_schedule(program, "centauri", machine=Machine(DEVICE, CLUSTER))
+    assert simulate(found, CLUSTER).makespan_s > 0

@@ -58,7 +58,9 @@ class Prices:
         return self._levels[family]
 
     def whole_s(self, family: int, kind: str, size_bytes: float) -> float:
-        """Seconds of a collective over its whole group at once."""
+        """Seconds of a collective over its whole group at once; of a barrier as it is simulated."""
+        if kind == "barrier":
+            kind, size_bytes = "all_reduce", 1.0
         return self._cost_s(self.program.groups[family], kind, size_bytes)
 
     def _cost_s(self, family: GroupFamily, kind: str, size_bytes: float) -> float:
