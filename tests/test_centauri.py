@@ -1,212 +1,32 @@
-"""Workload partition, the operation tier and the schedule centauri: laws, Algorithm 1 by hand, and what is chosen."""
+"""The operation tier and the schedule centauri: laws, Algorithm 1 by hand, and what is chosen."""
 
 import json
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import jobs, pipelines, seconds
+from strategies import jobs, pipelines
 from test_partition import check_conserved, columns_of
+from test_workload_partition import CLUSTER, DEVICE, MACHINE, RINGS, chains, gather_then_product
 
 from scaleout.cli import main
 from scaleout.contention import undisturbed
-from scaleout.device import load_device
 from scaleout.errors import ConfigError
 from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.graph import COLLECTIVES, NodeKind
 from scaleout.machine import Machine
-from scaleout.operations import TimeSource, kernel
-from scaleout.program import GroupFamily, Program
 from scaleout.reproductions import centauri
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri import plan
 from scaleout.schedule.decision import in_words
 from scaleout.schedule.operation_tier import Costs, candidates, even, finer, finish_s, granularity
-from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions, types_of
-from scaleout.schedule.partition.workload import find_chains, partition_workload
 from scaleout.schedule.prices import Prices
 from scaleout.simulation import simulate
 from scaleout.study import compare
 from scaleout.timing import time_kernels
 from scaleout.topology import load_topology
 from scaleout.workload import load_workload
-
-DEVICE = load_device("a100-80g")
-CLUSTER = load_topology("a100-cluster-a-2")
-RINGS = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
-MACHINE = Machine(DEVICE, CLUSTER, RINGS)
-WORLD = (GroupFamily("world", (tuple(range(16)),)),)
-M, N, K = 256, 384, 512
-
-
-def program_of(graph):
-    return Program("by hand", (graph.build(),), np.zeros(16, np.int64), WORLD)
-
-
-def add_product(graph, seconds_s, after, *, m=M, n=N, k=K):
-    call = kernel("gemm", dtype="bf16", M=m, N=n, K=k)
-    name = f"gemm_{len(graph)}"
-    return graph.add(
-        after, name=name, kernel=graph.kernel_index(call), flops=call.flops, bytes=call.bytes, duration_s=seconds_s,
-        time_source=TimeSource.GIVEN,
-    )  # fmt: skip
-
-
-@st.composite
-def chains(draw):
-    """Programs of collectives whose bytes are what the products next to them take or make, and a few that are not."""
-    graph, last = GraphBuilder(), ()
-    for _ in range(draw(st.integers(1, 4))):
-        off = draw(st.sampled_from([0, 0, 0, 2]))
-        match draw(st.sampled_from(["activations", "parameters", "reduce_scatter", "all_reduce"])):
-            case "activations":
-                node = graph.collective(
-                    "all_gather", 2 * M * K + off, group=0, after=last, name=f"activations_{len(graph)}"
-                )
-                last = (add_product(graph, draw(seconds), (node,)),)
-                if draw(st.booleans()):
-                    last = (graph.add((node, *last), name=f"add_{len(graph)}", duration_s=draw(seconds)),)
-            case "parameters":
-                size_bytes = 2 * (N * K + K * N) + off
-                node = graph.collective(
-                    "all_gather", size_bytes, group=0, name=f"parameters_{len(graph)}", after=last[:1]
-                )
-                norm = graph.add((node, *last), name=f"norm_{len(graph)}", duration_s=draw(seconds))
-                one = add_product(graph, draw(seconds), (norm,))
-                last = (add_product(graph, draw(seconds), (one,), n=K, k=N),)
-            case kind:
-                made = add_product(graph, draw(seconds), last)
-                last = (graph.collective(kind, 2 * M * N + off, group=0, after=(made,), name=f"{kind}_{len(graph)}"),)
-    return program_of(graph)
-
-
-def random_granularity(numbers):
-    """Chunks in the given proportions, other ones for each collective."""
-    return lambda graph, chain: [n / sum(numbers[chain.collective % 3 :]) for n in numbers[chain.collective % 3 :]]
-
-
-@given(st.one_of(chains(), jobs(max_roles=2).map(lambda job: job[0]), pipelines().map(lambda job: job[0])),
-       st.lists(st.integers(1, 5), min_size=4, max_size=6), st.booleans())  # fmt: skip
-@settings(max_examples=100)
-def test_workload_partition_conserves_work_and_leaves_its_input(program, numbers, timed):
-    before, machine = columns_of(program), MACHINE if timed else None
-    cut = partition_workload(program, machine, granularity=random_granularity(numbers))
-    assert columns_of(program) == before
-    assert columns_of(partition_workload(program, machine, granularity=random_granularity(numbers))) == columns_of(cut)
-    check_conserved(program, cut)
-    assert cut.payload_bytes == program.payload_bytes
-    for old, new in zip(program.graphs, cut.graphs, strict=True):
-        memory = [int(graph.bytes[graph.kind == NodeKind.COMPUTE].sum()) for graph in (old, new)]
-        assert memory[0] == memory[1]
-        computes_s = [float(np.nansum(graph.duration_s[graph.kind == NodeKind.COMPUTE])) for graph in (old, new)]
-        assert computes_s[1] >= computes_s[0] * (1 - 1e-9)  # parts never take less than the whole
-        if not timed:
-            assert computes_s[1] == pytest.approx(computes_s[0], rel=1e-9, abs=1e-15)
-
-
-def ancestors(graph):
-    found = []
-    for node in range(len(graph)):
-        needs = graph.dependencies_of(node).tolist()
-        found.append(set(needs).union(*(found[old] for old in needs)))
-    return found
-
-
-@given(chains(), st.lists(st.integers(1, 5), min_size=4, max_size=6))
-@settings(max_examples=50)
-def test_everything_behind_a_cut_still_waits_for_all_of_it(program, numbers):
-    """What is behind a product or a collective in the old graph is behind every part of it in the new one."""
-    old = program.graphs[0]
-    (new,) = partition_workload(program, granularity=random_granularity(numbers)).graphs
-    wanted, found = ancestors(old), ancestors(new)
-    gathered = {chain.collective for chain in find_chains(old) if not chain.produces}
-    origin = [re.sub(r"_(part_\d+|chunk_\d+|done)$", "", name) for name in new.names]
-    ends = {name: node for node, name in enumerate(origin)}  # the last part of each
-    assert ends.keys() == set(old.names)
-    for node, needs in enumerate(wanted):
-        for before in needs - gathered:  # products start before all that is gathered is there
-            assert ends[old.names[before]] in found[ends[old.names[node]]]
-    behind = {old.names[node] for node in wanted[-1]}
-    chunks = {node for node, name in enumerate(new.names) if "_chunk_" in name and origin[node] in behind}
-    assert chunks <= found[ends[old.names[-1]]]
-
-
-def gather_then_product(compute_s, size_bytes=2 * M * K):
-    graph = GraphBuilder()
-    node = graph.collective("all_gather", size_bytes, group=0)
-    add_product(graph, compute_s, (node,))
-    return program_of(graph)
-
-
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_a_gather_and_its_product_are_a_pipeline(chunks):
-    """A product of c behind a gather of w, the longer, in k chunks: all chunks, then a part of c."""
-    program = gather_then_product(40e-6)
-    whole = simulate(apply_schedule(program, "overlap"), CLUSTER, algorithms=RINGS)
-    w = whole.makespan_s - 40e-6
-    latency_s = 15 * (2.7e-6 + 2e-6)  # a ring's steps, within and between nodes, which each chunk pays again
-    cut = partition_workload(program, granularity=lambda graph, chain: [1 / chunks] * chunks)
-    found = simulate(apply_schedule(cut, "overlap"), CLUSTER, algorithms=RINGS).makespan_s
-    assert w > 40e-6
-    assert found == pytest.approx(w + (chunks - 1) * latency_s + 40e-6 / chunks, rel=1e-6)
-
-
-def test_what_a_product_makes_is_reduced_chunk_by_chunk():
-    graph = GraphBuilder()
-    made = add_product(graph, 40e-6, ())
-    graph.collective("all_reduce", 2 * M * N, group=0, after=(made,))
-    program = program_of(graph)
-    (cut,) = partition_workload(program, granularity=lambda graph, chain: [0.5, 0.5]).graphs
-    assert cut.names[:4] == ("gemm_0_part_0", "gemm_0_part_1", "all_reduce_chunk_0", "all_reduce_chunk_1")
-    assert [cut.dependencies_of(node).tolist() for node in range(4)] == [[], [0], [0], [1]]
-
-
-def test_a_layers_products_wait_for_their_own_parameters():
-    """FSDP: half a layer's parameters are enough for attention and some of the first feed-forward product."""
-    program = time_kernels(generate(load_workload("llama-big", {"zero": 3, "layers": 1})), DEVICE)
-    graph = program.graphs[0]
-    chain = next(chain for chain in find_chains(graph) if len(chain.pieces) == 4)
-    assert [graph.names[piece.node].removeprefix("layer_0_") for piece in chain.pieces] == [
-        "attention_qkv", "attention_output", "feed_forward_1", "feed_forward_2",
-    ]  # fmt: skip
-    cut = partition_workload(program, MACHINE, granularity=lambda graph, chain: [0.5, 0.5]).graphs[0]
-    chunks = [cut.names.index("parameters_all_gather_chunk_0"), cut.names.index("parameters_all_gather_chunk_1")]
-    found = ancestors(cut)
-    assert chunks[1] not in found[cut.names.index("layer_0_attention_output")]
-    assert chunks[1] not in found[cut.names.index("layer_0_feed_forward_1_part_0")]
-    assert chunks[1] in found[cut.names.index("layer_0_feed_forward_1_part_1")]
-
-
-def test_a_dimension_that_cannot_be_split_is_named_with_its_type():
-    with pytest.raises(
-        ConfigError, match=r"gemm cannot be cut along K, a contraction dimension \(CD\).*cut along M or N"
-    ):
-        partition_workload(gather_then_product(1e-6), granularity=lambda graph, chain: [0.5, 0.5], dimension="K")
-    norm = kernel("rms_norm_fwd", dtype="bf16", tokens=8, hidden=16)
-    with pytest.raises(ConfigError, match=r"along hidden, a none-split dimension \(ND\).*cut along tokens"):
-        check_cut(norm, "hidden")
-    with pytest.raises(ConfigError, match="gemm has no dimension 'heads'"):
-        partition_workload(gather_then_product(1e-6), granularity=lambda graph, chain: [0.5, 0.5], dimension="heads")
-
-
-TABLE_3 = {
-    "gemm": "OD CD OD", "add": "OD", "gelu_fwd": "OD", "relu_fwd": "OD", "dropout_fwd": "OD",
-    "swiglu_fwd": "OD ND", "softmax_fwd": "OD ND", "layer_norm_fwd": "OD ND", "rms_norm_bwd": "OD ND",
-}  # fmt: skip
-
-
-def test_table_3():
-    for op, types in TABLE_3.items():
-        assert sorted(kind.value for kind in types_of(op).values()) == sorted(types.split())
-    assert shared_dimensions(("gemm", "swiglu_fwd")) == ("rows",)
-    with pytest.raises(ConfigError, match=r"swiglu_fwd cannot be cut along columns, a none-split dimension \(ND\)"):
-        check_cut(kernel("swiglu_fwd", dtype="bf16", elements=8), "columns")
-    assert shared_dimensions(("gemm", "gelu_fwd", "dropout_fwd")) == ("rows", "columns")
-    assert shared_dimensions(("gemm", "rms_norm_fwd")) == ("rows",)
-    assert shared_dimensions(("gemm", "unknown")) == ()
-
 
 # ---- Algorithm 1
 
@@ -274,6 +94,27 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     words = "\n".join(in_words(plan(program, MACHINE).decisions))
     assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 36.5" in words
     assert "cut into 8 chunks with the products next to it" in words
+
+
+@pytest.mark.parametrize(("batch", "layers_ms"), [(2, 8 * 3.14), (8, 36.6)])
+def test_gradients_are_reduced_in_chunks_where_a_step_is_shorter(batch, layers_ms):
+    """Bound by links, the part within nodes of each layer (7/8 of 1070 MB at 300 GB/s) is beside that between them;
+    bound by kernels, the last layer's reduction is the only one that shows. Neither gain can be more.
+    """
+    workload = load_workload("llama-big", {"zero": 3, "batch_per_replica": batch})
+    words = compare(workload, schedules=("centauri",), algorithms=RINGS).outcomes[0].decisions
+    (found,) = [each for each in words if each.startswith("gradients: reduced in chunks as they are made")]
+    after_ms, before_ms = map(float, re.findall(r"([\d.]+) ms instead of ([\d.]+)", found)[0])
+    assert 0.7 * layers_ms < before_ms - after_ms < layers_ms
+
+
+def test_gradients_stay_whole_where_chunks_only_pay_their_latency():
+    """Six nodes, whose groups are not divided, and bound by links: all but the end is hidden behind other layers."""
+    changes = {"zero": 3, "layers": 6, "data_parallel": 48}
+    found = compare(load_workload("llama-big", changes), topology=load_topology("a100-cluster-a-6"),
+                    schedules=("centauri",), algorithms=RINGS).outcomes[0]  # fmt: skip
+    assert not any("1070 MB over data: by levels" in words for words in found.decisions)
+    assert not any("reduce_scatter of 1070 MB over data: cut" in words for words in found.decisions)
 
 
 def test_dimensions_of_the_partition_space_are_added_one_by_one():

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import jobs, pipelines
-from test_centauri import CLUSTER, MACHINE, add_product, program_of
 from test_layer_tier import JOBS, check_only_reordered
 from test_layer_tier import program_of as job_of
 from test_partition import check_conserved, columns_of
+from test_workload_partition import CLUSTER, MACHINE, add_product, program_of
 
 from scaleout.device import load_device
 from scaleout.errors import ConfigError

@@ -5,7 +5,8 @@ carried out by levels where the sum of the costs is less, and cut into chunks wi
 operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
 model's and the kernels'; all members of a group decide from the same numbers. Then, each where a simulated step is
 shorter for it: levels of which the longest is less than the whole, as collectives follow each other on them side by
-side; more even chunks than Algorithm 1 has; and the layer tier's order of backward. The rest is `overlap`.
+side; more even chunks than Algorithm 1 has; gradients of a layer reduced in chunks as they are made, of which the paper
+says nothing; and the layer tier's order of backward. The rest is `overlap`.
 
 The model tier chooses keys of the workload before it becomes a program (`model_tier`).
 Source: Chen et al., Centauri, ASPLOS 2024.
@@ -67,6 +68,7 @@ def plan(program: Program, machine: Machine | None = None, *, dimensions: Collec
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
     if prices.contention is not None:  # of which the operation tier knows a chain's own collective alone
         chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
+    chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
     if "order" in dimensions:
         ordered, words = best_order(chosen.trial, chosen.way.tried)
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
@@ -139,6 +141,14 @@ def _finer(way: _Way) -> _Way:
     if not way.cuts:
         return way
     weights = way.weights.with_ways(finer)
+    return way if weights is way.weights else replace(way, weights=weights)
+
+
+def _gradients(way: _Way) -> _Way:
+    """Return the way with reductions of gradients cut."""
+    if not way.cuts:
+        return way
+    weights = way.weights.with_gradients()
     return way if weights is way.weights else replace(way, weights=weights)
 
 

@@ -8,6 +8,7 @@ decide from the same numbers.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from math import ceil, floor
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from scaleout.schedule.operation_tier import Costs, candidates, finish_s
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.partition.group import Levels
-from scaleout.schedule.partition.workload import Chain, edges_of, part_times, partition_workload
+from scaleout.schedule.partition.workload import Chain, own_edges, part_times, partition_workload
 from scaleout.schedule.prices import Price, Prices
 
 Ways = Callable[[Costs], Sequence[tuple[float, ...]]]
@@ -43,11 +44,14 @@ class Weights:
     price : callable
         What a collective or a chunk of it takes.
     ways : callable
+    gradients : bool
+        Whether reductions of gradients are cut; else they are only weighed.
     """
 
     prices: Prices
     price: Price
     ways: Ways = candidates
+    gradients: bool = False
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
     asked: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
 
@@ -78,11 +82,16 @@ class Weights:
         same = all(other.weigh(*asked).parts == self.found[key].parts for key, asked in self.asked.items())
         return self if same else other
 
+    def with_gradients(self) -> "Weights":
+        """Return the same with reductions of gradients cut; itself if none that was weighed would be."""
+        cuts = any(chain.gradients and len(self.found[key].parts) > 1 for key, (_, chain, _) in self.asked.items())
+        return replace(self, gradients=True) if cuts else self
+
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Take the way to cut after which collective and products are done first."""
         node, prices = chain.collective, self.prices
-        family, kind = int(graph.group[node]), COLLECTIVES[graph.collective[node]]
-        size_bytes = int(graph.bytes[node])
+        family = int(graph.group[node])
+        kind, size_bytes = _sent(graph, node)
         levels = prices.levels(family)
         levels_s = prices.levels_s(family, kind, size_bytes) if prices.by_levels(family, kind, size_bytes) else ()
         sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
@@ -98,8 +107,10 @@ class Weights:
 
         def done_s(parts: tuple[float, ...]) -> float:
             computation_s = costs.computation_s
-            if len(parts) > 1 and len(chain.pieces) == 1:
-                computation_s = sum(part_times(graph, chain.pieces[0], edges_of(parts), prices.machine))
+            if len(parts) > 1 and (len(chain.pieces) == 1 or chain.gradients):
+                to_whole = ceil if chain.produces else floor
+                cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
+                computation_s = sum(sum(part_times(graph, *each, prices.machine)) for each in cuts)
             kernels, collective = beside if len(parts) > 1 else (1.0, 1.0)
             return finish_s(
                 parts,
@@ -126,8 +137,10 @@ def cut(
         if not chosen(chain):
             return (1.0,)
         if id(graph) not in independent:
-            independent[id(graph)] = _Independent(ordered_of[id(graph)])
+            independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.prices)
         weighed = weights.weigh(graph, chain, independent[id(graph)].beside(chain))
+        if chain.gradients and not weights.gradients:
+            return (1.0,)
         cuts[id(graph)][chain.collective] = weighed
         return weighed.parts
 
@@ -156,10 +169,12 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
 class _Independent:
     """How much of a graph's computation can run beside a collective without any of its data, in program order."""
 
-    def __init__(self, graph: ExecutionGraph) -> None:
+    def __init__(self, graph: ExecutionGraph, prices: Prices) -> None:
+        self.graph, self.prices = graph, prices
+        self.sent_s: dict[int, list[float]] = {}  # of a group's collectives up to each node
         computes = graph.kind == NodeKind.COMPUTE
         durations_s = np.where(computes, np.nan_to_num(graph.duration_s), 0.0)
-        self.until_s = [0.0, *accumulate(durations_s.tolist())]
+        self.until_s: list[float] = [0.0, *accumulate(durations_s.tolist())]
         self.makes = [-1] * len(graph)  # the last kernel that a collective waits for
         self.takes = [len(graph)] * len(graph)  # the first kernel that waits for it
         users, needs = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)), graph.dependencies
@@ -171,6 +186,35 @@ class _Independent:
             self.takes[old] = min(self.takes[old], node if is_kernel[node] else self.takes[node])
 
     def beside(self, chain: Chain) -> float:
-        """Seconds of kernels between the one that the collective waits for and the first that waits for it."""
+        """Seconds of kernels between the one that the collective waits for and the first that waits for it.
+
+        A layer's gradients are waited for late, and what else is sent until then is to be hidden as well. It counts
+        only where they are reduced by levels: a chunk is then within nodes while another is between them, so that
+        cutting pays where all of them are to be hidden; else chunks only pay their latencies.
+        """
         begin, end = self.makes[chain.collective] + 1, self.takes[chain.collective]
-        return max(0.0, self.until_s[end] - self.until_s[begin]) if begin < end else 0.0
+        if begin >= end:
+            return 0.0
+        others_s = self._others_s(chain.collective, begin, end) if chain.gradients else 0.0
+        return max(0.0, self.until_s[end] - self.until_s[begin] - others_s)
+
+    def _others_s(self, reduction: int, begin: int, end: int) -> float:
+        """Seconds of the group's other collectives by levels from one node to another, if the reduction is one."""
+        graph, prices = self.graph, self.prices
+        group = int(graph.group[reduction])
+        if not prices.by_levels(group, *_sent(graph, reduction)):
+            return 0.0
+        if group not in self.sent_s:
+            seconds = [0.0] * len(graph)
+            for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.group == group)).tolist():
+                if prices.by_levels(group, *_sent(graph, node)):
+                    seconds[node] = prices.best_s(group, *_sent(graph, node))
+            self.sent_s[group] = [0.0, *accumulate(seconds)]
+        sent_s = self.sent_s[group]
+        own_s = sent_s[reduction + 1] - sent_s[reduction] if begin <= reduction < end else 0.0
+        return sent_s[end] - sent_s[begin] - own_s
+
+
+def _sent(graph: ExecutionGraph, node: int) -> tuple[str, int]:
+    """Return a collective's kind and bytes."""
+    return COLLECTIVES[graph.collective[node]], int(graph.bytes[node])

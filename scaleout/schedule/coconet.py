@@ -2,9 +2,9 @@
 
 What a product makes and the collective that reduces it are cut into as many even chunks as are done first, and each
 chunk of an all-reduce is a reduce-scatter and an all-gather, so that a chunk is on its way while the next is computed.
-Groups stay whole, nothing changes places, and what takes a collective's data waits for all chunks. As its autotuner
-keeps the fastest of what it runs, a program stays as it is where a simulated step would be longer. The rest is
-`overlap`.
+Groups stay whole, as do gradients that several products make, nothing changes places, and what takes a collective's
+data waits for all chunks. As its autotuner keeps the fastest of what it runs, a program stays as it is where a
+simulated step would be longer. The rest is `overlap`.
 
 Not here: kernels that compute and send chunks in one, and computation that is put between reduce-scatter and
 all-gather (of the optimizer that is ZeRO, a key of the workload).
@@ -48,7 +48,9 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
         return prices.whole_s(family, kind, size_bytes)
 
     whole, found = Trial(prices, program, overlap(program)), _decisions(program, prices)
-    chunks, cuts = cut(program, Weights(prices, price, _even), chosen=lambda chain: chain.produces)
+    chunks, cuts = cut(
+        program, Weights(prices, price, _even), chosen=lambda chain: chain.produces and not chain.gradients
+    )
     if not found + cuts:
         return Planned(whole.scheduled)
     rival = Trial(prices, program, overlap(substitute(chunks)), found + cuts)

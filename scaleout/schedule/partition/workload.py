@@ -1,15 +1,19 @@
 """Workload partition: a collective and the products next to it, cut into chunks that overlap.
 
 Cut are gathered activations and the product that takes them (along its rows, M); what a product makes and the
-collective that reduces it (along M); and gathered parameters of a layer, whose products take them one after another
-(each along its columns, N): a product starts when the chunks that hold its own weights are there. Each chunk is a
-collective of its own that pays its own latency, and each part of a product a call of its own, cut at the edge of a tile
-and timed at its own size where the machine is known; parts together take no less than the whole.
+collective that reduces it (along M); gathered parameters of a layer, whose products take them one after another (each
+along its columns, N): a product starts when the chunks that hold its own weights are there; and gradients of a layer's
+weights, laid out as their products make them (each along M): a chunk is reduced when what is in it is made, not when
+all of the layer is. Each chunk is a collective of its own that pays its own latency, and each part of a product a call
+of its own, cut at the edge of a tile and timed at its own size where the machine is known; parts together take no less
+than the whole.
 
-Not cut: operations between products, which wait for the parts before them as a whole; operations on expert weights.
+Not cut: operations between products, which wait for the parts before them as a whole; operations on expert weights;
+gradients that are added to others, copied or cast by kernels of their own before they are reduced.
 Source: Chen et al., Centauri, Sec. 3.1.3 and Fig. 12.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,21 +27,21 @@ from scaleout.device import Device
 from scaleout.full_clock import full_clock_times
 from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.machine import Machine
-from scaleout.operations import ITEM_BYTES, Kernel, kernel
+from scaleout.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program import Program
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.partition.dimensions import PRODUCTS, check_cut
 from scaleout.schedule.partition.primitive import WHOLE
 from scaleout.schedule.rewrite import Rewrite, divided
 
-_PARAMETERS = "parameters"
-"""How the names of gathers of a layer's parameters begin."""
+_PARAMETERS, _GRADIENTS = "parameters", "gradients"
+"""How the names begin of gathers of a layer's parameters, and of reductions of their gradients."""
 
 _TILE = 128
 """Rows or columns of a tile of a product, at whose edges it is cut."""
 
 _COVERED = 0.99
-"""Part of gathered parameters that are products' weights, at the least; the rest are scales of norms."""
+"""Part of a layer's parameters that are products' weights, at the least; the rest are scales of norms."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,14 @@ class Chain:
     """A collective and the products next to it.
 
     `first` are kernels that take nothing but the beginning of the buffer: norms in front of a layer's first product.
+    A layer's `gradients` are made by its products, but for scales of norms, which are in the last chunk.
     """
 
     collective: int
     pieces: tuple[Piece, ...]
     produces: bool
     first: tuple[int, ...] = ()
+    gradients: bool = False
 
 
 Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
@@ -105,7 +111,28 @@ def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
     makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
     if len(makers) == 1 and _bytes(graph, makers[0], "M", "N") == graph.bytes[node] > 0:
         return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
-    return None
+    return _makers(graph, node, makers) if graph.names[node].startswith(_GRADIENTS) else None
+
+
+def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int]) -> Chain | None:
+    """Lay out a layer's gradients as products make them, in any data type; scales of norms come last."""
+    products = [maker for maker in makers if _bytes(graph, maker, "M", "N")]
+    scales = set(makers).difference(products)
+    taken = any(graph.users[maker] != (node,) for maker in products)  # by others than the reduction
+    if taken or not products or not all(_is_norm(graph.operation(maker)) for maker in scales):
+        return None
+    shapes = [dict(graph.kernels[graph.kernel[maker]].shape) for maker in products]
+    edges = [0, *accumulate(int(shape["M"] * shape["N"]) for shape in shapes)]
+    total, used = int(graph.bytes[node]), edges[-1]
+    if not any(_COVERED * total <= used * item_bytes <= total for item_bytes in set(ITEM_BYTES.values())):
+        return None
+    spans = zip(products, pairwise(edges), strict=True)
+    pieces = tuple(Piece(maker, begin / used, end / used, "M") for maker, (begin, end) in spans)
+    return Chain(node, pieces, produces=True, gradients=True)
+
+
+def _is_norm(op: str) -> bool:
+    return op in OPERATIONS and OPERATIONS[op].family is Family.ROWS
 
 
 def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
@@ -192,7 +219,8 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> 
             pieces = tuple(replace(piece, dimension=dimension) for piece in pieces)
         for piece in pieces:
             check_cut(graph.kernels[graph.kernel[piece.node]], piece.dimension)
-        if chain.produces and len(_tiled(_size(graph, pieces[0]), edges_of(parts), ceil)) <= len(parts):
+        one = chain.produces and not chain.gradients
+        if one and len(own_edges(graph, pieces[0], parts, ceil)) <= len(parts):
             continue  # fewer tiles than chunks
         found[chain.collective] = (replace(chain, pieces=pieces) if dimension else chain, parts)
     return found
@@ -210,8 +238,8 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
             _cut_collective(new, node, cuts[node])
         elif node in makers:
             piece, (_, parts) = makers[node]
-            edges = _tiled(_size(graph, piece), edges_of(parts), ceil)
-            made = _cut_product(new, piece, edges, [new.needs(node)] * len(parts), machine)
+            own = own_edges(graph, piece, parts, ceil)
+            made = _cut_product(new, piece, own, [new.needs(node)] * (len(own) - 1), machine)
             new.sliced[node], new.done[node] = made, made[-1]
         elif node in takers:
             piece, (chain, parts) = takers[node]
@@ -243,20 +271,56 @@ def _tiled(size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]
     return (0.0, *(at / size for at in sorted(inner) if 0 < at < size), 1.0)
 
 
+def own_edges(
+    graph: ExecutionGraph, piece: Piece, parts: tuple[float, ...], to_whole: Callable[[float], int]
+) -> tuple[float, ...]:
+    """Return where a product is cut, in parts of its own, for the edges of chunks that lie in its data."""
+    return _edges_within(piece.begin, piece.end, _size(graph, piece), edges_of(parts), to_whole)
+
+
+def _edges_within(
+    first: float, last: float, size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]
+) -> tuple[float, ...]:
+    inner = ((edge - first) / (last - first) for edge in edges if first < edge < last)
+    return _tiled(size, (0.0, *inner, 1.0), to_whole)
+
+
 def _cut_collective(new: Rewrite, node: int, cut: Cut) -> None:
     chain, parts = cut
     graph, total = new.graph, int(new.graph.bytes[node])
-    made = new.sliced.get(chain.pieces[0].node, []) if chain.produces else []
-    maker = chain.pieces[0].node
-    others = [new.done[old] for old in new.needed(node) if not chain.produces or old != maker]
-    numbers = range(len(parts))
-    after = [[*others, *made[number : number + 1]] for number in numbers] if chain.produces else [others] * len(parts)
-    names = [f"{graph.names[node]}_chunk_{number}" for number in numbers]
+    after = _made(new, chain, parts) if chain.produces else [new.needs(node)] * len(parts)
+    names = [f"{graph.names[node]}_chunk_{number}" for number in range(len(parts))]
     chunks = new.add_all(node, after, name=names, bytes=divided(total, edges_of(parts)))
     new.sliced[node], new.done[node] = chunks, new.join(node, chunks)
 
 
-def _take(new: Rewrite, piece: Piece, chain: Chain, parts: Sequence[float], machine: Machine | None) -> int:
+def _made(new: Rewrite, chain: Chain, parts: tuple[float, ...]) -> list[list[int]]:
+    """Return what chunks wait for: each for the parts of products in it, and the last for all other kernels."""
+    graph, pieces = new.graph, {piece.node for piece in chain.pieces}
+    others = [old for old in new.needed(chain.collective) if old not in pieces]
+    before = [new.done[old] for old in others if graph.kind[old] == NodeKind.COLLECTIVE]
+    after = [list(before) for _ in parts]
+    after[-1] += [new.done[old] for old in others]
+    for piece in chain.pieces:
+        needed = _parts_made(piece.begin, piece.end, _size(graph, piece), edges_of(parts))
+        for number, part in needed:
+            after[number].append(new.sliced[piece.node][part])
+    return after
+
+
+@lru_cache(maxsize=4096)
+def _parts_made(first: float, last: float, size: int, edges: tuple[float, ...]) -> tuple[tuple[int, int], ...]:
+    """Return the chunks in which a product's data are, and of each the last part of the product that it needs."""
+    own = _edges_within(first, last, size, edges, ceil)
+    found = []
+    for number, (left, right) in enumerate(pairwise(edges)):
+        if left < last and first < right:
+            upto = _edges_within(first, last, size, (0.0, right, 1.0), ceil)[1]  # the end, where the chunk goes on
+            found.append((number, bisect_left(own, upto) - 1))
+    return tuple(found)
+
+
+def _take(new: Rewrite, piece: Piece, chain: Chain, parts: tuple[float, ...], machine: Machine | None) -> int:
     """Write a product that takes chunks: a part for each that ends within its own data, after those that it needs."""
     own, held = _parts_within(piece.begin, piece.end, _size(new.graph, piece), edges_of(parts))
     others = [new.done[old] for old in new.needed(piece.node) if old != chain.collective]
@@ -270,8 +334,7 @@ def _parts_within(
     first: float, last: float, size: int, edges: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...]]:
     """Return the edges of a product's parts, whose data lie so within the chunks, and the chunks that each needs."""
-    width = last - first
-    own = _tiled(size, (0.0, *((edge - first) / width for edge in edges if first < edge < last), 1.0), floor)
+    own, width = _edges_within(first, last, size, edges, floor), last - first
     spans = [(first + begin * width, first + end * width) for begin, end in pairwise(own)]
     chunks = list(enumerate(pairwise(edges)))
     held = [tuple(number for number, (left, right) in chunks if left < high and right > low) for low, high in spans]
