@@ -66,8 +66,7 @@ def plan(program: Program, machine: Machine | None = None, *, dimensions: Collec
     way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions)
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
-    if prices.contention is not None:  # of which the operation tier knows a chain's own collective alone
-        chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
+    chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
     chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
     if "order" in dimensions:
         ordered, words = best_order(chosen.trial, chosen.way.tried)
