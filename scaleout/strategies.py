@@ -150,6 +150,7 @@ def follow(
     topology: Topology,
     device: Device,
     algorithms: Mapping[str, str] | None = None,
+    schedule: str | None = None,
 ) -> Followed:
     """Simulate a step of a job under a strategy; where its keys cannot be, say why instead.
 
@@ -157,6 +158,8 @@ def follow(
     ----------
     algorithms : mapping, optional
         Kind of collective to the algorithm to use instead of the fastest.
+    schedule : str, optional
+        To use instead of the strategy's, such as `centauri:model`.
 
     Raises
     ------
@@ -170,7 +173,8 @@ def follow(
     strategy = STRATEGIES[name]
     try:
         job = validate(type(workload), {**workload.model_dump(), **strategy.keys(workload)}, where=f"strategy {name}")
-        found = compare(job, topology=topology, device=device, schedules=(strategy.schedule,), algorithms=algorithms)
+        schedules = (schedule or strategy.schedule,)
+        found = compare(job, topology=topology, device=device, schedules=schedules, algorithms=algorithms)
     except ConfigError as error:
         return Followed(name, reason=str(error))
     (outcome,) = found.outcomes

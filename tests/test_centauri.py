@@ -201,6 +201,30 @@ def test_what_does_not_pay_beside_kernels_is_left_as_it_was(tensor, pipeline, ze
     assert found[2].makespan_s <= min(found[0].makespan_s, found[1].makespan_s)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("workload=K", "gemm cannot be cut along K, a contraction dimension (CD), along which parts would have to"),
+        ("workload=heads", "gemm has no dimension 'heads' that it can be cut along; cut along M or N"),
+        ("group=M", "centauri:group=M: only products are cut along a dimension that is named; give workload=M"),
+    ],
+)
+def test_what_products_cannot_be_cut_along(scaleout, option, message):
+    code, out, err = scaleout("run", "llama-small", "--set", "layers=1", "--schedule", f"centauri:{option}")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize("along", ["M", "N"])
+def test_products_are_cut_along_the_dimension_that_is_named(along):
+    """Rows of activations along M, columns of parameters along N; under FSDP alone there are no rows to cut."""
+    workload = load_workload("llama-big", {"zero": 3, "layers": 3, "batch_per_replica": 2})
+    program = time_kernels(generate(workload), DEVICE)
+    graph = apply_schedule(program, f"centauri:workload={along}", machine=MACHINE).graphs[0]
+    chunks = {name.split("_all_gather")[0] for name in graph.names if "_chunk_" in name}
+    assert chunks == ({"parameters"} if along == "N" else set())
+
+
 def test_urgent_collectives_stay_urgent():
     """What layers wait for goes first where a rank may choose, as under overlap."""
     changes = {"layers": 2, "tensor_parallel": 2, "data_parallel": 8, "sequence_parallel": True, "zero": 1}

@@ -53,8 +53,10 @@ PLANS: dict[str, Plan] = {"centauri": centauri.plan, "out-of-order": out_of_orde
 SUBSTITUTING = ("centauri", "coconet")
 """Passes that replace all-reduces by other collectives."""
 
-PREPARES: dict[str, Callable[[Workload, Machine], ModelTier]] = {"centauri": model_tier}
-"""Passes that choose keys of the workload before it becomes a program; with an option they are passes alone."""
+PREPARES: dict[str, Callable[[Workload, Machine], ModelTier]] = dict.fromkeys(
+    ("centauri", "centauri:model", "centauri:gradients"), model_tier
+)
+"""Passes that choose keys of the workload before it becomes a program; with other options they are passes alone."""
 
 SCHEDULES: dict[str, str] = {
     "baseline": "bulk-synchronous: kernels and collectives one after another",
@@ -67,8 +69,9 @@ SCHEDULES: dict[str, str] = {
     "track-and-trigger": "products and the collectives behind them on hardware that tracks and triggers; "
     "with :POLICY of the memory; T3, arXiv:2401.16677",
     "async-tp": "products and collectives of the tensor axis in parts beside each other, as PyTorch's async TP",
-    "centauri": "every communication partitioned and ordered where that pays; :primitive, :group, :workload or :order "
-    "stop there; Chen et al., ASPLOS 2024",
+    "centauri": "every communication partitioned and ordered where that pays; :primitive, :group, :workload, :order or "
+    ":model stop there, the last of them the paper's end, and :workload=M or =N cuts products along that dimension "
+    "alone; Chen et al., ASPLOS 2024",
     "out-of-order": "gradients of weights of the first layers put off; Oh et al., EuroSys 2022",
     "coconet": "all-reduces substituted, in even chunks with their products; Jangda et al., ASPLOS 2022",
 }
@@ -76,7 +79,7 @@ SCHEDULES: dict[str, str] = {
 
 _OPTIONS: dict[str, Callable[[str], Plan]] = {
     "track-and-trigger": lambda option: _deciding_nothing(partial(track, policy=policy_named(option))),
-    "centauri": lambda option: partial(centauri.plan, dimensions=centauri.dimensions_up_to(option)),
+    "centauri": centauri.plan_of,
 }
 """Passes that take an option, with it."""
 

@@ -13,8 +13,9 @@ Source: Chen et al., Centauri, ASPLOS 2024.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -29,33 +30,56 @@ from scaleout.schedule.decision import Decision, collectives
 from scaleout.schedule.layer_tier import best_order
 from scaleout.schedule.operation_tier import finer
 from scaleout.schedule.overlap import overlap
+from scaleout.schedule.partition.dimensions import PRODUCTS, check_cut
 from scaleout.schedule.partition.group import Levels, partition_groups
 from scaleout.schedule.partition.primitive import substitute
+from scaleout.schedule.partition.workload import Chain
 from scaleout.schedule.planned import Planned
 from scaleout.schedule.prices import Prices, machine_for
 from scaleout.schedule.trial import Trial
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
 
-DIMENSIONS = ("primitive", "group", "workload", "order")
-"""Dimensions of the partition space, in the order in which they are applied, and the layer tier's order of backward."""
+DIMENSIONS = ("primitive", "group", "workload", "order", "model", "gradients")
+"""Dimensions of the partition space, in the order in which they are applied; the layer tier's order of backward; the
+model tier, with which the paper ends; and gradients that are reduced in chunks."""
 
 
-def dimensions_up_to(last: str) -> tuple[str, ...]:
-    """Return the dimensions of the partition space up to one, as in the paper's ablation.
+def plan_of(option: str) -> Callable[[Program, Machine | None], Planned]:
+    """Return the plan that goes no further than one of `DIMENSIONS`, as in the paper's ablation.
+
+    With ``workload=M`` or ``workload=N`` only chains are cut whose products are cut along that dimension.
 
     Raises
     ------
     ConfigError
-        If there is none of that name.
+        If there is none of that name, or products may not be split along the dimension.
     """
+    last, equals, along = option.partition("=")
     if last not in DIMENSIONS:
         raise ConfigError(f"unknown dimension {last!r} of centauri's partition space; {nearest(last, DIMENSIONS)}")
-    return DIMENSIONS[: DIMENSIONS.index(last) + 1]
+    if equals and last != "workload":
+        raise ConfigError(f"centauri:{option}: only products are cut along a dimension that is named; give workload=M")
+    if equals:
+        check_cut(PRODUCTS[0], along)
+    return partial(plan, dimensions=DIMENSIONS[: DIMENSIONS.index(last) + 1], along=along)
 
 
-def plan(program: Program, machine: Machine | None = None, *, dimensions: Collection[str] = DIMENSIONS) -> Planned:
+def plan(
+    program: Program,
+    machine: Machine | None = None,
+    *,
+    dimensions: Collection[str] = DIMENSIONS,
+    along: str = "",
+) -> Planned:
     """Return the program partitioned where that pays, along some dimensions, and overlapped.
+
+    Parameters
+    ----------
+    dimensions : collection of str
+        Names in `DIMENSIONS`.
+    along : str
+        Along which products are cut, if not along all along which they may be.
 
     Raises
     ------
@@ -63,11 +87,12 @@ def plan(program: Program, machine: Machine | None = None, *, dimensions: Collec
         Without a machine: there is nothing to weigh then.
     """
     prices = Prices(program, machine_for("centauri", machine), divides="group" in dimensions)
-    way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions)
+    way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions, along=along)
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
     chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
-    chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
+    if "gradients" in dimensions:
+        chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
     if "order" in dimensions:
         ordered, words = best_order(chosen.trial, chosen.way.tried)
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
@@ -86,19 +111,23 @@ def plan(program: Program, machine: Machine | None = None, *, dimensions: Collec
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to partition a program: what collectives cost, how chunks are weighed, and whether anything is cut."""
+    """A way to partition a program: what collectives cost, how chunks are weighed, whether and along what it cuts."""
 
     prices: Prices
     weights: Weights
     cuts: bool
+    along: str = ""
 
     def substituted(self, program: Program) -> Program:
         return substitute(program, chosen=self.prices.substitutes)
 
     def tried(self, program: Program) -> Trial:
-        scheduled, cuts = cut(program, self.weights) if self.cuts else (program, ())
+        scheduled, cuts = cut(program, self.weights, chosen=self._chooses) if self.cuts else (program, ())
         scheduled = partition_groups(scheduled, self.prices.machine, chosen=self.prices.by_levels)
         return Trial(self.prices, program, overlap(scheduled), cuts)
+
+    def _chooses(self, chain: Chain) -> bool:
+        return not self.along or all(piece.dimension == self.along for piece in chain.pieces)
 
 
 @dataclass(frozen=True)
@@ -127,7 +156,7 @@ def _side_by_side(way: _Way) -> _Way:
     kinds = {(f, "reduce_scatter" if kind == "all_reduce" else kind, n) for f, kind, n in _counts(old.program)}
     if all(new.by_levels(*each) == old.by_levels(*each) for each in kinds):
         return way
-    return _Way(new, Weights(new, new.best_s), way.cuts)
+    return replace(way, prices=new, weights=Weights(new, new.best_s))
 
 
 def _whole(way: _Way) -> _Way:

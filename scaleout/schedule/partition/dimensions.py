@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import pairwise
 
 from scaleout.errors import ConfigError
-from scaleout.operations import OPERATIONS, Family, Kernel
+from scaleout.operations import OPERATIONS, Family
 
 PRODUCTS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
 """Products that are cut."""
@@ -46,21 +46,21 @@ def types_of(op: str) -> dict[str, DimensionType]:
     return {}
 
 
-def check_cut(kernel: Kernel, dimension: str) -> None:
-    """Refuse a cut that would change what a kernel computes.
+def check_cut(op: str, dimension: str) -> None:
+    """Refuse a cut that would change what an operation computes.
 
     Raises
     ------
     ConfigError
-        If the kernel has no such dimension, or it may not be split; the message names its type.
+        If the operation has no such dimension, or it may not be split; the message names its type.
     """
-    types = types_of(kernel.op)
+    types = types_of(op)
     may = [name for name, kind in types.items() if kind is DimensionType.OTHER]
     advice = f"cut along {' or '.join(may)}" if may else "leave it whole"
     if dimension not in types:
-        raise ConfigError(f"{kernel.op} has no dimension {dimension!r} that it can be cut along; {advice}")
+        raise ConfigError(f"{op} has no dimension {dimension!r} that it can be cut along; {advice}")
     if types[dimension] is not DimensionType.OTHER:
-        raise ConfigError(f"{kernel.op} cannot be cut along {dimension}, {_WHY[types[dimension]]}; {advice}")
+        raise ConfigError(f"{op} cannot be cut along {dimension}, {_WHY[types[dimension]]}; {advice}")
 
 
 def shared_dimensions(chain: tuple[str, ...]) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> 
         if dimension:
             pieces = tuple(replace(piece, dimension=dimension) for piece in pieces)
         for piece in pieces:
-            check_cut(graph.kernels[graph.kernel[piece.node]], piece.dimension)
+            check_cut(graph.kernels[graph.kernel[piece.node]].op, piece.dimension)
         one = chain.produces and not chain.gradients
         if one and len(own_edges(graph, pieces[0], parts, ceil)) <= len(parts):
             continue  # fewer tiles than chunks
