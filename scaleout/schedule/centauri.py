@@ -98,15 +98,18 @@ def plan(
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
     chosen = chosen.or_else(_finer(chosen.way), "chunks", "halves, quarters and eighths too")
     best = chosen.trial
-    as_it_is = {"overlap": overlap(program)} | (
-        {"baseline": baseline(program)} if prices.contention is not None else {}
-    )
-    kept = {name: Trial(prices, program, scheduled) for name, scheduled in as_it_is.items()}
-    name = min(kept, key=lambda each: kept[each].step_s)
-    if kept[name].step_s < best.step_s:
-        decision = Decision("all collectives", f"as under {name}", best.step_s, kept[name].step_s, "a step")
-        return Planned(kept[name].scheduled, (decision,), kept[name].known)
-    return Planned(best.scheduled, _decisions(program, chosen.way.prices) + chosen.words + best.decisions, best.known)
+    words = _decisions(program, chosen.way.prices) + chosen.words + best.decisions
+    as_it_is = {}
+    if chosen.way.divides():  # else what cuts nothing is as under overlap
+        as_it_is["overlap"] = overlap(program)
+    if prices.contention is not None:
+        as_it_is["baseline"] = baseline(program)
+    for name, scheduled in as_it_is.items():
+        kept = Trial(prices, program, scheduled)
+        if kept.step_s < best.step_s:
+            words = (Decision("all collectives", f"as under {name}", best.step_s, kept.step_s, "a step"),)
+            best = kept
+    return Planned(best.scheduled, words, best.known)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,11 @@ class _Way:
         scheduled, cuts = cut(program, self.weights, chosen=self._chooses) if self.cuts else (program, ())
         scheduled = partition_groups(scheduled, self.prices.machine, chosen=self.prices.by_levels)
         return Trial(self.prices, program, overlap(scheduled), cuts)
+
+    def divides(self) -> bool:
+        """Whether any collective is substituted or carried out by levels."""
+        prices = self.prices
+        return any(prices.substitutes(*each) or prices.by_levels(*each) for each in _counts(prices.program))
 
     def _chooses(self, chain: Chain) -> bool:
         return not self.along or all(piece.dimension == self.along for piece in chain.pieces)

@@ -13,7 +13,7 @@ Keys that it does not choose stay as they are, and a `microbatch_group` that is 
 Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +102,7 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
     if contention_of(machine.device, machine.topology) is not None and peak(workload).total_bytes <= capacity_bytes:
-        before_s, after_s = _least_s(workload, machine), _least_s(chosen, machine)
+        before_s, after_s = _least_s(workload, machine, overlap, baseline), _least_s(chosen, machine, overlap)
         if after_s > before_s:
             steps = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
             return ModelTier(
@@ -114,11 +114,11 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     return ModelTier(chosen, words, changes, launched, costs)
 
 
-def _least_s(workload: Transformer, machine: Machine) -> float:
-    """Return the seconds of a step with or without overlap, whichever is shorter."""
+def _least_s(workload: Transformer, machine: Machine, *passes: Callable[[Program], Program]) -> float:
+    """Return the seconds of a step after the pass that makes it shortest."""
     program = time_kernels(generate(workload), machine.device)
     prices = Prices(program, machine)
-    return min(prices.step(scheduled).makespan_s for scheduled in (baseline(program), overlap(program)))
+    return min(prices.step(each(program)).makespan_s for each in passes)
 
 
 def _nothing_to_choose(workload: Transformer) -> str:
