@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from scaleout.generators.tape import Sharing
+from scaleout.generators.sharing import Sharing
 from scaleout.program import GroupFamily
 from scaleout.workload.training import Training
 

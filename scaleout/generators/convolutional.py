@@ -14,7 +14,8 @@ import numpy as np
 
 from scaleout.generators.layers import pointwise
 from scaleout.generators.linear import linear
-from scaleout.generators.tape import Bucket, Gradients, Page, Sharing, Tape
+from scaleout.generators.sharing import Sharing
+from scaleout.generators.tape import Bucket, Gradients, Page, Tape
 from scaleout.graph import INPUT, NONE, GraphBuilder
 from scaleout.operations import TimeSource, kernel
 from scaleout.program import Program

@@ -11,7 +11,8 @@ import numpy as np
 
 from scaleout.generators.layers import pointwise
 from scaleout.generators.linear import linear
-from scaleout.generators.tape import URGENT, Bucket, Gradients, Page, Sharing, Tape
+from scaleout.generators.sharing import Sharing
+from scaleout.generators.tape import URGENT, Bucket, Gradients, Page, Tape
 from scaleout.graph import GraphBuilder
 from scaleout.operations import kernel
 from scaleout.program import Program

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scaleout.generators.axes import Axes
+from scaleout.generators.sharing import Call
 from scaleout.generators.style import style_of
-from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Sharing, Tape
+from scaleout.generators.tape import Bucket, Gradients, Page, Reduction, Tape
 from scaleout.generators.transformer import forward
 from scaleout.generators.units import Rank
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
@@ -135,19 +136,19 @@ class Stage:
         """Name of a bucket to the parameters that it holds."""
         return self.tape.parameters
 
-    def gathers(self) -> Iterator[tuple[int, Sharing, int]]:
+    def gathers(self) -> Iterator[tuple[int, Call]]:
         """Yield what gathers the parameters that other ranks have stepped, unit by unit in the order of forward.
 
         Yields
         ------
-        (int, Sharing, int)
-            The node of forward that waits for it, who gathers, and bytes.
+        (int, Call)
+            The node of forward that waits for it, and what gathers.
         """
-        for unit in self.rank.units if self.workload.zero in (1, 2) else ():
+        for unit in self.rank.units:
             for bucket in self.buckets:
                 size_bytes = unit.parameters.get(bucket.name, 0) * self.workload.item_bytes
-                if size_bytes and bucket.sharing.sharded and bucket.sharing.degree > 1:
-                    yield unit.entry, bucket.sharing, size_bytes
+                for call in bucket.sharing.gathers(size_bytes, zero=self.workload.zero):
+                    yield unit.entry, call
 
     @property
     def output_bytes(self) -> int:

@@ -121,10 +121,8 @@ class _Rank:
         """Gather the parameters that the step before has stepped, in the order in which chunks first use them."""
         for chunk in chunks:
             stage, graph, entries = self.stages[chunk], GraphBuilder("parameters"), list[int]()
-            for entry, sharing, size_bytes in stage.gathers():
-                graph.collective(
-                    "all_gather", size_bytes, group=sharing.group, name="parameters_all_gather", priority=URGENT
-                )
+            for entry, (kind, size_bytes, group) in stage.gathers():
+                graph.collective(kind, size_bytes, group=group, name=f"parameters_{kind}", priority=URGENT)
                 entries.append(entry)
             offset = self.splice.add(graph.build(), stage=stage.number)
             self.gathered[chunk] = [(entry, offset + number) for number, entry in enumerate(entries)]
@@ -279,12 +277,10 @@ class Finish:
         """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
         workload = self.workload
         for number in range(len(self.stages[0].buckets)) if workload.copies_at_end else ():
-            sharing = self.stages[0].buckets[number].sharing
-            shard = sum(
-                -(-stage.parameters.get(stage.buckets[number].name, 0) // sharing.degree) for stage in self.stages
-            )
-            if sharing.num_copies > 1 and shard:
-                self._all_reduce(shard * workload.gradient_bytes, sharing.copies, "copies_of_shards_all_reduce")
+            bucket = self.stages[0].buckets[number]
+            held = sum(stage.parameters.get(bucket.name, 0) for stage in self.stages)
+            for kind, size_bytes, group in bucket.sharing.sums_copies(held * workload.gradient_bytes):
+                self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
         if workload.sequence_parallel and workload.tensor_parallel > 1:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
             norms = sum(2 * len(stage.layers) + stage.last for stage in self.stages)
@@ -315,8 +311,7 @@ class Finish:
         total = 0
         for stage in self.stages:
             for bucket in stage.buckets:
-                shard = bucket.sharing.degree if bucket.sharing.sharded else 1
-                total += -(-stage.parameters.get(bucket.name, 0) // shard)
+                total += -(-stage.parameters.get(bucket.name, 0) // bucket.sharing.shards)
         return max(total, 1)
 
     def _gather(self) -> None:
@@ -324,7 +319,7 @@ class Finish:
         parameters: dict[int, int] = {}
         for stage in self.stages:
             for bucket in stage.buckets:
-                if bucket.sharing.sharded and bucket.sharing.degree > 1:
+                if bucket.sharing.shards > 1:
                     group = bucket.sharing.group
                     parameters[group] = parameters.get(group, 0) + stage.parameters.get(bucket.name, 0)
         for group, count in parameters.items():
@@ -339,7 +334,10 @@ class Finish:
         self.graph.compute(kernel(op, dtype=dtype, **shape), after=self._last())
 
     def _all_reduce(self, size_bytes: int, group: int, name: str) -> None:
-        self.graph.collective("all_reduce", size_bytes, group=group, after=self._last(), name=name)
+        self._collective("all_reduce", size_bytes, group, name)
+
+    def _collective(self, kind: str, size_bytes: int, group: int, name: str) -> None:
+        self.graph.collective(kind, size_bytes, group=group, after=self._last(), name=name)
 
     def _last(self) -> tuple[int, ...]:
         return (len(self.graph) - 1,) if len(self.graph) else ()

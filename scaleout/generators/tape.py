@@ -15,6 +15,7 @@ Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); ZeRO, arXiv:1910.02
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from scaleout.generators.sharing import Call, Sharing
 from scaleout.generators.style import PLAIN, Style
 from scaleout.graph import NONE, GraphBuilder
 from scaleout.operations import ITEM_BYTES, Kernel, kernel
@@ -48,27 +49,6 @@ BULK, URGENT = 0, 1
 """Priority of gradient reductions, and of collectives that the next kernel waits for."""
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Who shares some parameters: the group that reduces their gradients, and how.
-
-    Attributes
-    ----------
-    group, degree : int
-        Index of the group's family in the program, and its ranks.
-    sharded : bool
-        Whether each rank of the group keeps a shard of the reduced gradients, instead of all.
-    copies, num_copies : int
-        Family and ranks of the groups that hold the same shard.
-    """
-
-    group: int
-    degree: int
-    sharded: bool = False
-    copies: int = 0
-    num_copies: int = 1
-
-
 @dataclass
 class Bucket:
     """Gradients of one group that wait to be reduced together."""
@@ -85,14 +65,13 @@ class Reduction:
 
     Attributes
     ----------
-    collectives : tuple of (str, int, int)
-        Kind, bytes and family of groups of each.
+    collectives : tuple of Call
     after : tuple of int
     copy : Kernel, optional
         Copies the gradients into the bucket before, and out of it after.
     """
 
-    collectives: tuple[tuple[str, int, int], ...]
+    collectives: tuple[Call, ...]
     after: tuple[int, ...]
     copy: Kernel | None = None
 
@@ -181,11 +160,7 @@ class Gradients:
         for op, dtype in self.flat if sharing.sharded and sharing.degree > 1 else ():
             made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
             bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
-        steps = []
-        if sharing.degree > 1:
-            steps.append(("reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, sharing.group))
-        if sharing.num_copies > 1 and not self.copies_at_end:
-            steps.append(("all_reduce", -(-size_bytes // sharing.degree), sharing.copies))
+        steps = [*sharing.reduces(size_bytes), *(() if self.copies_at_end else sharing.sums_copies(size_bytes))]
         copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
         reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
         if not steps:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scaleout.generators.attention import Heads
-from scaleout.generators.tape import Bucket, Sharing
+from scaleout.generators.sharing import Sharing
+from scaleout.generators.tape import Bucket
 from scaleout.memory.parts import Units
 from scaleout.operations import ITEM_BYTES
 from scaleout.pipelines import PIPELINES
@@ -39,7 +40,7 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
     found = {
         kind: float(
             sum(
-                size * -(-total // (_shards(share) if workload.zero >= _SHARDED_FROM[kind] else 1))
+                size * -(-total // (share.shards if workload.zero >= _SHARDED_FROM[kind] else 1))
                 for total, share in zip(totals, sharing, strict=True)
             )
         )
@@ -51,10 +52,6 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
         "communication_buffers": _buffers(workload, units, sharing),
         "kv_cache": 0.0 if trains else _cache(workload, layers),
     }
-
-
-def _shards(share: Sharing) -> int:
-    return share.degree if share.sharded else 1
 
 
 def _state_bytes(workload: Transformer) -> int:
@@ -108,7 +105,7 @@ def _exchanged(workload: Transformer, sharing: Sharing) -> tuple[int, int, int]:
 
 def _whole_bytes(workload: Transformer, units: Sequence[Units], sharing: Shares) -> list[list[int]]:
     """Return the bytes of those parameters of each unit of each stage that are sharded, before they are."""
-    sharded = [_shards(share) > 1 for share in sharing]
+    sharded = [share.shards > 1 for share in sharing]
     return [
         [
             workload.item_bytes * sum(n for n, is_sharded in zip(part.parameters, sharded, strict=True) if is_sharded)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from scaleout.device import Device
 from scaleout.generators.axes import Axes
-from scaleout.generators.tape import Sharing
+from scaleout.generators.sharing import Sharing
 from scaleout.network.bound import wire_bound
 from scaleout.operations import kernel
 from scaleout.pipelines import Action
@@ -176,12 +176,10 @@ def _shared(
     for learnt in part.learnt:
         shared, size_bytes = sharing[learnt.bucket], learnt.num_parameters * workload.gradient_bytes
         times = workload.num_microbatches if workload.zero >= 2 else 1
-        if shared.degree > 1:
-            kind = "reduce_scatter" if shared.sharded else "all_reduce"
-            found[Collective(kind, size_bytes, names[shared.group])] += times
-        if shared.num_copies > 1 and not workload.copies_at_end:
-            found[Collective("all_reduce", size_bytes // shared.degree, names[shared.copies])] += times
-    for name, number in part.parameters.items() if workload.zero < 3 else ():
-        if sharing[name].sharded and sharing[name].degree > 1:
-            found[Collective("all_gather", number * workload.item_bytes, names[sharing[name].group])] += 1
+        copies = () if workload.copies_at_end else shared.sums_copies(size_bytes - size_bytes % shared.degree)
+        for call in (*shared.reduces(size_bytes), *copies):
+            found[Collective(call.kind, call.size_bytes, names[call.group])] += times
+    for name, number in part.parameters.items():
+        for call in sharing[name].gathers(number * workload.item_bytes, zero=workload.zero):
+            found[Collective(call.kind, call.size_bytes, names[call.group])] += 1
     return dict(found)

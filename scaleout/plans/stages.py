@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from scaleout.generators.axes import Axes
-from scaleout.generators.tape import Sharing
+from scaleout.generators.sharing import Call, Sharing
 from scaleout.operations import Kernel, kernel
 from scaleout.pipelines import PIPELINES, Action, orders
 from scaleout.plans.prices import Prices, Spent, site_of
@@ -229,25 +229,25 @@ class Ledger:
     def _gathered(self, content: Content) -> Spent:
         """Return what gathers the parameters of a stage part by part, as `generators.stage.Stage.gathers`."""
         workload = self.workload
-        if not (workload.overlap_parameter_gather and workload.zero in (1, 2) and workload.mode == "training"):
+        if not (workload.overlap_parameter_gather and workload.mode == "training"):
             return Spent()
         return self._spent(
             [
-                Collective("all_gather", number * workload.item_bytes, self.axes.names[self.sharing[name].group])
+                self._named(call)
                 for kind, count in content
                 for name, number in self.parts[kind].parameters.items()
-                if number and self.sharing[name].sharded and self.sharing[name].degree > 1
+                for call in self.sharing[name].gathers(number * workload.item_bytes, zero=workload.zero)
                 for _ in range(count)
             ]
         )
 
     def _reduction(self, sharing: Sharing, size_bytes: int) -> Iterator[Collective]:
-        if size_bytes and sharing.degree > 1:
-            yield Collective(
-                "reduce_scatter" if sharing.sharded else "all_reduce", size_bytes, self.axes.names[sharing.group]
-            )
-        if size_bytes and sharing.num_copies > 1:
-            yield Collective("all_reduce", -(-size_bytes // sharing.degree), self.axes.names[sharing.copies])
+        yield from map(self._named, sharing.reduces(size_bytes))
+        if not self.workload.copies_at_end:
+            yield from map(self._named, sharing.sums_copies(size_bytes))
+
+    def _named(self, call: Call) -> Collective:
+        return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
 
     def _spent(self, collectives: list[Collective]) -> Spent:
         return Spent.total(

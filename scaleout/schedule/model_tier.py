@@ -152,7 +152,7 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
 
     costs = [
         Costs(
-            sum(prices.best_s(sharing.group, "all_gather", size_bytes) for _, sharing, size_bytes in stage.gathers()),
+            sum(prices.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
             _reductions_s(reduced, prices),
             *map(alone_s, graphs),
         )

@@ -13,7 +13,8 @@ import numpy as np
 from scaleout.full_clock import full_clock_times
 from scaleout.generators.layers import SHUFFLE, activation, exchange, pointwise
 from scaleout.generators.linear import linear
-from scaleout.generators.tape import Bucket, Gradients, Page, Sharing, Tape
+from scaleout.generators.sharing import Sharing
+from scaleout.generators.tape import Bucket, Gradients, Page, Tape
 from scaleout.graph import GraphBuilder
 from scaleout.kernels import kernel_time
 from scaleout.machine import Machine
