@@ -48,13 +48,14 @@ def plans(draw, schedules=ONE_AFTER_ANOTHER, exchanges=("all_gather",)):
         group = draw(st.sampled_from([None, *range(pipeline, microbatches * 2 // microbatch + 1, pipeline)]))
     if zero and not (experts and model["expert_parallel"] > 1):
         shards = draw(st.sampled_from([None, *(n for n in (2, 4) if (data * context) % n == 0)]))
+    has_copies = shards is not None and shards < data * context
     return load_workload("llama-3-8b", model | {
         "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 4, "ffn": 2048, "sequence": 512,
         "vocabulary": draw(st.sampled_from([0, 32000])), "tied_embedding": draw(st.booleans()),
         "tensor_parallel": tensor, "pipeline_parallel": pipeline, "context_parallel": context, "data_parallel": data,
         "microbatch": microbatch, "microbatch_group": group,
         "overlap_gradient_reduce": draw(st.booleans()),
-        "overlap_parameter_gather": draw(st.booleans()) and zero in (1, 2),
+        "overlap_parameter_gather": draw(st.booleans()) and (zero in (1, 2) or (zero == 3 and has_copies)),
         "copies_at_end": draw(st.booleans()),
         "pipeline_schedule": schedule, "context_exchange": draw(st.sampled_from(exchanges)),
         "rank_order": tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),

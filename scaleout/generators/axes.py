@@ -54,11 +54,12 @@ class Axes:
         degree = self.workload.mesh.degree(axis)
         if degree == 1 or shard in (1, degree):
             return Sharing(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
+        parted = self.workload.zero == 3 and self.workload.overlap_parameter_gather
         within, copies = (
             self._number(f"{axis}_{part}", partial(self._part, axis, shard, which))
             for which, part in enumerate(("shard", "copy"))
         )
-        return Sharing(within, shard, sharded=True, copies=copies, num_copies=degree // shard)
+        return Sharing(within, shard, sharded=True, copies=copies, num_copies=degree // shard, parted=parted)
 
     def _part(self, axis: str, shard: int, which: int) -> GroupFamily:
         return self.workload.mesh.split(axis, shard)[which]

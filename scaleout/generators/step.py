@@ -17,7 +17,7 @@ import numpy as np
 from scaleout import pipelines
 from scaleout.generators.axes import Axes
 from scaleout.generators.stage import Part, Stage, Turn
-from scaleout.generators.tape import URGENT, Bucket, Reduction
+from scaleout.generators.tape import BULK, URGENT, Bucket, Reduction
 from scaleout.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind
 from scaleout.operations import ITEM_BYTES, kernel
 from scaleout.pipelines import PIPELINES, Action, Slot, Step
@@ -118,11 +118,15 @@ class _Rank:
         return turns
 
     def _gather(self, chunks: Iterable[int]) -> None:
-        """Gather the parameters that the step before has stepped, in the order in which chunks first use them."""
+        """Gather the parameters that the step before has stepped, in the order in which chunks first use them.
+
+        Where layers gather theirs themselves (ZeRO-3) those go first: kernels wait for them.
+        """
+        priority = BULK if self.workload.zero == 3 else URGENT
         for chunk in chunks:
             stage, graph, entries = self.stages[chunk], GraphBuilder("parameters"), list[int]()
             for entry, (kind, size_bytes, group) in stage.gathers():
-                graph.collective(kind, size_bytes, group=group, name=f"parameters_{kind}", priority=URGENT)
+                graph.collective(kind, size_bytes, group=group, name=f"parameters_{kind}", priority=priority)
                 entries.append(entry)
             offset = self.splice.add(graph.build(), stage=stage.number)
             self.gathered[chunk] = [(entry, offset + number) for number, entry in enumerate(entries)]
@@ -311,7 +315,7 @@ class Finish:
         total = 0
         for stage in self.stages:
             for bucket in stage.buckets:
-                total += -(-stage.parameters.get(bucket.name, 0) // bucket.sharing.shards)
+                total += -(-stage.parameters.get(bucket.name, 0) // bucket.sharing.owners)
         return max(total, 1)
 
     def _gather(self) -> None:

@@ -18,7 +18,10 @@ from scaleout.workload import Moe, Transformer
 
 @dataclass(frozen=True)
 class Unit:
-    """A layer, the embedding or the head in a stage's forward: its first node, and its parameters by bucket."""
+    """A layer, the embedding or the head in a stage's forward: its first node, and its parameters by bucket.
+
+    Where a layer gathers its parameters itself, that comes first.
+    """
 
     entry: int
     parameters: Mapping[str, int]
@@ -119,6 +122,7 @@ class Units:
 
         self.begun.append(x)
         after = self.begun[-1 - workload.prefetch] if workload.prefetch < len(self.begun) else NONE
+        self.rank.units.append(Unit(len(tape.graph), held.parameters))
         self._use(tape, self._gather(tape, unit, after))
         tape.push(enter)
         y = layer(tape, x)

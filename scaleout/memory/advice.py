@@ -137,7 +137,8 @@ def _changes(workload: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
     if w.mode == "training":
         yield from (("data_parallel", _spread(w, factor)) for factor in _FACTORS if w.batch_per_replica % factor == 0)
     if w.zero and w.shard_ranks is not None:
-        yield "shard_ranks", {"shard_ranks": None}
+        without_copies = {"overlap_parameter_gather": False} if w.zero == 3 and w.overlap_parameter_gather else {}
+        yield "shard_ranks", {"shard_ranks": None, **without_copies}
     if w.zero == 3 and not w.reshard_after_forward:
         yield "reshard_after_forward", {"reshard_after_forward": True}
     if w.mode == "training":

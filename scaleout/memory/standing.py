@@ -40,7 +40,7 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
     found = {
         kind: float(
             sum(
-                size * -(-total // (share.shards if workload.zero >= _SHARDED_FROM[kind] else 1))
+                size * -(-total // (_divided(workload, kind, share) if workload.zero >= _SHARDED_FROM[kind] else 1))
                 for total, share in zip(totals, sharing, strict=True)
             )
         )
@@ -52,6 +52,12 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
         "communication_buffers": _buffers(workload, units, sharing),
         "kv_cache": 0.0 if trains else _cache(workload, layers),
     }
+
+
+def _divided(workload: Transformer, kind: str, share: Sharing) -> int:
+    """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
+    whole = kind == "parameters" or (kind == "gradients" and workload.copies_at_end)
+    return share.shards if whole else share.owners
 
 
 def _state_bytes(workload: Transformer) -> int:

@@ -117,10 +117,10 @@ class Leasts:
             if part.works[Action.WEIGHT_GRADIENT].kernels:
                 backward_s = np.minimum(backward_s, each_s[Action.INPUT_GRADIENT] + each_s[Action.WEIGHT_GRADIENT])
             shared_s = self._carries(_shared(workload, part, sharing, axes.names), workload, axes)
-            if workload.zero == 0:
-                sharded = {name: replace(each, sharded=True) for name, each in sharing.items()}
-                as_shards_s = self._carries(_shared(workload, part, sharded, axes.names), workload, axes)
-                shared_s = np.minimum(shared_s, as_shards_s)
+            if workload.zero in (0, 3):  # what a schedule may change: shards of replicas, parts of shards with copies
+                parts = {name: _parted(each, workload.zero) for name, each in sharing.items()}
+                as_parts_s = self._carries(_shared(workload, part, parts, axes.names), workload, axes)
+                shared_s = np.minimum(shared_s, as_parts_s)
             total += kinds[kind] * (m * (each_s[Action.FORWARD] + backward_s) + shared_s)
         return float(total.max()) / workload.pipeline_parallel
 
@@ -183,3 +183,7 @@ def _shared(
         for call in sharing[name].gathers(number * workload.item_bytes, zero=workload.zero):
             found[Collective(call.kind, call.size_bytes, names[call.group])] += 1
     return dict(found)
+
+
+def _parted(sharing: Sharing, zero: int) -> Sharing:
+    return replace(sharing, sharded=True) if zero == 0 else replace(sharing, parted=sharing.num_copies > 1)

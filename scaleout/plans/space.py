@@ -173,10 +173,10 @@ def divides(plan: Plan, base: Transformer, batch: int) -> bool:
 def _shards(plan: Plan, base: Transformer) -> bool:
     replicas = plan.data_parallel * plan.context_parallel
     shards = base.shard_ranks or replicas
-    if base.overlap_parameter_gather and plan.zero not in (1, 2):
-        return False
     if plan.zero == 0:
-        return base.shard_ranks is None
+        return base.shard_ranks is None and not base.overlap_parameter_gather
+    if base.overlap_parameter_gather and plan.zero == 3 and not 1 < shards < replicas:
+        return False
     return replicas % shards == 0 and (shards == replicas or plan.expert_parallel == 1)
 
 

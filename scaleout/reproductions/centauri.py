@@ -292,7 +292,7 @@ FIGURES: tuple[Figure, ...] = (
         ("C11-max", "C-tp-share"),
         _hybrid_claims,
         {
-            "C11-max": "over Megatron-LM, which reduces at the end, at TP4 + PP3 + DP4 and micro-batches of 1; 1.28 "
+            "C11-max": "over Megatron-LM, which reduces at the end, at TP4 + PP3 + DP4 and micro-batches of 1; 1.35 "
             "at most under FSDP16 + DP3. Micro-batches of 1 to 4, assumed. All 6 are launched together; the text has "
             "3, as many as stages, at micro-batches of 4, which equation (2) names too, but with messages 6 are 3% "
             "faster",

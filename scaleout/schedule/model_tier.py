@@ -8,9 +8,13 @@ interleaved launch one micro-batch of a chunk, and have nothing to choose. Where
 beside them, which the paper's equation does not know, a step is simulated with and without, and stays as it was if that
 is shorter.
 
+Under ZeRO-3 layers gather and reduce over the ranks that shard by themselves. Where shards have copies (hybrid
+sharding), the all-reduce over these is what is divided and moved; how many micro-batches are launched together stays,
+as each gathers and reduces anew.
+
 Keys that it does not choose stay as they are, and a `microbatch_group` that is given too.
 
-Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1.
+Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid sharding).
 """
 
 from collections.abc import Callable, Mapping
@@ -91,12 +95,12 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     if reason:
         _check_fits(workload, machine, capacity_bytes)
         return ModelTier(workload, f"model tier: nothing to choose, {reason}")
-    changes: dict[str, Any] = {
-        "zero": max(workload.zero, 1), "overlap_gradient_reduce": True, "overlap_parameter_gather": True
-    }  # fmt: skip
+    changes: dict[str, Any] = {"overlap_parameter_gather": True}
+    if workload.zero < 3:
+        changes |= {"zero": max(workload.zero, 1), "overlap_gradient_reduce": True}
     overlapped = workload.model_copy(update=changes)
     stages = costs_of_stages(overlapped, machine)
-    launch = best_launch(overlapped, stages, machine, capacity_bytes)
+    launch = best_launch(overlapped, stages, machine, capacity_bytes) if workload.zero < 3 else None
     if launch is not None:
         changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
@@ -123,8 +127,10 @@ def _least_s(workload: Transformer, machine: Machine, *passes: Callable[[Program
 
 def _nothing_to_choose(workload: Transformer) -> str:
     """Return why gradients and parameters are not to be moved; nothing if they are."""
-    if workload.zero == 3:
+    if workload.zero == 3 and workload.copies_of_shards == 1:
         return "zero 3 gathers parameters and reduces gradients layer by layer already"
+    if workload.zero == 3 and workload.copies_at_end:
+        return "copies_at_end keeps the all-reduce over copies of shards whole, behind backward"
     axes = Axes(workload)
     sharing = (axes.dense(), *((axes.experts(),) if isinstance(workload, Moe) else ()))
     return "" if any(each.degree > 1 for each in sharing) else "no ranks share parameters"
@@ -153,7 +159,7 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
     costs = [
         Costs(
             sum(prices.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
-            _reductions_s(reduced, prices),
+            _reductions_s(reduced, prices, family=axes.dense().copies if workload.zero == 3 else None),
             *map(alone_s, graphs),
         )
         for stage, graphs, reduced in zip(stages, passes, last, strict=True)
@@ -162,11 +168,11 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
     return [of[number] for number in which]
 
 
-def _reductions_s(graph: ExecutionGraph, prices: Prices) -> float:
-    """Return the seconds of a graph's reductions of gradients, one after the other."""
+def _reductions_s(graph: ExecutionGraph, prices: Prices, *, family: int | None) -> float:
+    """Return the seconds of a graph's reductions of gradients, one after the other; of one family if that is given."""
     total_s = 0.0
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
-        if graph.names[node].startswith("gradients_"):
+        if graph.names[node].startswith("gradients_") and family in (None, graph.group[node]):
             asked = int(graph.group[node]), COLLECTIVES[graph.collective[node]], float(graph.bytes[node])
             whole = not prices.substitutes(*asked)
             total_s += prices.best_s(*asked) if whole else prices.substituted_s(asked[0], asked[2])
@@ -213,8 +219,14 @@ def _words(
             f" ({1e3 * launch.step_s:.4g} ms on the pipeline's clock, instead of {1e3 * launch.by_equation_s:.4g} in "
             f"groups of {launch.by_equation}, as equation (2) names)"
         )
+    moved = "parameters gathered in the next forward, gradients reduced as backward makes them"
+    if workload.zero == 3:
+        moved = (
+            f"the all-reduce over {workload.copies_of_shards} copies of shards divided: gradients reduce-scattered as "
+            f"backward makes them, parts of shards stepped, and gathered in the next forward"
+        )
     parts = [
-        f"zero {workload.zero}, parameters gathered in the next forward, gradients reduced as backward makes them",
+        f"zero {workload.zero}, {moved}",
         *([groups] if named(workload.pipeline_schedule).in_groups else []),
     ]
     sums = " and ".join(
@@ -224,7 +236,8 @@ def _words(
             ("reductions", costs.reduce_s, launched[1], costs.backward_s),
         )
     )
+    if_alone = " if layers' own leave them the network," if workload.zero == 3 else ""
     return (
-        f"model tier: {'; '.join(parts)}: of {part} {1e3 * exposed_s:.4g} ms stay exposed instead of "
+        f"model tier: {'; '.join(parts)}:{if_alone} of {part} {1e3 * exposed_s:.4g} ms stay exposed instead of "
         f"{1e3 * whole_s:.4g} ({sums}); {format_bytes(held_bytes)} of {format_bytes(capacity_bytes)}"
     )

@@ -69,7 +69,8 @@ class Training(Parallel):
     overlap_parameter_gather: bool = Field(
         default=False,
         description="zero 1 or 2: stepped parameters are gathered in the forward of the next step, each layer's ahead "
-        "of its first use, not at the end of the step",
+        "of its first use, not at the end of the step; zero 3 where shards have copies (shard_ranks): each copy steps "
+        "a part of its shard, and the copies gather the parts likewise",
     )
     shard_ranks: Count | None = Field(
         default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
@@ -140,12 +141,6 @@ class Training(Parallel):
             )
         if self.shard_ranks is not None and self.zero == 0:
             raise ValueError(f"shard_ranks {self.shard_ranks} shards nothing with zero 0; set zero to 1, 2 or 3")
-        if self.overlap_parameter_gather and self.zero not in (1, 2):
-            why = "layer by layer anyway" if self.zero else "by nobody"
-            raise ValueError(
-                f"overlap_parameter_gather: with zero {self.zero} stepped parameters are gathered {why}; set zero to 1 "
-                f"or 2, or leave it out"
-            )
         replicas = self.data_parallel * self.context_parallel
         if replicas % self.sharding:
             raise ValueError(
@@ -154,6 +149,15 @@ class Training(Parallel):
             )
         if self.sharding != replicas and self.zero and self.expert_parallel > 1:
             raise ValueError("shard_ranks with expert_parallel is not defined: experts shard over all their replicas")
+        if self.overlap_parameter_gather and (self.zero == 0 or (self.zero == 3 and self.copies_of_shards == 1)):
+            why, or_else = ("by nobody", "")
+            if self.zero:
+                why = f"layer by layer anyway, and of {self.sharding} shards over {replicas} ranks none has copies"
+                or_else = f"shard_ranks to a divisor of {replicas} between, or "
+            raise ValueError(
+                f"overlap_parameter_gather: with zero {self.zero} stepped parameters are gathered {why}; set {or_else}"
+                f"zero to 1 or 2, or leave it out"
+            )
         self._check_pipeline()
         self._check_stages()
         return self
@@ -225,6 +229,11 @@ class Training(Parallel):
         if self.zero == 0:
             return 1
         return self.shard_ranks or self.data_parallel * self.context_parallel
+
+    @property
+    def copies_of_shards(self) -> int:
+        """Ranks that hold the same shard of a parameter."""
+        return self.data_parallel * self.context_parallel // self.sharding if self.sharding > 1 else 1
 
     @property
     def bucket_bytes(self) -> float:
