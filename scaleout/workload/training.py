@@ -142,6 +142,8 @@ class Training(Parallel):
         if self.shard_ranks is not None and self.zero == 0:
             raise ValueError(f"shard_ranks {self.shard_ranks} shards nothing with zero 0; set zero to 1, 2 or 3")
         replicas = self.data_parallel * self.context_parallel
+        if self.shard_ranks == 1 and replicas > 1:
+            raise ValueError("shard_ranks 1 shards nothing; set zero to 0, or shard_ranks to more")
         if replicas % self.sharding:
             raise ValueError(
                 f"shard_ranks {self.sharding} does not divide the {replicas} ranks that share parameters "
