@@ -130,11 +130,11 @@ class Leasts:
         for collective, count in collectives.items():
             key = (site_of(workload), collective.family, collective.kind)
             if key not in self._needs:
-                self._needs[key] = self._per_byte(collective, workload, axes)
+                self._needs[key] = self._per_byte(collective, axes)
             total += count * collective.size_bytes * self._needs[key]
         return total
 
-    def _per_byte(self, collective: Collective, workload: Transformer, axes: Axes) -> Floats:
+    def _per_byte(self, collective: Collective, axes: Axes) -> Floats:
         """Return the least seconds for which each byte of a collective holds each dimension, shape (D,)."""
         topology, kind = self.prices.topology, collective.kind
         family = axes.family(collective.family)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scaleout.graph import ExecutionGraph, NodeKind
-from scaleout.machine import Machine
 from scaleout.node_order import Key, early
 from scaleout.program import Program
 from scaleout.schedule.reorder import reorder
@@ -79,12 +78,10 @@ def goes_along(graph: ExecutionGraph) -> Callable[[int, int], bool]:
 
 def weight_gradients_first(
     program: Program,
-    machine: Machine | None = None,
     *,
     chosen: Callable[[ExecutionGraph, Layer], bool] = lambda graph, layer: True,
 ) -> Program:
     """Make gradients of weights as soon as what they are made of is there, in the layers that are chosen."""
-    del machine
 
     def keys_of(graph: ExecutionGraph) -> list[Key] | None:
         moved = [node for layer in layers_of(graph) if chosen(graph, layer) for node in layer.weights]

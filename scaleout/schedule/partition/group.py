@@ -96,15 +96,13 @@ def _unbalanced(dimension: Dimension) -> bool:
 
 
 def partition_groups(
-    program: Program, machine: Machine | None = None, *, chosen: Chooser = lambda family, kind, size_bytes: True
+    program: Program, machine: Machine, *, chosen: Chooser = lambda family, kind, size_bytes: True
 ) -> Program:
     """Carry out every all-gather and reduce-scatter that is chosen level by level.
 
-    Collectives whose groups do not divide stay as they are; without a machine all do. Each new family of groups is
-    added to the program and has a stream of its own, but where the collective stood among the kernels.
+    Collectives whose groups do not divide stay as they are. Each new family of groups is added to the program and has a
+    stream of its own, but where the collective stood among the kernels.
     """
-    if machine is None:
-        return program
     used = {int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]}
     families = list(program.groups)
     levels: dict[int, tuple[Levels, int]] = {}  # and the number of the first of its families

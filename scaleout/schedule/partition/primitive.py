@@ -13,7 +13,6 @@ import numpy as np
 
 from scaleout.errors import ConfigError
 from scaleout.graph import COLLECTIVES, ExecutionGraph
-from scaleout.machine import Machine
 from scaleout.program import Program
 from scaleout.schedule.rewrite import Rewrite
 
@@ -64,11 +63,8 @@ def substitution(kind: str, parts: Sequence[str]) -> Substitution:
     raise ConfigError(f"{' + '.join(parts)} is no substitute of {kind}; known: {known}")
 
 
-def substitute(
-    program: Program, machine: Machine | None = None, *, chosen: Chooser = lambda family, kind, size_bytes: True
-) -> Program:
+def substitute(program: Program, *, chosen: Chooser = lambda family, kind, size_bytes: True) -> Program:
     """Write every all-reduce that is chosen as a reduce-scatter and an all-gather of the same bytes."""
-    del machine
     parts = substitution("all_reduce", ("reduce_scatter", "all_gather")).parts
     return program.map_graphs(lambda graph: _substitute(graph, parts, chosen))
 

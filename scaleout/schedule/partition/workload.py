@@ -30,7 +30,7 @@ from scaleout.machine import Machine
 from scaleout.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program import Program
 from scaleout.schedule.pairs import keys_of
-from scaleout.schedule.partition.dimensions import PRODUCTS, check_cut
+from scaleout.schedule.partition.dimensions import PRODUCTS
 from scaleout.schedule.partition.primitive import WHOLE
 from scaleout.schedule.rewrite import Rewrite, divided
 
@@ -174,9 +174,7 @@ def _gathers(graph: ExecutionGraph, node: int) -> bool:
     return graph.names[node].startswith(_PARAMETERS) and COLLECTIVES[graph.collective[node]] == "all_gather"
 
 
-def partition_workload(
-    program: Program, machine: Machine | None = None, *, granularity: Granularity, dimension: str = ""
-) -> Program:
+def partition_workload(program: Program, machine: Machine | None = None, *, granularity: Granularity) -> Program:
     """Cut collectives and the products next to them into chunks.
 
     Parameters
@@ -184,15 +182,8 @@ def partition_workload(
     granularity : callable
         Graph and chain to the chunks; a single one leaves both whole. Where members of a group would cut
         differently, nobody does.
-    dimension : str
-        Along which products are cut instead; parts of the data then keep their order.
-
-    Raises
-    ------
-    ConfigError
-        If a product may not be cut along the dimension.
     """
-    chosen = [_chosen(graph, granularity, dimension) for graph in program.graphs]
+    chosen = [_chosen(graph, granularity) for graph in program.graphs]
     keys = keys_of(program.graphs)
     ways: dict[tuple[int, int], set[tuple[float, ...]]] = {}
     for names, cuts in zip(keys, chosen, strict=True):
@@ -208,21 +199,16 @@ def partition_workload(
 Cut = tuple[Chain, tuple[float, ...]]
 
 
-def _chosen(graph: ExecutionGraph, granularity: Granularity, dimension: str) -> dict[int, Cut]:
+def _chosen(graph: ExecutionGraph, granularity: Granularity) -> dict[int, Cut]:
     found = {}
     for chain in find_chains(graph):
         parts = tuple(granularity(graph, chain))
         if len(parts) < 2:
             continue
-        pieces = chain.pieces
-        if dimension:
-            pieces = tuple(replace(piece, dimension=dimension) for piece in pieces)
-        for piece in pieces:
-            check_cut(graph.kernels[graph.kernel[piece.node]].op, piece.dimension)
         one = chain.produces and not chain.gradients
-        if one and len(own_edges(graph, pieces[0], parts, ceil)) <= len(parts):
+        if one and len(own_edges(graph, chain.pieces[0], parts, ceil)) <= len(parts):
             continue  # fewer tiles than chunks
-        found[chain.collective] = (replace(chain, pieces=pieces) if dimension else chain, parts)
+        found[chain.collective] = (chain, parts)
     return found
 
 
