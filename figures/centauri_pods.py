@@ -5,7 +5,7 @@
 Four nodes of eight H200 share 1, 2 or 4 ports of 400 Gb/s a node. The same 32 sequences are trained with replicas, as
 FSDP (experts over the node), and as a pipeline with tensor parallelism; DDP, FSDP and Megatron's ways are held against
 Centauri's plan. Writes centauri_pods.png, throughput over ports; centauri_pods_MODEL_PORTS.png, timelines of each;
-and prints what is gained. Where ports are many there is little left to hide, and the plan gains little or nothing.
+and prints what is gained. Where FSDP or a pipeline hides its communication already the plan gains next to nothing.
 """
 
 import argparse

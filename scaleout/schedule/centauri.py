@@ -3,10 +3,11 @@
 Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order. It is substituted and
 carried out by levels where the sum of the costs is less, and cut into chunks with the products next to it where the
 operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
-model's and the kernels'; all members of a group decide from the same numbers. Then, each where a simulated step is
-shorter for it: levels of which the longest is less than the whole, as collectives follow each other on them side by
-side; more even chunks than Algorithm 1 has; gradients of a layer reduced in chunks as they are made, of which the paper
-says nothing; and the layer tier's order of backward. The rest is `overlap`.
+model's and the kernels'; all members of a group decide from the same numbers. Then, in this order and each where a
+simulated step is shorter for it: levels of which the longest is less than the whole, as collectives follow each other
+on them side by side; nothing cut; gradients of a layer reduced in chunks as they are made, of which the paper says
+nothing; the layer tier's order of backward; more even chunks than Algorithm 1 has; and the program as it was. The rest
+is `overlap`.
 
 The model tier chooses keys of the workload before it becomes a program (`model_tier`).
 Source: Chen et al., Centauri, ASPLOS 2024.
