@@ -138,12 +138,15 @@ def lanes(axes: Axes, steps: dict[str, Step]) -> None:
 
 
 def _letters(axes: Axes, line: Timeline, lane: int) -> None:
-    """Name products in the middle of their parts, where a letter has room."""
+    """Name products in the middle of the longest stretch of their parts, where a letter has room."""
     for product, letter in PRODUCTS.items():
         for end in ("", "_weight_gradient", "_input_gradient"):
             name = f"layer_0_{product}{end}"
             parts = [each in (name, f"{name}_part_{each.rpartition('_')[2]}") for each in line.graph.names]
-            start_ms, end_ms = 1e3 * line.start_s[parts].min(), 1e3 * line.end_s[parts].max()
+            starts_ms, ends_ms = 1e3 * line.start_s[parts], 1e3 * line.end_s[parts]
+            pauses = np.flatnonzero(starts_ms[1:] > ends_ms[:-1] + 1e-3)
+            stretches = zip(starts_ms[np.r_[0, pauses + 1]], ends_ms[np.r_[pauses, -1]], strict=True)
+            start_ms, end_ms = max(stretches, key=lambda each: each[1] - each[0])
             if end_ms - start_ms > 0.012 * 1e3 * line.end_s.max():
                 axes.annotate(
                     letter, ((start_ms + end_ms) / 2, lane), ha="center", va="center", fontsize=6, color="white",
