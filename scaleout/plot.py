@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from scaleout.plans.best import SLACK, Question
 from scaleout.plans.search import Answer
@@ -247,7 +248,9 @@ def draw_scaling(
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.set_xticks([128 * 4**k for k in range(6)], [f"{128 * 4**k:,}" for k in range(6)])
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("")
             panel.grid(which="major", color=IDLE, linewidth=0.5)
             panel.set_xlabel("ranks")
             panel.set_ylabel(unit)
