@@ -25,7 +25,8 @@ def tasks_of(
     """Lay out what the clock runs, and the algorithm of each task; what others time has no duration of its own."""
     charges, of_meeting = _charges(job, meetings, on_links=links is not None)
     sizes = np.diff(meetings.offsets)
-    lasts_s, holds_s = (np.array([charge[at] for charge in charges], np.float64) for at in (0, 1))
+    lasts_s = np.array([charge.lasts_s for charge in charges], np.float64)
+    holds_s = np.array([charge.holds_s for charge in charges], np.float64)
     served_by = np.array([charge.served_by for charge in charges], object)
     duration_s = _durations(job)
     occupancy_s = duration_s.copy()
@@ -41,7 +42,8 @@ def tasks_of(
     users, counts = _dependencies(job)
     laid = _Laid(
         job, duration_s.tolist(), occupancy_s.tolist(), users, counts, meeting_of.tolist(),
-        *([charge[at] for charge in charged] for at in (3, 4, 5)),
+        [charge.size for charge in charged], [charge.wires for charge in charged],
+        [charge.wire_s for charge in charged],
     )  # fmt: skip
     _add_messages(laid, links, shared)
     if shared is not None:

@@ -151,7 +151,7 @@ def test_levels_are_taken_where_they_are_shorter_beside_each_other():
 
 
 def test_more_chunks_than_algorithm_1_has_are_taken_where_a_step_is_shorter():
-    """It cuts nothing whose cost is below that of independent computation, which has other collectives beside it."""
+    """It counts what is independent of a collective as its own to hide behind; other collectives are beside it, too."""
     workload = load_workload("llama-big", {"zero": 3})
     found = compare(workload, schedules=("centauri",), algorithms=RINGS).outcomes[0]
     (words,) = [words for words in found.decisions if words.startswith("chunks: halves, quarters and eighths too")]

@@ -105,17 +105,26 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
         changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
-    if contention_of(machine.device, machine.topology) is not None and peak(workload).total_bytes <= capacity_bytes:
-        before_s, after_s = _least_s(workload, machine, overlap, baseline), _least_s(chosen, machine, overlap)
-        if after_s > before_s:
-            steps = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
-            return ModelTier(
-                workload, f"model tier: nothing changed, as kernels beside collectives are slower: {steps}"
-            )
+    slower = _slower(workload, chosen, machine) if peak(workload).total_bytes <= capacity_bytes else ""
+    if slower:
+        return ModelTier(workload, f"model tier: nothing changed, as kernels beside collectives are slower: {slower}")
     launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
     words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
     return ModelTier(chosen, words, changes, launched, costs)
+
+
+def _slower(workload: Transformer, chosen: Transformer, machine: Machine) -> str:
+    """Say by how much a step is longer for what was chosen, where collectives slow kernels down; nothing if it is not.
+
+    It is as far as `overlap` goes, which the passes never fall short of.
+    """
+    if contention_of(machine.device, machine.topology) is None:
+        return ""
+    before_s, after_s = _least_s(workload, machine, overlap, baseline), _least_s(chosen, machine, overlap)
+    if after_s <= before_s:
+        return ""
+    return f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
 
 
 def _least_s(workload: Transformer, machine: Machine, *passes: Callable[[Program], Program]) -> float:
