@@ -63,8 +63,9 @@ def throughput(axes: Axes, steps: Steps, *, base: str, published: str, xlabel: s
         handles.append(Patch(facecolor="#999999", hatch="////", edgecolor="white", label="does not fit"))
         labels.append("does not fit")
     axes.legend(
-        handles, labels, frameon=False, fontsize=7, ncols=len(labels), loc="upper left", bbox_to_anchor=(0, 1.12)
-    )
+        handles, labels, frameon=False, fontsize=7, ncols=len(labels),
+        loc="lower left", bbox_to_anchor=(0, 1.07), borderaxespad=0.0,
+    )  # fmt: skip
 
 
 def figure_8(axes: Axes) -> None:
