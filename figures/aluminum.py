@@ -4,8 +4,8 @@
 
 Writes aluminum_fig1.png to aluminum_fig12.png, aluminum_steps.csv and aluminum_collectives.csv, in a few seconds. What
 the paper's text says of a figure stands beside it: above a bar, as a mark, or in a panel. Every constant is in
-`topologies/sierra-64.yaml`, the files that it names, and `traces/v100.yaml`; `scaleout reproduce aluminum` lists all
-published numbers beside these.
+`topologies/sierra-64.yaml`, the files that it names, and `traces/v100/device.yaml`; `scaleout reproduce aluminum`
+lists all published numbers beside these.
 
 Source: Dryden et al., Aluminum: An Asynchronous, GPU-Aware Communication Library Optimized for Large-Scale Training of
 Deep Neural Networks on HPC Systems, MLHPC 2018.
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from scaleout.backend_comparison import BackendComparison
-from scaleout.backend_plot import draw_curves, draw_map
-from scaleout.reproductions.aluminum import (
+from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
+from scaleout.study.backends import BackendComparison
+from scaleout.validation.papers.aluminum import (
     HOST_TRANSFER,
     MINIMAL,
     MPI,
@@ -35,8 +35,7 @@ from scaleout.reproductions.aluminum import (
     small_message_ratio,
     sweep,
 )
-from scaleout.reproductions.published import published
-from scaleout.scaling_plot import draw_buffers, draw_grouped, draw_speedups, draw_steps
+from scaleout.validation.papers.claims import published
 
 IMAGES = 1_268_480
 """Of an epoch: 4955 mini-batches of 256, Sec. II.C."""

@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
-from scaleout.device import Device, load_device
-from scaleout.validation import Machine, Row, read_rows
-from scaleout.validation.case import machine_of
+from scaleout.cluster.device.spec import Device, load_device
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import machine_of
+from scaleout.validation.measured.rows import Row, read_rows
 from scaleout.validation.published import TABLES, Table
 
 Run = tuple[Table, Row, Machine]

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from scaleout.graph import NodeKind
-from scaleout.plot import COMPUTE, IDLE, SERIES, STYLE, save
-from scaleout.reproductions import centauri
-from scaleout.reproductions.centauri import Step, Steps
-from scaleout.result import Timeline
+from scaleout.program.graph import NodeKind
+from scaleout.report.plots.schedules import COMPUTE, IDLE, SERIES, STYLE, save
+from scaleout.simulation.result import Timeline
+from scaleout.validation.papers import centauri
+from scaleout.validation.papers.centauri import Step, Steps
 
 NAMES = {
     "zero-3": "FSDP / ZeRO-3", "ddp": "DDP", "out-of-order": "out of order", "zero-1": "ZeRO-1", "zero-2": "ZeRO-2",

@@ -17,11 +17,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from scaleout.device import load_device
-from scaleout.plot import SERIES, STYLE, draw_comparison, save
-from scaleout.strategies import Followed, follow, side_by_side
-from scaleout.topology import Topology, load_topology
-from scaleout.workload import Transformer, load_workload
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.report.plots.schedules import SERIES, STYLE, draw_comparison, save
+from scaleout.study.strategies import Followed, follow, side_by_side
+from scaleout.workloads.config import Transformer, load_workload
 
 NODES, PORTS = 4, (1, 2, 4)
 SEQUENCES = 32

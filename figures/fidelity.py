@@ -13,8 +13,9 @@ import argparse
 import json
 from pathlib import Path
 
-from scaleout.parity_plot import draw_parity
-from scaleout.validation import Compared, Comparison, choices, compare_files
+from scaleout.report.plots.accuracy import draw_parity
+from scaleout.validation.measured.chunks import choices
+from scaleout.validation.measured.compare import Compared, Comparison, compare_files
 from scaleout.validation.published import TABLES
 
 FILES = (

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from scaleout.plot import draw_reduction
-from scaleout.reproductions.fused import training_passes
+from scaleout.report.plots.schedules import draw_reduction
+from scaleout.validation.papers.fused import training_passes
 
 PUBLISHED_MEAN = 0.21
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from scaleout.operator_plot import draw_occupancy, draw_skews, draw_timelines
-from scaleout.plot import draw_reduction
-from scaleout.reproductions import fused, published
+from scaleout.report.plots.operators import draw_occupancy, draw_skews, draw_timelines
+from scaleout.report.plots.schedules import draw_reduction
+from scaleout.validation.papers import fused, published
 
 CLAIMS = {claim.id: claim.value for claim in published()}
 

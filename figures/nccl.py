@@ -4,7 +4,7 @@
     python figures/nccl.py --tables TABLES [--output DIR]
 
 Writes nccl.png and nccl.csv, and prints each collective's rows and the median and the worst error from 1 MiB up. The
-measured rows are those of traces/h200-collectives.jsonl, taken on the device without the launch of a call, so the
+measured rows are those of traces/h200/collectives.jsonl, taken on the device without the launch of a call, so the
 topology's start-up is left out of the prediction; --startup keeps it, for rows that have it. With --forced the rows
 are those whose protocol was forced, from which the constants of topologies/nccl/h200.yaml were fitted, and the fit is
 made anew and printed. With --tables it draws the all-reduces of nodes of A100 and V100 instead, from a file of
@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scaleout.collectives import bus_bandwidth
-from scaleout.library import folder
-from scaleout.measure.fit import fit
-from scaleout.measure.plans import RINGS
-from scaleout.network.alpha_beta import CollectiveCost, collective_cost
-from scaleout.placement import place, place_alone
-from scaleout.plot import draw_bandwidths
-from scaleout.topology import Topology, load_topology
-from scaleout.validation import read_rows
+from scaleout.cluster.topology.placement import place, place_alone
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.config.library import folder
+from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
+from scaleout.network.collectives import bus_bandwidth
+from scaleout.report.plots.schedules import draw_bandwidths
+from scaleout.validation.measure.experiment_plans import RINGS
+from scaleout.validation.measure.machine_files import fit
+from scaleout.validation.measured.rows import read_rows
 
 MEBIBYTE = 2**20
 NAMES = {"send_recv": "send"}
@@ -123,7 +123,7 @@ def main() -> None:
     """Predict, print the tables, and write them and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="directory to write to")
-    parser.add_argument("--measured", type=Path, default=folder("device") / "h200-collectives.jsonl")
+    parser.add_argument("--measured", type=Path, default=folder("device") / "h200" / "collectives.jsonl")
     parser.add_argument("--startup", action="store_true", help="the rows have the launch of a call in them")
     parser.add_argument("--forced", action="store_true", help="rows with a forced protocol, and the fit to them")
     parser.add_argument("--tables", type=Path, help="file of published tables")

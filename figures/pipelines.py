@@ -15,10 +15,10 @@ from pathlib import Path
 import pandas as pd
 
 from scaleout import compare
-from scaleout.memory import peak
-from scaleout.pipeline_plot import draw_pipelines
-from scaleout.pipeline_timeline import Actions, actions
-from scaleout.workload import Transformer
+from scaleout.analysis.pipeline import Actions, actions
+from scaleout.report.plots.pipelines import draw_pipelines
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.memory import peak
 
 PIPELINES = ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe")
 MODEL = {

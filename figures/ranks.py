@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from scaleout.device import load_device
-from scaleout.generators import generate
-from scaleout.plot import draw_scaling
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.report.plots.schedules import draw_scaling
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import Topology, load_topology
-from scaleout.workload import load_workload
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 ALGORITHMS = {"all_reduce": "rabenseifner"}
 """The same at every size: halving and doubling, which serves any power of two of nodes in as many steps."""

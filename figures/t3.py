@@ -7,7 +7,7 @@ sub-layers spend their time; their speed-ups; traffic over time; bytes by kind; 
 units. The paper's text gives means and extremes, drawn as lines; `scaleout reproduce t3` prints them all.
 
 Source: Pati et al., T3: Transparent Tracking & Triggering for Fine-grained Overlap of Compute & Collectives, ASPLOS
-2024; the machine is `traces/t3-gpu.yaml` on `topologies/t3-ring-*.yaml`.
+2024; the machine is `traces/t3-gpu/device.yaml` on `topologies/t3-ring-*.yaml`.
 """
 
 import argparse
@@ -22,19 +22,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-from scaleout.device import load_device
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.operators.track.memory import ROUND_ROBIN
-from scaleout.operators.track.overlap import overlap
-from scaleout.operators.track.product import constants_of, stage
-from scaleout.operators.track.sublayer import CONFIGURATIONS
-from scaleout.placement import place
-from scaleout.plot import PUBLISHED, SERIES, STYLE, save
-from scaleout.reproductions import t3
-from scaleout.topology import load_topology
-from scaleout.track_plot import COLOURS, KINDS, draw_traffic
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.report.plots.operators import COLOURS, KINDS, draw_traffic
+from scaleout.report.plots.schedules import PUBLISHED, SERIES, STYLE, save
+from scaleout.schedule.t3.gemm import constants_of, stage
+from scaleout.schedule.t3.memory import ROUND_ROBIN
+from scaleout.schedule.t3.overlap import overlap
+from scaleout.schedule.t3.sublayer import CONFIGURATIONS
+from scaleout.validation.papers import t3
 
-MEASURED = Path(__file__).parents[1] / "traces" / "h200-collectives.jsonl"
+MEASURED = Path(__file__).parents[1] / "traces" / "h200" / "collectives.jsonl"
 
 
 def published(axes: Axes, values: dict[str, float]) -> None:

@@ -13,50 +13,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaleout.analysis import breakdown, by_operation, by_phase, critical_path
-    from scaleout.device import load_device
+    from scaleout.analysis.breakdown import breakdown, by_operation, by_phase, critical_path
+    from scaleout.cluster.device.annotate import time_kernels
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.placement import place
+    from scaleout.cluster.topology.topology import break_links, degrade_links, load_topology, slow_down
     from scaleout.errors import ConfigError, GraphError, ScaleoutError, SimulationError, TraceError
-    from scaleout.generators import generate
-    from scaleout.network.alpha_beta import collective_cost
-    from scaleout.placement import place
+    from scaleout.network.alpha_beta.cost import collective_cost
     from scaleout.schedule import apply_schedule
-    from scaleout.simulation import simulate
-    from scaleout.study import Comparison, compare, compare_program
-    from scaleout.timing import time_kernels
-    from scaleout.topology import break_links, degrade_links, load_topology, slow_down
-    from scaleout.what_if import map_ranks, places_of, slow_ranks
-    from scaleout.workload import load_workload
+    from scaleout.simulation.run import simulate
+    from scaleout.simulation.what_if import map_ranks, places_of, slow_ranks
+    from scaleout.study.comparison import Comparison, compare, compare_program
+    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.generate import generate
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Comparison": "study",
+    "Comparison": "study.comparison",
     "ConfigError": "errors",
     "GraphError": "errors",
     "ScaleoutError": "errors",
     "SimulationError": "errors",
     "TraceError": "errors",
     "apply_schedule": "schedule",
-    "break_links": "topology",
-    "breakdown": "analysis",
-    "by_operation": "analysis",
-    "by_phase": "analysis",
-    "collective_cost": "network.alpha_beta",
-    "compare": "study",
-    "compare_program": "study",
-    "critical_path": "analysis",
-    "degrade_links": "topology",
-    "generate": "generators",
-    "load_device": "device",
-    "load_topology": "topology",
-    "load_workload": "workload",
-    "map_ranks": "what_if",
-    "place": "placement",
-    "places_of": "what_if",
-    "simulate": "simulation",
-    "slow_down": "topology",
-    "slow_ranks": "what_if",
-    "time_kernels": "timing",
+    "break_links": "cluster.topology.topology",
+    "breakdown": "analysis.breakdown",
+    "by_operation": "analysis.breakdown",
+    "by_phase": "analysis.breakdown",
+    "collective_cost": "network.alpha_beta.cost",
+    "compare": "study.comparison",
+    "compare_program": "study.comparison",
+    "critical_path": "analysis.breakdown",
+    "degrade_links": "cluster.topology.topology",
+    "generate": "workloads.generate",
+    "load_device": "cluster.device.spec",
+    "load_topology": "cluster.topology.topology",
+    "load_workload": "workloads.config",
+    "map_ranks": "simulation.what_if",
+    "place": "cluster.topology.placement",
+    "places_of": "simulation.what_if",
+    "simulate": "simulation.run",
+    "slow_down": "cluster.topology.topology",
+    "slow_ranks": "simulation.what_if",
+    "time_kernels": "cluster.device.annotate",
 }
 """Public name to the module that it lives in."""
 

@@ -2,7 +2,7 @@
 
 import json
 
-from scaleout.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
+from scaleout.interop.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
 
 ALGORITHMS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 

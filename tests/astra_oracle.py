@@ -1,4 +1,4 @@
-"""ASTRA-sim's rules played message by message by small processes, with nothing shared with `scaleout.astra`.
+"""ASTRA-sim's rules played message by message by small processes, with nothing shared with `scaleout.interop.astra`.
 
 Slow and plain: every rank of every stream is a generator that waits, sends and receives. What it says of random small
 jobs must be what the package says. It is written from the rules (a chunk, a queue, a step at a time), knows all ranks

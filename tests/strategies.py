@@ -6,18 +6,18 @@ Times are multiples of a quarter of a microsecond in part, so that ties, where o
 import numpy as np
 from hypothesis import strategies as st
 
-from scaleout.dimension import graph_dimension
+from scaleout.cluster.topology.dimension import graph_dimension
+from scaleout.cluster.topology.edges import edges_of
+from scaleout.cluster.topology.fabric import Fabric, FabricLink
+from scaleout.cluster.topology.faults import LinkChange, name_link
+from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links
 from scaleout.errors import ConfigError
-from scaleout.fabric import Fabric, FabricLink
-from scaleout.faults import LinkChange, name_link
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
-from scaleout.network.links import links_of
-from scaleout.operations import TimeSource, kernel
-from scaleout.parallelism import Mesh
-from scaleout.program import GroupFamily, Program
+from scaleout.network.routes.links import links_of
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.mesh import Mesh
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule.pairs import CONSUMERS, PRODUCERS
-from scaleout.topology import Dimension, Topology, break_links, degrade_links
-from scaleout.wiring import edges_of
 
 SHAPES = [(4,), (2,), (2, 2), (4, 2), (8,), (1,), (5,), (3, 3), (2, 2, 2), (2, 6)]
 """Sizes of random topologies, innermost first."""

@@ -9,14 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from scaleout import cli
-from scaleout.backend_comparison import compare_backends, default_ranks
-from scaleout.backend_plot import draw_curves, draw_map
-from scaleout.buckets import best, sweep_buckets
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.reproductions import reproduce
-from scaleout.reproductions.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
-from scaleout.scaling_plot import draw_buffers, draw_grouped, draw_speedups, draw_steps
-from scaleout.topology import load_topology
+from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
+from scaleout.study.backends import compare_backends, default_ranks
+from scaleout.study.buckets import best, sweep_buckets
+from scaleout.validation.papers import reproduce
+from scaleout.validation.papers.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import contests, jobs, pipelines
 
-from scaleout.analysis import breakdown, by_operation, by_phase, covered, critical_path, longest_chain_s
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.operations import TimeSource
-from scaleout.program import GroupFamily, Program
+from scaleout.analysis.breakdown import breakdown, by_operation, by_phase, covered, critical_path, longest_chain_s
+from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.topology import Dimension, Topology
+from scaleout.simulation.run import simulate
 
 WIRE = 100e-6  # what a message of N takes
 N = 2_500_000

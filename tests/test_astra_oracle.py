@@ -5,15 +5,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
-from scaleout.astra import fabric
-from scaleout.astra.algorithms import build, named
-from scaleout.astra.algorithms.exchange import Manner
-from scaleout.astra.inputs import NetworkFile, SystemFile
-from scaleout.astra.job import Job
-from scaleout.astra.network import build_network
-from scaleout.astra.run import simulate
-from scaleout.astra.trace import Graph, Task, Work
 from scaleout.errors import ConfigError
+from scaleout.interop.astra import fabric
+from scaleout.interop.astra.algorithms import build, named
+from scaleout.interop.astra.algorithms.exchange import Manner
+from scaleout.interop.astra.inputs import NetworkFile, SystemFile
+from scaleout.interop.astra.job import Job
+from scaleout.interop.astra.network import build_network
+from scaleout.interop.astra.run import simulate
+from scaleout.interop.astra.trace import Graph, Task, Work
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 

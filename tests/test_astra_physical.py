@@ -12,12 +12,12 @@ from astra_inputs import coll, comp, recv, send, times
 from hypothesis import assume, given
 from test_astra_oracle import job_of
 
-from scaleout.analysis import critical_path
-from scaleout.astra import simulate
-from scaleout.astra.load import dimension_loads
-from scaleout.astra_physical import side_by_side
+from scaleout.analysis.breakdown import critical_path
 from scaleout.errors import ConfigError
-from scaleout.simulation import NETWORKS
+from scaleout.interop.astra import simulate
+from scaleout.interop.astra.load import dimension_loads
+from scaleout.interop.astra.physical import side_by_side
+from scaleout.simulation.run import NETWORKS
 
 BYTES_PER_NS = 27 * 2**30 / 1e9
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scaleout import astra
 from scaleout.errors import ScaleoutError
+from scaleout.interop import astra
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "astra-sim"
 

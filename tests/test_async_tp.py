@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from scaleout.generators import generate
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.operations import kernel
-from scaleout.program import GroupFamily, Program
+from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.operations import kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.topology import Dimension, Topology
-from scaleout.workload import Transformer
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.generate import generate
 
 RANKS = 4
 PRODUCT = kernel("gemm", dtype="bf16", M=8, N=8, K=8)

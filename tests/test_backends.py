@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.backends import with_policy
+from scaleout.cluster.topology.backends import read_runs, with_policy
+from scaleout.cluster.topology.communication_library import Hop, Library, Protocol, Terms
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.nccl_tests import read_runs
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.placement import place
-from scaleout.study import compare
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.transport import Hop, Library, Protocol, Terms
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.study.comparison import compare
 
 ALPHA, BETA = 3e-6, 1 / 8e9
 

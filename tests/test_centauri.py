@@ -11,22 +11,22 @@ from test_partition import check_conserved, columns_of
 from test_workload_partition import CLUSTER, DEVICE, MACHINE, RINGS, chains, gather_then_product
 
 from scaleout.cli import main
-from scaleout.contention import undisturbed
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NodeKind
-from scaleout.machine import Machine
-from scaleout.reproductions import centauri
+from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.centauri import plan
+from scaleout.schedule.centauri.operation_tier import Costs, candidates, even, finer, finish_s, granularity
+from scaleout.schedule.centauri.schedule import plan
+from scaleout.schedule.cost import Prices
 from scaleout.schedule.decision import in_words
-from scaleout.schedule.operation_tier import Costs, candidates, even, finer, finish_s, granularity
-from scaleout.schedule.prices import Prices
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.simulation.contention import undisturbed
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
+from scaleout.validation.papers import centauri
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 # ---- Algorithm 1
 

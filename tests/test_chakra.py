@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout import chakra
-from scaleout.chakra import reader, schema
-from scaleout.chakra.schema import SCALARS
 from scaleout.errors import TraceError
+from scaleout.interop import chakra
+from scaleout.interop.chakra import files as reader
+from scaleout.interop.chakra import schema
+from scaleout.interop.chakra.schema import SCALARS
 
 SAMPLES = Path(__file__).parents[1].parent / "shared" / "chakra" / "samples"
 SAMPLE_NAMES = sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.et"))

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaleout import chakra
-from scaleout.chakra import load
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import GraphError, TraceError
-from scaleout.graph import NONE, NodeKind, TimeSource
-from scaleout.operations import custom
+from scaleout.interop import chakra
+from scaleout.interop.chakra import load
+from scaleout.program.graph import NONE, NodeKind, TimeSource
+from scaleout.program.operations import custom
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import Dimension, Topology
+from scaleout.simulation.run import simulate
 
 SAMPLES = Path(__file__).parents[1].parent / "shared" / "chakra" / "samples"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no sample traces at {SAMPLES}")

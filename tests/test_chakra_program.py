@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout import chakra
-from scaleout.chakra import vocabulary
-from scaleout.chakra.vocabulary import OWN_KINDS
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import GraphError, TraceError
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind, TimeSource
-from scaleout.operations import custom, kernel
-from scaleout.parallelism import Mesh
-from scaleout.program import GroupFamily, Program
+from scaleout.interop import chakra
+from scaleout.interop.chakra import vocabulary
+from scaleout.interop.chakra.vocabulary import OWN_KINDS
+from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind, TimeSource
+from scaleout.program.mesh import Mesh
+from scaleout.program.operations import custom, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 Type = chakra.NodeType
 FACTS = {"workload": "w", "device": "d", "topology": "t"}
@@ -323,7 +323,7 @@ def test_a_rank_outside_the_groups_of_its_collectives_is_refused_on_saving(tmp_p
 
 
 def test_programs_are_imported_late():
-    code = "import sys, scaleout.chakra; sys.exit('scaleout.graph' in sys.modules)"
+    code = "import sys, scaleout.interop.chakra; sys.exit('scaleout.program.graph' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    with pytest.raises(AttributeError, match=r"'scaleout.chakra' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"'scaleout.interop.chakra' has no attribute 'nothing'"):
         _ = chakra.nothing

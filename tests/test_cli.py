@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from scaleout.library import find
+from scaleout.config.library import find
 from scaleout.schedule import PASSES, PLANS
 
 RESULT_KEYS = {

@@ -12,7 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.collectives import (
+from scaleout.cluster.topology.placement import arrange, place
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta.load import load_of
+from scaleout.network.collectives import (
     ALGORITHMS,
     BUS_FACTORS,
     KINDS,
@@ -21,11 +25,7 @@ from scaleout.collectives import (
     schedule,
     transfers,
 )
-from scaleout.collectives.step import Combined
-from scaleout.errors import ConfigError
-from scaleout.network.load import load_of
-from scaleout.placement import arrange, place
-from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.network.collectives.rounds import Combined
 
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
 

@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from scaleout.config import Config, nearest, read_yaml, validate
+from scaleout.config.units import BytesPerSecond
+from scaleout.config.validated import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
-from scaleout.units import BytesPerSecond
 
 
 class Link(Config):

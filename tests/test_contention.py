@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import jobs
 
-from scaleout.contention import Contention, contention_of
-from scaleout.device import load_device
-from scaleout.generators import generate
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.operations import kernel
-from scaleout.program import GroupFamily, Program
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.communication_library import Appetite
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.operations import kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.shared_devices import SharedDevices
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.transport import Appetite
-from scaleout.validation import compare_files
-from scaleout.validation.beside import loops
-from scaleout.workload import load_workload
+from scaleout.simulation.contention import Contention, contention_of
+from scaleout.simulation.run import simulate
+from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.validation.measured.compare import compare_files
+from scaleout.validation.measured.concurrent import loops
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 H200 = load_device("h200")
 HALF = Contention(H200, Appetite(66, 66, 1.2e12, 1e9, 1.5, 1.0))

@@ -5,16 +5,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.device.spec import load_device
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.graph import INPUT, NodeKind
-from scaleout.kernels import kernel_times
-from scaleout.operations import TimeSource, kernel
+from scaleout.program.graph import INPUT, NodeKind
+from scaleout.program.operations import TimeSource, kernel
 from scaleout.schedule import apply_schedule
-from scaleout.study import compare
-from scaleout.timing import time_kernels
-from scaleout.workload import load_workload
+from scaleout.study.comparison import compare
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 BYTES = 4
 

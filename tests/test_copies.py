@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.cli import main
-from scaleout.device import load_device
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NodeKind
-from scaleout.machine import Machine
-from scaleout.memory import peak
-from scaleout.memory.advice import advise
-from scaleout.pipelines import PIPELINES
-from scaleout.plans.least import leasts_of
-from scaleout.plans.under_schedule import run_under
-from scaleout.reproductions.centauri import RINGS, gain, sharded
-from scaleout.schedule.model_tier import model_tier
-from scaleout.study import compare
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.workload import KINDS, load_workload
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.program.graph import COLLECTIVES, NodeKind
+from scaleout.schedule.centauri.model_tier import model_tier
+from scaleout.study.comparison import compare
+from scaleout.study.search.lower_bound import leasts_of
+from scaleout.study.search.scheduled import run_under
+from scaleout.validation.papers.centauri import RINGS, gain, sharded
+from scaleout.workloads.config import KINDS, load_workload
+from scaleout.workloads.generate import generate
+from scaleout.workloads.memory import peak
+from scaleout.workloads.memory.advice import advise
+from scaleout.workloads.pipeline import PIPELINES
 
 A100, H200 = load_device("a100-80g"), load_device("h200")
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}

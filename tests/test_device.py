@@ -6,8 +6,8 @@ import pickle
 import pytest
 import yaml
 
-from scaleout import library
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.config import library
 from scaleout.errors import ConfigError
 
 NAMES = library.names("device")

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.collectives import schedule, transfers
-from scaleout.collectives.disjoint_rings import rings_of
-from scaleout.dimension import graph_dimension
+from scaleout.cluster.topology.dimension import graph_dimension
+from scaleout.cluster.topology.fabric import fabric_of
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Topology, break_links, load_topology
 from scaleout.errors import ConfigError
-from scaleout.fabric import fabric_of
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.network.bound import wire_bound
-from scaleout.placement import place
-from scaleout.topology import Topology, break_links, load_topology
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import schedule, transfers
+from scaleout.network.collectives.disjoint_rings import rings_of
 
 V100 = load_topology("v100-node-8")
 

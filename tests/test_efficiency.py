@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from strategies import jobs
 
 import scaleout as package
-from scaleout.analysis import breakdown, exposed_by_family, waited_for
+from scaleout.analysis.breakdown import breakdown, exposed_by_family, waited_for
+from scaleout.analysis.efficiency import fit
+from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cli.options import parse_settings
-from scaleout.device import load_device
-from scaleout.efficiency import fit
-from scaleout.generators import generate
-from scaleout.memory import peak, peaks
-from scaleout.memory.advice import advise
-from scaleout.pipeline_plot import MOST_PANELS, shown_places
-from scaleout.pipeline_timeline import actions, over_time
-from scaleout.pipelines import PIPELINES, Action, orders
-from scaleout.simulation import simulate
-from scaleout.workload import KINDS, Transformer, load_workload
+from scaleout.cluster.device.spec import load_device
+from scaleout.report.plots.pipelines import MOST_PANELS, shown_places
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import KINDS, Transformer, load_workload
+from scaleout.workloads.generate import generate
+from scaleout.workloads.memory import peak, peaks
+from scaleout.workloads.memory.advice import advise
+from scaleout.workloads.pipeline import PIPELINES, Action, orders
 
 HEADER = {"description": "a test", "source": "none", "topology": "h200-node-4", "device": "h200"}
 MODEL = {

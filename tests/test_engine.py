@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout.engine import Tasks, run
-from scaleout.graph import NONE
+from scaleout.program.graph import NONE
+from scaleout.simulation.engine import Tasks, run
 
 
 def tasks(

@@ -6,9 +6,9 @@ import re
 import networkx
 import pytest
 
+from scaleout.cluster.topology.fabric import fabric_of, load_fabric
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.fabric import fabric_of, load_fabric
-from scaleout.topology import load_topology
 
 YAML = """
 source: made up

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import contests, jobs, pipelines
 
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import SimulationError
-from scaleout.fold import NO_GROUP, fold
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.operations import TimeSource
-from scaleout.parallelism import Mesh
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.mesh import Mesh
+from scaleout.program.operations import TimeSource
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.simulation.fold import NO_GROUP, fold
+from scaleout.simulation.run import simulate
 
 SWITCH = Topology("switch", (Dimension("switch", 4, 25e9, 1e-6),))
 GRID = Topology("grid", (Dimension("ring", 4, 25e9, 1e-6), Dimension("switch", 2, 25e9, 1e-6)))

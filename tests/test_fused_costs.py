@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from scaleout.device import load_device
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.machine import Machine
-from scaleout.operations import TimeSource, kernel
-from scaleout.operators.gather import Pooling, pooling_s
-from scaleout.program import GroupFamily, Program
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.topology import load_topology
+from scaleout.schedule.fusion.gather import Pooling, pooling_s
 
 POOL = kernel("embedding_bag_fwd", dtype="fp32", batch=256, tables=8, dim=256, pooling=70, rows=1000)
 GEMM = kernel("gemm", dtype="bf16", M=64, N=48, K=40)

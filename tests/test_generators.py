@@ -12,14 +12,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scaleout.device import load_device
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NodeKind
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import KINDS, load_workload
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import KINDS, load_workload
+from scaleout.workloads.generate import generate
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import jobs, pipelines
 
 from scaleout.errors import GraphError
-from scaleout.graph import (
+from scaleout.program.graph import (
     COLLECTIVES,
     FLOAT_COLUMNS,
     NONE,
@@ -19,7 +19,7 @@ from scaleout.graph import (
     compress,
     topological_order,
 )
-from scaleout.operations import TimeSource, kernel
+from scaleout.program.operations import TimeSource, kernel
 
 GEMM = kernel("gemm", dtype="bf16", M=2, N=3, K=5)  # 2 * 30 FLOPs, (10 + 15 + 6) * 2 bytes
 

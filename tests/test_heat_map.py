@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from matplotlib import pyplot as plt
 from strategies import topologies
 
-from scaleout import heat_map, report
 from scaleout.cli import main
-from scaleout.network.link import collective_cost, collective_costs
-from scaleout.topology import Dimension, Topology, degrade_links, load_topology
+from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
+from scaleout.network.flow.collective import collective_cost, collective_costs
+from scaleout.report import files as report
+from scaleout.report.plots import links as heat_map
 
 N = 128e6
 TOPOLOGIES = [
@@ -174,12 +175,12 @@ def test_options_that_do_not_go_together_are_refused(arguments, message, monkeyp
 
 def test_algorithms_of_too_many_messages_are_left_out_and_named(monkeypatch, capsys):
     tree = ["all_reduce", "--bytes", "1KiB", "--topology", "torus-64x64x32", "--network", "link", "--json"]
-    monkeypatch.setattr("scaleout.network.demand.MOST_STEPS", 2000)
-    monkeypatch.setattr("scaleout.network.demand.MOST_MESSAGES", 10**5)
+    monkeypatch.setattr("scaleout.network.flow.demand.MOST_STEPS", 2000)
+    monkeypatch.setattr("scaleout.network.flow.demand.MOST_MESSAGES", 10**5)
     with pytest.raises(SystemExit):
         command(monkeypatch, capsys, *tree)
     assert "too many" in capsys.readouterr().err
-    monkeypatch.setattr("scaleout.network.demand.MOST_MESSAGES", 2 * 10**5)
+    monkeypatch.setattr("scaleout.network.flow.demand.MOST_MESSAGES", 2 * 10**5)
     found = json.loads(command(monkeypatch, capsys, *tree))
     assert "ring" in found["left_out"]
     assert not {row["algorithm"] for row in found["results"]} & set(found["left_out"])

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout import analysis
-from scaleout.device import load_device
-from scaleout.engine import run
+from scaleout.analysis import breakdown as analysis
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.host import issue
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.graph import GraphBuilder
-from scaleout.host import issue
-from scaleout.operations import kernel
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.operations import kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.simulation.engine import run
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 from tests.test_engine import tasks
 
 H200 = load_device("h200")

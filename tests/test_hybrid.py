@@ -13,20 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.analysis import breakdown
-from scaleout.chakra import load_program, save_program
-from scaleout.device import load_device
+from scaleout.analysis.breakdown import breakdown
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import SimulationError
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
-from scaleout.pipelines import PIPELINES
-from scaleout.program import GroupFamily, Program
+from scaleout.interop.chakra import load_program, save_program
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.timing import time_kernels
-from scaleout.topology import Dimension, Topology
-from scaleout.workload import KINDS
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
+from scaleout.workloads.config import KINDS
+from scaleout.workloads.generate import generate
+from scaleout.workloads.pipeline import PIPELINES
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
 MODEL = {

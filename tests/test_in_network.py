@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from test_collectives import meshes
 
 from scaleout.cli import main
-from scaleout.collectives import bus_bandwidth, candidates
+from scaleout.cluster.topology.placement import place, siblings
+from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
 from scaleout.errors import ConfigError
-from scaleout.network import alpha_beta, link
-from scaleout.network.bound import wire_bound
-from scaleout.network.demand import demand_of, messages_of
-from scaleout.network.links import links_of
-from scaleout.network.symmetry import Symmetry, symmetry
-from scaleout.placement import place, siblings
-from scaleout.topology import Dimension, Topology, degrade_links, load_topology
+from scaleout.network.alpha_beta import cost as alpha_beta
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import bus_bandwidth, candidates
+from scaleout.network.flow import collective as link
+from scaleout.network.flow.demand import demand_of, messages_of
+from scaleout.network.routes.links import links_of
+from scaleout.network.routes.symmetry import Symmetry, symmetry
 
 ALPHA, BANDWIDTH = 1e-6, 50e9
 N = 64e6

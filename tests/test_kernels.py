@@ -9,15 +9,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scaleout import library
-from scaleout.device import CLASSES, load_device
+from scaleout.cluster.device.analytical import roofline
+from scaleout.cluster.device.interpolation import Points, Smoothness, calls_of, estimate, guess
+from scaleout.cluster.device.kernel_times import kernel_time, kernel_times, leave_one_out
+from scaleout.cluster.device.measured import read_table
+from scaleout.cluster.device.spec import CLASSES, load_device
+from scaleout.config import library
 from scaleout.errors import ConfigError, GraphError
-from scaleout.interpolation import Points, Smoothness, estimate
-from scaleout.kernel_guesses import roofline
-from scaleout.kernel_models import calls_of, guess
-from scaleout.kernel_table import read_table
-from scaleout.kernels import kernel_time, kernel_times, leave_one_out
-from scaleout.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
 
 H200, H100 = load_device("h200"), load_device("h100")
 T3_GPU = load_device("t3-gpu")

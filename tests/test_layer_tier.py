@@ -9,24 +9,23 @@ from hypothesis import strategies as st
 from strategies import jobs, pipelines
 from test_partition import columns_of
 
-from scaleout.device import load_device
-from scaleout.generators import generate
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.machine import Machine
-from scaleout.node_order import early
-from scaleout.operations import TimeSource
-from scaleout.program import GroupFamily, Program
-from scaleout.reproductions import centauri
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource
+from scaleout.program.program import GroupFamily, Program
+from scaleout.program.reorder import early, reorder
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.backward import layers_of, weight_gradients_first
-from scaleout.schedule.layer_tier import LayerCosts, costs_of, gathers_first
-from scaleout.schedule.prices import Prices
-from scaleout.schedule.reorder import reorder
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.schedule.centauri.layer_tier import LayerCosts, costs_of, gathers_first
+from scaleout.schedule.cost import Prices
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
+from scaleout.validation.papers import centauri
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")
 CLUSTER = load_topology("a100-cluster-a-2")

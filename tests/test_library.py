@@ -2,8 +2,8 @@
 
 import pytest
 
+from scaleout.config.library import FOLDERS, find, folder, name_of, names
 from scaleout.errors import ConfigError
-from scaleout.library import FOLDERS, find, folder, names
 
 each_kind = pytest.mark.parametrize("kind", FOLDERS)
 
@@ -13,7 +13,9 @@ def test_every_name_is_found(kind):
     assert names(kind) == sorted(names(kind))
     assert names(kind)
     for name in names(kind):
-        assert find(kind, name) == folder(kind) / f"{name}.yaml"
+        file = f"{name}/device.yaml" if kind == "device" else f"{name}.yaml"
+        assert find(kind, name) == folder(kind) / file
+        assert name_of(find(kind, name)) == name
         assert find(kind, name).is_file()
 
 

@@ -15,21 +15,22 @@ from hypothesis import strategies as st
 from test_collectives import links_of as oracle_links
 from test_collectives import meshes
 
-from scaleout import engine
 from scaleout.cli import main
-from scaleout.collectives import ALGORITHMS, schedule, transfers
+from scaleout.cluster.topology.placement import arrange, place, siblings
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.network import alpha_beta, even
-from scaleout.network.bound import wire_bound
-from scaleout.network.demand import demand_of, demand_of_message, messages_of
-from scaleout.network.in_step import InStep
-from scaleout.network.link import _asked, collective_cost
-from scaleout.network.links import links_of
-from scaleout.network.sharing import level_of_all, max_min
-from scaleout.network.symmetry import Symmetry, symmetry
-from scaleout.network.traffic import Traffic
-from scaleout.placement import arrange, place, siblings
-from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.network.alpha_beta import cost as alpha_beta
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import ALGORITHMS, schedule, transfers
+from scaleout.network.flow.batched import InStep
+from scaleout.network.flow.collective import _asked, collective_cost
+from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
+from scaleout.network.flow.max_min import level_of_all, max_min
+from scaleout.network.flow.traffic import Traffic
+from scaleout.network.routes import even
+from scaleout.network.routes.links import links_of
+from scaleout.network.routes.symmetry import Symmetry, symmetry
+from scaleout.simulation import engine
 
 ALPHA, BANDWIDTH = 700e-9, 25e9
 N = 128e6  # bytes; 5.12 ms on a link
@@ -443,7 +444,7 @@ def test_what_is_alike_is_not_spelled_out(topology, algorithm):
 def test_steps_that_are_done_again_and_again_may_go_as_one(monkeypatch):
     topology = load_topology("ring-128")
     one_by_one = cost_of(topology, "all_reduce", "ring")
-    monkeypatch.setattr("scaleout.network.demand.MOST_STEPS", 100)
+    monkeypatch.setattr("scaleout.network.flow.demand.MOST_STEPS", 100)
     _asked.cache_clear()
     together = cost_of(topology, "all_reduce", "ring")
     _asked.cache_clear()
@@ -580,7 +581,7 @@ def test_groups_that_lie_alike_are_spelled_out_from_the_first(algorithm, case):
     for kind in kinds_of(algorithm, place(topology, group)):
         found = messages_of(topology, groups, kind, algorithm.name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("scaleout.network.demand.lying_alike", lambda *_: None)
+            patch.setattr("scaleout.network.flow.demand.lying_alike", lambda *_: None)
             one_by_one = messages_of(topology, groups, kind, algorithm.name)
         assert [[column.tolist() for column in pairs] for pairs in found] == [
             [column.tolist() for column in pairs] for pairs in one_by_one

@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 
-import scaleout.measure
-from scaleout.collectives import BUS_FACTORS, KINDS
-from scaleout.device import load_device
+import scaleout.validation.measure
+from scaleout.cluster.device.measured import read_table
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError, GraphError, MeasurementError
-from scaleout.generators import generate
-from scaleout.kernel_table import read_table
-from scaleout.measure import experiments, machine_files, plans, shapes
-from scaleout.measure.experiments import EXPERIMENTS, Job
-from scaleout.measure.fit import fit
-from scaleout.measure.host_costs import host_launch_us
-from scaleout.measure.journal import Journal, read
-from scaleout.measure.unmeasured import BORROWING
-from scaleout.operations import OPERATIONS, kernel
-from scaleout.topology import load_topology
-from scaleout.validation import compare_files
-from scaleout.workload import load_workload
+from scaleout.network.collectives import BUS_FACTORS, KINDS
+from scaleout.program.operations import OPERATIONS, kernel
+from scaleout.validation.measure import experiment_plans as plans
+from scaleout.validation.measure import experiments, machine_files, shapes
+from scaleout.validation.measure.checkpoint import Journal, read
+from scaleout.validation.measure.experiments import EXPERIMENTS, Job
+from scaleout.validation.measure.machine_files import fit, host_launch_us
+from scaleout.validation.measure.shapes import BORROWING
+from scaleout.validation.measured.compare import compare_files
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
-FOLDER = Path(scaleout.measure.__file__).parent
+FOLDER = Path(scaleout.validation.measure.__file__).parent
 
 
 def keys_of(name):
@@ -398,7 +398,7 @@ def test_a_known_gpu_keeps_the_rates_of_its_data_sheet(tmp_path):
 
 
 def test_validate_takes_the_machine_that_was_measured(scaleout, tmp_path):
-    (tmp_path / "device.yaml").symlink_to(load_device("h200").kernel_files[0].parent / "h200.yaml")
+    (tmp_path / "device.yaml").symlink_to(load_device("h200").kernel_files[0].parent / "device.yaml")
     step = {"name": "all_gather_then_matmul", "gpus": 2, "M": 8192, "N": 4096, "K": 1024, "dtype": "bf16"}
     (tmp_path / "steps.jsonl").write_text(json.dumps({**step, "step_us": 181.4}) + "\n", encoding="utf-8")
     environment = {"gpu": "NVIDIA H200", "topology": "machine.yaml"}
@@ -412,7 +412,7 @@ def test_validate_takes_the_machine_that_was_measured(scaleout, tmp_path):
     assert row["predicted_us"] > 8192 * 1024 * 2 / 2 / 1e9 * 1e6  # half of the tensor over 1 GB/s
 
 
-PAIR = load_device("h200").kernel_files[0].parent / "h200-pair"
+PAIR = load_device("h200").kernel_files[0].parents[1] / "h200-pair"
 """Two H200 that `scaleout measure` measured; the kernels of the device file do not come from these runs."""
 
 
@@ -468,7 +468,7 @@ def test_host_times_become_those_of_a_device_file():
 
 
 def test_a_module_in_the_place_of_pytorch_is_asked(monkeypatch):
-    workers = types.ModuleType("scaleout.measure.workers")
+    workers = types.ModuleType("scaleout.validation.measure.workers")
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    monkeypatch.setitem(sys.modules, "scaleout.measure.workers", workers)
+    monkeypatch.setitem(sys.modules, "scaleout.validation.measure.workers", workers)
     assert experiments.backend() is workers

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError
-from scaleout.generators.axes import Axes
-from scaleout.generators.step import stages_of
-from scaleout.memory import KINDS, Ledger, peak, peaks
-from scaleout.memory.moments import moments_of
-from scaleout.pipelines import PIPELINES, Action
-from scaleout.pipelines.blocks import blocks
-from scaleout.workload import KINDS as KINDS_OF_WORKLOAD
-from scaleout.workload import load_workload
+from scaleout.workloads.config import KINDS as KINDS_OF_WORKLOAD
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.step import stages_of
+from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks
+from scaleout.workloads.pipeline import PIPELINES, Action
+from scaleout.workloads.pipeline.blocks import blocks
 
 GIB = 2**30
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}

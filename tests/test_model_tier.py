@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 from scaleout.cli import main
 from scaleout.cli.options import parse_settings
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.machine import Machine
-from scaleout.memory import peak
-from scaleout.network.alpha_beta import send_cost
-from scaleout.pipelines import named
-from scaleout.schedule.launch import Costs, step_s
-from scaleout.schedule.model_tier import costs_of_stages, model_tier
-from scaleout.study import compare
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.workload import load_workload
+from scaleout.network.alpha_beta.cost import send_cost
+from scaleout.schedule.centauri.model_tier import Costs, costs_of_stages, model_tier, step_s
+from scaleout.study.comparison import compare
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
+from scaleout.workloads.memory import peak
+from scaleout.workloads.pipeline import named
 
 A100 = load_device("a100-80g")
 CLUSTER = load_topology("a100-cluster-a-6")

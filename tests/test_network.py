@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_collectives import tree_levels
 
-from scaleout.collectives import ALGORITHMS, KINDS
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta import MAX_CHUNKS, collective_cost, send_cost
-from scaleout.network.bound import wire_bound
-from scaleout.network.link import collective_cost as link_cost
-from scaleout.placement import place
-from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.network.alpha_beta.cost import MAX_CHUNKS, collective_cost, send_cost
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import ALGORITHMS, KINDS
+from scaleout.network.flow.collective import collective_cost as link_cost
 
 ALPHA, BANDWIDTH = 700e-9, 25e9  # Table II of the fused-computation-collectives paper: 700 ns, 200 Gb/s
 RCCL = 25e-6  # what any call costs on the machines of MI210

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError, GraphError
-from scaleout.operations import ITEM_BYTES, OPERATIONS, custom, kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, custom, kernel
 
 sizes = st.integers(1, 2**14)
 

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.cli.operator import parse_sweep
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import first_ranks
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.config.library import find
 from scaleout.errors import ConfigError
-from scaleout.library import find
-from scaleout.machine import first_ranks
-from scaleout.operators import OPERATORS, FusedMachine, evaluate_operator, plan_operator
-from scaleout.operators.fused import ORDERS, Recipe, run, shard_order
-from scaleout.operators.gather import Pooling, most_work_groups, pooling_s, table_by_table_s
-from scaleout.operators.persistent import TaskList, execute
-from scaleout.operators.wire import Wire, first_come, wire_of
-from scaleout.placement import place
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.validation import compare_files
+from scaleout.schedule.fusion import OPERATORS, FusedMachine, evaluate_operator, plan_operator
+from scaleout.schedule.fusion.fused import ORDERS, Recipe, run, shard_order
+from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s, table_by_table_s
+from scaleout.schedule.fusion.link import Wire, first_come, wire_of
+from scaleout.schedule.fusion.persistent import TaskList, execute
+from scaleout.validation.measured.compare import compare_files
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4" / "fused.jsonl"
 US = 1e-6
@@ -307,7 +307,7 @@ def test_measured_operators_are_met(tmp_path):
 def test_independent_kernels_differ_in_the_latency_of_a_row_alone():
     """Two H200, kernels of one or two warps by another hand: with the latency of a row from their own pooling kernel at
     4 work-groups an SM, one number a width, all other times follow: fused, in both orders, and at other residencies."""
-    lines = find("device", "h200").with_name("h200-fused.jsonl").read_text().splitlines()[1:]
+    lines = find("device", "h200").with_name("fused.jsonl").read_text().splitlines()[1:]
     rows = [row for row in map(json.loads, lines) if row["op"] == "embedding_all_to_all" and row["tables_per_gpu"] < 64]
     on = FusedMachine(load_device("h200"), first_ranks(load_topology("h200-node-4"), 2))
     errors = []

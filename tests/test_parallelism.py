@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from strategies import meshes
 
 from scaleout.errors import ConfigError
-from scaleout.parallelism import AXES, Mesh
+from scaleout.program.mesh import AXES, Mesh
 
 EVERY_AXIS = (*AXES, "data", "world")
 some_meshes = st.integers(1, 96).flatmap(meshes)

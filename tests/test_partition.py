@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import jobs, pipelines
 
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
 from scaleout.errors import ConfigError
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
-from scaleout.machine import Machine
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.partition.group import Levels, levels_of, partition_groups
-from scaleout.schedule.partition.primitive import SUBSTITUTIONS, substitute, substitution
-from scaleout.simulation import simulate
-from scaleout.topology import Dimension, Topology, degrade_links, load_topology
+from scaleout.schedule.centauri.partition.group import Levels, levels_of, partition_groups
+from scaleout.schedule.centauri.partition.primitive import SUBSTITUTIONS, substitute, substitution
+from scaleout.simulation.run import simulate
 
 DEVICE = load_device("a100-80g")
 CLUSTER = load_topology("a100-cluster-a-2")

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError, SimulationError
-from scaleout.pipelines import PIPELINES, Action, Step, chunks_of, named, orders
-from scaleout.pipelines.blocks import blocks, connect
-from scaleout.pipelines.clock import run
+from scaleout.workloads.pipeline import PIPELINES, Action, Step, chunks_of, named, orders
+from scaleout.workloads.pipeline.blocks import blocks, connect
+from scaleout.workloads.pipeline.clock import run
 
 FORWARD, BACKWARD, INPUT, WEIGHT = Action
 

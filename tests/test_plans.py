@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.plans.bound import bound_of, least_of, lower_bound
-from scaleout.plans.evaluate import evaluate
-from scaleout.plans.prices import prices_of
-from scaleout.plans.stages import stages_of
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.workload import load_workload
+from scaleout.study.search.cost import prices_of
+from scaleout.study.search.evaluate import evaluate
+from scaleout.study.search.lower_bound import bound_of, least_of, lower_bound
+from scaleout.study.search.stages import stages_of
+from scaleout.workloads.config import load_workload
 
 DEVICE = load_device("h200")
 SWITCHES = Topology("switches", (Dimension("switch", 4, 340e9, 2e-6), Dimension("switch", 4, 50e9, 2.7e-6)), 1e-5)

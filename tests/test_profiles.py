@@ -10,22 +10,22 @@ from collections import defaultdict
 
 import pytest
 
-from scaleout.device import load_device
-from scaleout.generators import generate
-from scaleout.graph import NodeKind
-from scaleout.host import issue
-from scaleout.machine import Machine
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.host import issue
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.graph import NodeKind
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.validation.case import workload_of
-from scaleout.validation.rows import Row
-from scaleout.validation.steps import layers
+from scaleout.simulation.run import simulate
+from scaleout.validation.measured.case import workload_of
+from scaleout.validation.measured.rows import Row
+from scaleout.validation.measured.steps import layers
+from scaleout.workloads.generate import generate
 
 H200 = load_device("h200")
 PAIR = Machine(H200, load_topology("h200-node-4")).of(2)
-PROFILES = H200.kernel_files[0].parent / "h200-pair" / "profiles.jsonl"
+PROFILES = H200.kernel_files[0].parents[1] / "h200-pair" / "profiles.jsonl"
 LAYERS = Row({"hidden": 2048, "layers": 12, "seq": 1024}, where="profiles", id="profile", source="profiles")
 NORM_BYTES = 2 * 2048 * 2
 """Weight and bias of a norm, bf16."""

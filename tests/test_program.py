@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from scaleout.errors import GraphError
-from scaleout.graph import NONE, GraphBuilder
-from scaleout.operations import kernel
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.operations import kernel
+from scaleout.program.program import GroupFamily, Program
 
 GEMM = kernel("gemm", dtype="bf16", M=2, N=3, K=5)  # 60 FLOPs
 PAIRS = GroupFamily("tensor", ((0, 1), (2, 3)))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from scaleout.errors import ConfigError
-from scaleout.validation import compare_files
+from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.published import maxtext
 
 MPT = {

@@ -8,22 +8,22 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.analysis import ends_of_ranks
+from scaleout.analysis.breakdown import ends_of_ranks
 from scaleout.cli import scaleout
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.graph import NONE, GraphBuilder, NodeKind
-from scaleout.machine import Machine
-from scaleout.operations import TimeSource, kernel
-from scaleout.operators import FusedMachine, plan_operator
-from scaleout.operators.fused import run
-from scaleout.operators.gather import Pooling, most_work_groups, pooling_s
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import NONE, GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.fuse import fuse
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.topology import Dimension, Topology, load_topology
+from scaleout.schedule.fusion import FusedMachine, plan_operator
+from scaleout.schedule.fusion.fused import run
+from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s
+from scaleout.schedule.fusion.passes import fuse
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
 
 US = 1e-6
 POOL = kernel("embedding_bag_fwd", dtype="fp32", batch=8, tables=4, dim=256, pooling=70, rows=100)

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 import scaleout
-from scaleout import plot, report
-from scaleout.analysis import critical_path
+from scaleout.analysis.breakdown import critical_path
 from scaleout.errors import ConfigError
-from scaleout.timeline import ranks_label, trace_events
+from scaleout.report import files as report
+from scaleout.report.plots import schedules as plot
+from scaleout.report.timeline import ranks_label, trace_events
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from scaleout.cli import scaleout
 from scaleout.errors import ConfigError
-from scaleout.operations import kernel
-from scaleout.operators import plan_operator
-from scaleout.operators.fused import run
-from scaleout.reproductions import PAPERS, Published, answers, fused, page, published, reproduce
-from scaleout.reproductions.claims import Figure
+from scaleout.program.operations import kernel
+from scaleout.schedule.fusion import plan_operator
+from scaleout.schedule.fusion.fused import run
+from scaleout.validation.papers import PAPERS, Published, answers, fused, page, published, reproduce
+from scaleout.validation.papers.claims import Figure
 
 TARGETS = Path(__file__).parents[2] / "shared" / "targets" / "published.csv"
 FIGURES = [(paper, figure) for paper, figures in PAPERS.items() for figure in figures]

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import jobs, pipelines
 
-from scaleout.analysis import longest_chain_s
+from scaleout.analysis.breakdown import longest_chain_s
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
-from scaleout.network.bound import wire_bound
-from scaleout.operations import TimeSource, kernel
-from scaleout.placement import place
-from scaleout.program import GroupFamily, Program
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import PASSES, apply_schedule
-from scaleout.schedule.fuse import fuse
-from scaleout.simulation import simulate
-from scaleout.topology import Dimension, Topology
+from scaleout.schedule.fusion.passes import fuse
+from scaleout.simulation.run import simulate
 
 PLAIN = [name for name in PASSES if name != "track-and-trigger"]
 """Passes that take kernels' times as they are; the other has laws of its own, in test_track_schedule.py."""

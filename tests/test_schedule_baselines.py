@@ -10,21 +10,21 @@ from test_layer_tier import program_of as job_of
 from test_partition import check_conserved, columns_of
 from test_workload_partition import CLUSTER, MACHINE, add_product, program_of
 
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
-from scaleout.machine import Machine
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.placement import place
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.schedule import PLANS, apply_schedule, plan_schedule
 from scaleout.schedule.backward import layers_of
 from scaleout.schedule.decision import in_words
 from scaleout.schedule.out_of_order import put_off
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")
 RINGS = MACHINE.algorithms

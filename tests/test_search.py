@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout import memory
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.pipelines import PIPELINES
-from scaleout.plans.ask import ask
-from scaleout.plans.best import SLACK, Best, Found, Question
-from scaleout.plans.evaluate import evaluate, peak_of
-from scaleout.plans.journal import FILE, Journal
-from scaleout.plans.search import search
-from scaleout.plans.space import Plan, divisors, families, fits, workload_of
-from scaleout.topology import Dimension, Topology
-from scaleout.workload import load_workload
+from scaleout.study.search.best import SLACK, Best, Found, Question
+from scaleout.study.search.checkpoint import FILE, Journal
+from scaleout.study.search.evaluate import evaluate, peak_of
+from scaleout.study.search.request import ask
+from scaleout.study.search.search import search
+from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
+from scaleout.workloads import memory
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.pipeline import PIPELINES
 
 DEVICE = load_device("h200")
 SMALL = {
@@ -156,7 +156,7 @@ def test_a_search_goes_on_where_it_was(tmp_path):
 def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
     question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
     first = search(question, workers=1)
-    monkeypatch.setattr("scaleout.plans.search.evaluate", None)
+    monkeypatch.setattr("scaleout.study.search.search.evaluate", None)
     known = {found.choice: found.estimate for found in first.evaluated}
     assert search(question, workers=1, known=known).fastest == first.fastest
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_searched(scaleout, options, message):
 
 def test_the_nearest_number_of_ranks_is_named():
     question = ask("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
-    from scaleout.plans.ask import why_none
+    from scaleout.study.search.request import why_none
 
     message = why_none(question, search(question, workers=1))
     assert "on 7 ranks with a global batch of 8" in message

@@ -8,25 +8,25 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scaleout.device import load_device
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.graph import GraphBuilder
-from scaleout.operations import kernel
-from scaleout.plans.ask import ask
-from scaleout.plans.best import BASELINE, Question
-from scaleout.plans.evaluate import evaluate
-from scaleout.plans.hidden import ALONE, BEGINNING, END, LONGER, hidden_by_family
-from scaleout.plans.journal import Journal
-from scaleout.plans.least import in_order, leasts_of
-from scaleout.plans.search import search
-from scaleout.plans.space import families
-from scaleout.plans.under_schedule import axis_of, estimate_of, run_under
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.operations import kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.workload import load_workload
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
+from scaleout.study.search.best import BASELINE, Question
+from scaleout.study.search.checkpoint import Journal
+from scaleout.study.search.evaluate import evaluate
+from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_family
+from scaleout.study.search.lower_bound import in_order, leasts_of
+from scaleout.study.search.request import ask
+from scaleout.study.search.scheduled import axis_of, estimate_of, run_under
+from scaleout.study.search.search import search
+from scaleout.study.search.space import families
+from scaleout.workloads.config import load_workload
 
 DEVICE = load_device("h200")
 SMALL = {
@@ -214,7 +214,7 @@ def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
         first = search(asked(), workers=1, known=journal.known, keep=journal.add)
     with Journal(tmp_path, asked()) as journal:
         assert {choice[1] for choice in journal.known} == {BASELINE, "overlap", "centauri"}
-        monkeypatch.setattr("scaleout.plans.under_schedule.simulate", None)
+        monkeypatch.setattr("scaleout.study.search.scheduled.simulate", None)
         second = search(asked(), workers=1, known=journal.known, keep=journal.add)
     assert (first.fastest, first.front) == (second.fastest, second.front)
 

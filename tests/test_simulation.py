@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import contests, jobs, pipelines
 
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError, GraphError, SimulationError
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.operations import TimeSource, kernel
-from scaleout.parallelism import Mesh
-from scaleout.placement import place
-from scaleout.program import GroupFamily, Program
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.mesh import Mesh
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import PASSES, apply_schedule
-from scaleout.simulation import NETWORKS, simulate
-from scaleout.topology import Dimension, Topology
+from scaleout.simulation.run import NETWORKS, simulate
 
 ALPHA, BANDWIDTH = 1e-6, 25e9
 SWITCH = Topology("switch", (Dimension("switch", 2, BANDWIDTH, ALPHA),))

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from scaleout.device import load_device
+from scaleout.cluster.device.kernel_times import kernel_time
+from scaleout.cluster.device.spec import load_device
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.generators.layers import pointwise, residual
-from scaleout.generators.tape import Gradients, Page, Tape
-from scaleout.graph import COLLECTIVES, GraphBuilder, NodeKind
-from scaleout.kernels import kernel_time
-from scaleout.memory import peak
-from scaleout.operations import TimeSource, kernel
-from scaleout.validation import compare_files
-from scaleout.workload import load_workload
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.validation.measured.compare import compare_files
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
+from scaleout.workloads.generate.autograd_tape import Gradients, Page, Tape
+from scaleout.workloads.generate.layers import pointwise, residual
+from scaleout.workloads.memory import peak
 
 SHARED = Path(__file__).parents[2] / "shared" / "validation" / "tables.json"
 GIB = 2**30

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout.graph import NONE, GraphBuilder
-from scaleout.operations import kernel
-from scaleout.splice import Splice, interleave
+from scaleout.program.concat import Splice, interleave
+from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.operations import kernel
 
 KERNELS = [kernel("add", dtype="bf16", elements=n) for n in (1, 2, 3)]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from scaleout.generators import generate
-from scaleout.generators.axes import Axes
-from scaleout.generators.step import stages_of
-from scaleout.workload import Transformer
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.generate import generate
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.step import stages_of
 
 TOKENS, HIDDEN, LAYERS, VOCABULARY = 2 * 64, 256, 2, 1024
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.kernel_times import kernel_time
+from scaleout.cluster.device.spec import load_device
 from scaleout.errors import GraphError
-from scaleout.graph import NONE, GraphBuilder
-from scaleout.kernels import kernel_time
-from scaleout.operations import TimeSource, custom, kernel
-from scaleout.program import GroupFamily, Program
-from scaleout.timing import time_kernels
+from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.operations import TimeSource, custom, kernel
+from scaleout.program.program import GroupFamily, Program
 
 CALLS = (
     kernel("gemm", dtype="bf16", M=1024, N=1024, K=1024),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout import library
+from scaleout.cluster.topology.placement import Extent, arrange, place, siblings
+from scaleout.cluster.topology.topology import Dimension, Topology, check_ranks, load_topology
+from scaleout.config import library
 from scaleout.errors import ConfigError
-from scaleout.placement import Extent, arrange, place, siblings
-from scaleout.topology import Dimension, Topology, check_ranks, load_topology
 
 EXPECTED_RANKS = {
     "torus-8x16": 128,

@@ -7,20 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.device import load_device
+from scaleout.cluster.device.kernel_times import kernel_time
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.kernels import kernel_time
-from scaleout.operations import kernel
-from scaleout.operators.track.cache import Cache, missed, read_bytes
-from scaleout.operators.track.direct import DIRECT
-from scaleout.operators.track.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
-from scaleout.operators.track.product import Product, constants_of, stage
-from scaleout.operators.track.regions import regions_of
-from scaleout.operators.track.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
-from scaleout.operators.track.settings import TrackSettings, sublayer_of
-from scaleout.operators.track.sublayer import CONFIGURATIONS, Sublayer
-from scaleout.reproductions import t3
-from scaleout.topology import load_topology
+from scaleout.program.operations import kernel
+from scaleout.schedule.t3.direct import DIRECT
+from scaleout.schedule.t3.gemm import Cache, Product, constants_of, missed, read_bytes, stage
+from scaleout.schedule.t3.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
+from scaleout.schedule.t3.regions import regions_of
+from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
+from scaleout.schedule.t3.settings import TrackSettings, sublayer_of
+from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Sublayer
+from scaleout.validation.papers import t3
 
 GPU = load_device("t3-gpu")
 LINK, LATENCY_S = 75e9, 500e-9

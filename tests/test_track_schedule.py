@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from strategies import jobs, pipelines
 
 from scaleout.cli import main
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.graph import COLLECTIVES, NodeKind
-from scaleout.machine import Machine
+from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.track import track
-from scaleout.simulation import simulate
-from scaleout.study import compare
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.schedule.t3.schedule import track
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import compare
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 MACHINE = Machine(load_device("t3-gpu"), load_topology("t3-ring-8"))
 RINGS = dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "all_to_all"), "ring")

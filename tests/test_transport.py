@@ -15,16 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import topologies
 
-from scaleout import collectives, transport
 from scaleout.cli import main
+from scaleout.cluster.topology import communication_library as transport
+from scaleout.cluster.topology.communication_library import Hop, Library, Protocol, Terms, load_library
+from scaleout.cluster.topology.placement import place, place_alone
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.config.library import folder
 from scaleout.errors import ConfigError
-from scaleout.library import folder
-from scaleout.network import alpha_beta, link
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.network.bound import wire_bound
-from scaleout.placement import place, place_alone
-from scaleout.topology import Dimension, Topology, load_topology
-from scaleout.transport import Hop, Library, Protocol, Terms, load_library
+from scaleout.network import collectives
+from scaleout.network.alpha_beta import cost as alpha_beta
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.flow import collective as link
 
 FIGURES = Path(__file__).parent.parent / "figures"
 N = 1e6
@@ -243,7 +245,7 @@ def group(topology, row):
 NODE = load_topology("h200-node-4")
 MEASURED = [
     (row, collective_cost(row["collective"], row["bytes"], group(NODE, row)))
-    for row in rows(folder("device") / "h200-collectives.jsonl")
+    for row in rows(folder("device") / "h200" / "collectives.jsonl")
     if "algorithm" not in row
 ]
 ODD_TREE = [("broadcast", 3)]  # two trees of three ranks are no chain
@@ -287,7 +289,7 @@ def test_the_figure_gives_the_fit_that_the_library_holds(tmp_path, monkeypatch, 
     figure["main"]()
     assert (tmp_path / "nccl.png").stat().st_size > 10_000
     assert re.search(r"from 1 MiB up: median error [0-4]\.\d% of 150 rows", capsys.readouterr().out)
-    table = pd.DataFrame(figure["measured_rows"](folder("device") / "h200-collectives.jsonl"))
+    table = pd.DataFrame(figure["measured_rows"](folder("device") / "h200" / "collectives.jsonl"))
     (wire,) = NODE.dimensions
     for protocol in NODE.library.protocols[:3]:
         found = figure["fitted"](table, protocol.name)

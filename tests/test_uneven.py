@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 from strategies import changed, dragonflies, fabrics, topologies
 from test_collectives import likeness
 
-from scaleout.collectives import ALGORITHMS, KINDS, schedule, transfers
-from scaleout.dimension import graph_dimension
+from scaleout.cluster.topology.dimension import graph_dimension
+from scaleout.cluster.topology.edges import edges_of, num_nodes
+from scaleout.cluster.topology.fabric import fabric_of
+from scaleout.cluster.topology.placement import arrange, place, siblings
+from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links
 from scaleout.errors import ConfigError
-from scaleout.fabric import fabric_of
-from scaleout.network import alpha_beta, link
-from scaleout.network.bound import wire_bound
-from scaleout.network.even import WAYS
-from scaleout.network.links import links_of
-from scaleout.network.load import load_of
-from scaleout.network.routing import router
-from scaleout.network.symmetry import symmetry
-from scaleout.placement import arrange, place, siblings
-from scaleout.topology import Dimension, Topology, break_links, degrade_links
-from scaleout.wiring import edges_of, num_nodes
+from scaleout.network.alpha_beta import cost as alpha_beta
+from scaleout.network.alpha_beta.load import load_of
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import ALGORITHMS, KINDS, schedule, transfers
+from scaleout.network.flow import collective as link
+from scaleout.network.routes.even import WAYS
+from scaleout.network.routes.links import links_of
+from scaleout.network.routes.routing import router
+from scaleout.network.routes.symmetry import symmetry
 
 ALPHA, BANDWIDTH = 1e-6, 25e9
 N = 64e6

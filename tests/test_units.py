@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout.errors import ConfigError
-from scaleout.units import (
+from scaleout.config.units import (
     BYTES,
     BYTES_PER_S,
     FLOPS_PER_S,
@@ -17,6 +16,7 @@ from scaleout.units import (
     format_seconds,
     parse,
 )
+from scaleout.errors import ConfigError
 
 DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}

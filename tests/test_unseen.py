@@ -7,16 +7,16 @@ from statistics import fmean, median
 
 import pytest
 
-from scaleout.device import load_device
-from scaleout.machine import Machine
-from scaleout.topology import load_topology
-from scaleout.validation import choices, compare_files
-from scaleout.validation.compare import Compared
-from scaleout.validation.direct import chunked
-from scaleout.validation.rows import read_rows
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.validation.measured.chunks import choices
+from scaleout.validation.measured.compare import Compared, compare_files
+from scaleout.validation.measured.direct import chunked
+from scaleout.validation.measured.rows import read_rows
 
 DEVICE = load_device("h200")
-FOLDER = DEVICE.kernel_files[0].parent / "h200-pair-unseen"
+FOLDER = DEVICE.kernel_files[0].parents[1] / "h200-pair-unseen"
 PAIR = FOLDER.parent / "h200-pair"
 SAME = ("name", "hidden", "layers", "seq", "batch", "mode", "bucket_mb", "M", "N", "K", "collective", "chunks")
 """What tells rows of steps apart."""

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.cli import scaleout
-from scaleout.device import load_device
+from scaleout.cluster.device.kernel_times import kernel_time
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import first_ranks
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.kernels import kernel_time
-from scaleout.machine import first_ranks
-from scaleout.operations import TimeSource, kernel
-from scaleout.study import compare
-from scaleout.topology import load_topology
-from scaleout.validation import accuracy_of, compare_files
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.study.comparison import compare
+from scaleout.validation.measured.compare import accuracy_of, compare_files
 
 STEP = {
     "name": "transformer_forward", "gpus": 4, "hidden": 512, "heads": 4, "layers": 2, "seq": 256, "batch": 1,

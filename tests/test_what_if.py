@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from strategies import jobs, pipelines
 from test_fold import times_of
 
+from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links, load_topology, slow_down
 from scaleout.errors import ConfigError
-from scaleout.fold import fold
-from scaleout.graph import GraphBuilder
-from scaleout.operations import TimeSource
-from scaleout.parallelism import Mesh
-from scaleout.program import GroupFamily, Program
-from scaleout.simulation import simulate
-from scaleout.topology import Dimension, Topology, break_links, degrade_links, load_topology, slow_down
-from scaleout.what_if import map_ranks, places_of, slow_ranks
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.mesh import Mesh
+from scaleout.program.operations import TimeSource
+from scaleout.program.program import GroupFamily, Program
+from scaleout.simulation.fold import fold
+from scaleout.simulation.run import simulate
+from scaleout.simulation.what_if import map_ranks, places_of, slow_ranks
 
 TORUS = Topology("torus", (Dimension("ring", 8, 25e9, 1e-6), Dimension("ring", 16, 25e9, 1e-6)))
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scaleout import library
+from scaleout.config import library
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.workload import KINDS, Dlrm, Moe, Transformer, load_workload
+from scaleout.workloads.config import KINDS, Dlrm, Moe, Transformer, load_workload
+from scaleout.workloads.generate import generate
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
 DLRM = {

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from strategies import jobs, pipelines, seconds
 from test_partition import check_conserved, columns_of
 
-from scaleout.device import load_device
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.generators import generate
-from scaleout.graph import GraphBuilder, NodeKind
-from scaleout.machine import Machine
-from scaleout.operations import TimeSource, kernel
-from scaleout.program import GroupFamily, Program
+from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.partition.dimensions import check_cut, shared_dimensions, types_of
-from scaleout.schedule.partition.workload import find_chains, partition_workload
-from scaleout.simulation import simulate
-from scaleout.timing import time_kernels
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.schedule.centauri.partition.dimensions import check_cut, shared_dimensions, types_of
+from scaleout.schedule.centauri.partition.workload import find_chains, partition_workload
+from scaleout.simulation.run import simulate
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")
 CLUSTER = load_topology("a100-cluster-a-2")

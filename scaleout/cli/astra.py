@@ -9,8 +9,8 @@ import click
 from scaleout.cli.options import json_option
 
 if TYPE_CHECKING:
-    from scaleout.astra import Outcome
-    from scaleout.astra_physical import SideBySide
+    from scaleout.interop.astra import Outcome
+    from scaleout.interop.astra.physical import SideBySide
 
 _FILE = click.Path(path_type=Path)
 _MOST_ROWS = 12
@@ -60,7 +60,7 @@ def astra(
     What ASTRA-sim takes in silence and then hangs on or answers wrongly is refused with a reason. --physical puts the
     times of our own networks, alpha_beta and link, beside ASTRA-sim's, and says where it beats the wire.
     """
-    from scaleout.astra import Options, run
+    from scaleout.interop.astra import Options, run
 
     outcome = run(
         Options(
@@ -128,23 +128,23 @@ def _print(outcome: "Outcome", title: str) -> None:
 
 
 def _beside(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
-    from scaleout.astra_physical import side_by_side
-    from scaleout.simulation import NETWORKS
+    from scaleout.interop.astra.physical import side_by_side
+    from scaleout.simulation.run import NETWORKS
 
     return side_by_side(outcome, name=name, networks=NETWORKS if physical else ())
 
 
 def _write(outcome: "Outcome", beside: "SideBySide", output: Path) -> list[tuple[Path, str]]:
-    from scaleout.astra_physical import write_tables
-    from scaleout.report import write
+    from scaleout.interop.astra.physical import write_tables
+    from scaleout.report.files import write
 
     return [*write(beside.comparison, output), *write_tables(outcome, beside, output)]
 
 
 def _print_dimensions(outcome: "Outcome") -> None:
-    from scaleout.astra.load import dimension_loads
     from scaleout.cli.console import print_table
-    from scaleout.units import format_bytes
+    from scaleout.config.units import format_bytes
+    from scaleout.interop.astra.load import dimension_loads
 
     print_table(
         "busiest link of each dimension, of collectives by ASTRA-sim's algorithms",
@@ -166,9 +166,9 @@ def _print_dimensions(outcome: "Outcome") -> None:
 
 def _print_beside(beside: "SideBySide") -> None:
     """Print both answers: what is communicated, then when all is done, then where ASTRA-sim beats the wire."""
-    from scaleout.astra_physical import network_facts
     from scaleout.cli.console import console, print_links, print_table
-    from scaleout.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.interop.astra.physical import network_facts
 
     outcomes = beside.comparison.outcomes
     names = [outcome.schedule for outcome in outcomes]

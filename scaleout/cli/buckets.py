@@ -43,10 +43,10 @@ def buckets(
     Example: scaleout buckets llama-3-8b --set data_parallel=128 --topology dgx-h200-16 --algorithm auto
     --algorithm ring.
     """
-    from scaleout.buckets import best, sweep_buckets
     from scaleout.cli.collective import parse_sizes
     from scaleout.cli.console import print_table
-    from scaleout.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.study.buckets import best, sweep_buckets
 
     rows = sweep_buckets(
         workload,
@@ -60,7 +60,7 @@ def buckets(
     summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}
     written = []
     if output:
-        from scaleout.bucket_plot import draw_buckets
+        from scaleout.report.plots.scaling import draw_buckets
 
         output.mkdir(parents=True, exist_ok=True)
         table, picture = output / "buckets.json", output / "buckets.png"

@@ -12,8 +12,8 @@ import click
 from scaleout.cli.options import change_links, injection_option, json_option, link_options, policy_option
 
 if TYPE_CHECKING:
-    from scaleout.placement import Placement
-    from scaleout.topology import Topology
+    from scaleout.cluster.topology.placement import Placement
+    from scaleout.cluster.topology.topology import Topology
 
 
 DECIDED = "1KiB:1GiB"
@@ -63,9 +63,9 @@ def collective(
     the fastest, but a topology's communication library the one that it expects to be. With --compare it prints which
     back end of the machine, or algorithm, is the fastest on how many ranks, and with --output draws it.
     """
-    from scaleout.backends import with_policy
     from scaleout.cli.compare import compare
-    from scaleout.topology import load_topology
+    from scaleout.cluster.topology.backends import with_policy
+    from scaleout.cluster.topology.topology import load_topology
 
     if comparing:
         if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
@@ -113,7 +113,7 @@ def _check(
     network: str, algorithm: str, injection: str | None, *, decide: bool, output: Path | None, count: int
 ) -> None:
     """Refuse options that do not go together."""
-    from scaleout.config import nearest
+    from scaleout.config.validated import nearest
     from scaleout.errors import ConfigError
 
     if network not in PRICES:
@@ -136,8 +136,8 @@ def parse_sizes(text: str) -> list[int]:
     ConfigError
         If a size cannot be read or a range goes down.
     """
+    from scaleout.config.units import BYTES, parse
     from scaleout.errors import ConfigError
-    from scaleout.units import BYTES, parse
 
     if not text:
         raise ConfigError("give the sizes of the collective, such as --bytes 64MiB or --bytes 1KiB:1GiB")
@@ -183,14 +183,14 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
 
 def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
     """A group with its siblings; the two ends of a message alone."""
-    from scaleout.placement import place, place_alone
+    from scaleout.cluster.topology.placement import place, place_alone
 
     return place_alone(cluster, members) if kind == "send" else place(cluster, members)
 
 
 def _left_out(kind: str, cluster: "Topology", members: list[int], prices: dict[str, dict[str, Any]]) -> list[str]:
     """Algorithms that could carry it out, but that the link model cannot follow message by message."""
-    from scaleout.collectives import candidates
+    from scaleout.network.collectives import candidates
 
     return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in prices]
 
@@ -206,8 +206,8 @@ def _alpha_beta(
     chunks: int | None,
 ) -> dict[str, dict[str, Any]]:
     """Algorithm to what the alpha-beta model says of it: all that can, or the one that was asked for."""
-    from scaleout.collectives import candidates
-    from scaleout.network.alpha_beta import collective_cost
+    from scaleout.network.alpha_beta.cost import collective_cost
+    from scaleout.network.collectives import candidates
 
     del injection
     placement = _place(kind, cluster, members)
@@ -241,8 +241,8 @@ def _link(
     chunks: int | None,
 ) -> dict[str, dict[str, Any]]:
     """Algorithm to what the link model says of it."""
-    from scaleout.network.link import collective_cost, collective_costs
-    from scaleout.units import BYTES_PER_S, parse
+    from scaleout.config.units import BYTES_PER_S, parse
+    from scaleout.network.flow.collective import collective_cost, collective_costs
 
     limit = None if injection is None else parse(injection, BYTES_PER_S)
     if algorithm == "auto":
@@ -273,7 +273,7 @@ def _rows(
     kind: str, network: str, size_bytes: int, prices: dict[str, dict[str, Any]], num_ranks: int
 ) -> list[dict[str, Any]]:
     """One row an algorithm, the fastest first."""
-    from scaleout.collectives import algorithm_bandwidth, bus_bandwidth
+    from scaleout.network.collectives import algorithm_bandwidth, bus_bandwidth
 
     return [
         {
@@ -300,8 +300,8 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict[str, Any]]], as_json: bool) -> None:
     """Print the decision table of all sizes."""
     from scaleout.cli.console import print_table
-    from scaleout.network.choice import decide
-    from scaleout.units import format_bytes
+    from scaleout.config.units import format_bytes
+    from scaleout.network.flow.collective import decide
 
     times = {size: {name: price["time_s"] for name, price in prices.items()} for size, prices in by_size.items()}
     decisions = decide(times, {size: _taken(prices) for size, prices in by_size.items()})
@@ -337,8 +337,8 @@ def _taken(prices: dict[str, dict[str, Any]]) -> str:
 
 def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
     """Write the summary of all algorithms, and the links and the heat map of one."""
-    from scaleout.report import write_links
-    from scaleout.units import format_bytes
+    from scaleout.config.units import format_bytes
+    from scaleout.report.files import write_links
 
     title = f"{where}, {format_bytes(row['bytes'])}, {row['algorithm']}"
     return write_links(title, summary, row["traffic"], output)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from scaleout.backend_comparison import BackendComparison
-    from scaleout.topology import Topology
+    from scaleout.cluster.topology.topology import Topology
+    from scaleout.study.backends import BackendComparison
 
 
 def compare(
@@ -22,9 +22,9 @@ def compare(
     ConfigError
         If the kind is not the one that back ends serve, or the machine has no such back end.
     """
-    from scaleout.backend_comparison import compare_backends
-    from scaleout.backends import KIND
+    from scaleout.cluster.topology.backends import KIND
     from scaleout.errors import ConfigError
+    from scaleout.study.backends import compare_backends
 
     if kind != KIND:
         raise ConfigError(f"--compare is for {KIND}, which back ends serve, not {kind}; leave it out")
@@ -65,7 +65,7 @@ def _plain(found: "BackendComparison") -> dict[str, Any]:
 def _print(found: "BackendComparison") -> None:
     """Print the ranges of sizes of each winner, a line for each number of ranks."""
     from scaleout.cli.console import print_table
-    from scaleout.units import format_bytes
+    from scaleout.config.units import format_bytes
 
     rows = []
     for row, ranks in enumerate(found.num_ranks):
@@ -80,7 +80,7 @@ def _print(found: "BackendComparison") -> None:
 
 
 def _write(found: "BackendComparison", summary: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
-    from scaleout.backend_plot import draw_curves, draw_map
+    from scaleout.report.plots.scaling import draw_curves, draw_map
 
     output.mkdir(parents=True, exist_ok=True)
     table, best, curves = (output / name for name in ("backends.json", "backends-map.png", "backends-curves.png"))

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scaleout.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 
 _FORMATS = {
     "_bytes_per_s": format_bytes_per_s,

@@ -17,11 +17,12 @@ def list_names(kind: str | None) -> None:
 
 
 def _names(kind: str) -> list[str]:
-    from scaleout import collectives, library
-    from scaleout.operators import OPERATORS
-    from scaleout.pipelines import PIPELINES
+    from scaleout.config import library
+    from scaleout.network import collectives
     from scaleout.schedule import SCHEDULES
-    from scaleout.strategies import STRATEGIES
+    from scaleout.schedule.fusion import OPERATORS
+    from scaleout.study.strategies import STRATEGIES
+    from scaleout.workloads.pipeline import PIPELINES
 
     if kind == "schedules":
         return [f"{name} ({description})" for name, description in SCHEDULES.items()]

@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import parse_settings, set_option
 
 if TYPE_CHECKING:
-    from scaleout.measure.experiments import Backend, Row
+    from scaleout.validation.measure.experiments import Backend, Row
 
 NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
@@ -48,7 +48,8 @@ def measure(
     FOLDER/machine.yaml, and scaleout validate FOLDER/steps.jsonl.
     """
     from scaleout.errors import ConfigError
-    from scaleout.measure import experiments, plans
+    from scaleout.validation.measure import experiment_plans as plans
+    from scaleout.validation.measure import experiments
 
     if what == "all" and (workload or file or only or dtypes):
         raise ConfigError("--workload, --rows, --only and --dtype are for one kind of measurement; name it, not all")
@@ -87,8 +88,9 @@ def _rows(
     file: Path | None,
 ) -> "list[Row]":
     from scaleout.errors import ConfigError
-    from scaleout.measure import plans, shapes
-    from scaleout.measure.journal import read
+    from scaleout.validation.measure import experiment_plans as plans
+    from scaleout.validation.measure import shapes
+    from scaleout.validation.measure.checkpoint import read
 
     if workload is not None:
         return shapes.of_workload(workload, parse_settings(settings))
@@ -103,9 +105,9 @@ def _measure(
     machine: "Backend", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
 ) -> None:
     """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
-    from scaleout.measure.experiments import EXPERIMENTS, Job, measure
-    from scaleout.measure.journal import Journal
-    from scaleout.measure.machine_files import check_folder, write_files
+    from scaleout.validation.measure.checkpoint import Journal
+    from scaleout.validation.measure.experiments import EXPERIMENTS, Job, measure
+    from scaleout.validation.measure.machine_files import check_folder, write_files
 
     environment = {**machine.environment(), "gpus": gpus}
     check_folder(output, environment)
@@ -143,7 +145,7 @@ def _follow(job: Any, progress: Any) -> tuple[int, int]:
 
 
 def _print_failed(journal: Any, failed: int) -> None:
-    from scaleout.measure.journal import read
+    from scaleout.validation.measure.checkpoint import read
 
     for row in read(journal.failed)[-failed:][:5] if failed else ():
         what = " ".join(str(value) for key, value in row.items() if key not in ("error", "method"))

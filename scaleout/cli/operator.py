@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import json_option, parse_settings
 
 if TYPE_CHECKING:
-    from scaleout.operators import Evaluation, FusedMachine
+    from scaleout.schedule.fusion import Evaluation, FusedMachine
 
 _SAMPLES = 64
 """Slices of a rank's timeline that are printed as JSON, evenly spread."""
@@ -44,9 +44,9 @@ def operator(
     oblivious order, the baseline split into small kernels, and the ideal. `scaleout list operators` names all, with
     their keys.
     """
-    from scaleout.device import load_device
-    from scaleout.operators import FusedMachine
-    from scaleout.topology import load_topology
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.schedule.fusion import FusedMachine
 
     keys = parse_settings(settings)
     machine = FusedMachine(load_device(device), load_topology(topology))
@@ -61,7 +61,7 @@ def operator(
     if sweep is not None:
         _sweep(name, machine, keys, sweep, about, title, output, as_json)
         return
-    from scaleout.operators import evaluate_operator
+    from scaleout.schedule.fusion import evaluate_operator
 
     found = evaluate_operator(name, keys, machine)
     summary = {**about, **found.plain(), "timeline": _timeline(found)}
@@ -105,7 +105,7 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
 
 def _print(found: "Evaluation", title: str) -> None:
     from scaleout.cli.console import print_facts, print_table
-    from scaleout.units import format_seconds
+    from scaleout.config.units import format_seconds
 
     plain = found.plain()
     baseline_s = found.baseline_s
@@ -140,7 +140,7 @@ def _print(found: "Evaluation", title: str) -> None:
 def _write(found: "Evaluation", summary: dict[str, Any], title: str, output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.operator_plot import draw_timelines
+    from scaleout.report.plots.operators import draw_timelines
 
     output.mkdir(parents=True, exist_ok=True)
     times, picture = output / "operator.json", output / "timelines.png"
@@ -160,7 +160,7 @@ def _sweep(
     as_json: bool,
 ) -> None:
     """Evaluate the operator for each value of a key; print the times, or write them with a picture."""
-    from scaleout.operators import evaluate_operator
+    from scaleout.schedule.fusion import evaluate_operator
 
     key, values = parse_sweep(sweep)
     rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
@@ -175,7 +175,7 @@ def _sweep(
 
 def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.units import format_seconds
+    from scaleout.config.units import format_seconds
 
     times = ("baseline_s", "fused_aware_s", "fused_oblivious_s", "kernel_split_s", "ideal_s")
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saving")
@@ -186,7 +186,7 @@ def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
 def _write_sweep(key: str, rows: list[dict[str, Any]], title: str, output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.operator_plot import draw_sweep
+    from scaleout.report.plots.operators import draw_sweep
 
     output.mkdir(parents=True, exist_ok=True)
     table, picture = output / "sweep.json", output / "sweep.png"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from scaleout.topology import Topology
+    from scaleout.cluster.topology.topology import Topology
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,9 +98,9 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
     ConfigError
         If a link is both.
     """
+    from scaleout.cluster.topology.faults import find_link
+    from scaleout.cluster.topology.topology import break_links, degrade_links
     from scaleout.errors import ConfigError
-    from scaleout.faults import find_link
-    from scaleout.topology import break_links, degrade_links
 
     slower = parse_slower(degrade, option="--degrade")
     places = {find_link(topology.dimensions, name): name for name in slower}
@@ -120,8 +120,8 @@ def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
     ConfigError
         If a rank or factor is no number.
     """
+    from scaleout.cluster.topology.topology import slow_down
     from scaleout.errors import ConfigError
-    from scaleout.topology import slow_down
 
     factors: dict[int, float] = {}
     for rank, factor in parse_slower(slow, option="--slow").items():
@@ -161,9 +161,9 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
 
 def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
     """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
-    from scaleout.collectives import ALGORITHMS, check_kind
-    from scaleout.config import nearest
+    from scaleout.config.validated import nearest
     from scaleout.errors import ConfigError
+    from scaleout.network.collectives import ALGORITHMS, check_kind
 
     chosen: dict[str, str] = {}
     for key, name in parse_settings(texts, option="--algorithm").items():

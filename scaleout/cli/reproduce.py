@@ -10,7 +10,7 @@ import click
 from scaleout.cli.options import json_option
 
 if TYPE_CHECKING:
-    from scaleout.reproductions import Reproduced
+    from scaleout.validation.papers import Reproduced
 
 
 @click.command()
@@ -39,7 +39,7 @@ def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
     """Simulate with the figure at work on standard error, where that is a terminal."""
     from rich.console import Console
 
-    from scaleout.reproductions import reproduce as simulate
+    from scaleout.validation.papers import reproduce as simulate
 
     shown = Console(stderr=True)
     if not shown.is_terminal:
@@ -51,7 +51,7 @@ def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
 def _write(rows: "tuple[Reproduced, ...]", output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.reproductions import page
+    from scaleout.validation.papers import page
 
     output.mkdir(parents=True, exist_ok=True)
     plain, text = output / "reproductions.json", output / "reproductions.md"
@@ -62,7 +62,7 @@ def _write(rows: "tuple[Reproduced, ...]", output: Path | None) -> list[tuple[Pa
 
 def _print(rows: "tuple[Reproduced, ...]") -> None:
     from scaleout.cli.console import print_table
-    from scaleout.reproductions import cells
+    from scaleout.validation.papers import cells
 
     columns = ("claim", "figure", "what", "published", "simulated", "tolerance", "")
     print_table("published and simulated", columns, [cells(row)[:-1] for row in rows], left=3)

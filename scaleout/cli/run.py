@@ -21,10 +21,10 @@ from scaleout.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from scaleout.machine import Machine
-    from scaleout.program import Program
-    from scaleout.study import Comparison
-    from scaleout.topology import Topology
+    from scaleout.cluster.machine import Machine
+    from scaleout.cluster.topology.topology import Topology
+    from scaleout.program.program import Program
+    from scaleout.study.comparison import Comparison
 
 
 @click.command()
@@ -96,11 +96,11 @@ def run(
 
     --degrade, --break and --slow name ranks by their places in the topology.
     """
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import BYTES_PER_S, parse
     from scaleout.errors import ConfigError
-    from scaleout.study import DEFAULT_SCHEDULES, compare, compare_program
-    from scaleout.topology import load_topology
-    from scaleout.units import BYTES_PER_S, parse
-    from scaleout.workload import load_workload
+    from scaleout.study.comparison import DEFAULT_SCHEDULES, compare, compare_program
+    from scaleout.workloads.config import load_workload
 
     chosen = parse_algorithms(algorithms)
     limit = None if injection is None else parse(injection, BYTES_PER_S)
@@ -162,11 +162,11 @@ def run(
 
 def _load_trace(path: str, topology: str | None, device: str | None) -> "tuple[Program, Topology, str]":
     """Load a program from traces, the network that it ran on or shall run on, and the name of its device."""
-    from scaleout import chakra
-    from scaleout.device import load_device
+    from scaleout.cluster.device.annotate import time_kernels
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.topology import load_topology
     from scaleout.errors import ConfigError
-    from scaleout.timing import time_kernels
-    from scaleout.topology import load_topology
+    from scaleout.interop import chakra
 
     loaded = chakra.load_program(path)
     program, facts = loaded.program, loaded.facts
@@ -180,9 +180,9 @@ def _load_trace(path: str, topology: str | None, device: str | None) -> "tuple[P
 
 def _machine(device: str | None, traced_on: str, topology: "Topology") -> "Machine | None":
     """Return what a trace's program will run on, if its device is one that we know."""
-    from scaleout import library
-    from scaleout.device import load_device
-    from scaleout.machine import Machine
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.machine import Machine
+    from scaleout.config import library
 
     known = device is not None or traced_on in library.names("device")
     return Machine(load_device(device or traced_on), topology) if known else None
@@ -191,6 +191,6 @@ def _machine(device: str | None, traced_on: str, topology: "Topology") -> "Machi
 def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.report import write
+    from scaleout.report.files import write
 
     return write(comparison, output)

@@ -9,9 +9,9 @@ import click
 from scaleout.cli.options import contention_option, json_option, parse_settings, set_option
 
 if TYPE_CHECKING:
-    from scaleout.plans.best import Found, Question
-    from scaleout.plans.search import Answer
-    from scaleout.plans.verdict import Verdict
+    from scaleout.study.search.best import Found, Question
+    from scaleout.study.search.explanation import Verdict
+    from scaleout.study.search.search import Answer
 
 
 @click.command()
@@ -78,14 +78,14 @@ def search(
     """
     import os
 
-    from scaleout.contention import undisturbed
-    from scaleout.device import load_device
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.topology import load_topology
     from scaleout.errors import ConfigError
-    from scaleout.plans.ask import ask, why_none
-    from scaleout.plans.best import SIMULATIONS
-    from scaleout.plans.verdict import verdict
-    from scaleout.topology import load_topology
-    from scaleout.workload import load_workload
+    from scaleout.simulation.contention import undisturbed
+    from scaleout.study.search.best import SIMULATIONS
+    from scaleout.study.search.explanation import verdict
+    from scaleout.study.search.request import ask, why_none
+    from scaleout.workloads.config import load_workload
 
     loaded = load_workload(workload)
     cluster = load_topology(topology or loaded.topology)
@@ -120,8 +120,8 @@ def search(
 
 
 def _memory(text: str) -> float:
+    from scaleout.config.units import BYTES, parse
     from scaleout.errors import ConfigError
-    from scaleout.units import BYTES, parse
 
     size_bytes = parse(text, BYTES)
     if not text.strip()[-1:].isalpha():
@@ -136,9 +136,9 @@ def _find(question: "Question", output: Path | None, workers: int | None, *, qui
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from scaleout.plans.journal import Journal
-    from scaleout.plans.search import search as find
-    from scaleout.units import format_seconds
+    from scaleout.config.units import format_seconds
+    from scaleout.study.search.checkpoint import Journal
+    from scaleout.study.search.search import search as find
 
     with ExitStack() as stack:
         journal = None if output is None else stack.enter_context(Journal(output, question))
@@ -165,8 +165,8 @@ def _write(
 ) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.plans.journal import FILE
-    from scaleout.plot import draw_plans
+    from scaleout.report.plots.schedules import draw_plans
+    from scaleout.study.search.checkpoint import FILE
 
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     draw_plans(question, answer, output / "pareto.png")
@@ -202,7 +202,7 @@ def _row(found: "Found") -> dict[str, Any]:
 
 def _print(question: "Question", answer: "Answer") -> None:
     from scaleout.cli.console import console, print_table
-    from scaleout.units import format_bytes
+    from scaleout.config.units import format_bytes
 
     where = f"{question.base.name} on {question.topology.name}, ranks {question.num_ranks}"
     title = f"{where}, global batch {question.batch}, {format_bytes(question.memory_bytes)} a rank"
@@ -218,8 +218,8 @@ def _print(question: "Question", answer: "Answer") -> None:
 def _print_verdict(answer: "Answer", found: "Verdict") -> None:
     """Print what the fastest plan hides and what it cannot, the same plans under all schedules, and what is left."""
     from scaleout.cli.console import console, print_table
-    from scaleout.plans.hidden import REASONS
-    from scaleout.units import format_seconds
+    from scaleout.config.units import format_seconds
+    from scaleout.study.search.explanation import REASONS
 
     rows = [
         [each.family, *map(format_seconds, (each.communication_s, each.hidden_s, *each.exposed_s.values()))]
@@ -255,7 +255,7 @@ def _print_verdict(answer: "Answer", found: "Verdict") -> None:
 
 def _print_plans(title: str, plans: "tuple[Found, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds
 
     axes = list(dict.fromkeys(axis for found in plans for axis in found.estimate.exposed_s))
     rows = []

@@ -25,8 +25,8 @@ def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
 
 
 def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
-    from scaleout import describe
     from scaleout.errors import ConfigError
+    from scaleout.report import describe
 
     kind = "trace" if name_or_file.endswith(".et") else _kind(name_or_file)
     if settings and kind != "workload":
@@ -38,10 +38,10 @@ def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
-    from scaleout import library
-    from scaleout.config import nearest, read_yaml
+    from scaleout.cluster.topology.fabric import SUFFIXES
+    from scaleout.config import library
+    from scaleout.config.validated import nearest, read_yaml
     from scaleout.errors import ConfigError
-    from scaleout.fabric import SUFFIXES
 
     if name_or_file.endswith(SUFFIXES):
         return "topology"

@@ -14,7 +14,7 @@ _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scaleout.strategies import Followed
+    from scaleout.study.strategies import Followed
 
 
 @click.command()
@@ -51,11 +51,11 @@ def strategies(
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
-    from scaleout.device import load_device
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.topology import check_ranks, load_topology
     from scaleout.errors import ConfigError
-    from scaleout.strategies import STRATEGIES, follow, side_by_side
-    from scaleout.topology import check_ranks, load_topology
-    from scaleout.workload import Transformer, load_workload
+    from scaleout.study.strategies import STRATEGIES, follow, side_by_side
+    from scaleout.workloads.config import Transformer, load_workload
 
     job = load_workload(workload, parse_settings(settings))
     if not isinstance(job, Transformer):
@@ -74,7 +74,7 @@ def strategies(
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
     written = []
     if output is not None:
-        from scaleout.report import write
+        from scaleout.report.files import write
 
         written = write(comparison, output)
     if as_json:
@@ -103,7 +103,7 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
 
 def _print(title: str, rows: "Sequence[dict[str, Any]]") -> None:
     from scaleout.cli.console import console, print_table
-    from scaleout.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds
 
     cells = [
         [

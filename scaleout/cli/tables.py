@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import asdict
 
-from scaleout import analysis
-from scaleout.analysis import Row, Segment
+from scaleout.analysis import breakdown as analysis
+from scaleout.analysis.breakdown import Row, Segment
+from scaleout.analysis.efficiency import Efficiency, Fit
 from scaleout.cli.console import console, print_links, print_table
-from scaleout.efficiency import Efficiency, Fit
-from scaleout.result import Result
-from scaleout.study import Comparison, Outcome
-from scaleout.units import format_bytes, format_seconds
+from scaleout.config.units import format_bytes, format_seconds
+from scaleout.simulation.result import Result
+from scaleout.study.comparison import Comparison, Outcome
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12

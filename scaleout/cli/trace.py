@@ -16,11 +16,11 @@ from scaleout.cli.options import parse_settings, set_option
 @set_option
 def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:
     """Write WORKLOAD as Chakra traces <name>.<rank>.et, which ASTRA-sim and `scaleout run --trace` read."""
-    from scaleout import chakra
-    from scaleout.device import load_device
-    from scaleout.generators import generate
-    from scaleout.timing import time_kernels
-    from scaleout.workload import load_workload
+    from scaleout.cluster.device.annotate import time_kernels
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.interop import chakra
+    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.generate import generate
 
     job = load_workload(workload, parse_settings(settings))
     on = load_device(device or job.device)

@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import json_option, parse_settings, set_option
 
 if TYPE_CHECKING:
-    from scaleout.operators.track.sublayer import Outcome
+    from scaleout.schedule.t3.sublayer import Outcome
 
 
 @click.command()
@@ -28,10 +28,10 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
 
     Example: scaleout track --topology t3-ring-16 --set rows=8192 --set columns=4256 --set depth=1064.
     """
-    from scaleout.config import validate
-    from scaleout.device import load_device
-    from scaleout.operators.track.settings import TrackSettings, outcomes_of, plain, sublayer_of
-    from scaleout.topology import load_topology
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.validated import validate
+    from scaleout.schedule.t3.settings import TrackSettings, outcomes_of, plain, sublayer_of
 
     chosen = validate(TrackSettings, parse_settings(settings), where="track")
     layer = sublayer_of(chosen, load_device(device), load_topology(topology))
@@ -57,7 +57,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
 def _write(found: "dict[str, Outcome]", summary: object, title: str, output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.track_plot import draw_tracked
+    from scaleout.report.plots.operators import draw_tracked
 
     output.mkdir(parents=True, exist_ok=True)
     times, picture = output / "track.json", output / "traffic.png"
@@ -69,7 +69,7 @@ def _write(found: "dict[str, Outcome]", summary: object, title: str, output: Pat
 
 def _print(found: "dict[str, Outcome]", title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds
 
     first = next(iter(found.values()))
     print_table(

@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import json_option
 
 if TYPE_CHECKING:
-    from scaleout.validation import Accuracy, Comparison
+    from scaleout.validation.measured.compare import Accuracy, Comparison
 
 
 @click.command()
@@ -35,7 +35,7 @@ def validate(
     "device": "h200", "schedule": "overlap", "measured_us": 812345}; or it is one of the kinds that scaleout measured
     itself. Rows that cannot be predicted are listed with the reason, and count against the coverage.
     """
-    from scaleout.validation import compare_files
+    from scaleout.validation.measured.compare import compare_files
 
     comparison = compare_files(files, table=table, device=device, topology=topology)
     written = _write(comparison, output)
@@ -51,7 +51,7 @@ def validate(
 def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.parity_plot import draw_parity
+    from scaleout.report.plots.accuracy import draw_parity
 
     output.mkdir(parents=True, exist_ok=True)
     summary, picture = output / "validation.json", output / "parity.png"
@@ -62,7 +62,7 @@ def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, st
 
 def _print(comparison: "Comparison") -> None:
     from scaleout.cli.console import print_table
-    from scaleout.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds
 
     formats = {"time": format_seconds, "memory": format_bytes}
     print_table(
@@ -93,7 +93,7 @@ def _print(comparison: "Comparison") -> None:
 
 def _print_choices(comparison: "Comparison") -> None:
     from scaleout.cli.console import print_table
-    from scaleout.validation import choices
+    from scaleout.validation.measured.chunks import choices
 
     found = choices(comparison.rows)
     if found:

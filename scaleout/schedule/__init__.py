@@ -10,21 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from scaleout.config import nearest
+from scaleout.cluster.machine import Machine
+from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.machine import Machine
-from scaleout.operators.track.memory import policy_named
-from scaleout.program import Program
-from scaleout.schedule import centauri, coconet, out_of_order
+from scaleout.program.program import Program
+from scaleout.schedule import coconet, out_of_order
 from scaleout.schedule.async_tp import async_tp, blocking_tp
 from scaleout.schedule.baseline import baseline
-from scaleout.schedule.fuse import fuse, fuse_oblivious
-from scaleout.schedule.model_tier import ModelTier, model_tier
+from scaleout.schedule.centauri import schedule as centauri
+from scaleout.schedule.centauri.model_tier import ModelTier, model_tier
+from scaleout.schedule.decision import Planned
+from scaleout.schedule.fusion.passes import fuse, fuse_oblivious
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import concurrent, overlap
-from scaleout.schedule.planned import Planned
-from scaleout.schedule.track import track
-from scaleout.workload import Workload
+from scaleout.schedule.t3.memory import policy_named
+from scaleout.schedule.t3.schedule import track
+from scaleout.workloads.config import Workload
 
 Pass = Callable[[Program, Machine | None], Program]
 Plan = Callable[[Program, Machine | None], Planned]

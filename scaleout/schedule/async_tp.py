@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
-from scaleout.kernels import kernel_times
-from scaleout.machine import Machine
-from scaleout.operations import TimeSource, custom
-from scaleout.program import Program
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.operations import TimeSource, custom
+from scaleout.program.program import Program
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.pairs import Pair, agreed
 from scaleout.schedule.rewrite import Rewrite

@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scaleout.graph import ExecutionGraph, NodeKind
-from scaleout.node_order import Key, early
-from scaleout.program import Program
-from scaleout.schedule.reorder import reorder
+from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.program import Program
+from scaleout.program.reorder import Key, early, reorder
 
 WEIGHT, INPUT = "weight_gradient", "input_gradient"
 """How names of products of backward end."""

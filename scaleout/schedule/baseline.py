@@ -6,9 +6,9 @@ operator is launched on the default stream.
 
 import numpy as np
 
-from scaleout.graph import ExecutionGraph
-from scaleout.machine import Machine
-from scaleout.program import Program
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import ExecutionGraph
+from scaleout.program.program import Program
 
 
 def baseline(program: Program, machine: Machine | None = None) -> Program:

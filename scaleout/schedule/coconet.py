@@ -16,17 +16,14 @@ from collections import Counter
 
 import numpy as np
 
-from scaleout.graph import COLLECTIVES
-from scaleout.machine import Machine
-from scaleout.program import Program
-from scaleout.schedule.chunks import Weights, cut
-from scaleout.schedule.decision import Decision, collectives
-from scaleout.schedule.operation_tier import Costs
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import COLLECTIVES
+from scaleout.program.program import Program
+from scaleout.schedule.centauri.operation_tier import Costs, Weights, cut
+from scaleout.schedule.centauri.partition.primitive import substitute
+from scaleout.schedule.cost import Prices, machine_for
+from scaleout.schedule.decision import Decision, Planned, Trial, collectives
 from scaleout.schedule.overlap import overlap
-from scaleout.schedule.partition.primitive import substitute
-from scaleout.schedule.planned import Planned
-from scaleout.schedule.prices import Prices, machine_for
-from scaleout.schedule.trial import Trial
 
 CHUNKS = (1, 2, 4, 8)
 """Even chunks that are weighed."""

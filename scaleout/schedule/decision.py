@@ -1,7 +1,17 @@
-"""What a schedule that weighs has decided, in words."""
+"""What a schedule that weighs has decided, in words.
+
+Trials: a program as it may be scheduled, and how long a simulated step of it takes; the shortest is kept.
+
+What a schedule that weighs comes to: a program, what was decided, and the step that was simulated on the way.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+from scaleout.program.program import Program
+from scaleout.schedule.cost import Prices
+from scaleout.simulation.result import Result
 
 
 @dataclass(frozen=True)
@@ -43,3 +53,60 @@ def _sentence(each: Decision) -> str:
     instead = f" instead of {each.before_s * 1e3:.4g}" if each.after_s < each.before_s else ""
     reason = f" ({each.reason})" if each.reason else ""
     return f"{each.what}: {each.choice}, {each.after_s * 1e3:.4g} ms{instead}{reason}"
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A scheduled program.
+
+    Attributes
+    ----------
+    program : Program
+    decisions : tuple of Decision
+        What was decided.
+    result : Result, optional
+        A step of it on the machine that it was planned for, under alpha-beta, if one was simulated.
+    """
+
+    program: Program
+    decisions: tuple[Decision, ...] = ()
+    result: Result | None = None
+
+
+@dataclass
+class Trial:
+    """What is tried.
+
+    Attributes
+    ----------
+    ordered : Program
+        Before it is cut, in the order that is tried.
+    scheduled : Program
+    decisions : tuple of Decision
+        What was decided on the way.
+    """
+
+    prices: Prices
+    ordered: Program
+    scheduled: Program
+    decisions: tuple[Decision, ...] = ()
+
+    @cached_property
+    def result(self) -> Result:
+        """A step, simulated."""
+        return self.prices.step(self.scheduled)
+
+    @property
+    def known(self) -> Result | None:
+        """The step, if it was simulated."""
+        return vars(self).get("result")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.result.makespan_s
+
+
+def shorter(best: Trial, rival: Trial | None) -> Trial:
+    """Return the rival if its step is shorter, else what was best so far."""
+    return best if rival is None or rival.step_s >= best.step_s else rival

@@ -6,8 +6,8 @@ otherwise wait for each other for ever, one in the first collective and one in t
 
 import numpy as np
 
-from scaleout.graph import ExecutionGraph, NodeKind
-from scaleout.program import Program
+from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.program import Program
 
 
 def in_program_order(program: Program) -> Program:

@@ -14,17 +14,14 @@ are not counted in the memory.
 Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, ASPLOS 2024, Fig. 6 a.
 """
 
-from scaleout.graph import ExecutionGraph, NodeKind
-from scaleout.machine import Machine
-from scaleout.node_order import Key
-from scaleout.program import Program
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.program import Program
+from scaleout.program.reorder import Key, reorder
 from scaleout.schedule.backward import layers_of
-from scaleout.schedule.decision import Decision
+from scaleout.schedule.cost import Prices, machine_for
+from scaleout.schedule.decision import Decision, Planned, Trial
 from scaleout.schedule.overlap import overlap
-from scaleout.schedule.planned import Planned
-from scaleout.schedule.prices import Prices, machine_for
-from scaleout.schedule.reorder import reorder
-from scaleout.schedule.trial import Trial
 
 
 def plan(program: Program, machine: Machine | None = None) -> Planned:

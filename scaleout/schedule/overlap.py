@@ -8,9 +8,9 @@ beside this one. What a kernel and a collective take from each other on the devi
 
 import numpy as np
 
-from scaleout.graph import INPUT, ExecutionGraph, NodeKind
-from scaleout.machine import Machine
-from scaleout.program import Program
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import INPUT, ExecutionGraph, NodeKind
+from scaleout.program.program import Program
 
 COMPUTE_STREAM = 0
 LANES = 16

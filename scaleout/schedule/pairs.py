@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 
 PRODUCERS = {
     "all_to_all": ("embedding_bag_fwd", "gemm"),

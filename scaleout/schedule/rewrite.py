@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.graph import NONE, ExecutionGraph, Ints, NodeKind
-from scaleout.operations import TimeSource
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.operations import TimeSource
 from scaleout.schedule.overlap import communication_stream
 
 _CHANGED = (

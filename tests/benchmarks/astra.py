@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scaleout.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
+from scaleout.interop.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
 
 RUNS = 5
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")

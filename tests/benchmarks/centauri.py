@@ -15,8 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scaleout.study import Comparison, compare
-from scaleout.topology import Topology, load_topology
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.study.comparison import Comparison, compare
 
 BIG = {
     "layers": 30, "tensor_parallel": 4, "pipeline_parallel": 3, "data_parallel": 4, "sequence_parallel": True,

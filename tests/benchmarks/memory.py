@@ -5,8 +5,8 @@ python tests/benchmarks/memory.py
 
 import time
 
-from scaleout.memory import peak
-from scaleout.workload import load_workload
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.memory import peak
 
 for name in ("megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t"):
     plans = [load_workload(name, {"data_parallel": degree, "zero": 1}) for degree in range(1, 21)]

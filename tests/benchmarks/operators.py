@@ -8,10 +8,10 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from scaleout.device import load_device
-from scaleout.operators import FusedMachine, plan_operator
-from scaleout.operators.fused import ORDERS, run
-from scaleout.topology import load_topology
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.schedule.fusion import FusedMachine, plan_operator
+from scaleout.schedule.fusion.fused import ORDERS, run
 
 CASES = (("mi210", "mi210-pair"), ("mi210", "mi210-node"), ("h200", "h200-node-4"))
 

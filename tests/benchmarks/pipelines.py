@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from speed import median_s
 
-from scaleout.pipelines import PIPELINES, chunks_of, orders
-from scaleout.pipelines.blocks import connect
-from scaleout.pipelines.clock import run
+from scaleout.workloads.pipeline import PIPELINES, chunks_of, orders
+from scaleout.workloads.pipeline.blocks import connect
+from scaleout.workloads.pipeline.clock import run
 
 STAGES, MICROBATCHES, INTERLEAVED = 16, 192, 2
 

@@ -11,7 +11,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from scaleout.reproductions.aluminum import HOST_TRANSFER, MINIMAL, MPI, NCCL, comparison, sweep
+from scaleout.validation.papers.aluminum import HOST_TRANSFER, MINIMAL, MPI, NCCL, comparison, sweep
 
 POLICIES = (NCCL, "nccl_tree", "recursive_doubling", "rabenseifner", HOST_TRANSFER, MPI, MINIMAL)
 

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from scaleout.device import load_device
-from scaleout.plans.best import Question
-from scaleout.plans.bound import bound_of, least_of, lower_bound
-from scaleout.plans.evaluate import evaluate
-from scaleout.plans.prices import prices_of
-from scaleout.plans.search import search
-from scaleout.plans.stages import stages_of
-from scaleout.topology import load_topology
-from scaleout.workload import load_workload
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.study.search.best import Question
+from scaleout.study.search.cost import prices_of
+from scaleout.study.search.evaluate import evaluate
+from scaleout.study.search.lower_bound import bound_of, least_of, lower_bound
+from scaleout.study.search.search import search
+from scaleout.study.search.stages import stages_of
+from scaleout.workloads.config import load_workload
 
 BATCH = 1536
 

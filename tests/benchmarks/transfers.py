@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scaleout.network.demand import Demand, demand_of, demand_of_message, messages_of
-from scaleout.network.links import links_of
-from scaleout.network.symmetry import Symmetry, symmetry
-from scaleout.network.traffic import Traffic
-from scaleout.placement import siblings
-from scaleout.topology import Topology, load_topology
+from scaleout.cluster.topology.placement import siblings
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.network.flow.demand import Demand, demand_of, demand_of_message, messages_of
+from scaleout.network.flow.traffic import Traffic
+from scaleout.network.routes.links import links_of
+from scaleout.network.routes.symmetry import Symmetry, symmetry
 
 SIZE_BYTES = 64e6
 LIMIT_S = 60

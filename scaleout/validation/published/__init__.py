@@ -5,16 +5,7 @@
 
 from collections.abc import Mapping
 
-from scaleout.validation.published import (
-    llm_foundry,
-    maxtext,
-    megatron,
-    nccl,
-    reported,
-    simumax,
-    torchtitan,
-    vtrain,
-)
+from scaleout.validation.published import llm_foundry, maxtext, megatron, nccl, reported, simumax, torchtitan, vtrain
 from scaleout.validation.published.table import Table
 
 TABLES: Mapping[str, Table] = {

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scaleout.machine import Machine
-from scaleout.validation.case import Case, NoModelError, case_of, workload_of
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
-from scaleout.workload import Transformer
+from scaleout.workloads.config import Transformer
 
 _SIZES: Mapping[str, tuple[int, int, int]] = {
     "125m": (768, 12, 12),

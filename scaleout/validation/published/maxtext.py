@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scaleout.machine import Machine
-from scaleout.validation.case import Case, NoModelError, case_of, workload_of
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
 
 _SEQUENCE, _VOCABULARY, _HEAD = 2048, 32768, 256
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scaleout import memory
+from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.machine import Machine
-from scaleout.plans.evaluate import evaluate
-from scaleout.validation.case import Case, NoModelError
+from scaleout.study.search.evaluate import evaluate
+from scaleout.validation.measured.case import Case, NoModelError
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
-from scaleout.workload import Transformer, load_workload
+from scaleout.workloads import memory
+from scaleout.workloads.config import Transformer, load_workload
 
 _STEPS: Mapping[str, Mapping[str, Any]] = {
     "full_s": {"recompute": "full", "sequence_parallel": False},

@@ -5,12 +5,12 @@ Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100 and tra
 
 from collections.abc import Callable
 
-from scaleout.machine import Machine
-from scaleout.network.alpha_beta import collective_cost
-from scaleout.placement import place
-from scaleout.validation.case import Case, NoModelError
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.placement import place
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.validation.measured.case import Case, NoModelError
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
 
 
 def all_reduce(row: Row, machine: Machine) -> Case:

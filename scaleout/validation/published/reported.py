@@ -6,10 +6,10 @@ facebookresearch/dlrm (torchrec_dlrm), as named in the tables.
 
 from collections.abc import Mapping
 
-from scaleout.machine import Machine
-from scaleout.validation.case import Case, NoModelError
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import Case, NoModelError
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
 
 _REASONS: Mapping[str, tuple[str, str]] = {
     "flux_comet_kernels": ("FLUX and Comet", "no device and no network of L20 or H800 is described"),

@@ -11,13 +11,13 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from scaleout import memory
+from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.machine import Machine
-from scaleout.validation.case import Case, NoModelError, case_of
+from scaleout.validation.measured.case import Case, NoModelError, case_of
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
-from scaleout.workload import Transformer, load_workload
+from scaleout.workloads import memory
+from scaleout.workloads.config import Transformer, load_workload
 
 _RANKS = 8
 _PADDED_TO = 128

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scaleout.machine import Machine
-from scaleout.validation.case import Case
-from scaleout.validation.rows import Row
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import Case
+from scaleout.validation.measured.rows import Row
 
 
 def _whole(row: Row) -> list[Row]:

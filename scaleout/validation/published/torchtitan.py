@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scaleout.machine import Machine
-from scaleout.validation.case import Case, NoModelError, case_of, workload_of
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
 
 _MODELS: Mapping[str, Mapping[str, int]] = {
     "8b": {"hidden": 4096, "layers": 32, "heads": 32, "ffn": 14336},

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.machine import Machine
-from scaleout.plans.evaluate import evaluate
-from scaleout.validation.case import Case
+from scaleout.study.search.evaluate import evaluate
+from scaleout.validation.measured.case import Case
+from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.validation.rows import Row
-from scaleout.workload import load_workload
+from scaleout.workloads.config import load_workload
 
 _KEYS: Mapping[str, str] = {
     "hidden": "hidden size",

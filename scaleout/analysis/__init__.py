@@ -1,0 +1,1 @@
+"""Results to numbers: breakdowns, critical paths, efficiency, pipelines."""

@@ -1,0 +1,242 @@
+"""Where the time goes: results to breakdowns by activity, phase and operation, and to critical paths.
+
+All numbers of a breakdown are means over ranks, so that compute, exposed communication and idle time add up to the
+makespan. Exposed communication is time in which a rank communicates and does not compute.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scaleout.network.flow.max_min import SAME
+from scaleout.program.graph import NONE, ExecutionGraph, Floats
+from scaleout.program.operations import TimeSource
+from scaleout.simulation.result import Result, Timeline
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Mean times of a rank in one step.
+
+    Attributes
+    ----------
+    makespan_s : float
+        ``compute_s + exposed_communication_s + idle_s``.
+    compute_s : float
+        Time in which kernels run.
+    communication_s : float
+        Time in which something is being communicated, hidden or not.
+    exposed_communication_s : float
+        The part of it in which no kernel runs.
+    idle_s : float
+        Time in which neither happens.
+    kernel_time_sources : dict
+        Share of the kernels' time by where it comes from: measured, interpolated, roofline and, for times that a
+        trace brought along, given. Empty if there are no kernels.
+    """
+
+    makespan_s: float
+    compute_s: float
+    communication_s: float
+    exposed_communication_s: float
+    idle_s: float
+    kernel_time_sources: dict[str, float]
+
+
+def breakdown(result: Result) -> Breakdown:
+    """Say how a result's time divides into compute, exposed communication and idle time."""
+    makespan_s = result.makespan_s
+    compute, communication, busy = np.zeros(3)
+    sources = dict.fromkeys((TimeSource.MEASURED, TimeSource.INTERPOLATED, TimeSource.ROOFLINE, TimeSource.GIVEN), 0.0)
+    for line in result.timelines:
+        ranks = len(line.ranks)
+        kernels = ~line.is_communication
+        compute += ranks * covered(line.start_s[kernels], line.end_s[kernels])
+        communication += ranks * covered(line.start_s[~kernels], line.end_s[~kernels])
+        busy += ranks * covered(line.start_s, line.end_s)
+        for source in sources:
+            sources[source] += ranks * float(line.duration_s[kernels & (line.graph.time_source == source)].sum())
+    num_ranks = result.program.num_ranks
+    compute_s, communication_s, busy_s = (float(total) / num_ranks for total in (compute, communication, busy))
+    total = sum(sources.values())
+    shares = {source.name.lower(): seconds / total for source, seconds in sources.items()} if total else {}
+    if not shares.get("given"):
+        shares.pop("given", None)
+    idle_s = makespan_s - busy_s if busy_s < makespan_s * (1 - SAME) else 0.0  # what rounding leaves is none
+    return Breakdown(makespan_s, compute_s, communication_s, busy_s - compute_s, idle_s, shares)
+
+
+def covered(start_s: Floats, end_s: Floats) -> float:
+    """Length of the union of intervals, shape (N,) each."""
+    if not len(start_s):
+        return 0.0
+    order = np.argsort(start_s, kind="stable")
+    start, end = start_s[order], end_s[order]
+    reach = np.maximum.accumulate(end)
+    gaps = np.maximum(start[1:] - reach[:-1], 0.0)
+    return max(0.0, float(reach[-1] - start[0] - gaps.sum()))  # rounding may leave less than nothing
+
+
+def exposed_by_family(result: Result) -> dict[str, float]:
+    """Divide exposed communication among the families of process groups, in seconds, the mean over ranks.
+
+    Moments in which several families communicate count for each in equal parts; the sum is
+    `Breakdown.exposed_communication_s`. Messages and collectives without a group count as ``""``.
+    """
+    names = ["", *(family.name for family in result.program.groups)]
+    totals = np.zeros(len(names))
+    for line in result.timelines:
+        edges = np.unique(np.concatenate([line.start_s, line.end_s]))
+        if len(edges) < 2:
+            continue
+        lanes = np.where(line.is_communication, line.graph.group + 2, 0)  # kernels, no group, each family
+        steps = np.zeros((len(names) + 1, len(edges)), np.int64)
+        for times, change in ((line.start_s, 1), (line.end_s, -1)):
+            np.add.at(steps, (lanes, np.searchsorted(edges, times)), change)
+        busy = np.cumsum(steps, axis=1)[:, :-1] > 0
+        families = busy[1:] & ~busy[0]
+        parts = families / np.maximum(families.sum(axis=0), 1)
+        totals += len(line.ranks) * (parts @ np.diff(edges))
+    means = totals / result.program.num_ranks
+    found: dict[str, float] = {}
+    for name, seconds in zip(names, means.tolist(), strict=True):
+        if seconds:
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> float:
+    """Idle time that ends with a chosen node, or with the makespan, in seconds, the mean over ranks.
+
+    A rank that neither computes nor communicates waits for the node that starts next; of several, for any chosen one.
+    """
+    total = 0.0
+    for line in result.timelines:
+        starts, ends = line.start_s, line.end_s
+        order = np.argsort(starts, kind="stable")
+        reach = np.r_[0.0, np.maximum.accumulate(ends[order])]
+        gaps = np.maximum(starts[order] - reach[:-1], 0.0)
+        waited = max(0.0, result.makespan_s - float(reach[-1]))
+        for place in np.flatnonzero(gaps).tolist():
+            begin = starts[order[place]]
+            together = order[place : int(np.searchsorted(starts[order], begin, side="right"))]
+            if any(chooses(line, node) for node in together.tolist()):
+                waited += float(gaps[place])
+        total += len(line.ranks) * waited
+    return total / result.program.num_ranks
+
+
+@dataclass(frozen=True)
+class RankEnds:
+    """When ranks that are alike have run the last kernel of each phase, in seconds from the step's begin."""
+
+    ranks: tuple[int, ...]
+    phase_end_s: dict[str, float]
+
+
+def ends_of_ranks(result: Result) -> list[RankEnds]:
+    """When each class of ranks is done with each phase, in the order of the ranks.
+
+    Polling for what others send counts as a kernel, sending does not: it goes on beside the next phase.
+    """
+    found = []
+    for line in result.timelines:
+        ends: dict[str, float] = {}
+        for node in np.flatnonzero(~line.is_communication).tolist():
+            phase = line.graph.phases[line.graph.phase[node]]
+            ends[phase] = max(ends.get(phase, 0.0), float(line.end_s[node]))
+        found.append(RankEnds(line.ranks, ends))
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """Mean time of a rank's nodes of one name, and how many there are."""
+
+    name: str
+    communication: bool
+    count: float
+    busy_s: float
+
+
+def by_phase(result: Result) -> list[Row]:
+    """Busy time of kernels and of communication in each phase, in program order."""
+    return _rows(result, lambda graph, node: graph.phases[graph.phase[node]])
+
+
+def by_operation(result: Result) -> list[Row]:
+    """Busy time of each kind of kernel and of collective, the largest first."""
+    return sorted(_rows(result, ExecutionGraph.operation), key=lambda row: -row.busy_s)
+
+
+def _rows(result: Result, label: Callable[[ExecutionGraph, int], str]) -> list[Row]:
+    totals: dict[tuple[str, bool], list[float]] = {}
+    for line in result.timelines:
+        share = len(line.ranks) / result.program.num_ranks
+        for node, (communicates, duration_s) in enumerate(
+            zip(line.is_communication.tolist(), line.duration_s.tolist(), strict=True)
+        ):
+            entry = totals.setdefault((label(line.graph, node), communicates), [0.0, 0.0])
+            entry[0] += share
+            entry[1] += share * duration_s
+    return [Row(name, communicates, count, busy) for (name, communicates), (count, busy) in totals.items()]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the critical path: one node, from its start to the start of what waited for it."""
+
+    rank: int
+    node: int
+    name: str
+    operation: str
+    phase: str
+    communication: bool
+    start_s: float
+    end_s: float
+
+
+def critical_path(result: Result) -> list[Segment]:
+    """Nodes that decide the makespan, from first to last, each waiting for the one before it.
+
+    Unlike the longest chain of dependencies, it includes waiting for a stream or a wire that another node holds.
+    The segments follow each other without a gap and add up to the makespan. Where
+    the first node waited for the host to issue it, a segment `host` stands for the host's calls up to there.
+    """
+    ends = np.concatenate([line.end_s for line in result.timelines])
+    if not len(ends):
+        return []
+    node, until = int(ends.argmax()), float(ends.max())
+    path: list[Segment] = []
+    while node != NONE:
+        number, index = result.locate(node)
+        line = result.timelines[number]
+        graph = line.graph
+        start = float(line.start_s[index])
+        if until > start:
+            path.append(
+                Segment(
+                    line.ranks[0],
+                    index,
+                    graph.names[index],
+                    graph.operation(index),
+                    graph.phases[graph.phase[index]],
+                    bool(line.is_communication[index]),
+                    start,
+                    until,
+                )
+            )
+        node, until = int(line.cause[index]), start
+    if path and until > 0:  # nothing that ran held the first node up: the host had not issued it
+        path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=until))
+    return path[::-1]
+
+
+def longest_chain_s(line: Timeline) -> float:
+    """Length of a timeline's longest chain of dependencies: no schedule of these nodes is shorter."""
+    finish = np.zeros(len(line.graph))
+    for node in range(len(line.graph)):
+        before = finish[line.graph.dependencies_of(node)]
+        finish[node] = line.duration_s[node] + (before.max() if len(before) else 0.0)
+    return float(finish.max()) if len(finish) else 0.0

@@ -1,0 +1,143 @@
+"""Steps of transformers to what their users ask first: tokens a second, MFU, bubble, exposed communication, memory.
+
+MFU counts what the model needs; of causal attention, by convention, the half that the mask leaves out as well. HFU adds
+what is computed again, by its share of all FLOPs that run.
+
+Source: PaLM, arXiv:2204.02311, appendix B (MFU); Korthikanti et al., arXiv:2205.05198 (HFU).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaleout.analysis.breakdown import exposed_by_family, waited_for
+from scaleout.analysis.pipeline import places_of_ranks
+from scaleout.cluster.device.spec import Device
+from scaleout.program.graph import NONE, NodeKind
+from scaleout.simulation.result import Result, Timeline
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.memory import Peak, peak
+from scaleout.workloads.memory.advice import Advice, advise
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """How well a step used its devices.
+
+    Attributes
+    ----------
+    step_s : float
+    tokens_per_s, tokens_per_s_per_rank : float
+    mfu, hfu : float
+        FLOPs a second over the device's peak for the data type: those that the model needs, and recomputed ones too.
+    bubble : float
+        Share of the step in which a rank waits for other places of the pipeline, the mean over ranks.
+    exposed_s : mapping
+        Exposed communication of each axis, the mean over ranks.
+    """
+
+    step_s: float
+    tokens_per_s: float
+    tokens_per_s_per_rank: float
+    mfu: float
+    hfu: float
+    bubble: float
+    exposed_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a job fits into the memory of its devices.
+
+    Attributes
+    ----------
+    peak : Peak
+        Of the worst rank.
+    capacity_bytes : float
+    advice : tuple of Advice
+        What would help; empty if it fits.
+    """
+
+    peak: Peak
+    capacity_bytes: float
+    advice: tuple[Advice, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it does."""
+        return self.peak.total_bytes <= self.capacity_bytes
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "peak_bytes": self.peak.total_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "place": self.peak.place,
+            "moment": self.peak.moment,
+            "bytes_of": dict(self.peak.bytes_of),
+            "advice": [
+                {"set": dict(a.changes), "ranks": a.ranks, "peak_bytes": a.peak.total_bytes, "fits": a.fits}
+                for a in self.advice
+            ],
+        }
+
+
+def fit(workload: Transformer, device: Device) -> Fit:
+    """Hold a job's peak memory against what its devices have."""
+    return Fit(peak(workload), device.memory_bytes, tuple(advise(workload, device.memory_bytes)))
+
+
+def efficiency(result: Result, workload: Transformer, device: Device) -> Efficiency:
+    """Say how well a simulated step used its devices.
+
+    Raises
+    ------
+    ConfigError
+        If the device states no peak rate for the workload's data type.
+    """
+    step_s, ranks = result.makespan_s, workload.num_ranks
+    tokens_per_s = workload.tokens * workload.data_parallel / step_s
+    peak_flops_per_s = ranks * device.peak(workload.dtype)
+    places = places_of_ranks(result.program)
+    spans = [len(set(places[list(family.members[0])].tolist())) > 1 for family in result.program.groups]
+
+    def meets_other_places(line: Timeline, node: int) -> bool:
+        group = int(line.graph.group[node])
+        return line.graph.kind[node] != NodeKind.COMPUTE and group != NONE and spans[group]
+
+    exposed_s: dict[str, float] = {}
+    for name, seconds in exposed_by_family(result).items():
+        axis = _axis(name)
+        exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
+    mfu = tokens_per_s * workload.flops_per_token / peak_flops_per_s
+    return Efficiency(
+        step_s,
+        tokens_per_s,
+        tokens_per_s / ranks,
+        mfu=mfu,
+        hfu=mfu / (1 - _recomputed(result)),
+        bubble=waited_for(result, meets_other_places) / step_s if workload.pipeline_parallel > 1 else 0.0,
+        exposed_s=exposed_s,
+    )
+
+
+def _recomputed(result: Result) -> float:
+    """Return the share of all FLOPs that computes something again."""
+    again = 0.0
+    for line in result.timelines:
+        phases = [number for number, name in enumerate(line.graph.phases) if name.endswith("_recompute")]
+        again += len(line.ranks) * float(line.graph.flops[np.isin(line.graph.phase, phases)].sum())
+    return again / result.program.total_flops if result.program.total_flops else 0.0
+
+
+_AXES_OF_FAMILIES = {"replica": "data", "expert_data": "data", "expert_replica": "data"}
+
+
+def _axis(family: str) -> str:
+    """Return the axis that a family of process groups lies along, whatever part of it."""
+    for end in ("_shard", "_copy", "_ends", "_copies"):
+        family = family.removesuffix(end)
+    return _AXES_OF_FAMILIES.get(family, family)

@@ -1,0 +1,159 @@
+"""Results to the actions of their pipelines, and to the memory that ranks hold over time.
+
+What a rank of a place did to a micro-batch is told from the kernels' stage, micro-batch and phase. Everything is of the
+first class of ranks that stands at each place.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.program.graph import NONE, Floats, Ints, NodeKind
+from scaleout.program.program import Program
+from scaleout.simulation.result import Result, Timeline
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.memory import KINDS, Ledger
+from scaleout.workloads.pipeline import PIPELINES, Action
+
+
+@dataclass(frozen=True, eq=False)
+class Actions:
+    """What one place of a pipeline did, as columns over its A actions, in the order of their starts.
+
+    Attributes
+    ----------
+    place : int
+    line : Timeline
+        The class of ranks that it is read from.
+    action : (A,) of `Action`
+    chunk, microbatch : (A,)
+    start_s, end_s : (A,) from the start of its first kernel to the end of its last
+    rest_s : tuple of (float, float)
+        From when to when it computes besides: the optimizer, and what goes before it.
+    """
+
+    place: int
+    line: Timeline
+    action: Ints
+    chunk: Ints
+    microbatch: Ints
+    start_s: Floats
+    end_s: Floats
+    rest_s: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryOverTime:
+    """What the ranks of a place hold: constant from each moment to the next.
+
+    Attributes
+    ----------
+    place : int
+    ranks : tuple of int
+        The class that it is read from.
+    time_s : (E,)
+    bytes_of : mapping
+        For each of `scaleout.workloads.memory.KINDS`, shape (E,).
+    """
+
+    place: int
+    ranks: tuple[int, ...]
+    time_s: Floats
+    bytes_of: Mapping[str, Floats]
+
+    @property
+    def total_bytes(self) -> Floats:
+        """All kinds together, shape (E,)."""
+        return np.asarray(np.sum(list(self.bytes_of.values()), axis=0))
+
+
+def places_of_ranks(program: Program) -> Ints:
+    """Return the place of each rank in its pipeline, shape (R,), wherever the ranks of the job lie."""
+    places = np.zeros(program.num_ranks, np.int64)
+    for family in program.groups:
+        if family.name == "pipeline":
+            members = np.array(family.members)
+            places[members] = np.arange(members.shape[1])
+    return places
+
+
+def actions(result: Result, workload: Transformer) -> list[Actions]:
+    """Return what each place of a job's pipeline did, first to last."""
+    place_of_rank = places_of_ranks(result.program)
+    found: dict[int, Actions] = {}
+    for line in result.timelines:
+        place = int(place_of_rank[line.ranks[0]])
+        if place not in found:
+            found[place] = _actions(line, place, workload)
+    return [found[place] for place in sorted(found)]
+
+
+def _actions(line: Timeline, place: int, workload: Transformer) -> Actions:
+    graph = line.graph
+    kinds = np.array([_action(phase) for phase in graph.phases])[graph.phase]
+    runs = (graph.kind == NodeKind.COMPUTE) & (line.duration_s > 0)
+    chosen = np.flatnonzero(runs & (graph.stage != NONE))
+    rest = np.flatnonzero(runs & (graph.stage == NONE))
+    rest_s = tuple(zip(line.start_s[rest].tolist(), line.end_s[rest].tolist(), strict=True))
+    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
+    chunk_of_stage = np.zeros(workload.num_stages, np.int64)
+    chunk_of_stage[[pipeline.stage_of(place, chunk, p, v) for chunk in range(v)]] = np.arange(v)
+    shape = (len(Action), v, workload.num_microbatches)
+    columns = (kinds[chosen], chunk_of_stage[graph.stage[chosen]], graph.microbatch[chosen])
+    keys, which = np.unique(np.ravel_multi_index(columns, shape), return_inverse=True)
+    start_s, end_s = np.full(len(keys), np.inf), np.zeros(len(keys))
+    np.minimum.at(start_s, which, line.start_s[chosen])
+    np.maximum.at(end_s, which, line.end_s[chosen])
+    order = np.argsort(start_s, kind="stable")
+    action, chunk, microbatch = (column[order] for column in np.unravel_index(keys, shape))
+    parted = np.isin(chunk * shape[2] + microbatch, (chunk * shape[2] + microbatch)[action == Action.WEIGHT_GRADIENT])
+    action = np.where(parted & (action == Action.BACKWARD), Action.INPUT_GRADIENT, action)
+    return Actions(place, line, action, chunk, microbatch, start_s[order], end_s[order], rest_s)
+
+
+def _action(phase: str) -> Action:
+    if phase.endswith("_forward"):
+        return Action.FORWARD
+    return Action.WEIGHT_GRADIENT if phase == "weight_gradients" else Action.BACKWARD
+
+
+def over_time(result: Result, workload: Transformer) -> list[MemoryOverTime]:
+    """Return what the ranks of each place of the pipeline hold at each moment of a simulated step.
+
+    A micro-batch's activations are held from the start of its forward to the end of its backward, as
+    `scaleout.workloads.memory.peak` counts them from the order alone.
+    """
+    ledger = Ledger.of(workload)
+    if workload.mode != "training":
+        (line, *_), found = result.timelines, ledger.peak_of(0)
+        ends = np.array([0.0, result.makespan_s])
+        constant = {kind: np.full(2, found.bytes_of[kind]) for kind in KINDS}
+        return [MemoryOverTime(0, line.ranks, ends, constant)]
+    return [_over_time(done, ledger, result.makespan_s) for done in actions(result, workload)]
+
+
+def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTime:
+    stages = ledger.stages[done.place]
+    changes = [(0.0, 0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0, 0.0)]  # time, kept, again, temporary
+    forward = done.action == Action.FORWARD
+    for chunk, microbatch in set(zip(done.chunk.tolist(), done.microbatch.tolist(), strict=True)):
+        mine = (done.chunk == chunk) & (done.microbatch == microbatch)
+        held = stages[chunk]
+        parted = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
+        again = held.all_again_bytes if parted else held.again_bytes
+        made = held.temporary_bytes
+        begin, turn, end = (
+            float(times.min()) if len(times) else makespan_s
+            for times in (done.start_s[mine & forward], done.start_s[mine & ~forward], -done.end_s[mine])
+        )
+        end = -end
+        changes += [
+            (begin, held.kept_bytes, 0.0, 0.0), (turn, 0.0, again, made), (end, -held.kept_bytes, -again, -made)
+        ]  # fmt: skip
+    time_s, *sizes = np.array(changes).T
+    order = np.lexsort((sum(sizes), time_s))  # what is given back is free for what comes at the same time
+    kinds = ("activations", "recomputed_activations", "temporary_results")
+    bytes_of = {kind: np.cumsum(size[order]).clip(0.0) for kind, size in zip(kinds, sizes, strict=True)}
+    standing = {kind: np.full(len(order), size) for kind, size in ledger.standing[done.place].items()}
+    return MemoryOverTime(done.place, done.line.ranks, time_s[order], standing | bytes_of)

@@ -1,0 +1,1 @@
+"""Devices: their file, the time of a kernel on them, power, the host that issues calls, work-groups."""

@@ -1,0 +1,257 @@
+"""Calls of an operation to a physical first guess of their time.
+
+A guess carries what is sharp in a time: launches, the fit into the L2 cache, tiles and waves over the SMs, the
+roofline. What it leaves is smooth in the logarithm of the sizes, and is interpolated between measurements. So a guess
+has to be right in shape, not in level: its constants are few round numbers, chosen once on an H200, and those of a
+device come from the device. The module knows no measurement.
+
+Symbols: N calls; M, N, K sizes of a matrix product; a tile is the block of the result that one SM works on.
+Source: tiles and the 64-deep step along K as in the names of cuBLAS's Hopper kernels; waves as in Nvidia's Matrix
+Multiplication Background User's Guide.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.device.spec import Device
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
+
+Array = npt.NDArray[np.float64]
+
+
+class Calls(NamedTuple):
+    """Several calls of one operation in one dtype; every array has shape (N,).
+
+    Attributes
+    ----------
+    op, dtype : str
+    sizes : mapping
+        Name of a size to its values.
+    flops, bytes : ndarray
+    warm : ndarray of bool
+        Whether the same buffers are used again and again, so that small data lie in the L2 cache.
+    launches : float
+        Device kernels that one call launches.
+    """
+
+    op: str
+    dtype: str
+    sizes: Mapping[str, Array]
+    flops: Array
+    bytes: Array
+    warm: npt.NDArray[np.bool_]
+    launches: float = 1.0
+
+
+def roofline(calls: Calls, device: Device) -> Array:
+    """Return the time at peak rates, ``max(FLOPs / peak, bytes / bandwidth)``, shape (N,)."""
+    bound = calls.bytes / device.memory_bytes_per_s
+    return np.maximum(bound, calls.flops / device.peak(calls.dtype)) if np.any(calls.flops > 0) else bound
+
+
+_LAUNCH_S = 1.0e-6
+"""A device kernel that does next to nothing: launch, a round trip to memory, drain."""
+STREAM_SHARE = 0.88
+"""Share of the peak bandwidth that a long stream reaches."""
+_L2_SPEED = 1.7
+"""Bandwidth of the L2 cache over that of the memory."""
+_L2_SHARE = 0.85
+"""Bytes that a kernel may move, over the size of the L2 cache, before they push each other out."""
+_ARITHMETIC = frozenset({"gelu_fwd", "gelu_bwd", "silu_fwd", "silu_bwd"})
+_GAIN_FROM_L2 = {op for op, operation in OPERATIONS.items() if operation.family is Family.ELEMENTWISE} | {
+    "embedding_fwd",
+    "moe_permute_rows",
+    "rms_norm_bwd",
+}
+"""Operations that are as fast as their data arrive."""
+
+
+def waits_for_arithmetic(op: str, dtype: str) -> bool:
+    """Whether an element-wise operation waits for its own arithmetic; a faster feed from the L2 cache helps it little.
+
+    Activation functions of two-byte types convert every element there and back.
+    """
+    return op == "dropout_fwd" or (op in _ARITHMETIC and ITEM_BYTES[dtype] < 4)
+
+
+def _move_s(calls: Calls, device: Device) -> Array:
+    """Time to move the bytes: those that lie in the L2 cache from there, the others from memory."""
+    memory_s = calls.bytes / (STREAM_SHARE * device.memory_bytes_per_s)
+    if calls.op not in _GAIN_FROM_L2 or waits_for_arithmetic(calls.op, calls.dtype):
+        return np.asarray(memory_s)
+    hits = calls.warm / (1.0 + (calls.bytes / (_L2_SHARE * device.l2_bytes)) ** 10)
+    return np.asarray(memory_s * (1.0 - hits * (1.0 - STREAM_SHARE / _L2_SPEED)))
+
+
+def stream(calls: Calls, device: Device) -> Array:
+    """Guess the launches, then the roofline at the rates of a long stream."""
+    work_s = calls.flops / (STREAM_SHARE * device.peak(calls.dtype)) if np.any(calls.flops > 0) else 0.0
+    return np.asarray(_LAUNCH_S * calls.launches + np.maximum(_move_s(calls, device), work_s))
+
+
+_ENTRY_S = {"embedding_bag_bwd_sparse": 0.6e-9, "interaction_gather_bwd": 0.24e-9}
+
+
+def scatter(calls: Calls, device: Device) -> Array:
+    """Guess the stream or the indices, whichever is longer: a scatter sorts them, however wide the rows are."""
+    s = calls.sizes
+    if "pooling" in s:
+        entries = s["batch"] * s["tables"] * s["pooling"]
+    else:
+        entries = s["batch"] * s["features"] * (s["features"] - 1) / 2
+    indexed_s = _LAUNCH_S * calls.launches + entries * _ENTRY_S[calls.op]
+    return np.asarray(np.maximum(stream(calls, device), indexed_s))
+
+
+_CHUNK = 65536
+
+
+def optimiser(calls: Calls, device: Device) -> Array:
+    """Guess the stream, but no less than one SM needs for its chunk of the parameters at its share of bandwidth."""
+    chunk_bytes = calls.bytes * np.minimum(1.0, _CHUNK / calls.sizes["parameters"])
+    one_sm_s = chunk_bytes * device.num_sms / device.memory_bytes_per_s
+    return np.asarray(_LAUNCH_S + np.maximum(_move_s(calls, device), one_sm_s))
+
+
+class _Units(NamedTuple):
+    """How the kernels of one kind of arithmetic unit tile a product.
+
+    Attributes
+    ----------
+    launch_s : float
+        Launch, first loads and the last write.
+    fill_s : float
+        More for each wave of tiles.
+    load_bytes_per_s : float
+        Rate at which an SM gets the operands of its tile.
+    split_s : float
+        Extra latency of a sum over splits of K.
+    partial : float
+        Traffic of that sum, in 4-byte results a split, that is not hidden.
+    """
+
+    launch_s: float
+    fill_s: float
+    load_bytes_per_s: float
+    split_s: float
+    partial: float
+
+
+_MATRIX_UNITS = _Units(3.0e-6, 0.1e-6, 215e9, 3.0e-6, 0.5)
+_VECTOR_UNITS = _Units(1.0e-6, 2.0e-6, 30e9, 1.0e-6, 0.25)
+_TILES = (
+    (256, 128),
+    (128, 256),
+    (192, 128),
+    (128, 192),
+    (128, 128),
+    (64, 256),
+    (256, 64),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+)
+_SMALL_TILES = ((64, 32), (32, 64), (32, 32))
+_SPLITS = (1, 2, 4, 8, 16)
+_STEP = 64
+_STEP_S = 75e-9
+"""Shortest time of one step along K: what the pipeline of loads cannot hide."""
+_TENSOR_SHARE = 0.95
+"""Share of an SM's peak that a step sustains."""
+_LAST_WAVE = 0.1
+"""How much of an unfilled last wave is lost; schedulers of persistent kernels fill most of it."""
+
+
+def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> tuple[Array, Array]:
+    """Time of the best tiling of a (rows, depth) by (depth, cols) product over the SMs, and its blocks.
+
+    ``waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and the latency, and
+    ``waves = tiles * splits / SMs``, rounded up in part.
+    """
+    units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
+    tilings = _TILES + _SMALL_TILES if units is _VECTOR_UNITS else _TILES
+    item_bytes = {"fp32": 4, "tf32": 4, "fp64": 8, "bf16": 2, "fp16": 2}.get(calls.dtype, 1)
+    sm_flops_per_s = _TENSOR_SHARE * device.peak(calls.dtype) / device.num_sms
+    tile_rows, tile_cols, splits = np.array([(*tile, by) for tile in tilings for by in _SPLITS]).T[:, :, None]  # (T, 1)
+    work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
+    load_s = (tile_rows + tile_cols) * _STEP * item_bytes / units.load_bytes_per_s
+    step_s = (work_s**4 + load_s**4 + _STEP_S**4) ** 0.25
+    blocks = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * splits  # (T, N)
+    share = blocks / device.num_sms
+    waves = np.maximum(1.0, share + _LAST_WAVE * (np.ceil(share) - share))
+    partial_bytes = units.partial * (splits + 1) * rows * cols * 4
+    sum_s = np.where(splits > 1, units.split_s + partial_bytes / device.memory_bytes_per_s, 0.0)
+    seconds = waves * (units.fill_s + np.ceil(depth / splits / _STEP) * step_s) + sum_s
+    best = seconds.argmin(axis=0), np.arange(len(rows))
+    return seconds[best], blocks[best]
+
+
+def _tiled(
+    rows: Array, cols: Array, depth: Array, calls: Calls, device: Device, *, left: Device | None = None
+) -> Array:
+    """Time of a product by its best tiling, with its launch, but no less than the bytes take.
+
+    Where only part of a device is left, the tiling stays, and there are ``tiles * splits / SMs + 1`` waves, as blocks
+    that get their SM late end last.
+    """
+    units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
+    best, blocks = _tiling(rows, cols, depth, calls, device)
+    if left is not None:
+        best *= np.where(blocks > left.num_sms, (blocks / left.num_sms + 1) / np.ceil(blocks / device.num_sms), 1.0)
+    return np.asarray(units.launch_s + np.maximum(best, _move_s(calls, left or device)))
+
+
+def gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
+    """Guess a matrix product: its best tiling over the SMs, of which only part may be left."""
+    return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device, left=left)
+
+
+def blocks(calls: Calls, device: Device) -> Array:
+    """Return the thread blocks of matrix products, a tile of one split each, shape (N,)."""
+    return _tiling(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)[1]
+
+
+def convolution(calls: Calls, device: Device) -> Array:
+    """Guess the matrix product that a convolution is: pixels by channels over the window."""
+    s = calls.sizes
+    pixels = s["batch"] * np.ceil(s["hw"] / s["stride"]) ** 2
+    window = s["kernel"] ** 2
+    if calls.op == "conv2d_bwd_data":
+        return _tiled(s["batch"] * s["hw"] ** 2, s["c_in"], s["c_out"] * window / s["stride"] ** 2, calls, device)
+    if calls.op == "conv2d_bwd_weight":
+        return _tiled(s["c_in"] * window, s["c_out"], pixels, calls, device)
+    return _tiled(pixels, s["c_out"], s["c_in"] * window, calls, device)
+
+
+_BLOCK = 128
+"""Rows of queries, or of keys in the backward, that one thread block works on."""
+_HEAD_STEP = 64
+"""Heads are padded to a multiple of this."""
+_ATTENTION_SHARE = 0.65
+"""Share of an SM's peak that the chained products sustain."""
+
+
+def padded_head(head_dim: Array) -> Array:
+    """Return the width that the kernels for a head work with."""
+    return np.asarray(np.ceil(head_dim / _HEAD_STEP) * _HEAD_STEP)
+
+
+def attention(calls: Calls, device: Device) -> Array:
+    """Guess an even share of the blocks for each SM, and the tail in which the longest block finishes alone.
+
+    A block works through its keys, and as long as one more block of keys to start, to mask and to write. The
+    backward prepares and converts its tensors in kernels of their own.
+    """
+    s = calls.sizes
+    sm_flops_per_s = _ATTENTION_SHARE * device.peak(calls.dtype) / device.num_sms
+    blocks = s["batch"] * s["heads"] * np.ceil(s["seq"] / _BLOCK)
+    flops = calls.flops * padded_head(s["head_dim"]) / s["head_dim"]
+    block_s = flops / blocks * (1 + _BLOCK * (1 + s["causal"]) / s["seq"]) / sm_flops_per_s
+    longest_s = block_s * (1 + s["causal"])
+    even_s = block_s * blocks / device.num_sms
+    tail_s = np.maximum(0.5 * longest_s, longest_s - even_s)
+    prepare_s = _move_s(calls, device) if calls.op.endswith("bwd") else 0.0
+    return np.asarray(_LAUNCH_S * (1 + calls.launches) + even_s + tail_s + prepare_s)

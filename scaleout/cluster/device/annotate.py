@@ -1,0 +1,49 @@
+"""Programs whose kernels know their FLOPs and bytes, to programs whose kernels know their time on a device."""
+
+import numpy as np
+
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.device.spec import Device
+from scaleout.errors import GraphError
+from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
+from scaleout.program.operations import CUSTOM
+from scaleout.program.program import Program
+
+
+def time_kernels(program: Program, device: Device, *, again: bool = False) -> Program:
+    """Give every kernel that has no time yet its time on a device, and say where the time comes from.
+
+    Parameters
+    ----------
+    again : bool
+        Also replace the times of kernels whose operation and sizes are known, such as those of a trace that was
+        written for another device. Times of unknown kernels stay.
+
+    Raises
+    ------
+    GraphError
+        If a kernel has neither a time nor FLOPs or bytes; the message names it.
+    """
+    return program.map_graphs(lambda graph: _time(graph, device, again=again))
+
+
+def _time(graph: ExecutionGraph, device: Device, *, again: bool) -> ExecutionGraph:
+    untimed = (graph.kind == NodeKind.COMPUTE) & np.isnan(graph.duration_s)
+    if again:
+        known = np.array([kernel.op != CUSTOM for kernel in graph.kernels] + [False])
+        untimed |= known[graph.kernel]  # `NONE` is the last entry
+    if not untimed.any():
+        return graph
+    unknown = np.flatnonzero(untimed & (graph.kernel == NONE))
+    if unknown.size:
+        node = int(unknown[0])
+        raise GraphError(
+            f"node {node} ({graph.names[node]!r}) is a kernel with no time and no FLOPs; "
+            f"give it a duration, or FLOPs and bytes"
+        )
+    seconds, sources = kernel_times(device, graph.kernels)
+    duration_s = graph.duration_s.copy()
+    time_source = graph.time_source.copy()
+    duration_s[untimed] = seconds[graph.kernel[untimed]]
+    time_source[untimed] = sources[graph.kernel[untimed]]
+    return graph.with_columns(duration_s=duration_s, time_source=time_source)

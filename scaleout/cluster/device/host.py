@@ -1,0 +1,127 @@
+"""What the host spends to issue a step: a timed program to one whose nodes cannot start before they are issued.
+
+Eager frameworks issue one call after another, in program order, and do not wait for the device. So when a node has
+been issued follows from the calls alone, ``issue_s = sum of the costs of all nodes up to it``, and a step of many small
+kernels takes as long as its calls. Kernels that are launched one by one also lie a little apart on the device. Where a
+step is replayed as a CUDA graph, or is compiled into one, neither costs anything.
+
+The cost of a node is that of its call in the device file's `host_launch`, by operation and direction, such as
+`gemm_backward`. A direction is `no_grad` where the step has no backward, else `forward` or `backward`; calls of a
+phase whose name ends in `loop` follow each other with nothing between, which a host does faster than a layer's. An
+operation that is not in the file costs what a point-wise call does; nodes that take no time are no calls. A pass of a
+micro-batch costs besides what the framework needs to start it: `start_backward`, and `start_forward`, which may fetch
+the micro-batch; a layer whose parameters are gathered `gathered_forward` and `gathered_backward`, as FSDP's hooks.
+
+Source of the mechanism: cost of calls among others, `scaleout.validation.measure.host`.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.device.spec import Device
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
+from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
+from scaleout.program.program import Program
+from scaleout.program.reorder import is_gather_of_parameters
+
+Bools = npt.NDArray[np.bool_]
+
+HOSTS = ("none", "eager")
+"""How a step is issued: at once, or call by call."""
+
+_ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
+_LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp8": "gemm", "gemv": "gemm"}
+"""Operations that are issued as another one is."""
+
+_PASSES = {"start_forward": ("_forward",), "start_backward": ("_backward", "_recompute")}
+"""What the framework needs to start a pass of a micro-batch, to how its phases end."""
+
+_UNITS = {"gathered_forward": ("_forward",), "gathered_backward": ("_backward", "_recompute")}
+"""What the framework needs for a layer that it gathers and reduces, besides the calls, to how its phases end."""
+
+_NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
+
+
+def issue(program: Program, device: Device, *, host: str) -> Program:
+    """Say when the host has issued each node of a timed program, if it issues them one by one.
+
+    Raises
+    ------
+    ConfigError
+        If the host is unknown, or the device file says nothing of its host's costs.
+    """
+    check_host(device, host)
+    if host == "none":
+        return program
+    return program.map_graphs(lambda graph: _issued(graph, device))
+
+
+def check_host(device: Device, host: str) -> None:
+    """Check that a host is known, and that the device file says what it costs.
+
+    Raises
+    ------
+    ConfigError
+        If not.
+    """
+    if host not in HOSTS:
+        raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
+    missing = [name for name in _NEEDED if name not in device.host_launch_s]
+    if missing and host != "none":
+        raise ConfigError(
+            f"device {device.name!r} does not say what its host spends on a call ({', '.join(missing)} in "
+            f"host_launch); add it to its file (`scaleout measure host` measures it), or take host none"
+        )
+
+
+def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
+    costs_s = np.zeros(len(graph))
+    for call, nodes in calls_of(graph).items():
+        costs_s[nodes] = call_s(call, device)
+    changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
+    gathers = np.array([is_gather_of_parameters(graph, node) for node in range(len(graph))], bool)
+    for start, ends in _PASSES.items():
+        plays = _in_phases(graph, ends)
+        begins = plays & np.concatenate(([True], ~plays[:-1] | changes))
+        costs_s[begins] += device.host_launch_s.get(start, 0.0)
+    for unit, ends in _UNITS.items():
+        costs_s[gathers & _in_phases(graph, ends)] += device.host_launch_s.get(unit, 0.0)
+    kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
+    return graph.with_columns(
+        issue_s=np.cumsum(costs_s),
+        duration_s=np.where(kernels, graph.duration_s + device.launch_gap_s, graph.duration_s),
+    )
+
+
+def _in_phases(graph: ExecutionGraph, ends: tuple[str, ...]) -> Bools:
+    """Whether the phase of each node ends in one of these ways, shape (N,)."""
+    return np.asarray(np.array([name.endswith(ends) for name in graph.phases])[graph.phase])
+
+
+Call = tuple[str, str]
+"""An operation and its direction: forward, backward, no_grad or loop."""
+
+
+def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
+    """Return the host's calls, each with the nodes that it issues; what is computed again is issued as forward is."""
+    backward = _in_phases(graph, ("_backward", "gradients")).tolist()
+    forward = "forward" if any(backward) or _in_phases(graph, ("_recompute",)).any() else "no_grad"
+    in_loop = [name.endswith("loop") for name in graph.phases]
+    found: dict[Call, list[int]] = {}
+    for node, phase in enumerate(graph.phase.tolist()):
+        if graph.kind[node] == NodeKind.COMPUTE and graph.kernel[node] == NONE:
+            continue
+        direction = "loop" if in_loop[phase] else "backward" if backward[node] else forward
+        found.setdefault((graph.operation(node), direction), []).append(node)
+    return found
+
+
+def call_s(call: Call, device: Device) -> float:
+    """Return the host time of a call, that of a point-wise one if its own is not known."""
+    operation, direction = call
+    for end in _ENDS:
+        operation = operation.removesuffix(end)
+    operation = _LIKE.get(operation, operation)
+    costs = device.host_launch_s
+    return costs.get(f"{operation}_{direction}", costs[f"pointwise_{direction}"])

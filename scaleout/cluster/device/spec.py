@@ -1,0 +1,274 @@
+"""Devices: a YAML file in which every number names its source, to a frozen `Device` in SI units.
+
+A device is its peak rates, memory, caches and links, what the host spends to launch work on it, and the files of
+kernel times that were measured on it. It knows no kernel and no time of one; `kernels` turns the files into times.
+A device on which none was measured borrows the efficiency of another's kernels; its `calibration` says, by class of
+kernel, how many times as efficient its own are: few numbers, each fitted to published runs of the device or taken from
+a data sheet, as its source says. They hold for all that runs on the device.
+
+Source of each number: the device file itself, beside the number; `Device.sources` keeps them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from scaleout.cluster.device.gemm_stages import Stages, StagesFile, stages
+from scaleout.cluster.device.power import Power, PowerFile, power
+from scaleout.cluster.device.work_groups import WorkGroups, WorkGroupsFile, work_groups
+from scaleout.config import library
+from scaleout.config.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
+from scaleout.config.validated import Config, Count, Sourced, Text, nearest, read_yaml, validate
+from scaleout.errors import ConfigError
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
+
+CLASSES: Mapping[Family, str] = {
+    Family.GEMM: "gemm",
+    Family.CONVOLUTION: "gemm",
+    Family.ATTENTION: "attention",
+    Family.ROWS: "memory",
+    Family.ELEMENTWISE: "memory",
+    Family.GATHER: "memory",
+}
+"""Family of operations to the class in which it is calibrated: by what limits it."""
+
+
+class DeviceFile(Config):
+    """What a device file holds; the keys say what each number is."""
+
+    name: Text
+    vendor: Text
+    peak_flops: dict[str, Sourced[FlopsPerSecond]] = Field(min_length=1)
+    memory_bandwidth: Sourced[BytesPerSecond]
+    memory: Sourced[Bytes]
+    l2: Sourced[Bytes]
+    sms: Sourced[Count]
+    clock: Sourced[Hertz] | None = None
+    link_bandwidth: Sourced[BytesPerSecond]
+    kernels: tuple[Text, ...] = ()
+    efficiency_from: Text | None = None
+    calibration: dict[str, Sourced[float]] = Field(
+        default_factory=dict,
+        description="class of kernels, or one operation, to its efficiency in a step over the lender's, or over its "
+        "own where it was measured alone",
+    )
+    host_from: Text | None = None
+    host_ratio: Sourced[float] | None = Field(
+        default=None, description="what a call costs the host over what it costs that of host_from"
+    )
+    host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
+    launch_gap: Sourced[Seconds] | None = None
+    stages: StagesFile | None = None
+    power: PowerFile | None = None
+    work_groups: WorkGroupsFile | None = None
+
+    @field_validator("peak_flops")
+    @classmethod
+    def _known_dtypes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
+        for dtype, peak in value.items():
+            if dtype not in ITEM_BYTES:
+                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
+            if peak.value <= 0:
+                raise ValueError(f"the peak of {dtype} must be above zero")
+        return value
+
+    @field_validator("calibration")
+    @classmethod
+    def _known_classes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
+        known = (*dict.fromkeys(CLASSES.values()), *OPERATIONS)
+        for name, ratio in value.items():
+            if name not in known:
+                raise ValueError(f"unknown class of kernels {name!r}; {nearest(name, known)}")
+            if not (ratio.value > 0 and math.isfinite(ratio.value)):
+                raise ValueError(f"the efficiency of {name} over the lender's is {ratio.value}; give one above zero")
+        return value
+
+    @field_validator("host_ratio")
+    @classmethod
+    def _ratio(cls, value: Sourced[float] | None) -> Sourced[float] | None:
+        if value is not None and not (value.value > 0 and math.isfinite(value.value)):
+            raise ValueError(f"the host takes {value.value} times as long; give a ratio above zero")
+        return value
+
+    @field_validator("memory_bandwidth")
+    @classmethod
+    def _positive(cls, value: Sourced[float]) -> Sourced[float]:
+        if value.value <= 0:
+            raise ValueError("the bandwidth must be above zero")
+        return value
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator.
+
+    Attributes
+    ----------
+    name : str
+        The shipped name, or the file's stem.
+    title : str
+        The vendor's name of it.
+    vendor : str
+        Who makes it.
+    peak_flops_per_s : mapping
+        Dtype to the dense rate of matrix products in that dtype.
+    memory_bytes_per_s, memory_bytes, l2_bytes : float
+        Of the device memory and of the last cache before it.
+    num_sms : int
+        Streaming multiprocessors, or compute units.
+    link_bytes_per_s : float
+        All links to other devices together, one direction.
+    clock_hz : float
+        Of the streaming multiprocessors at their best; 0 where the file does not say.
+    kernel_files : tuple of Path
+        Measured kernel times, earliest first; empty for a device known from its data sheet only. Families of operations
+        that none of them has are borrowed, if `efficiency_from` names another device.
+    efficiency_from : str
+        The device whose measured kernels lend their efficiency where this one has none of their family; itself if it
+        borrows none.
+    calibration : mapping
+        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the lender's, or over
+        its own where it was measured alone.
+    host_launch_s : mapping
+        A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
+    launch_gap_s : float
+        Time from the end of a kernel to the begin of the next on its stream, beyond that in a CUDA graph.
+    stages : Stages, optional
+        How it runs a matrix product stage by stage; None if the file does not say.
+    power : Power, optional
+        What it may draw, and what its work does; None if the file does not say.
+    work_groups : WorkGroups, optional
+        How its kernels run as work-groups; None if the file does not say.
+    sources : mapping
+        Dotted key in the device file to the source of its number.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    peak_flops_per_s: Mapping[str, float] = field(hash=False)
+    memory_bytes_per_s: float
+    memory_bytes: float
+    l2_bytes: float
+    num_sms: int
+    link_bytes_per_s: float
+    clock_hz: float = 0.0
+    kernel_files: tuple[Path, ...] = ()
+    efficiency_from: str = ""
+    calibration: Mapping[str, float] = field(default_factory=dict, hash=False)
+    host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    launch_gap_s: float = 0.0
+    stages: Stages | None = None
+    power: Power | None = None
+    work_groups: WorkGroups | None = None
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    def peak(self, dtype: str) -> float:
+        """Return the peak rate of matrix products in a dtype, in FLOP/s.
+
+        Raises
+        ------
+        ConfigError
+            If the device has none for the dtype.
+        """
+        if dtype not in self.peak_flops_per_s:
+            raise ConfigError(
+                f"device {self.name!r} states no peak rate for {dtype}; "
+                f"use one of {', '.join(self.peak_flops_per_s)}, or add it to the device file"
+            )
+        return self.peak_flops_per_s[dtype]
+
+    def calibrated(self, op: str) -> float:
+        """Return the efficiency of an operation's kernels over that of the lender's: its own, its class's, or 1."""
+        return self.calibration.get(op, self.calibration.get(CLASSES[OPERATIONS[op].family], 1.0))
+
+
+def load_device(name_or_path: str | Path) -> Device:
+    """Read a device by its shipped name or from a file.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such device, or its file is not a valid one.
+
+    Examples
+    --------
+    >>> load_device("h200").num_sms
+    132
+    """
+    path = library.find("device", str(name_or_path))
+    given = validate(DeviceFile, read_yaml(path), where=str(path))
+    files = tuple(path.parent / file for file in given.kernels)
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
+    if given.efficiency_from is not None:
+        library.find("device", given.efficiency_from, asked_by=f"{path}: efficiency_from")
+    if not files and given.efficiency_from is None:
+        raise ConfigError(
+            f"{path}: no kernel was measured on the device; name another one that lends its kernels' efficiency, such "
+            f"as efficiency_from: h200"
+        )
+    if files and given.calibration and given.efficiency_from in (None, library.name_of(path)):
+        raise ConfigError(
+            f"{path}: calibration: kernels were measured on the device, which borrows no efficiency to correct; "
+            f"leave it out, or name a lender of the others in efficiency_from"
+        )
+    return Device(
+        name=library.name_of(path),
+        title=given.name,
+        vendor=given.vendor,
+        peak_flops_per_s=_values(given.peak_flops),
+        memory_bytes_per_s=given.memory_bandwidth.value,
+        memory_bytes=given.memory.value,
+        l2_bytes=given.l2.value,
+        num_sms=given.sms.value,
+        link_bytes_per_s=given.link_bandwidth.value,
+        clock_hz=given.clock.value if given.clock else 0.0,
+        kernel_files=files,
+        efficiency_from=given.efficiency_from or library.name_of(path),
+        calibration=_values(given.calibration),
+        host_launch_s=_borrowed_host(given, path) | dict(_values(given.host_launch)),
+        launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
+        power=power(given.power) if given.power else None,
+        stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth.value) if given.stages else None,
+        work_groups=work_groups(given.work_groups) if given.work_groups else None,
+        sources=_sources(given),
+    )
+
+
+def _borrowed_host(given: DeviceFile, path: Path) -> dict[str, float]:
+    """Return the costs of the calls of another device's host, times what this one takes over it."""
+    if (given.host_from is None) != (given.host_ratio is None):
+        raise ConfigError(f"{path}: host_from and host_ratio belong together; give both or neither")
+    if given.host_from is None or given.host_ratio is None:
+        return {}
+    lent_s = load_device(given.host_from).host_launch_s
+    if not lent_s:
+        raise ConfigError(f"{path}: host_from: {given.host_from!r} has no host_launch; name a device that has")
+    return {call: given.host_ratio.value * seconds for call, seconds in lent_s.items()}
+
+
+def _values(numbers: Mapping[str, Sourced[float]]) -> Mapping[str, float]:
+    return {name: number.value for name, number in numbers.items()}
+
+
+def _sources(given: DeviceFile) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for key, value in given:
+        if isinstance(value, Sourced):
+            found[key] = value.source
+        elif isinstance(value, StagesFile):
+            found |= {f"{key}.{name}": number.source for name, number in value}
+        elif isinstance(value, PowerFile):
+            numbers = {name: number for name, number in value if isinstance(number, Sourced)}
+            numbers |= dict(value.energy) | dict(value.sent)
+            found |= {f"{key}.{name}": number.source for name, number in numbers.items()}
+        elif isinstance(value, WorkGroupsFile):
+            found |= {f"{key}.{name}": number.source for name, number in value if number is not None}
+        elif isinstance(value, dict):
+            found |= {f"{key}.{name}": number.source for name, number in value.items()}
+    return found

@@ -1,0 +1,61 @@
+"""A machine: a device, and the network that joins so many of them.
+
+Knows no program and no measurement.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.dimension import Dimension
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+
+_CUTS = {"ring": "mesh", "mesh": "mesh", "switch": "switch", "fully_connected": "fully_connected"}
+"""Kind of dimension to the kind of a part of its line."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The device and the network that a program runs on, and the algorithms of collectives that are named."""
+
+    device: Device
+    topology: Topology
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, ranks: int) -> "Machine":
+        """Return the part of the machine that so many of its first ranks are."""
+        return replace(self, topology=first_ranks(self.topology, ranks))
+
+
+def first_ranks(topology: Topology, ranks: int) -> Topology:
+    """Return the topology of the first ranks of a larger one: whole inner dimensions, and part of the next.
+
+    A part of a ring is a line, and ports of a switch are as fast as before.
+
+    Raises
+    ------
+    ConfigError
+        If so many ranks are no such part, or more than there are.
+
+    >>> from scaleout.cluster.topology.topology import load_topology
+    >>> first_ranks(load_topology("h200-node-4"), 2).num_ranks
+    2
+    """
+    if ranks == topology.num_ranks:
+        return topology
+    dimensions: list[Dimension] = []
+    left = ranks
+    for dimension in topology.dimensions:
+        if left % dimension.size == 0 and left >= dimension.size:
+            dimensions.append(dimension)
+            left //= dimension.size
+        elif left <= dimension.size and dimension.kind in _CUTS:
+            dimensions.append(replace(dimension, kind=_CUTS[dimension.kind], size=left))
+            left = 1
+        if left == 1:
+            return replace(topology, dimensions=tuple(dimensions), name=f"{topology.name}[0:{ranks}]")
+    raise ConfigError(
+        f"topology {topology.name!r} has {topology.num_ranks} ranks, of which {ranks} are no part that is known; "
+        f"give a topology of {ranks} ranks (--topology)"
+    )

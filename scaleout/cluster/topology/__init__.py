@@ -1,0 +1,1 @@
+"""Networks: files, kinds of dimension, placement of groups, faults, and what a communication library adds."""

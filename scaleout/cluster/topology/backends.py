@@ -1,0 +1,305 @@
+"""Ways to communicate that a machine offers, and policies: which of them serves an all-reduce.
+
+A back end is a communication library with its own costs: NCCL's rings, MPI's trees between copies to the host and
+back, and so on; a topology's file names them. A policy makes one library of some of them:
+
+`NAME`
+    that back end alone
+`NAME+NAME`
+    the fastest of these at each size and number of ranks
+`fastest`
+    the fastest of all that leave the host free
+`FILE.yaml`
+    a table of rules: ranks and sizes up to which a back end serves
+`NAME=FILE,NAME=FILE,...`
+    what benchmarks in nccl-tests' format, one or more of each back end, say of the nearest ranks and size
+
+What is no all-reduce stays with the topology's own library.
+
+Knows no collective and no time; `network.alpha_beta` charges the library that comes out.
+
+What nccl-tests print, read back: sizes and times of a collective on some ranks.
+
+A file holds one run or several, one after another. A run's header lists its ranks, a line each that begins with
+``#  Rank``; two lines name the columns and their units; then one line a size: size, count, type, and of the collectives
+that have them reduction and root, then time and bandwidths out of place, and in place. Times out of place are taken,
+unless a line says that it has none.
+
+Source: NVIDIA/nccl-tests, src/common.cu, for the form.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from scaleout.cluster.topology.communication_library import Curve, Library, Protocol, Rule, Selection, Table, learned
+from scaleout.cluster.topology.topology import Topology
+from scaleout.config import validated
+from scaleout.config.units import BYTES, SECONDS, Bytes, parse
+from scaleout.errors import ConfigError
+
+KIND = "all_reduce"
+"""What policies choose for."""
+
+_FASTEST = "fastest"
+
+
+def with_policy(topology: Topology, policy: str) -> Topology:
+    """Return the topology with the library that a policy makes of its back ends.
+
+    Raises
+    ------
+    ConfigError
+        If the machine has no such back end, or a table or benchmark is wrong.
+    """
+    if not topology.backends:
+        raise ConfigError(
+            f"policy {policy!r}: topology {topology.name!r} names no back ends; add 'backends' to its file, or leave "
+            f"the policy out"
+        )
+    return replace(topology, library=library_of(topology, policy))
+
+
+def with_table(topology: Topology, table: Table, *, name: str) -> Topology:
+    """Return the topology with the library that a table makes of its back ends."""
+    return replace(topology, library=_joined(topology, name, table.backends, table))
+
+
+def library_of(topology: Topology, policy: str) -> Library:
+    """Return the library that a policy makes; see `with_policy`."""
+    if policy.endswith((".yaml", ".yml")):
+        table = load_table(Path(policy))
+        return _joined(topology, policy, table.backends, table)
+    if "=" in policy:
+        found = learned(_curves(topology, policy))
+        return _joined(topology, policy, found.backends, found)
+    if policy == _FASTEST:
+        free = tuple(name for name, library in topology.backends if not library.blocks_host)
+        return _joined(topology, policy, free, None)
+    return _joined(topology, policy, tuple(dict.fromkeys(policy.split("+"))), None)
+
+
+def backend(topology: Topology, name: str) -> Library:
+    """Return one back end of a machine.
+
+    Raises
+    ------
+    ConfigError
+        If the machine has none of that name; the message gives the nearest.
+    """
+    known = dict(topology.backends)
+    if name not in known:
+        raise ConfigError(
+            f"topology {topology.name!r} has no back end {name!r}; {validated.nearest(name, [*known, _FASTEST])}"
+        )
+    return known[name]
+
+
+def _joined(topology: Topology, policy: str, names: Sequence[str], selection: Selection | None) -> Library:
+    """Make one library of several: each serves the algorithms that are its own."""
+    parts = {name: backend(topology, name) for name in names}
+    blocking = [name for name, library in parts.items() if library.blocks_host]
+    if blocking and len(parts) > 1:
+        raise ConfigError(
+            f"policy {policy!r}: {blocking[0]} blocks the host, so that the choice of a back end changes what it can "
+            f"run beside; take it alone"
+        )
+    default = topology.library
+    others = tuple(_others(protocol) for protocol in default.protocols) if default else ()
+    protocols = tuple(
+        _pinned(protocol, library, name)
+        for name, library in parts.items()
+        for protocol in library.protocols
+        if KIND in protocol.collectives
+    )
+    served = tuple(dict.fromkeys(name for library in parts.values() for name in library.algorithms_for(KIND)))
+    algorithms = tuple((kind, chosen) for kind, chosen in default.algorithms if kind != KIND) if default else ()
+    return Library(
+        f"{policy} on {topology.name}",
+        tuple(protocol for protocol in others if protocol.collectives) + protocols,
+        (*algorithms, (KIND, served)),
+        "\n".join(library.source for library in parts.values()),
+        default.appetite if default else None,
+        blocks_host=bool(blocking),
+        selection=selection,
+    )
+
+
+def _others(protocol: Protocol) -> Protocol:
+    """Return a protocol without the kind that the policy serves."""
+    return replace(protocol, collectives=tuple(kind for kind in protocol.collectives if kind != KIND))
+
+
+def _pinned(protocol: Protocol, library: Library, name: str) -> Protocol:
+    algorithms = protocol.algorithms or library.algorithms_for(KIND)
+    return replace(protocol, collectives=(KIND,), algorithms=algorithms, backend=name)
+
+
+class _RuleFile(validated.Config):
+    ranks: Annotated[int, Field(gt=0)] | None = None
+    size: Annotated[Bytes, Field(gt=0)] | None = None
+    backend: str
+
+
+class _TableFile(validated.Config):
+    source: str
+    rules: tuple[_RuleFile, ...]
+
+
+def load_table(path: Path) -> Table:
+    """Read a table of rules; what a rule leaves out does not limit it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or it is no table.
+    """
+    if not path.is_file():
+        raise ConfigError(f"policy file '{path}' does not exist; give a file of rules, or a back end's name")
+    values = validated.validate(_TableFile, validated.read_yaml(path), where=str(path))
+    if not values.rules:
+        raise ConfigError(f"{path}: a table without rules; give at least one")
+    return Table(
+        tuple(
+            Rule(
+                math.inf if rule.ranks is None else rule.ranks,
+                math.inf if rule.size is None else rule.size,
+                rule.backend,
+            )
+            for rule in values.rules
+        )
+    )
+
+
+def _curves(topology: Topology, policy: str) -> list[Curve]:
+    """Read the benchmarks that a policy names."""
+    found: list[Curve] = []
+    for part in policy.split(","):
+        name, _, file = part.partition("=")
+        if not (name and file):
+            raise ConfigError(f"policy {policy!r}: {part!r} is no benchmark of a back end; write nccl_ring=runs.txt")
+        backend(topology, name)
+        found += [Curve(name, run.num_ranks, run.sizes_bytes, run.seconds) for run in read_runs(Path(file))]
+    twice = [curve for curve in found if sum(_same(curve, other) for other in found) > 1]
+    if twice:
+        raise ConfigError(
+            f"policy {policy!r}: {twice[0].backend} on {twice[0].num_ranks} ranks was run more than once; keep one run"
+        )
+    return found
+
+
+def _same(one: Curve, other: Curve) -> bool:
+    return (one.backend, one.num_ranks) == (other.backend, other.num_ranks)
+
+
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+_UNITS = re.compile(r"#\s+\((\w+)\)")
+_MISSING = "N/A"
+_COLUMNS = 4
+"""Of a measurement, at the end of a line: time, algorithm and bus bandwidth, how many values are wrong."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: sizes in ascending order, and the seconds that each took."""
+
+    num_ranks: int
+    sizes_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+def read_runs(path: Path) -> tuple[Run, ...]:
+    """Read all runs of a file.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, it holds no run, a run does not list its ranks or their units, two runs of it have
+        different units, or a line is not one of a table; the message names the line.
+    """
+    if not path.is_file():
+        raise ConfigError(f"benchmark '{path}' does not exist; give a file that nccl-tests printed")
+    reader = _Reader(path)
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        reader.take(number, line.strip())
+    return reader.runs()
+
+
+class _Reader:
+    """Goes through a file line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ranks: set[int] = set()
+        self._units: list[str] = []
+        self._units_of_file: tuple[int, list[str]] | None = None
+        self._rows: dict[float, float] = {}
+        self._runs: list[Run] = []
+
+    def take(self, number: int, line: str) -> None:
+        """Take a line."""
+        if rank := _RANK.match(line):
+            if self._rows:
+                self._end()
+            self._ranks.add(int(rank[1]))
+        elif _UNITS.match(line):
+            self._take_units(number, re.findall(r"\((\S+?)\)", line))
+        elif line and not line.startswith("#"):
+            self._take_row(number, line)
+
+    def runs(self) -> tuple[Run, ...]:
+        """Return the runs that were read."""
+        if self._rows:
+            self._end()
+        if not self._runs:
+            raise ConfigError(f"{self._path}: no sizes and times; give a file that nccl-tests printed")
+        return tuple(self._runs)
+
+    def _take_units(self, number: int, units: list[str]) -> None:
+        if self._units_of_file is not None and units != self._units_of_file[1]:
+            raise ConfigError(
+                f"{self._path}, line {number}: units {', '.join(units)} are not those of line "
+                f"{self._units_of_file[0]}, {', '.join(self._units_of_file[1])}; give runs with the same units, or "
+                f"files of their own"
+            )
+        if len(set(units[2::3])) > 1:
+            raise ConfigError(
+                f"{self._path}, line {number}: times out of place and in place have different units, "
+                f"{' and '.join(units[2::3])}; give both in one"
+            )
+        self._units_of_file, self._units = (number, units), units
+
+    def _take_row(self, number: int, line: str) -> None:
+        cells = line.split()
+        if not self._units:
+            raise ConfigError(
+                f"{self._path}, line {number}: no line before it names the units, as '#  (B) ... (us) ...'; keep the "
+                f"header that nccl-tests print"
+            )
+        ends = _COLUMNS * len(self._units[2::3])  # cells of times and bandwidths; those before them differ by version
+        try:
+            size = parse(f"{cells[0]} {self._units[0]}", BYTES)
+            times = [cell for cell in cells[3:][-ends::_COLUMNS] if cell != _MISSING] if len(cells) > ends + 2 else []
+            seconds = parse(f"{times[0]} {self._units[2]}", SECONDS)
+        except (ConfigError, IndexError) as error:
+            raise ConfigError(
+                f"{self._path}, line {number}: {line!r} is no size and time in {', '.join(self._units)}; keep what "
+                f"nccl-tests printed ({error})"
+            ) from None
+        if not (size > 0 and seconds > 0):
+            raise ConfigError(f"{self._path}, line {number}: size and time must be above zero; leave the line out")
+        self._rows[size] = seconds
+
+    def _end(self) -> None:
+        if not self._ranks:
+            raise ConfigError(
+                f"{self._path}: a run does not say its ranks; keep the lines '#  Rank  0 ...' that nccl-tests print"
+            )
+        sizes = tuple(sorted(self._rows))
+        self._runs.append(Run(len(self._ranks), sizes, tuple(self._rows[size] for size in sizes)))
+        self._ranks, self._rows = set(), {}

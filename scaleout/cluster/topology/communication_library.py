@@ -1,0 +1,435 @@
+"""What a communication library adds to the wires: its protocols, and the rule by which it chooses one.
+
+Maps a YAML file to a `Library`. NCCL, for one, moves bytes in three ways: LL (every 8 bytes carry 4 of flags: low
+latency, less than half of the bandwidth), LL128 (8 in 128 bytes are flags) and Simple (whole chunks and a fence: all
+of the bandwidth, and the most expensive step). A `Protocol` is such a way, for some kinds of collectives: what a call
+costs before its first message, what each step costs beyond the latency of the wire, what part of a link's bandwidth
+its payload reaches, and how fast the shard passes that a rank keeps and that crosses no link.
+
+A library that chooses by a model of its own is not always right. So a protocol has the times that it takes, and
+beside them those that the library *expects*: the protocol of the least expected time is chosen, and takes its time.
+
+Knows neither collectives nor sizes: `network.alpha_beta` charges it.
+
+Source: NCCL, src/graph/tuning.cc and src/enqueue.cc; Hu et al., Demystifying NCCL, arXiv 2507.04786, for the protocols.
+
+Which back end serves a collective: a table of sizes, or runs of a benchmark.
+
+Maps a number of ranks and a size to the name of a back end. A `Table` says so outright. `Learned` compares what
+benchmarks of each back end took: those of the number of ranks that is nearest, at the size between their sizes, on
+logarithmic axes. Knows no machine and no cost.
+
+Symbols: p ranks; n bytes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from scaleout.config import validated
+from scaleout.config.units import Bytes, BytesPerSecond, Seconds
+from scaleout.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a table: on so many ranks and fewer, up to so many bytes, a back end."""
+
+    num_ranks: float
+    size_bytes: float
+    backend: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rules; of those that fit the one of the fewest ranks holds, and of these that of the smallest size."""
+
+    rules: tuple[Rule, ...]
+
+    def choose(self, num_ranks: int, size_bytes: float) -> str:
+        """Return the back end for a collective.
+
+        Raises
+        ------
+        ConfigError
+            If no rule fits.
+        """
+        fitting = [rule for rule in self.rules if num_ranks <= rule.num_ranks and size_bytes <= rule.size_bytes]
+        if not fitting:
+            raise ConfigError(
+                f"the table has no back end for {size_bytes:.0f} B on {num_ranks} ranks; end it with a rule without "
+                f"ranks and size"
+            )
+        return min(fitting, key=lambda rule: (rule.num_ranks, rule.size_bytes)).backend
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Names of the back ends in the table."""
+        return tuple(dict.fromkeys(rule.backend for rule in self.rules))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a back end took on some ranks: seconds at sizes in ascending order."""
+
+    backend: str
+    num_ranks: int
+    sizes_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def time_s(self, size_bytes: float) -> float:
+        """Time at a size: between two on logarithmic axes, beyond the last in proportion, below the first the same."""
+        sizes, seconds = np.log(self.sizes_bytes), np.log(self.seconds)
+        found = float(np.exp(np.interp(math.log(max(size_bytes, 1.0)), sizes, seconds)))
+        return found * max(1.0, size_bytes / self.sizes_bytes[-1])
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Benchmarks of back ends: `curves` of each on the same numbers of ranks."""
+
+    curves: tuple[Curve, ...]
+
+    def __hash__(self) -> int:
+        return hash((len(self.curves), self.curves[0]))
+
+    def choose(self, num_ranks: int, size_bytes: float) -> str:
+        """Return the back end that was fastest where the benchmarks are nearest."""
+        nearest = min(self.ranks, key=lambda ranks: (abs(math.log(ranks / num_ranks)), ranks))
+        of = [curve for curve in self.curves if curve.num_ranks == nearest]
+        return min(of, key=lambda curve: curve.time_s(size_bytes)).backend
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Numbers of ranks that were run."""
+        return tuple(sorted({curve.num_ranks for curve in self.curves}))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Names of the back ends that were run."""
+        return tuple(dict.fromkeys(curve.backend for curve in self.curves))
+
+
+Selection = Table | Learned
+
+
+def learned(curves: Sequence[Curve]) -> Learned:
+    """Return what curves teach, if they can be compared.
+
+    Raises
+    ------
+    ConfigError
+        If there are none, or a back end lacks a number of ranks or a size that another one has.
+    """
+    if not curves:
+        raise ConfigError("no benchmark to learn from; give a file of nccl-tests for each back end")
+    names = tuple(dict.fromkeys(curve.backend for curve in curves))
+    for ranks in sorted({curve.num_ranks for curve in curves}):
+        of = {curve.backend: curve for curve in curves if curve.num_ranks == ranks}
+        for name in names:
+            if name not in of:
+                raise ConfigError(
+                    f"the benchmark of {name} has no run on {ranks} ranks, and that of {next(iter(of))} has; run both "
+                    f"on the same ranks"
+                )
+        every = sorted({size for curve in of.values() for size in curve.sizes_bytes})
+        for name, curve in of.items():
+            missing = [size for size in every if size not in curve.sizes_bytes]
+            if missing:
+                raise ConfigError(
+                    f"the benchmark of {name} on {ranks} ranks lacks sizes that others have: "
+                    f"{', '.join(f'{size:.0f} B' for size in missing[:4])}{', ...' if len(missing) > 4 else ''}; run "
+                    f"all over the same sizes"
+                )
+    return Learned(tuple(curves))
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A protocol on one kind of link.
+
+    Attributes
+    ----------
+    link : str
+        Kind of link, as the dimensions of a topology name it: `nvlink`, `infiniband`.
+    latency_s : float
+        What a step whose messages cross such a link costs beyond the latency of the wire.
+    efficiency : float
+        Payload that the link carries, as a part of its bandwidth.
+    """
+
+    link: str
+    latency_s: float = 0.0
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one call costs, or is expected to.
+
+    Attributes
+    ----------
+    startup_s : float
+        Before the first message.
+    hops : tuple of Hop
+        One for each kind of link; on others a message costs what the wire does.
+    local_bytes_per_s : float
+        At which a rank's own shard passes, which crosses no link.
+    staging_bytes_per_s : float
+        At which the whole buffer is copied into the host's memory before the first message, and back after the last.
+    adding_bytes_per_s : float
+        At which what has arrived is added to what is there, where that takes time of its own.
+    """
+
+    startup_s: float = 0.0
+    hops: tuple[Hop, ...] = ()
+    local_bytes_per_s: float = math.inf
+    staging_bytes_per_s: float = math.inf
+    adding_bytes_per_s: float = math.inf
+
+    def over(self, links: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return latency and efficiency on each of some links, by their kinds."""
+        known = {hop.link: hop for hop in self.hops}
+        found = [known.get(link, Hop(link)) for link in links]
+        return tuple(hop.latency_s for hop in found), tuple(hop.efficiency for hop in found)
+
+
+WIRES = Terms()
+"""Nothing beyond the wires: where a topology names no library."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way of moving bytes.
+
+    Attributes
+    ----------
+    name : str
+    collectives : tuple of str
+        Kinds of collectives that it serves.
+    takes : Terms
+        What a call costs.
+    expects : Terms or None
+        What the library expects it to cost; None if it knows what it costs.
+    largest_message_bytes : float
+        The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
+        protocol against the others.
+    algorithms : tuple of str
+        Algorithms that it serves, and alone with others that name them; empty if it serves those that none names.
+    backend : str
+        The way to communicate that it belongs to, where a library is made of several; see `backends`.
+    concurrent : bool
+        Whether calls may be under way side by side, so that their latencies overlap, if they are called so.
+    """
+
+    name: str
+    collectives: tuple[str, ...]
+    takes: Terms = WIRES
+    expects: Terms | None = None
+    largest_message_bytes: float = math.inf
+    algorithms: tuple[str, ...] = ()
+    backend: str = ""
+    concurrent: bool = False
+
+
+BARE = Protocol("", (), WIRES)
+"""The wires alone."""
+
+
+@dataclass(frozen=True)
+class Appetite:
+    """What a collective takes from the device while it runs, and what it suffers beside a kernel; see `contention`.
+
+    Attributes
+    ----------
+    num_sms : int
+        SMs that its own kernel holds, one for each channel.
+    message_sms : int
+        SMs that either end of a message holds.
+    memory_bytes_per_s : float
+        Traffic of the device's memory by a collective of that many channels that nothing slows down.
+    channels_to_fill : float
+        Channels that the device's links can feed.
+    slowdown : float
+        How many times as slow a channel is beside any kernel.
+    slowdown_by_memory : float
+        What a kernel adds to that which takes all of the memory's bandwidth.
+    queue_s : float
+        A kernel that was issued so long before takes the device before a collective that waits for the same event.
+    """
+
+    num_sms: int
+    message_sms: int
+    memory_bytes_per_s: float
+    channels_to_fill: float
+    slowdown: float
+    slowdown_by_memory: float
+    queue_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Library:
+    """A communication library.
+
+    Attributes
+    ----------
+    name : str
+    protocols : tuple of Protocol
+    algorithms : tuple of (str, tuple of str)
+        Kind of collective to the algorithms that `auto` chooses from; from all if it is not there.
+    source : str
+        Where the numbers come from.
+    appetite : Appetite, optional
+        What its collectives take from a device; without it they take nothing.
+    blocks_host : bool
+        Whether a call returns to the host when it is done, so that nothing runs beside it.
+    selection : Selection, optional
+        Which back end serves an all-reduce, where a library is made of several; without it the fastest.
+    """
+
+    name: str
+    protocols: tuple[Protocol, ...]
+    algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    source: str = ""
+    appetite: Appetite | None = None
+    blocks_host: bool = False
+    selection: Selection | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # placements are hashed often
+
+    def protocols_for(self, kind: str, algorithm: str) -> tuple[Protocol, ...]:
+        """Return the protocols for a collective by an algorithm, with the bare wires where none is for any size."""
+        serving = tuple(protocol for protocol in self.protocols if kind in protocol.collectives)
+        own = tuple(protocol for protocol in serving if algorithm in protocol.algorithms)
+        found = own or tuple(protocol for protocol in serving if not protocol.algorithms)
+        return found if any(protocol.largest_message_bytes == math.inf for protocol in found) else (*found, BARE)
+
+    def serving(self, kind: str, algorithm: str, message_bytes: float) -> tuple[Protocol, ...]:
+        """Return the protocols that the library weighs for messages of a size."""
+        found = self.protocols_for(kind, algorithm)
+        fitting = tuple(protocol for protocol in found if message_bytes <= protocol.largest_message_bytes < math.inf)
+        return fitting or tuple(protocol for protocol in found if protocol.largest_message_bytes == math.inf)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Kinds of links that its protocols know."""
+        return tuple(dict.fromkeys(hop.link for protocol in self.protocols for hop in protocol.takes.hops))
+
+    def algorithms_for(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the algorithms for a kind of collective; none if any will do."""
+        return dict(self.algorithms).get(kind, ())
+
+
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send"]
+"""The kinds of `collectives.KINDS`, which are above this module."""
+
+_Part = Annotated[float, Field(gt=0, le=1)]
+_Duration = Annotated[Seconds, Field(ge=0)]
+_Rate = Annotated[BytesPerSecond, Field(gt=0)]
+
+
+class _HopFile(validated.Config):
+    latency: _Duration = 0.0
+    efficiency: _Part = 1.0
+
+
+class _ExpectedHopFile(validated.Config):
+    latency: _Duration = 0.0
+    efficiency: float = Field(default=1.0, gt=0)
+
+
+class _ExpectedFile(validated.Config):
+    startup: _Duration
+    links: dict[str, _ExpectedHopFile] = Field(default_factory=dict)
+
+
+class _ProtocolFile(validated.Config):
+    name: str
+    collectives: tuple[Kind, ...]
+    startup: _Duration
+    links: dict[str, _HopFile] = Field(default_factory=dict)
+    local_bandwidth: _Rate | None = None
+    staging_bandwidth: _Rate | None = None
+    adding_bandwidth: _Rate | None = None
+    expected: _ExpectedFile | None = None
+    largest_message: Annotated[Bytes, Field(gt=0)] | None = None
+    algorithms: tuple[str, ...] = ()
+    source: str
+
+
+class _AppetiteFile(validated.Config):
+    sms: Annotated[int, Field(ge=1)]
+    message_sms: Annotated[int, Field(ge=1)]
+    channels_to_fill: Annotated[float, Field(gt=0)]
+    memory_bandwidth: _Rate
+    slowdown: Annotated[float, Field(ge=1)]
+    slowdown_by_memory: Annotated[float, Field(ge=0)]
+    queue: _Duration = 0.0
+    source: str
+
+
+class _LibraryFile(validated.Config):
+    name: str
+    source: str
+    contention: _AppetiteFile | None = None
+    concurrent: bool = False
+    blocks_host: bool = False
+    algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
+    protocols: tuple[_ProtocolFile, ...]
+
+
+def load_library(path: Path) -> Library:
+    """Read the file of a communication library.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or a key, unit or value in it is wrong; the message names the file and the key.
+    """
+    if not path.is_file():
+        raise ConfigError(f"library file '{path}' does not exist; give one beside the topology file")
+    values = validated.validate(_LibraryFile, validated.read_yaml(path), where=str(path))
+    if not values.protocols:
+        raise ConfigError(f"{path}: a library without protocols; give at least one")
+    contention = [] if values.contention is None else [f"contention: {values.contention.source}"]
+    lines = [values.source, *contention, *(f"{protocol.name}: {protocol.source}" for protocol in values.protocols)]
+    return Library(
+        values.name,
+        tuple(_protocol(entry, values.concurrent) for entry in values.protocols),
+        tuple((kind, names) for kind, names in values.algorithms.items()),
+        "\n".join(lines),
+        _appetite(values.contention),
+        values.blocks_host,
+    )
+
+
+def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
+    if entry is None:
+        return None
+    return Appetite(
+        num_sms=entry.sms,
+        message_sms=entry.message_sms,
+        memory_bytes_per_s=entry.memory_bandwidth,
+        channels_to_fill=entry.channels_to_fill,
+        slowdown=entry.slowdown,
+        slowdown_by_memory=entry.slowdown_by_memory,
+        queue_s=entry.queue,
+    )
+
+
+def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
+    expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
+    rates = (entry.local_bandwidth, entry.staging_bandwidth, entry.adding_bandwidth)
+    limit = math.inf if entry.largest_message is None else entry.largest_message
+    takes = Terms(entry.startup, _hops(entry.links), *(math.inf if rate is None else rate for rate in rates))
+    return Protocol(entry.name, entry.collectives, takes, expected, limit, entry.algorithms, concurrent=concurrent)
+
+
+def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:
+    return tuple(Hop(link, hop.latency, hop.efficiency) for link, hop in links.items())

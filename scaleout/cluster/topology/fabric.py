@@ -1,0 +1,212 @@
+"""Fabrics: links between ranks and named switches, as a list, a GraphML file or an edge list gives them.
+
+Maps such a description to a `Fabric`, the links of one dimension of kind ``graph``. Knows nothing of routes.
+
+Nodes are numbered: first the ranks, ``0`` to ``n - 1``, then the switches. In a file of networkx (``.graphml``,
+``.edgelist``) a node is a rank if its attribute ``rank`` gives its number; where no node has that attribute, the
+nodes whose names are whole numbers are the ranks. Every edge has the attributes ``bandwidth`` and ``latency``, with a
+unit or in SI.
+
+Symbols: n ranks; V nodes; E links, each full-duplex.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaleout.config.units import BYTES_PER_S, SECONDS, parse
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
+
+SUFFIXES = (".graphml", ".edgelist")
+"""Ends of the files that networkx reads."""
+
+
+class FabricLink(NamedTuple):
+    """One full-duplex link: its two nodes, what it carries each way, and how long a byte is on it."""
+
+    a: int
+    b: int
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Ranks and switches, and the links between them.
+
+    Attributes
+    ----------
+    num_ranks : int
+        Nodes ``0`` to ``num_ranks - 1``.
+    switches : tuple of str
+        Names of the nodes after them.
+    links : tuple of FabricLink
+        At most one between two nodes; together they connect all nodes.
+    """
+
+    num_ranks: int
+    switches: tuple[str, ...]
+    links: tuple[FabricLink, ...]
+
+    def __post_init__(self) -> None:
+        seen: set[tuple[int, int]] = set()
+        for link in self.links:
+            name = f"link {self.name(link.a)}-{self.name(link.b)}"
+            if link.a == link.b:
+                raise ConfigError(f"{name} joins a node to itself; remove it")
+            if not (math.isfinite(link.bytes_per_s) and link.bytes_per_s > 0):
+                raise ConfigError(f"{name} carries {link.bytes_per_s:g} B/s; give a bandwidth above zero")
+            if not (math.isfinite(link.latency_s) and link.latency_s >= 0):
+                raise ConfigError(f"{name} has a latency of {link.latency_s:g} s; give zero or more")
+            pair = (min(link.a, link.b), max(link.a, link.b))
+            if pair in seen:
+                raise ConfigError(f"{name} stands twice; give it once, with the bandwidth of both")
+            seen.add(pair)
+        self._check_connected()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Thousands of links are hashed once, not at every look-up of a cost."""
+        return hash((self.num_ranks, self.switches, self.links))
+
+    @property
+    def num_nodes(self) -> int:
+        """Ranks and switches ``V``."""
+        return self.num_ranks + len(self.switches)
+
+    def name(self, node: int) -> str:
+        """Name a node: a rank by its number."""
+        return str(node) if node < self.num_ranks else self.switches[node - self.num_ranks]
+
+    def _check_connected(self) -> None:
+        neighbours: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for link in self.links:
+            neighbours[link.a].append(link.b)
+            neighbours[link.b].append(link.a)
+        reached = {0}
+        edge = [0]
+        while edge:
+            fresh = {node for at in edge for node in neighbours[at]} - reached
+            reached |= fresh
+            edge = list(fresh)
+        if len(reached) < self.num_nodes:
+            lost = next(node for node in range(self.num_nodes) if node not in reached)
+            raise ConfigError(
+                f"the graph is disconnected: no way leads from {self.name(0)} to {self.name(lost)}; "
+                f"add the links that are missing"
+            )
+
+
+def fabric_of(num_ranks: int, switches: Sequence[str], links: Iterable[tuple[Any, Any, float, float]]) -> Fabric:
+    """Number the nodes of listed links.
+
+    Parameters
+    ----------
+    num_ranks : int
+    switches : sequence of str
+        Names of all switches.
+    links : iterable of (node, node, bytes per second, seconds)
+        A node is a rank's number or a switch's name.
+
+    Raises
+    ------
+    ConfigError
+        If a name stands twice, a node is unknown, or the links make no network; see `Fabric`.
+
+    >>> fabric_of(2, ["leaf"], [(0, "leaf", 1e9, 1e-6), (1, "leaf", 1e9, 1e-6)]).num_nodes
+    3
+    """
+    if num_ranks < 1:
+        raise ConfigError(f"a graph of {num_ranks} ranks; give a size of 1 or more")
+    twice = next((name for number, name in enumerate(switches) if name in switches[:number]), None)
+    if twice is not None:
+        raise ConfigError(f"switch {twice!r} stands twice; give each switch a name of its own")
+    number_of: dict[str, int] = {str(rank): rank for rank in range(num_ranks)}
+    for number, name in enumerate(switches):
+        if name in number_of:
+            raise ConfigError(f"switch {name!r} has the name of a rank; give it another")
+        number_of[name] = num_ranks + number
+
+    def node(name: Any) -> int:
+        if str(name) not in number_of:
+            hint = nearest(str(name), switches) if switches else "list the switches under 'switches'"
+            raise ConfigError(f"unknown node {name!r}: neither a rank (0 to {num_ranks - 1}) nor a switch; {hint}")
+        return number_of[str(name)]
+
+    found = tuple(FabricLink(node(a), node(b), speed, latency_s) for a, b, speed, latency_s in links)
+    return Fabric(num_ranks, tuple(switches), found)
+
+
+def load_fabric(path: Path) -> Fabric:
+    """Read a GraphML file or an edge list through networkx.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or what it says is no network; the message names the file.
+    """
+    try:
+        graph = _read(path)
+        names = list(map(str, graph.nodes))
+        ranks = _ranks(graph)
+        switches = [name for name in names if name not in ranks]
+        links = [
+            (ranks.get(str(a), a), ranks.get(str(b), b), *_attributes(a, b, data))
+            for a, b, data in graph.edges(data=True)
+        ]
+        return fabric_of(len(ranks), switches, links)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> Any:
+    import networkx  # noqa: PLC0415 - half a second that only files of graphs need
+
+    try:
+        if path.suffix == ".graphml":
+            graph = networkx.read_graphml(path)
+        else:
+            graph = networkx.read_edgelist(path, create_using=networkx.MultiGraph)
+    except OSError as error:
+        raise ConfigError(f"cannot be read ({error.strerror}); give an existing file") from None
+    except Exception as error:  # whatever networkx and its parsers raise on a file that is not what its name says
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        kind = "a GraphML file" if path.suffix == ".graphml" else "an edge list"
+        raise ConfigError(f"not {kind} ({first}); mend the file") from None
+    if graph.is_directed():
+        raise ConfigError("the graph is directed, and links are full-duplex; write it with undirected edges")
+    return graph
+
+
+def _ranks(graph: Any) -> dict[str, int]:
+    """Nodes that are ranks, and their numbers, which must be 0, 1, 2, ..."""
+    given = {str(name): value for name, value in graph.nodes(data="rank") if value is not None}
+    found = given or {str(name): str(name) for name in graph.nodes if str(name).isdecimal()}
+    try:
+        ranks = {name: int(value) for name, value in found.items()}
+    except (TypeError, ValueError):
+        raise ConfigError("an attribute 'rank' is no whole number; number the ranks 0, 1, 2, ...") from None
+    if not ranks:
+        raise ConfigError("no node is a rank; number the ranks in the node attribute 'rank', or name them 0, 1, 2, ...")
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise ConfigError(f"the {len(ranks)} ranks are not numbered 0 to {len(ranks) - 1}; number each once")
+    return ranks
+
+
+def _attributes(a: Any, b: Any, data: dict[str, Any]) -> tuple[float, float]:
+    values = []
+    for key, quantity in (("bandwidth", BYTES_PER_S), ("latency", SECONDS)):
+        if key not in data:
+            raise ConfigError(f"link {a}-{b} has no attribute {key!r}; add it, such as {key}={quantity.example!r}")
+        try:
+            values.append(parse(data[key], quantity))
+        except ConfigError as error:
+            raise ConfigError(f"link {a}-{b}: {key}: {error}") from None
+    return values[0], values[1]

@@ -1,0 +1,156 @@
+"""Names of links to where they are: what slow and broken links of a topology are called, and how they are found.
+
+A link is named by its two nodes, ``3-4`` or ``12-leaf1``: ranks by their numbers in the whole topology, all else by
+the names in `wiring.switches_of`. Where two dimensions have such a link the number of the dimension goes before it,
+``1:5-switch``; a link between two switches names a rank on its line, where there are several lines:
+``leaf0-spine1@8``.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.cluster.topology.dimension import Dimension
+from scaleout.cluster.topology.edges import edges_of, switches_of
+from scaleout.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LinkChange:
+    """A link that is not as the others, both ways.
+
+    Attributes
+    ----------
+    dimension : int
+    line : int
+        The lowest rank of its line.
+    ends : (int, int)
+        Nodes of the line, the lower first.
+    factor : float
+        Of its bandwidth; 0 for a broken link.
+    """
+
+    dimension: int
+    line: int
+    ends: tuple[int, int]
+    factor: float
+
+
+Place = tuple[int, int, tuple[int, int]]
+"""Dimension, lowest rank of the line, and nodes of a link."""
+
+
+def find_link(dimensions: Sequence[Dimension], name: str) -> Place:
+    """Find a link by its name.
+
+    Raises
+    ------
+    ConfigError
+        If no link or more than one has the name.
+
+    >>> find_link((Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 2, 1e9, 0.0)), "5-1")
+    (1, 1, (0, 1))
+    """
+    text, _, on = name.partition("@")
+    first, colon, rest = text.partition(":")
+    chosen = [int(first)] if colon and first.isdecimal() else list(range(len(dimensions)))
+    pair = rest if colon and first.isdecimal() else text
+    if not set(chosen) <= set(range(len(dimensions))):
+        raise ConfigError(f"link {name!r}: there is no dimension {first}; give 0 to {len(dimensions) - 1}")
+    splits = [(pair[:at], pair[at + 1 :]) for at, sign in enumerate(pair) if sign == "-"]
+    known = [d for d in chosen for ends in splits if all(_is_node(dimensions, d, end) for end in ends)]
+    if not known:
+        raise ConfigError(
+            f"link {name!r} does not name two nodes of the topology; write it like 0-1, with ranks by number (0 to "
+            f"{_weight(dimensions, len(dimensions)) - 1}) and switches by name{_examples(dimensions, chosen)}"
+        )
+    found = sorted({place for d in chosen for ends in splits for place in _places(dimensions, d, ends, on)})
+    if not found:
+        raise ConfigError(f"link {name!r}: no link joins these two; {_hint(dimensions, chosen, splits)}")
+    if len(found) > 1 and len({place[0] for place in found}) > 1:
+        raise ConfigError(f"link {name!r} is in several dimensions; write {found[0][0]}:{pair} for the first of them")
+    if len(found) > 1:
+        raise ConfigError(f"link {name!r} is on several lines; name a rank on its line, such as {pair}@{found[0][1]}")
+    return found[0]
+
+
+def name_link(dimensions: Sequence[Dimension], change: LinkChange) -> str:
+    """Name a changed link, for the user."""
+    dimension, weight = dimensions[change.dimension], _weight(dimensions, change.dimension)
+    switches = switches_of(dimension)
+    names = [
+        str(change.line + end * weight) if end < dimension.size else switches[end - dimension.size]
+        for end in change.ends
+    ]
+    return "-".join(names)
+
+
+def link_bytes_per_s(dimension: Dimension, ends: tuple[int, int]) -> float:
+    """Return what the link between two nodes of a line carries each way."""
+    edges = edges_of(dimension)
+    return float(edges.bytes_per_s[(edges.tails == ends[0]) & (edges.heads == ends[1])].max())
+
+
+def _weight(dimensions: Sequence[Dimension], number: int) -> int:
+    return math.prod(dimension.size for dimension in dimensions[:number])
+
+
+def _is_node(dimensions: Sequence[Dimension], number: int, name: str) -> bool:
+    return _rank(dimensions, name) is not None or name in switches_of(dimensions[number])
+
+
+def _rank(dimensions: Sequence[Dimension], name: str) -> int | None:
+    total = _weight(dimensions, len(dimensions))
+    return int(name) if name.isdecimal() and int(name) < total else None
+
+
+def _places(dimensions: Sequence[Dimension], number: int, ends: tuple[str, str], on: str) -> Iterator[Place]:
+    """Links of a dimension that two names may mean."""
+    dimension, weight = dimensions[number], _weight(dimensions, number)
+    switches = switches_of(dimension)
+    nodes, lines = [], set()
+    for end in ends:
+        rank = _rank(dimensions, end)
+        if rank is not None:
+            nodes.append(rank // weight % dimension.size)
+            lines.add(rank - nodes[-1] * weight)
+        elif end in switches:
+            nodes.append(dimension.size + switches.index(end))
+        else:
+            return
+    if not _joined(dimension, *nodes):
+        return
+    if not lines:
+        ranks = np.arange(_weight(dimensions, len(dimensions)))
+        rank = _rank(dimensions, on)
+        chosen = ranks if rank is None else np.array([rank])
+        lines = set((chosen - chosen // weight % dimension.size * weight).tolist())
+    if len(lines) == 1 or all(node >= dimension.size for node in nodes):
+        yield from ((number, line, (min(nodes), max(nodes))) for line in lines)
+
+
+def _joined(dimension: Dimension, a: int, b: int) -> bool:
+    edges = edges_of(dimension)
+    return bool(((edges.tails == a) & (edges.heads == b)).any())
+
+
+def _examples(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> str:
+    names = [name for d in chosen for name in switches_of(dimensions[d])]
+    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+
+
+def _hint(dimensions: Sequence[Dimension], chosen: Sequence[int], splits: Sequence[tuple[str, str]]) -> str:
+    """Name some links of the first rank that was named."""
+    rank = next((found for ends in splits for end in ends if (found := _rank(dimensions, end)) is not None), None)
+    if rank is None:
+        return "name the two ends of one link"
+    names = []
+    for d in chosen:
+        weight = _weight(dimensions, d)
+        node = rank // weight % dimensions[d].size
+        edges = edges_of(dimensions[d])
+        for head in edges.heads[edges.tails == node].tolist():
+            names.append(name_link(dimensions, LinkChange(d, rank - node * weight, (node, head), 1.0)))
+    return f"rank {rank} has the links {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}"

@@ -1,0 +1,370 @@
+"""Where a process group lies in a topology: ranks to a grid of members along the dimensions.
+
+A group of an SPMD axis is a regular grid: along each dimension its members lie a fixed stride apart. All groups of
+the axis communicate at the same time. Groups whose members interleave on a ring share its links: with a stride of
+``s`` each link carries the messages of ``s`` groups. Groups never share switch ports, links of a fully connected
+dimension, or lines of a dimension that they do not extend along. So the grid alone, whatever its origin, determines
+the cost, and all groups of an axis have the same `Placement`, which is what costs are cached by.
+
+A group that is no regular grid is kept as the bare ranks and costed message by message, alone on the network.
+
+Where it matters where a group lies (on graphs and dragonflies, and on lines with slow or broken links) its placement
+keeps its ranks as well, and its messages are routed over the links. Only as much of them is kept as matters, so that
+groups that lie alike still have the same placement: along all other dimensions they are moved to the start.
+
+Symbols: n ranks along a dimension; m members of the group along it; s stride; p members in all.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.communication_library import Library
+from scaleout.cluster.topology.dimension import UNEVEN
+from scaleout.cluster.topology.topology import Dimension, LinkChange, Topology
+from scaleout.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Members of a group along one dimension.
+
+    Attributes
+    ----------
+    dimension : Dimension
+        The dimension that the members lie along.
+    size : int
+        Members ``m`` along it.
+    stride : int
+        Positions ``s`` from one member to the next on a ring, mesh, tree,
+        dragonfly or graph; on a ring or mesh also the groups
+        that share a link. Always 1 on a switch and in a fully connected dimension, where the position does not
+        matter.
+    """
+
+    dimension: Dimension
+    size: int
+    stride: int = 1
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the members lie all the way round a ring; otherwise they lie on a line within it."""
+        return self.dimension.kind == "ring" and self.size * self.stride == self.dimension.size
+
+    @property
+    def is_line(self) -> bool:
+        """Whether the members lie on a line: on a mesh, or on a ring without going round."""
+        return self.dimension.kind == "mesh" or (self.dimension.kind == "ring" and not self.wraps)
+
+    def below(self, span: int) -> int:
+        """Members in a subtree of a fat tree with so many ranks, if it has any."""
+        return min(self.size, max(1, span // self.stride))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A group of ranks in a topology, up to where it starts.
+
+    Attributes
+    ----------
+    extents : tuple of Extent
+        The grid, innermost dimension first; dimensions with one member only are left out.
+    startup_s : float
+        Time to start one collective, from the topology.
+    members : tuple of int
+        Empty if the group is the whole grid. Otherwise the group is irregular: the grid is the topology (less the
+        dimensions in which no two members differ) and these are the members' places in it, innermost fastest.
+    library : Library or None
+        What the communication library adds to the wires, from the topology.
+    topology : Topology, optional
+        Where it matters where the group lies: the network, less what the group cannot meet.
+    ranks : tuple of int
+        There: its ranks in the network, or those of a group that lies alike, in the order of the grid.
+    detours : bool
+        Whether messages reach some ports through the host, as the group lacks ranks of the dimensions farther in.
+    """
+
+    extents: tuple[Extent, ...]
+    startup_s: float = 0.0
+    members: tuple[int, ...] = ()
+    library: Library | None = None
+    topology: Topology | None = None
+    ranks: tuple[int, ...] = ()
+    detours: bool = False
+
+    @property
+    def regular(self) -> bool:
+        """Whether the group is a grid."""
+        return not self.members
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Members along each extent, innermost first."""
+        return tuple(extent.size for extent in self.extents)
+
+    @property
+    def num_ranks(self) -> int:
+        """Members ``p`` of the group."""
+        return len(self.members) or math.prod(self.shape)
+
+
+def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> Placement:
+    """Find the grid that a group forms in a topology.
+
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    ranks : sequence of int
+        Members, in any order.
+
+    Raises
+    ------
+    ConfigError
+        If there are no ranks, one stands twice, or one is not in the topology.
+
+    >>> from scaleout.cluster.topology.topology import Dimension, Topology
+    >>> torus = Topology("torus-8x16", (Dimension("ring", 8, 25e9, 7e-7), Dimension("ring", 16, 25e9, 7e-7)))
+    >>> [(extent.size, extent.stride) for extent in place(torus, range(0, 128, 4)).extents]
+    [(2, 4), (16, 1)]
+    """
+    return arrange(topology, ranks)[0]
+
+
+def lying_alike(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDArray[np.int64] | None:
+    """(G, p) the members of groups in the order of their grids, if all lie as the first does; None if not.
+
+    They are the first one, moved: along the dimensions in which its members differ only where it is a grid and any
+    places are as good as others, and nowhere round the end of a ring. Nothing may be broken or uneven.
+    """
+    if not topology.even or len({len(group) for group in groups}) > 1:
+        return None
+    members = np.sort(np.array(groups, np.int64), axis=1)
+    at = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
+    moved = at[:, :1] - at[:1, :1]
+    placement, ranks = arrange(topology, groups[0])
+    free = [placement.regular and dimension.kind in _ANYWHERE for dimension in topology.dimensions]
+    fixed = (np.ptp(at[0], axis=0) > 0) & ~np.array(free)
+    if (at - moved != at[:1]).any() or moved[:, :, fixed].any():
+        return None
+    return np.asarray(members[:, np.searchsorted(members[0], ranks)], np.int64)
+
+
+def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Placement, tuple[int, ...]]:
+    """Find the grid that a group forms, and which rank stands where in it.
+
+    Returns
+    -------
+    Placement, tuple of int
+        The placement, and the ranks in the order of its grid, innermost dimension fastest. Steps of collectives
+        name members by their place in this order.
+    """
+    members = ranks.tolist() if isinstance(ranks, np.ndarray) else ranks
+    return _arrange(topology, tuple(sorted(members)))
+
+
+def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
+    """Return the placement of a group that no siblings accompany, such as the two ends of one message.
+
+    Raises
+    ------
+    ConfigError
+        As `place`.
+    """
+    members = tuple(sorted(ranks))
+    together = arrange(topology, members)[0]
+    return together if len(members) == 1 else _irregular(topology, topology.coordinates(members))
+
+
+def kept_in_place(placement: Placement) -> Placement:
+    """Return a placement that keeps ranks like its group's, in a topology of its dimensions alone."""
+    topology = Topology("grid", tuple(extent.dimension for extent in placement.extents))
+    ranks = placement.members
+    if placement.regular:
+        ranks = _in_grid_order(topology, [extent.stride * np.arange(extent.size) for extent in placement.extents])
+    return replace(placement, topology=topology, ranks=ranks)
+
+
+def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    """Find the groups of an axis from one of them: as many as the topology has room for, the given one first.
+
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    ranks : sequence of int
+        One group. If it is no regular grid, it is alone.
+
+    Returns
+    -------
+    tuple of tuples of int
+        Disjoint groups with the placement of the given one. On a ring they interleave and follow one another; on
+        other dimensions, where places do not matter, the ranks are dealt out in order.
+
+    >>> from scaleout.cluster.topology.topology import Dimension, Topology
+    >>> siblings(Topology("ring-8", (Dimension("ring", 8, 25e9, 7e-7),)), (0, 2))
+    ((0, 2), (1, 3), (4, 6), (5, 7))
+    """
+    placement, members = arrange(topology, ranks)
+    if not placement.regular:
+        return (members,)
+    coordinates = topology.coordinates(members)
+    along = [_copies(d, np.unique(coordinates[:, n]), coordinates[0, n]) for n, d in enumerate(topology.dimensions)]
+    groups = []
+    for places in itertools.product(*along[::-1]):
+        grid = np.meshgrid(*places, indexing="ij")
+        columns = tuple(axis.ravel() for axis in grid[::-1])
+        groups.append(tuple(np.ravel_multi_index(columns, topology.shape, order="F").tolist()))
+    return tuple(groups)
+
+
+def _copies(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> list[npt.NDArray[np.int64]]:
+    """Places along one dimension of a group's and of all its siblings' members."""
+    found = _extent(dimension, values)
+    assert found is not None
+    m, s = len(values), found[0].stride
+    if dimension.kind in ("mesh", "fat_tree", *UNEVEN):
+        # Windows of m s places, of which one holds the group; but on a mesh they begin at whole multiples.
+        origin = min(first, dimension.size - m * s) if dimension.kind == "mesh" else 0
+        windows = range(origin % (m * s), dimension.size - m * s + 1, m * s)
+        starts = sorted((window + offset for window in windows for offset in range(s)), key=lambda at: at != first)
+        return [start + s * np.arange(m) for start in starts]
+    if dimension.kind != "ring":
+        others = np.setdiff1d(np.arange(dimension.size), values)
+        return [values, *(others[start : start + m] for start in range(0, len(others) - m + 1, m))]
+    starts = [block + offset for block in range(0, dimension.size - m * s + 1, m * s) for offset in range(s)]
+    return [(first + start + s * np.arange(m)) % dimension.size for start in starts]
+
+
+_ANYWHERE = ("ring", "switch", "fully_connected")
+"""Kinds of dimensions along which a group lies as well if it is moved."""
+
+
+@lru_cache(maxsize=65536)
+def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tuple[int, ...]]:
+    if not ranks:
+        raise ConfigError("a process group has no ranks; give at least one")
+    if len(set(ranks)) < len(ranks):
+        twice = next(rank for rank, after in itertools.pairwise(ranks) if rank == after)
+        raise ConfigError(f"a process group of {len(ranks)} ranks names rank {twice} twice; give each rank once")
+    coordinates = topology.coordinates(ranks)
+    along = [np.unique(coordinates[:, number]) for number in range(len(topology.dimensions))]
+    if math.prod(len(values) for values in along) == len(ranks):
+        found = [_extent(*pair) for pair in zip(topology.dimensions, along, strict=True)]
+        if all(found):
+            pairs = [pair for pair in found if pair is not None]
+            extents = tuple(extent for extent, _ in pairs if extent.size > 1)
+            ordered = _in_grid_order(topology, [order for _, order in pairs])
+            grid = Placement(extents, topology.startup_s, library=topology.library, detours=_detours(topology, along))
+            return _kept(grid, topology, ordered), ordered
+    return _irregular(topology, coordinates), ranks
+
+
+def _detours(topology: Topology, along: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Whether a grid extends along a dimension with detours, and not along the whole of one farther in."""
+    whole = True
+    for dimension, values in zip(topology.dimensions, along, strict=True):
+        if len(values) > 1 and dimension.detour > 1 and not whole:
+            return True
+        whole = whole and len(values) == dimension.size
+    return False
+
+
+def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> Placement:
+    """Let a placement keep the ranks of its group, and the network, where they matter."""
+    if topology.even or len(ranks) == 1:
+        return placement
+    coordinates = topology.coordinates(ranks)
+    differ = np.ptp(coordinates, axis=0) > 0
+    met = tuple(change for change in topology.changes if _meets(topology, coordinates, differ, change))
+    uneven = np.array([dimension.kind in UNEVEN for dimension in topology.dimensions]) & differ
+    if not (met or uneven.any()):
+        return placement
+    moved = coordinates
+    if not met:
+        # A group of a grid may start anywhere along an even dimension; any group at all lies on any of its lines.
+        free = ~uneven if placement.regular else ~differ
+        first = coordinates[0] if placement.regular else coordinates.min(axis=0)
+        moved = np.where(free, (coordinates - first) % topology.shape, coordinates)
+        moved = _dense(topology, moved, free) if placement.regular else moved
+    kept = np.ravel_multi_index(tuple(moved.T), topology.shape, order="F")
+    return replace(placement, topology=replace(topology, changes=met, slow_ranks=()), ranks=tuple(kept.tolist()))
+
+
+def _dense(
+    topology: Topology, coordinates: npt.NDArray[np.int64], free: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Take the first places where all are alike: on switches, and where all are connected."""
+    columns = [
+        np.unique(column, return_inverse=True)[1].reshape(-1)
+        if movable and dimension.kind in ("switch", "fully_connected")
+        else column
+        for column, movable, dimension in zip(coordinates.T, free, topology.dimensions, strict=True)
+    ]
+    return np.stack(columns, axis=-1)
+
+
+def _meets(
+    topology: Topology,
+    coordinates: npt.NDArray[np.int64],
+    differ: npt.NDArray[np.bool_],
+    change: LinkChange,
+) -> bool:
+    """Whether messages of a group use the line of a changed link: one along which, and at places where, it lies."""
+    line = topology.coordinates([change.line])[0]
+    others = [number for number in range(len(line)) if number != change.dimension]
+    return bool(differ[change.dimension]) and all(line[number] in coordinates[:, number] for number in others)
+
+
+def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placement:
+    """Keep the members of a group by their places in the topology, less the dimensions in which none differ."""
+    used = np.flatnonzero(np.ptp(coordinates, axis=0)).tolist()
+    grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
+    columns = tuple(coordinates[:, number] for number in used)
+    places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
+    ranks = tuple(np.ravel_multi_index(tuple(coordinates.T), topology.shape, order="F").tolist())
+    detours = any(topology.dimensions[number].detour > 1 for number in used)
+    placement = Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library, detours=detours)
+    return _kept(placement, topology, ranks)
+
+
+def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
+    """Members along one dimension and their coordinates in grid order, or None if they lie irregularly."""
+    if dimension.kind in ("switch", "fully_connected") or len(values) == 1:
+        return Extent(dimension, len(values)), values
+    if dimension.kind != "ring":
+        stride = int(values[1] - values[0])
+        if (np.diff(values) != stride).any() or not _fits(dimension, int(values[0]), len(values), stride):
+            return None
+        return Extent(dimension, len(values), stride), values
+    gaps = np.diff(values, append=values[0] + dimension.size)
+    stride = int(gaps.min())
+    odd = np.flatnonzero(gaps != stride)
+    if len(odd) == 0:
+        return Extent(dimension, len(values), stride), values
+    # A line within the ring: no two members may be half way round or more, lest messages leave the line.
+    if len(odd) > 1 or 2 * (len(values) - 1) * stride >= dimension.size:
+        return None
+    return Extent(dimension, len(values), stride), np.roll(values, -(int(odd[0]) + 1))
+
+
+def _fits(dimension: Dimension, first: int, m: int, s: int) -> bool:
+    """Whether a group has its siblings beside it: on a tree, so that it fills subtrees or lies within one."""
+    if dimension.kind == "mesh":
+        return m * s <= dimension.size
+    spans = [span for span, _ in dimension.levels] if dimension.kind == "fat_tree" else []
+    whole = dimension.size % (m * s) == 0 and first % (m * s) < s
+    return whole and all(
+        (span % (m * s) == 0 or m * s % span == 0) and (span % s == 0 or s % span == 0) for span in spans
+    )
+
+
+def _in_grid_order(topology: Topology, orders: list[npt.NDArray[np.int64]]) -> tuple[int, ...]:
+    grid = np.meshgrid(*orders[::-1], indexing="ij")[::-1]
+    places = tuple(axis.ravel() for axis in grid)
+    return tuple(np.ravel_multi_index(places, topology.shape, order="F").tolist())

@@ -1,0 +1,262 @@
+"""Networks as products of dimensions: what is linked to what, how fast, how far.
+
+Maps a YAML file, or a graph's, to a `Topology`. Knows neither groups nor messages; `placement` finds a group in a
+topology.
+
+A rank is its coordinates, dimension 0 fastest (innermost): ``rank = d0 + n0 * (d1 + n1 * (d2 + ...))``. The ranks
+that differ in one coordinate only form a *line*, and every line of a dimension is wired alike, each on its own, as
+`dimension` says. A torus is a product of rings; rail-optimised pods are a switch (the GPUs of a node) times a fat tree
+(each GPU's rail, a tree of its own over the nodes).
+
+A message crosses the dimensions one after another, dimension 0 first, and is forwarded at once (cut-through): the
+latencies of its hops add, and the slowest dimension bounds its bandwidth. Links may be slower than their like, or
+broken: then messages go another way along the same line (the other way round a ring), see `network.routing`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.communication_library import Library, load_library
+from scaleout.cluster.topology.dimension import KINDS, UNEVEN, Dimension, graph_dimension
+from scaleout.cluster.topology.fabric import SUFFIXES, load_fabric
+from scaleout.cluster.topology.faults import LinkChange, find_link, link_bytes_per_s
+from scaleout.cluster.topology.files import join_sources, read_dimension, read_topology
+from scaleout.config import library, validated
+from scaleout.config.units import BYTES_PER_S, parse
+from scaleout.errors import ConfigError
+
+__all__ = [
+    "KINDS",
+    "MAX_RANKS",
+    "Dimension",
+    "LinkChange",
+    "Topology",
+    "break_links",
+    "check_ranks",
+    "degrade_links",
+    "load_topology",
+    "slow_down",
+]
+
+MAX_RANKS = 2**20
+"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A product of dimensions, innermost first.
+
+    Attributes
+    ----------
+    name : str
+        For messages and tables.
+    dimensions : tuple of Dimension
+        Dimension 0 is the innermost: consecutive ranks lie along it.
+    startup_s : float
+        Time to start one collective or message, whatever its steps (kernel launch, ranks meeting); 0 if the file
+        describes the network alone.
+    source : str
+        Where the numbers come from.
+    library : Library or None
+        What the communication library adds to the wires; None for the wires alone.
+    changes : tuple of LinkChange
+        Links that are slower than their like, or broken; see `degrade_links` and `break_links`.
+    slow_ranks : tuple of (int, float)
+        Ranks whose kernels take longer, and how many times as long.
+    backends : tuple of (str, Library)
+        Ways to communicate that the machine offers besides its library, by name; see `backends.with_policy`.
+    """
+
+    name: str
+    dimensions: tuple[Dimension, ...]
+    startup_s: float = 0.0
+    source: str = ""
+    library: Library | None = None
+    changes: tuple[LinkChange, ...] = ()
+    slow_ranks: tuple[tuple[int, float], ...] = ()
+    backends: tuple[tuple[str, Library], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.dimensions:
+            raise ConfigError(f"topology {self.name!r} has no dimensions; give at least one")
+        if self.num_ranks > MAX_RANKS:
+            raise ConfigError(f"topology {self.name!r} has {self.num_ranks} ranks; give it at most {MAX_RANKS}")
+
+    @property
+    def num_ranks(self) -> int:
+        """Product of the dimensions' sizes."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each dimension, innermost first."""
+        return tuple(dimension.size for dimension in self.dimensions)
+
+    @property
+    def even(self) -> bool:
+        """Whether it nowhere matters where a group lies."""
+        return not self.changes and not any(dimension.kind in UNEVEN for dimension in self.dimensions)
+
+    @cached_property
+    def changes_of_line(self) -> dict[tuple[int, int], tuple[LinkChange, ...]]:
+        """Dimension and lowest rank of each line that has changed links, and those."""
+        found: dict[tuple[int, int], tuple[LinkChange, ...]] = {}
+        for change in self.changes:
+            line = (change.dimension, change.line)
+            found[line] = (*found.get(line, ()), change)
+        return found
+
+    def lines(self, number: int) -> npt.NDArray[np.int64]:
+        """Return the lowest rank of each line of a dimension."""
+        weight = math.prod(self.shape[:number])
+        ranks = np.arange(self.num_ranks)
+        return np.asarray(ranks[ranks // weight % self.shape[number] == 0])
+
+    def coordinates(self, ranks: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the coordinates of ranks, shape ``(R, D)``, innermost dimension first.
+
+        >>> torus = Topology("torus-4x2", (Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 2, 1e9, 0.0)))
+        >>> torus.coordinates([6]).tolist()
+        [[2, 1]]
+        """
+        array = np.asarray(ranks, dtype=np.int64)
+        if array.size and (array.min() < 0 or array.max() >= self.num_ranks):
+            wrong = array[(array < 0) | (array >= self.num_ranks)][0]
+            raise ConfigError(
+                f"rank {wrong} is not in topology {self.name!r}, which has {self.num_ranks} ranks; "
+                f"give ranks 0 to {self.num_ranks - 1}"
+            )
+        return np.stack(np.unravel_index(array, self.shape, order="F"), axis=-1).astype(np.int64)
+
+
+def degrade_links(topology: Topology, slower: Mapping[str, float | str]) -> Topology:
+    """Return the topology with slower links; messages take the ways that they took before.
+
+    Parameters
+    ----------
+    topology : Topology
+    slower : mapping of str to float or str
+        Name of a link (see `faults`) to a factor of its bandwidth, or to a bandwidth with its unit, of each way.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such link, or it would not be slower.
+
+    >>> torus = Topology("ring-4", (Dimension("ring", 4, 1e9, 0.0),))
+    >>> degrade_links(torus, {"0-1": "250 MB/s"}).changes[0].factor
+    0.25
+    """
+    return _changed(topology, [(name, _factor(topology, name, to)) for name, to in slower.items()])
+
+
+def break_links(topology: Topology, names: Iterable[str]) -> Topology:
+    """Return the topology without some links; messages go another way along their line.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such link. A message that no way is left for is refused where it is sent.
+    """
+    return _changed(topology, [(name, 0.0) for name in names])
+
+
+def _factor(topology: Topology, name: str, to: float | str) -> float:
+    place = find_link(topology.dimensions, name)
+    try:
+        factor = float(to)
+    except ValueError:  # a bandwidth
+        try:
+            factor = parse(to, BYTES_PER_S) / link_bytes_per_s(topology.dimensions[place[0]], place[2])
+        except ConfigError as error:
+            raise ConfigError(f"link {name!r}: {error}") from None
+    if not 0 < factor <= 1:
+        raise ConfigError(
+            f"link {name!r} is degraded to {to}; give a factor above 0 and up to 1, or a bandwidth up to its "
+            f"own, or break the link"
+        )
+    return factor
+
+
+def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topology:
+    """Put changes in the place of those that the same links had before."""
+    found = {(change.dimension, change.line, change.ends): change for change in topology.changes}
+    for name, factor in factors:
+        place = find_link(topology.dimensions, name)
+        found[place] = LinkChange(*place, factor)
+    return replace(topology, changes=tuple(found[place] for place in sorted(found)))
+
+
+def load_topology(name_or_file: str) -> Topology:
+    """Read a shipped topology by its name, or the user's by its path: YAML, GraphML or an edge list.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such name or file, or a key, unit or value in the file is wrong; the message names the file
+        and the key.
+
+    >>> load_topology("torus-8x16").num_ranks
+    128
+    """
+    path = library.find("topology", name_or_file)
+    if path.suffix in SUFFIXES:
+        source = f"{path}\ndimension 0: bandwidth: {path}; latency: {path}"
+        return Topology(path.stem, (graph_dimension(load_fabric(path)),), source=source)
+    values = read_topology(path)
+    try:
+        dimensions = tuple(read_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
+        found = None if values.library is None else load_library(Path(values.library))
+        backends = {name: load_library(Path(file)) for name, file in values.backends.items()}
+        libraries = [*([found] if found else []), *backends.values()]
+        for each in libraries:
+            _check_links(dimensions, each)
+        source = join_sources(values, libraries)
+        topology = Topology(path.stem, dimensions, values.startup, source, found, backends=tuple(backends.items()))
+        topology = break_links(degrade_links(topology, values.changes.degrade), values.changes.broken)
+        return slow_down(topology, values.changes.slow)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
+    """Return the topology with ranks whose kernels take so many times as long.
+
+    Raises
+    ------
+    ConfigError
+        If a rank is not in the topology or a factor is below 1.
+    """
+    topology.coordinates(list(factors))
+    for rank, factor in factors.items():
+        if not (math.isfinite(factor) and factor >= 1):
+            raise ConfigError(f"rank {rank} is slowed by {factor}; give how many times as long it takes, 1 or more")
+    return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
+
+
+def check_ranks(topology: Topology, num_ranks: int) -> None:
+    """Refuse a job whose ranks are not those of the topology.
+
+    Raises
+    ------
+    ConfigError
+        With both numbers.
+    """
+    if num_ranks != topology.num_ranks:
+        raise ConfigError(
+            f"the job has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "
+            f"take a topology of {num_ranks} ranks, or run the job on {topology.num_ranks} ranks"
+        )
+
+
+def _check_links(dimensions: Sequence[Dimension], found: Library) -> None:
+    for number, dimension in enumerate(dimensions):
+        if dimension.link not in found.links:
+            hint = validated.nearest(dimension.link, found.links)
+            raise ConfigError(f"dimensions.{number}: library {found.name!r} knows no link {dimension.link!r}; {hint}")

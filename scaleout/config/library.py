@@ -1,0 +1,74 @@
+"""Names to files: `torus-8x16` or `./mine.yaml` to a path, for workloads, topologies and devices.
+
+The data folders lie beside the package in a clone and inside it in a wheel; this module alone knows that.
+"""
+
+from pathlib import Path
+
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
+
+_PACKAGE = Path(__file__).parents[1]
+_ROOTS = (_PACKAGE / "data", _PACKAGE.parent)
+FOLDERS = {"workload": "workloads", "topology": "topologies", "device": "traces"}
+"""Kind of file to the data folder that holds it; a device is a folder with its file and its measured kernel times."""
+_DEVICE_FILE = "device.yaml"
+
+
+def folder(kind: str) -> Path:
+    """Return the folder that holds the shipped files of a kind."""
+    for root in _ROOTS:
+        if (root / FOLDERS[kind]).is_dir():
+            return root / FOLDERS[kind]
+    raise ConfigError(f"the {FOLDERS[kind]} folder is missing from this installation; install scaleout anew")
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of the shipped files of a kind, sorted."""
+    files = folder(kind).glob(f"*/{_DEVICE_FILE}" if kind == "device" else "*.yaml")
+    return sorted(name_of(path) for path in files)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a file: of ``h200/device.yaml`` its folder's, of any other file its own."""
+    return path.absolute().parent.name if path.name == _DEVICE_FILE else path.stem
+
+
+def is_path(name_or_file: str) -> bool:
+    """Tell whether a text is meant as a file rather than as a shipped name."""
+    return name_or_file.endswith((".yaml", ".yml", ".graphml", ".edgelist")) or "/" in name_or_file
+
+
+def find(kind: str, name_or_file: str, *, asked_by: str = "") -> Path:
+    """Return the file that a name or path stands for; `asked_by` is the file and key that name it, for the message.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such shipped name or file; the message gives the nearest name.
+    """
+    where = f"{asked_by}: " if asked_by else ""
+    if is_path(name_or_file):
+        path = Path(name_or_file)
+        if not path.is_file():
+            raise ConfigError(
+                f"{where}{kind} file {name_or_file!r} does not exist; give a file or one of the names "
+                f"that `scaleout list` prints"
+            )
+        return path
+    path = folder(kind) / (f"{name_or_file}/{_DEVICE_FILE}" if kind == "device" else f"{name_or_file}.yaml")
+    if not path.is_file():
+        hint = _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
+        raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
+    return path
+
+
+def _other_sizes(kind: str, name: str) -> str:
+    """Say of how many ranks there are topologies like one that is not: t3-ring-4 is not, t3-ring-8 is."""
+    family, _, size = name.rpartition("-")
+    if kind != "topology" or not size.isdecimal():
+        return ""
+    known = [each.rpartition("-") for each in names(kind)]
+    sizes = sorted(int(end) for start, _, end in known if start == family and end.isdecimal())
+    shipped = ", ".join(f"{family}-{one}" for one in sizes)
+    return f"of its kind there are {shipped}; size the job for one of them, or give another topology" if sizes else ""

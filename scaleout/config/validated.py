@@ -1,0 +1,96 @@
+"""YAML text to validated, frozen values; what is wrong with a file, in the user's words.
+
+Knows the shape of files (mappings of known keys) but not what any key means.
+
+Numbers of files that stand beside their source: ``{value: 4.8 TB/s, source: "NVIDIA H200 datasheet"}``.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from scaleout.config.reading import nearest, read_yaml
+from scaleout.errors import ConfigError
+
+__all__ = ["Config", "Model", "nearest", "read_yaml", "validate"]
+
+
+class Config(BaseModel):
+    """Base of every validated file: unknown keys are refused, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
+    """Build a model from plain values, or say which key is wrong and what would be right.
+
+    Parameters
+    ----------
+    model : type of BaseModel
+        The class to build.
+    values : mapping
+        What the file holds, changed by any options.
+    where : str
+        The file or option that the values come from, for the message.
+
+    Raises
+    ------
+    ConfigError
+        With every fault found, one a line.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        faults = [_describe(model, dict(fault)) for fault in error.errors()]
+        raise ConfigError(f"{where}: " + "\n  ".join(faults)) from None
+
+
+def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = _keys_at(model, fault["loc"][:-1])
+        return f"unknown key {path!r}; {nearest(str(fault['loc'][-1]), known)}"
+    if fault["type"] == "missing":
+        return f"key {path!r} is missing; add it"
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{path}: must be a mapping of keys to values, not {fault['input']!r}"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}: {message}, not {fault['input']!r}"
+
+
+def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """Keys that a (nested) model knows at a location of pydantic's error."""
+    candidates = [model]
+    for part in location:
+        inner = [
+            annotation
+            for candidate in candidates
+            if str(part) in candidate.model_fields
+            for annotation in _models_in(candidate.model_fields[str(part)].annotation)
+        ]
+        candidates = inner or candidates
+    return [field.alias or name for candidate in candidates for name, field in candidate.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in getattr(annotation, "__args__", ()) for model in _models_in(argument)]
+
+
+Value = TypeVar("Value")
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Sourced(Config, Generic[Value]):
+    """A number and where it comes from."""
+
+    value: Value
+    source: Text

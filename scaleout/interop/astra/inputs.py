@@ -1,0 +1,315 @@
+"""ASTRA-sim's own input files to validated values: network.yml, system.json, communicator groups, remote memory.
+
+Keys that ASTRA-sim would skip in silence are refused, but for those that its documentation knows and its code does
+not read: these are accepted, and a note says so where they would have mattered. Values are checked by hand, since
+importing what validates other files would take half the time of a run. Knows what may stand in the files,
+and nothing of what the values cost.
+
+Symbols: one GB/s of a network is 2**30 bytes in 1e9 ns; one of `local-mem-bw` is 1e9.
+Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), inputs and behaviour as measured.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaleout.config.reading import nearest, read_yaml
+from scaleout.errors import ConfigError
+
+DIMENSIONS = ("Ring", "Switch", "FullyConnected")
+"""Kinds of network dimension."""
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+"""Kinds of collective that ASTRA-sim times, as the keys of system.json name them."""
+
+IGNORED = {
+    "boost-mode": "",
+    "L": "",
+    "o": "",
+    "g": "",
+    "G": "",
+    "local-reduction-delay": "",
+    "trace-enabled": "",
+    "track-local-mem": "",
+    "local-mem-trace-filename": "",
+    "intra-dimension-scheduling": "",
+    "inter-dimension-scheduling": "baseline",
+}
+"""Keys of system.json that change no time, and the value that asks for nothing; with "" no value would matter."""
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """network.yml: one entry a dimension, dimension 0 the fastest to change with the rank."""
+
+    topology: tuple[str, ...]
+    npus_count: tuple[int, ...]
+    bandwidth: tuple[float, ...]
+    latency: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SystemFile:
+    """system.json, but for the keys of `IGNORED`; `SYSTEM_KEYS` has the keys of its fields."""
+
+    splits: int
+    scheduling_policy: str = "LIFO"
+    collective_optimization: str = "baseline"
+    active_chunks: int = 1
+    endpoint_delay: int = 10
+    peak_perf_tflops: float = 0.0
+    local_mem_bw_gb_per_s: float = 0.0
+    roofline_enabled: bool = False
+    replay_only: bool = False
+    all_reduce: tuple[str, ...] = ()
+    all_gather: tuple[str, ...] = ()
+    reduce_scatter: tuple[str, ...] = ()
+    all_to_all: tuple[str, ...] = ()
+
+    def implementation(self, kind: str) -> tuple[str, ...]:
+        """Return the algorithms of a kind of collective, one a dimension."""
+        names: tuple[str, ...] = getattr(self, kind.replace("-", "_"))
+        return names
+
+
+_Reader = Callable[[Any], Any]
+"""A value as it stands in a file to the value of a field; a `ValueError` says what it must be instead."""
+
+
+def _integer(least: int) -> _Reader:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < least:
+            raise ValueError(f"must be a whole number of at least {least}")
+        return int(value)
+
+    return read
+
+
+def _number(least: float = 0.0, *, above: bool = False) -> _Reader:
+    def read(value: Any) -> float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not fits or value < least or (above and value == least):
+            raise ValueError(f"must be a number {'above' if above else 'of at least'} {least:g}")
+        return float(value)
+
+    return read
+
+
+def _one_of(*known: str) -> _Reader:
+    def read(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+        return str(value)
+
+    return read
+
+
+def _flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError("must be 0 or 1")
+    return bool(value)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be the name of an algorithm")  # noqa: TRY004 - all that a file gets wrong is one kind
+    return value
+
+
+def _list_of(item: _Reader, *, least: int = 0) -> _Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) < least:
+            raise ValueError(f"must be a list{' with an entry for each dimension' * bool(least)}")
+        return tuple(map(item, value))
+
+    return read
+
+
+NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
+    "topology": ("topology", _list_of(_one_of(*DIMENSIONS), least=1)),
+    "npus_count": ("npus_count", _list_of(_integer(2), least=1)),
+    "bandwidth": ("bandwidth", _list_of(_number(above=True), least=1)),
+    "latency": ("latency", _list_of(_number(), least=1)),
+}
+SYSTEM_KEYS: Mapping[str, tuple[str, _Reader]] = {
+    "preferred-dataset-splits": ("splits", _integer(1)),
+    "scheduling-policy": ("scheduling_policy", _one_of("LIFO", "FIFO", "EXPLICIT")),
+    "collective-optimization": ("collective_optimization", _one_of("baseline", "localBWAware")),
+    "active-chunks-per-dimension": ("active_chunks", _integer(1)),
+    "endpoint-delay": ("endpoint_delay", _integer(0)),
+    "peak-perf": ("peak_perf_tflops", _number()),
+    "local-mem-bw": ("local_mem_bw_gb_per_s", _number()),
+    "roofline-enabled": ("roofline_enabled", _flag),
+    "replay-only": ("replay_only", _flag),
+    **{f"{kind}-implementation": (kind.replace("-", "_"), _list_of(_name)) for kind in KINDS},
+}
+"""Key of a file to the field that it fills, and what reads its value."""
+
+
+def _fields(
+    keys: Mapping[str, tuple[str, _Reader]], values: Mapping[str, Any], *, where: str, needed: Iterable[str]
+) -> dict[str, Any]:
+    """Read all values, or say everything that is wrong with them, one a line."""
+    fields, faults = {}, []
+    for key, value in values.items():
+        if key not in keys:
+            faults.append(f"unknown key {key!r}; {nearest(str(key), keys)}")
+            continue
+        field, read = keys[key]
+        try:
+            fields[field] = read(value)
+        except (ValueError, OverflowError) as error:
+            faults.append(f"{key}: {error}, not {value!r}")
+    faults += [f"key {key!r} is missing; add it" for key in needed if key not in values]
+    if faults:
+        raise ConfigError(f"{where}: " + "\n  ".join(faults))
+    return fields
+
+
+def read_network(path: Path) -> NetworkFile:
+    """Read network.yml.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, a key is unknown or missing, or the lists disagree.
+    """
+    file = NetworkFile(**_fields(NETWORK_KEYS, read_yaml(path), where=str(path), needed=NETWORK_KEYS))
+    lengths = {key: len(getattr(file, key)) for key in NETWORK_KEYS}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise ConfigError(f"{path}: each dimension needs one entry in every list, but {counts}; add or remove entries")
+    return file
+
+
+def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
+    """Read system.json.
+
+    Returns
+    -------
+    system : SystemFile
+    notes : tuple of str
+        What the file asks for and ASTRA-sim does not do.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, a key is unknown or missing, or a value asks for what is not offered.
+    """
+    values = read_json(path)
+    for key, value in values.items():
+        if key.endswith("-implementation-custom") or key == "per-node-custom-implementation":
+            raise ConfigError(f"{path}: {key} is not supported; name an algorithm in {KINDS[0]}-implementation")
+        if key == "model-shared-bus" and value not in (0, False):
+            raise ConfigError(f"{path}: model-shared-bus {value} is not supported; set it to 0")
+    used = {key: value for key, value in values.items() if key not in IGNORED and key != "model-shared-bus"}
+    system = SystemFile(**_fields(SYSTEM_KEYS, used, where=str(path), needed=["preferred-dataset-splits"]))
+    if system.endpoint_delay == 0:
+        raise ConfigError(f"{path}: endpoint-delay 0 aborts every collective of ASTRA-sim; give 1 ns or more")
+    if system.roofline_enabled and not (system.peak_perf_tflops > 0 and system.local_mem_bw_gb_per_s > 0):
+        raise ConfigError(f"{path}: roofline-enabled needs peak-perf (TFLOP/s) and local-mem-bw (GB/s); add them")
+    notes = [
+        f"{path}: {key} {values[key]!r} has no effect, in ASTRA-sim and here"
+        for key, idle in IGNORED.items()
+        if idle and values.get(key, idle) != idle
+    ]
+    if system.local_mem_bw_gb_per_s == 0:
+        notes.append(f"{path}: without local-mem-bw reductions cost nothing, in ASTRA-sim and here")
+    return system, tuple(notes)
+
+
+def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
+    """Read communicator groups: ``{"1": [0, 1], "2": [2, 3]}``.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, a key is no number above 0, or a rank is unknown or named twice.
+    """
+    groups = read_json(path)
+    for key, ranks in groups.items():
+        if not key.isdecimal() or int(key) == 0:
+            raise ConfigError(f'{path}: group {key!r} must be a whole number above 0, as a string, such as "1"')
+        if not isinstance(ranks, list) or not ranks or not all(type(rank) is int for rank in ranks):
+            raise ConfigError(f"{path}: group {key!r} must be a list of ranks, such as [0, 1], not {ranks!r}")
+        strange = [rank for rank in ranks if not 0 <= rank < num_ranks]
+        if strange:
+            raise ConfigError(f"{path}: group {key!r} has rank {strange[0]}, but ranks go from 0 to {num_ranks - 1}")
+        if len(set(ranks)) != len(ranks):
+            raise ConfigError(f"{path}: group {key!r} has a rank twice; name each rank once")
+    return {key: tuple(ranks) for key, ranks in groups.items()}
+
+
+@dataclass(frozen=True)
+class RemoteMemoryFile:
+    """The file of the remote memory, as far as accesses are timed: each rank has a memory of its own.
+
+    Attributes
+    ----------
+    latency_ns : int
+    bytes_per_ns : float
+    """
+
+    latency_ns: int
+    bytes_per_ns: float
+
+    def access_ns(self, size_bytes: int) -> int:
+        """Time of one access: ``latency + floor(m / bandwidth)``."""
+        return self.latency_ns + int(size_bytes / self.bytes_per_ns)
+
+
+MEMORY_KEYS: Mapping[str, tuple[str, _Reader]] = {
+    "memory-type": (
+        "kind",
+        _one_of("NO_MEMORY_EXPANSION", "PER_NPU_MEMORY_EXPANSION", "PER_NODE_MEMORY_EXPANSION", "MEMORY_POOL"),
+    ),
+    "remote-mem-latency": ("latency_ns", _integer(0)),
+    "remote-mem-bw": ("bytes_per_ns", _number(above=True)),
+    "num-nodes": ("num_nodes", _integer(1)),
+    "num-npus-per-node": ("ranks_per_node", _integer(1)),
+}
+
+
+def read_remote_memory(path: Path) -> RemoteMemoryFile | None:
+    """Read the file of the remote memory; None where ranks have none, or share it, which is not offered.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, names no type of memory, or lacks its bandwidth.
+    """
+    values = read_json(path)
+    own = values.get("memory-type") == "PER_NPU_MEMORY_EXPANSION"
+    needed = ["memory-type", *(["remote-mem-bw"] if own else [])]
+    fields = _fields(MEMORY_KEYS, values, where=str(path), needed=needed)
+    return RemoteMemoryFile(fields.get("latency_ns", 0), fields["bytes_per_ns"]) if own else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not JSON, holds something else, or has a key twice.
+    """
+    try:
+        value = json.loads(path.read_bytes(), object_pairs_hook=_unique)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON ({error}); mend the file") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: holds no JSON object of keys to values; mend the file")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return values

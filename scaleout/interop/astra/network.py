@@ -1,0 +1,121 @@
+"""Ranks and sizes to hops and times, as ASTRA-sim's analytical networks count them.
+
+A message between two ranks is charged in the first dimension in which they differ, and in no other. Knows neither
+contention (see `links`) nor collectives.
+
+Symbols: N ranks of a dimension; d distance of two coordinates; alpha latency of a hop [ns]; beta bandwidth [B/ns].
+A send takes ``floor(hops alpha + m / beta)`` ns; hops are 1 in FullyConnected, 2 in Switch, min(d, N - d) in Ring.
+Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
+
+Some dimensions of a network to the groups of ranks that a collective in these dimensions alone joins.
+
+A line is the ranks that differ in the dimensions only; with all dimensions, all ranks are one. Knows no collectives.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from scaleout.interop.astra.inputs import NetworkFile
+
+RENDEZVOUS_BYTES = 8192
+"""Size of the message with which a receiver asks for data under the rendezvous protocol."""
+
+HOPS: Mapping[str, Callable[[int, int], int]] = {
+    "FullyConnected": lambda distance, size: 1,
+    "Switch": lambda distance, size: 2,
+    "Ring": lambda distance, size: min(distance, size - distance),
+}
+"""Kind of dimension to the hops between two coordinates at a distance of 1 to size - 1."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of the network.
+
+    Attributes
+    ----------
+    kind : str
+        One of `HOPS`.
+    size : int
+        Ranks along it.
+    stride : int
+        Difference of the numbers of two neighbours.
+    latency_ns : float
+        Of one hop.
+    bytes_per_ns : float
+        Of a link.
+    """
+
+    kind: str
+    size: int
+    stride: int
+    latency_ns: float
+    bytes_per_ns: float
+
+    def send_ns(self, distance: int, size_bytes: int) -> int:
+        """Time of a message to the coordinate `distance` further on, without contention."""
+        return int(HOPS[self.kind](distance, self.size) * self.latency_ns + size_bytes / self.bytes_per_ns)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A product of dimensions: ``rank = c0 + n0 (c1 + n1 c2 ...)``."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return math.prod(dimension.size for dimension in self.dimensions)
+
+    def send_ns(self, source: int, target: int, size_bytes: int) -> int:
+        """Time of a message between two ranks; 0 from a rank to itself."""
+        for dimension in self.dimensions:
+            distance = (target // dimension.stride - source // dimension.stride) % dimension.size
+            if distance:
+                return dimension.send_ns(distance, size_bytes)
+        return 0
+
+
+def build_network(file: NetworkFile) -> Network:
+    """Build the network that a network.yml describes."""
+    dimensions = []
+    stride = 1
+    for kind, size, gib_per_s, latency_ns in zip(
+        file.topology, file.npus_count, file.bandwidth, file.latency, strict=True
+    ):
+        dimensions.append(Dimension(kind, size, stride, latency_ns, gib_per_s * 2**30 / 1e9))
+        stride *= size
+    return Network(tuple(dimensions))
+
+
+class Lines:
+    """The lines of a network along some of its dimensions.
+
+    Attributes
+    ----------
+    size : int
+        Ranks of a line.
+    first_of : tuple of int, length R
+        The lowest rank of each rank's line.
+    """
+
+    def __init__(self, network: Network, dimensions: tuple[int, ...]) -> None:
+        along = [network.dimensions[number] for number in dimensions if number >= 0] or list(network.dimensions)
+        offsets = [0]
+        for dimension in along:
+            offsets = [offset + dimension.stride * step for step in range(dimension.size) for offset in offsets]
+        self._offsets = offsets
+        self.size = len(offsets)
+        self.first_of = tuple(
+            rank - sum(rank // dimension.stride % dimension.size * dimension.stride for dimension in along)
+            for rank in range(network.num_ranks)
+        )
+
+    def __len__(self) -> int:
+        return len(self.first_of) // self.size
+
+    def of(self, first: int) -> tuple[int, ...]:
+        """Return the ranks of the line whose lowest rank is given, in ascending order."""
+        return tuple(first + offset for offset in self._offsets)

@@ -1,0 +1,296 @@
+"""A run of ASTRA-sim's inputs beside the same work on our own network: one comparison, both answers.
+
+Our network carries out the same program on the same topology, by the algorithm of ours that is nearest to the one in
+system.json. Where ASTRA-sim's answer for a collective or message is shorter than its links need for the bytes alone,
+the comparison says by how much.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaleout.analysis.breakdown import covered
+from scaleout.cluster.topology.placement import Placement, place, place_alone
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+from scaleout.interop.astra import Outcome as AstraOutcome
+from scaleout.interop.astra.algorithms import TREE, Named
+from scaleout.interop.astra.as_program import counterpart
+from scaleout.interop.astra.as_result import result_of
+from scaleout.interop.astra.load import dimension_loads
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import ALGORITHMS
+from scaleout.program.graph import COLLECTIVES, NodeKind
+from scaleout.program.program import Program
+from scaleout.simulation.result import Result
+from scaleout.simulation.run import simulate
+from scaleout.study.comparison import Comparison, Outcome
+
+NEAREST: Mapping[str, tuple[str, ...]] = {
+    "ring": ("ring",),
+    "direct": ("direct",),
+    "halvingDoubling": ("rabenseifner", "recursive_doubling"),
+    TREE: ("double_binary_tree",),
+}
+"""ASTRA-sim's algorithm for a group as one dimension to ours, the nearest first."""
+
+NEAREST_OF_SEVERAL: Mapping[str, tuple[str, ...]] = {
+    "ring": ("hierarchical", "dimension_wise"),
+    "direct": ("hierarchical_direct", "dimension_wise"),
+    "halvingDoubling": ("hierarchical", "dimension_wise"),
+    TREE: ("hierarchical", "dimension_wise"),
+}
+"""Its algorithm in the first of several dimensions to ours, which also go dimension by dimension."""
+
+FILES = {
+    "ranks.csv": "finish, compute, exposed communication and idle time of every rank, in ns",
+    "transfers.csv": "collectives and messages, their times and wire bounds",
+    "dimensions.csv": "the busiest link of each dimension, by ASTRA-sim's algorithms",
+}
+"""Files that `write_tables` makes, and what they are."""
+
+_ROUNDING_S = 1e-9
+"""ASTRA-sim cuts times to whole nanoseconds: so much under the bound is not under it."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Collectives or messages of one kind, size and place.
+
+    Attributes
+    ----------
+    kind : str
+    size_bytes : int
+        Of the whole buffer, for an all-gather too.
+    num_ranks : int
+        Members.
+    count : float
+        How many a rank has on average.
+    mean_s : mapping of str to float
+        Network to the time from when the last member came, as the mean over ranks.
+    bound_s : float
+        What the links need for the bytes alone, at the least.
+    under_bound_s : float
+        By how much ASTRA-sim's longest is shorter than that; 0 if it is not.
+    """
+
+    kind: str
+    size_bytes: int
+    num_ranks: int
+    count: float
+    mean_s: Mapping[str, float]
+    bound_s: float
+    under_bound_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """ASTRA-sim's answer, and ours.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        ASTRA-sim's run as the first outcome, named after its back end; then one for each of our networks.
+    topology : Topology
+        What network.yml became.
+    algorithms : mapping of str to str
+        Kind of collective to our algorithm for it; ``"auto"`` for the fastest where none of ours is like ASTRA-sim's.
+    """
+
+    comparison: Comparison
+    topology: Topology
+    algorithms: Mapping[str, str]
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What is communicated, the largest part of ASTRA-sim's time first."""
+        times: dict[tuple[str, int, Placement], dict[str, list[tuple[int, float]]]] = {}
+        for outcome in self.comparison.outcomes:
+            for kind, size_bytes, placement, ranks, seconds in _communication(outcome.result, self.topology):
+                by_network = times.setdefault((kind, size_bytes, placement), defaultdict(list))
+                by_network[outcome.schedule].append((ranks, seconds))
+        astra = self.comparison.outcomes[0].schedule
+        found = []
+        for (kind, size_bytes, placement), by_network in times.items():
+            bound_s = wire_bound(kind, size_bytes, placement)
+            under_s = bound_s - max(seconds for _, seconds in by_network[astra])
+            found.append(
+                Transfer(
+                    kind,
+                    size_bytes,
+                    placement.num_ranks,
+                    sum(ranks for ranks, _ in by_network[astra]) / self.comparison.ranks,
+                    {name: _mean(weighted) for name, weighted in by_network.items()},
+                    bound_s,
+                    under_s if under_s > _ROUNDING_S else 0.0,
+                )
+            )
+        return tuple(sorted(found, key=lambda one: -one.count * one.mean_s[astra]))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values, as ``--json`` prints them."""
+        return {
+            "topology": {"name": self.topology.name, "dimensions": [_plain(d) for d in self.topology.dimensions]},
+            "algorithms": dict(self.algorithms),
+            "networks": {outcome.schedule: network_facts(outcome) for outcome in self.comparison.outcomes},
+            "transfers": [asdict(transfer) for transfer in self.transfers],
+        }
+
+
+def network_facts(outcome: Outcome) -> dict[str, Any]:
+    """Return when the ranks finish, and how their time divides: of each, and the mean as a breakdown.
+
+    Exposed communication of a rank is what ASTRA-sim calls so: all time until it finishes in which it does not compute.
+    """
+    result = outcome.result
+    finish = np.zeros(result.program.num_ranks)
+    compute = np.zeros(result.program.num_ranks)
+    for line in result.timelines:
+        ranks = list(line.ranks)
+        finish[ranks] = line.end_s.max(initial=0.0)
+        kernels = ~line.is_communication & (line.graph.stream == 0)
+        compute[ranks] = line.duration_s[kernels].sum()
+    per_rank_ns, exposed_ns = ((np.round(seconds * 1e9, 3)).tolist() for seconds in (finish, finish - compute))
+    return {
+        "time_ns": max(per_rank_ns),
+        "exposed_communication_ns": max(exposed_ns),
+        "per_rank_ns": per_rank_ns,
+        "per_rank_exposed_communication_ns": exposed_ns,
+        "breakdown": asdict(outcome.breakdown),
+        "busiest_links": [asdict(use) for use in result.busiest_links],
+    }
+
+
+def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> SideBySide:
+    """Put ASTRA-sim's answer beside ours.
+
+    Parameters
+    ----------
+    astra : Outcome of `scaleout.interop.astra.run`
+    name : str
+        What to call the workload.
+    networks : sequence of str
+        Network models of ours, from `simulation.NETWORKS`; with none the comparison is of ASTRA-sim's answer alone.
+
+    Raises
+    ------
+    SimulationError
+        If the program cannot finish in our order of issue.
+    """
+    parts = counterpart(astra, name=name)
+    algorithms = _algorithms(astra, parts.program, parts.topology)
+    given = {kind: algorithm for kind, algorithm in algorithms.items() if algorithm != "auto"}
+    found = result_of(astra, parts)
+    outcomes = [Outcome(f"ASTRA-sim {found.network}", found, 1.0)]
+    for network in networks:
+        result = simulate(parts.program, parts.topology, network=network, algorithms=given)
+        speedup = found.makespan_s / result.makespan_s if result.makespan_s else 1.0
+        outcomes.append(Outcome(network, result, speedup))
+    comparison = Comparison(name, parts.topology.name, "as traced", parts.program.num_ranks, tuple(outcomes))
+    return SideBySide(comparison, parts.topology, algorithms)
+
+
+def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> list[tuple[Path, str]]:
+    """Write the tables of ranks, transfers and dimensions; return the files, and what they are.
+
+    Raises
+    ------
+    ConfigError
+        If the directory cannot be written.
+    """
+    names = [outcome.schedule for outcome in beside.comparison.outcomes]
+    transfers = [
+        {**asdict(one), "mean_s": one.mean_s[names[0]], **{f"{name}_s": one.mean_s[name] for name in names[1:]}}
+        for one in beside.transfers
+    ]
+    tables = [list(_rank_rows(beside.comparison)), transfers, [asdict(load) for load in dimension_loads(astra)]]
+    paths = [directory / name for name in FILES]
+    try:
+        for path, rows in zip(paths, tables, strict=True):
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+                writer.writeheader()
+                writer.writerows(rows)
+    except OSError as error:
+        raise ConfigError(f"output {str(directory)!r} cannot be written ({error.strerror}); give another") from None
+    return list(zip(paths, FILES.values(), strict=True))
+
+
+def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Yield how the time of each rank divides; idle is what is left until the last rank has finished."""
+    for outcome in comparison.outcomes:
+        rows: dict[int, dict[str, Any]] = {}
+        for line in outcome.result.timelines:
+            kernels = ~line.is_communication
+            compute_s = covered(line.start_s[kernels], line.end_s[kernels])
+            busy_s = covered(line.start_s, line.end_s)
+            times_s = {
+                "finish_ns": line.end_s.max(initial=0.0),
+                "compute_ns": compute_s,
+                "exposed_communication_ns": busy_s - compute_s,
+                "idle_ns": outcome.makespan_s - busy_s,
+            }
+            values = {name: round(float(seconds) * 1e9, 3) for name, seconds in times_s.items()}
+            rows |= {rank: {"network": outcome.schedule, "rank": rank, **values} for rank in line.ranks}
+        yield from (rows[rank] for rank in sorted(rows))
+
+
+def _algorithms(astra: AstraOutcome, program: Program, topology: Topology) -> dict[str, str]:
+    """Choose the nearest algorithm of ours that serves all groups of a kind of collective."""
+    placements: dict[str, set[Placement]] = defaultdict(set)
+    for graph in program.graphs:
+        for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+            for members in program.groups[int(graph.group[node])].members:
+                if len(members) > 1:
+                    placements[COLLECTIVES[graph.collective[node]]].add(place(topology, members))
+    return {
+        kind: _nearest(astra.job.algorithms.get(kind.replace("_", "-"), ()), kind, found)
+        for kind, found in sorted(placements.items())
+    }
+
+
+def _nearest(names: Sequence[Named], kind: str, placements: set[Placement]) -> str:
+    several = any(len(placement.extents) > 1 and placement.regular for placement in placements)
+    wanted: list[str] = []
+    if names:
+        table = NEAREST_OF_SEVERAL if several and not names[0].flat else NEAREST
+        wanted += table[names[0].algorithm]
+    able = (name for name in wanted if all(ALGORITHMS[name].supports(kind, one) is None for one in placements))
+    return next(able, "auto")
+
+
+def _communication(result: Result, topology: Topology) -> Iterator[tuple[str, int, Placement, int, float]]:
+    """Yield kind, bytes, place, ranks and seconds of what each class of ranks communicates, receives left out."""
+    found = cache(lambda members: _place(topology, members))
+    for line in result.timelines:
+        graph, first = line.graph, line.ranks[0]
+        for node in np.flatnonzero(line.is_communication & (graph.kind != NodeKind.RECV)).tolist():
+            if graph.kind[node] == NodeKind.SEND:
+                members: tuple[int, ...] = (first, int(graph.peer[node]))
+            else:
+                members = result.program.groups[int(graph.group[node])].of(first)
+            placement = found(members)
+            if placement.num_ranks > 1:
+                kind = graph.operation(node)
+                yield kind, int(graph.bytes[node]), placement, len(line.ranks), float(line.duration_s[node])
+
+
+def _place(topology: Topology, members: tuple[int, ...]) -> Placement:
+    """Place a group on its own: only one that has its lines to itself is sure to share its links with no other."""
+    together = place(topology, members)
+    own = together.regular and all(extent.size == extent.dimension.size for extent in together.extents)
+    return together if own else place_alone(topology, members)
+
+
+def _mean(weighted: Sequence[tuple[int, float]]) -> float:
+    return sum(ranks * seconds for ranks, seconds in weighted) / sum(ranks for ranks, _ in weighted)
+
+
+def _plain(dimension: Any) -> dict[str, Any]:
+    return {name: getattr(dimension, name) for name in ("kind", "size", "bytes_per_s", "latency_s")}

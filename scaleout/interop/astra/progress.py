@@ -1,0 +1,115 @@
+"""How far ranks have come in a graph: which tasks may start now, and what they occupy.
+
+A rank runs one CPU task, one computation and one communication at a time; a receive occupies nothing. When something
+ends, ready tasks are looked at in ascending order of their ids, and the first that finds its slot free starts. Ranks
+that do the same at the same time are one unit; it parts when their times part. Knows no time of any task.
+
+Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
+"""
+
+import bisect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from scaleout.interop.astra.trace import Graph, Work
+
+_CPU, _COMPUTE, _COMMUNICATION = range(3)
+SLOTS: Mapping[Work, int | None] = {
+    Work.CPU: _CPU,
+    Work.COMPUTE: _COMPUTE,
+    Work.REPLAY: _COMMUNICATION,
+    Work.COLLECTIVE: _COMMUNICATION,
+    Work.SEND: _COMMUNICATION,
+    Work.RECV: None,
+    Work.NOTHING: None,
+    Work.WAIT: None,
+}
+"""What a task occupies while it runs."""
+
+NEVER = -1
+"""In place of a time."""
+
+
+class Unit:
+    """Ranks that are at the same place of the same graph.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+    graph : Graph
+    left : int
+        Tasks that have not ended.
+    start_ns, end_ns : list of int, length N
+        When each task started and ended; `NEVER` until then.
+    finish_ns, compute_ns, communication_ns : int
+        When the last task ended; sums of the durations of computation, and of communication that holds its slot.
+    met : Counter
+        Collectives of each group that the ranks came to.
+    turns : tuple
+        Which queues and trees the next collective takes first.
+    parts : list of Unit
+        What became of a unit that parted.
+    """
+
+    def __init__(self, ranks: Sequence[int], graph: Graph) -> None:
+        self.ranks = tuple(ranks)
+        self.graph = graph
+        self.left = len(graph.tasks)
+        self.start_ns, self.end_ns = [NEVER] * self.left, [NEVER] * self.left
+        self.finish_ns = self.compute_ns = self.communication_ns = 0
+        self.met: Counter[str] = Counter()
+        self.turns: tuple[tuple[tuple[int, str], int], ...] = ()
+        self.parts: list[Unit] = []
+        self.running: set[int] = set()
+        self._waiting = list(graph.num_dependencies)
+        self._ready = [index for index, count in enumerate(self._waiting) if count == 0]
+        self._busy = [False, False, False]
+
+    def part(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
+        """Part into units of these ranks, all at the same place."""
+        for ranks in groups:
+            unit = Unit.__new__(Unit)
+            unit.__dict__.update(self.__dict__)
+            unit.ranks, unit.parts = tuple(ranks), []
+            unit.met, unit.running = self.met.copy(), set(self.running)
+            unit.start_ns, unit.end_ns = list(self.start_ns), list(self.end_ns)
+            unit._waiting, unit._ready, unit._busy = list(self._waiting), list(self._ready), list(self._busy)
+            self.parts.append(unit)
+        return self.parts
+
+    def leaves(self) -> "list[Unit]":
+        """Return what the unit has become by now."""
+        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
+
+    def startable(self, now_ns: int) -> int | None:
+        """Occupy the slot of the next task that can start and return the task, or None."""
+        for place, index in enumerate(self._ready):
+            slot = SLOTS[self.graph.tasks[index].work]
+            if slot is None or not self._busy[slot]:
+                if slot is not None:
+                    self._busy[slot] = True
+                del self._ready[place]
+                self.running.add(index)
+                self.start_ns[index] = now_ns
+                return index
+        return None
+
+    def end(self, index: int, now_ns: int) -> None:
+        """Free what a task occupied, and who waited for it."""
+        work = self.graph.tasks[index].work
+        slot = SLOTS[work]
+        self.running.remove(index)
+        self.end_ns[index] = now_ns
+        passed_ns = now_ns - self.start_ns[index]
+        if slot is not None:
+            self._busy[slot] = False
+        if slot == _COMPUTE:
+            self.compute_ns += passed_ns
+        elif slot == _COMMUNICATION:
+            self.communication_ns += passed_ns
+        self.left -= 1
+        self.finish_ns = now_ns
+        for user in self.graph.users[index]:
+            self._waiting[user] -= 1
+            if self._waiting[user] == 0:
+                bisect.insort(self._ready, user)

@@ -1,0 +1,296 @@
+"""Chakra traces to what the ranks do: nodes with whole nanoseconds, sizes and peers, the same graph read once.
+
+Ranks whose files have the same bytes share one graph. Node types that ASTRA-sim aborts on are refused. Knows nothing
+of networks.
+
+Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; Chakra schema 0.0.4.
+"""
+
+import itertools
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+from scaleout.errors import TraceError
+from scaleout.interop import chakra
+from scaleout.interop.astra.inputs import RemoteMemoryFile, SystemFile
+from scaleout.interop.chakra import CollectiveCommType, NodeType
+
+EVERYONE = "0"
+"""Key of the group of all ranks."""
+
+
+class Work(IntEnum):
+    """What a node occupies and waits for."""
+
+    CPU = 0
+    COMPUTE = 1
+    REPLAY = 2
+    COLLECTIVE = 3
+    SEND = 4
+    RECV = 5
+    NOTHING = 6
+    WAIT = 7
+    """A receive that is replayed: it lasts, and occupies nothing."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One node of a trace.
+
+    Attributes
+    ----------
+    node_id : int
+    name : str
+    work : Work
+    duration_ns : int
+        Of computation and replayed communication.
+    kind : str
+        Of a collective: ``all-reduce``, ``all-gather``, ``reduce-scatter`` or ``all-to-all``; or ``broadcast``.
+    size_bytes : int
+        As ASTRA-sim counts it: of an all-gather the shard.
+    group : str
+        Key of a communicator group; `EVERYONE` for all ranks.
+    involved : tuple of bool
+        Dimensions that take part; empty for all.
+    peer, tag : int
+        Of a send and a receive.
+    """
+
+    node_id: int
+    name: str
+    work: Work
+    duration_ns: int = 0
+    kind: str = ""
+    size_bytes: int = 0
+    group: str = EVERYONE
+    involved: tuple[bool, ...] = ()
+    peer: int = 0
+    tag: int = 0
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} ({self.name!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What a rank does: tasks in ascending order of their ids, and who waits for whom.
+
+    Attributes
+    ----------
+    tasks : tuple of Task, length N
+    users : tuple of tuple of int, length N
+        Indices of the tasks that depend on each.
+    num_dependencies : tuple of int, length N
+    """
+
+    tasks: tuple[Task, ...]
+    users: tuple[tuple[int, ...], ...]
+    num_dependencies: tuple[int, ...]
+
+    @cached_property
+    def has_messages(self) -> bool:
+        """Whether the rank sends to or receives from a single other one."""
+        return any(task.work in (Work.SEND, Work.RECV) for task in self.tasks)
+
+
+_KINDS = {
+    CollectiveCommType.ALL_REDUCE: "all-reduce",
+    CollectiveCommType.ALL_GATHER: "all-gather",
+    CollectiveCommType.REDUCE_SCATTER: "reduce-scatter",
+    CollectiveCommType.ALL_TO_ALL: "all-to-all",
+}
+_COMM_TYPES: dict[int, CollectiveCommType] = {int(kind): kind for kind in CollectiveCommType}
+
+
+def read_graphs(
+    prefix: Path, *, num_ranks: int, system: SystemFile, memory: RemoteMemoryFile | None
+) -> tuple[tuple[Graph, ...], tuple[int, ...]]:
+    """Read ``<prefix>.<rank>.et`` of all ranks.
+
+    Returns
+    -------
+    graphs : tuple of Graph
+        The distinct ones.
+    graph_of : tuple of int, length R
+        Which of them each rank runs.
+
+    Raises
+    ------
+    TraceError
+        If the file of a rank is missing or damaged, or holds what ASTRA-sim cannot run.
+    """
+    known: dict[bytes, int] = {}
+    tasks: dict[bytes, Task] = {}  # most nodes of a rank stand in other ranks' files too
+    graphs: list[Graph] = []
+    graph_of = []
+    for rank in range(num_ranks):
+        path = Path(f"{prefix}.{rank}.et")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise TraceError(
+                f"{path}: cannot be read ({error.strerror}), but the network has ranks 0 to {num_ranks - 1}; "
+                f"give a trace of each, or another network"
+            ) from None
+        if content not in known:
+            known[content] = len(graphs)
+            graphs.append(_read_graph(path, system, memory, known=tasks))
+        graph_of.append(known[content])
+    if Path(f"{prefix}.{num_ranks}.et").exists():
+        raise TraceError(
+            f"{prefix}.{num_ranks}.et: is a trace of rank {num_ranks}, but the network has ranks 0 to {num_ranks - 1}; "
+            f"give a network of as many ranks as there are traces"
+        )
+    return tuple(graphs), tuple(graph_of)
+
+
+def _read_graph(path: Path, system: SystemFile, memory: RemoteMemoryFile | None, *, known: dict[bytes, Task]) -> Graph:
+    _, nodes = chakra.read(path)
+    nodes.sort(key=lambda node: node.id)
+    index = {node.id: position for position, node in enumerate(nodes)}
+    if len(index) < len(nodes):
+        twice = next(node.id for node, after in itertools.pairwise(nodes) if node.id == after.id)
+        raise TraceError(f"{path}: two nodes have the id {twice}; give each its own")
+    users: list[list[int]] = [[] for _ in nodes]
+    counts = []
+    for position, node in enumerate(nodes):
+        dependencies = {*node.data_deps, *node.ctrl_deps}
+        unknown = [other for other in sorted(dependencies) if other not in index]
+        if unknown:
+            raise TraceError(
+                f"{path}: node {node.id} ({node.name!r}) depends on node {unknown[0]}, which the trace does not hold; "
+                f"add it or drop the dependency"
+            )
+        for other in sorted(dependencies):
+            users[index[other]].append(position)
+        counts.append(len(dependencies))
+    try:
+        tasks = []
+        for node in nodes:
+            content = node.SerializeToString()
+            if content not in known:
+                known[content] = _task(node, system, memory)
+            tasks.append(known[content])
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+    graph = Graph(tuple(tasks), tuple(map(tuple, users)), tuple(counts))
+    _check_order(graph, path)
+    return graph
+
+
+def _check_order(graph: Graph, path: Path) -> None:
+    waiting = list(graph.num_dependencies)
+    ready = [position for position, count in enumerate(waiting) if count == 0]
+    for position in ready:  # grows while it is walked
+        for user in graph.users[position]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                ready.append(user)
+    if len(ready) < len(graph.tasks):
+        stuck = next(position for position, count in enumerate(waiting) if count)
+        raise TraceError(f"{path}: {graph.tasks[stuck]} is in or behind a cycle of dependencies; break the cycle")
+
+
+def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:
+    on_cpu = chakra.get(node, "is_cpu_op", bool, default=False)
+    duration_ns = node.duration_micros * 1000 or 1
+    kind = NodeType(node.type)
+    if kind == NodeType.METADATA_NODE:
+        raise TraceError(f"node {node.id} ({node.name!r}) is a {kind.name}, on which ASTRA-sim aborts; remove it")
+    if kind == NodeType.COMP_NODE:
+        if system.roofline_enabled and not on_cpu and not system.replay_only:
+            return _roofline(node, system)
+        return Task(node.id, node.name, Work.CPU if on_cpu else Work.COMPUTE, duration_ns)
+    if system.replay_only:  # whatever it is; only a receive does not hold up communication
+        return Task(node.id, node.name, Work.WAIT if kind == NodeType.COMM_RECV_NODE else Work.REPLAY, duration_ns)
+    if kind in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE):
+        return _access(node, memory)
+    return _communication(node, kind, duration_ns, on_cpu=on_cpu)
+
+
+def _access(node: chakra.Node, memory: RemoteMemoryFile | None) -> Task:
+    """An access to remote memory holds up communication, as ASTRA-sim has it."""
+    if memory is None:
+        raise TraceError(
+            f"node {node.id} ({node.name!r}) is a {NodeType(node.type).name}, for which a rank needs a remote memory "
+            f"of its own; give PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
+        )
+    return Task(node.id, node.name, Work.REPLAY, memory.access_ns(chakra.get(node, "tensor_size", int)))
+
+
+def _communication(node: chakra.Node, kind: NodeType, duration_ns: int, *, on_cpu: bool) -> Task:
+    if kind == NodeType.INVALID_NODE:
+        return Task(node.id, node.name, Work.NOTHING)
+    if on_cpu:
+        raise TraceError(f"node {node.id} ({node.name!r}) communicates, but is_cpu_op is true; set it to false")
+    if kind == NodeType.COMM_COLL_NODE:
+        return _collective(node, duration_ns)
+    sends = kind == NodeType.COMM_SEND_NODE
+    return Task(
+        node.id,
+        node.name,
+        Work.SEND if sends else Work.RECV,
+        size_bytes=_size(node, least=1),
+        peer=chakra.get(node, "comm_dst" if sends else "comm_src", int),
+        tag=chakra.get(node, "comm_tag", int),
+    )
+
+
+def _roofline(node: chakra.Node, system: SystemFile) -> Task:
+    """Charge ``num_ops / min(local-mem-bw num_ops / tensor_size, peak-perf)``; without a tensor, nothing."""
+    num_ops = chakra.get(node, "num_ops", int)
+    tensor_bytes = chakra.get(node, "tensor_size", int)
+    if tensor_bytes == 0:
+        return Task(node.id, node.name, Work.NOTHING)
+    if num_ops <= 0 or tensor_bytes < 0:
+        raise TraceError(
+            f"node {node.id} ({node.name!r}) has num_ops {num_ops} and tensor_size {tensor_bytes}, for which "
+            f"ASTRA-sim's roofline has no time (it divides 0 by 0); give it the operations that it does, or "
+            f"tensor_size 0 if it shall take no time"
+        )
+    intensity = num_ops / tensor_bytes
+    flops_per_s = min(system.local_mem_bw_gb_per_s * 1e9 * intensity, system.peak_perf_tflops * 1e12)
+    return Task(node.id, node.name, Work.COMPUTE, int(num_ops / flops_per_s * 1e9))
+
+
+def _collective(node: chakra.Node, duration_ns: int) -> Task:
+    number = chakra.get(node, "comm_type", int)
+    kind = _COMM_TYPES.get(number)
+    if kind == CollectiveCommType.BROADCAST:
+        size_bytes = chakra.get(node, "comm_size", int, default=0)
+        return Task(
+            node.id, node.name, Work.REPLAY, duration_ns, kind="broadcast", size_bytes=size_bytes, group=_group(node)
+        )
+    if kind is None or kind not in _KINDS:
+        name = kind.name if kind is not None else f"comm_type {number}"
+        raise TraceError(
+            f"node {node.id} ({node.name!r}) is a {name}, which ASTRA-sim does not support; "
+            f"use {', '.join(_KINDS.values())}"
+        )
+    size_bytes = _size(node)
+    if kind == CollectiveCommType.ALL_GATHER and size_bytes == 0:
+        raise TraceError(f"node {node.id} ({node.name!r}) is an all-gather of 0 bytes, which never ends; remove it")
+    return Task(
+        node.id,
+        node.name,
+        Work.COLLECTIVE,
+        kind=_KINDS[kind],
+        size_bytes=size_bytes,
+        group=_group(node),
+        involved=tuple(chakra.get(node, "involved_dim", list[bool], default=[])),
+    )
+
+
+def _group(node: chakra.Node) -> str:
+    return chakra.get(node, "pg_name", str, default="") or EVERYONE
+
+
+def _size(node: chakra.Node, *, least: int = 0) -> int:
+    size_bytes = chakra.get(node, "comm_size", int)
+    if size_bytes == 0 < least:
+        raise TraceError(f"node {node.id} ({node.name!r}) sends 0 bytes, on which ASTRA-sim aborts; remove it")
+    if size_bytes < 0:
+        raise TraceError(f"node {node.id} ({node.name!r}) has comm_size {size_bytes}; a size is at least 0 bytes")
+    return size_bytes

@@ -1,0 +1,75 @@
+"""Chakra execution traces: reading and writing the files, the values of attributes, and programs as trace sets.
+
+A trace is one file a rank: metadata, then nodes. Messages are protobuf messages with the names and numbers of
+the public schema, so that they work as those of its `et_def_pb2` do; the enums are Python's. This package, and
+no other, imports protobuf. `save_program` and `load_program` turn programs into sets of traces and back; they and
+what they need are imported when asked for. Nothing here knows clusters or simulation.
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> collective = {"comm_type": CollectiveCommType.ALL_REDUCE, "comm_size": 1 << 20}
+>>> attributes = [conventional_attribute(name, value) for name, value in collective.items()]
+>>> node = Node(id=1, name="gradients", type=NodeType.COMM_COLL_NODE, data_deps=[0], attr=attributes)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "job.0.et"
+...     write(path, GlobalMetadata(version="0.0.4"), [node])
+...     metadata, nodes = read(path)
+>>> metadata.version, NodeType(nodes[0].type).name, get(nodes[0], "comm_size", int)
+('0.0.4', 'COMM_COLL_NODE', 1048576)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute, conventional_attribute, find, get, to_dict
+from scaleout.interop.chakra.files import read, stream, write
+from scaleout.interop.chakra.schema import (
+    KINDS,
+    AttributeProto,
+    CollectiveCommType,
+    GlobalMetadata,
+    IOInfo,
+    Node,
+    NodeType,
+    Tensor,
+)
+
+if TYPE_CHECKING:
+    from scaleout.interop.chakra.load import LoadedTrace, load_program
+    from scaleout.interop.chakra.save import save_program
+
+__all__ = [
+    "CONVENTIONAL_KINDS",
+    "KINDS",
+    "AttributeProto",
+    "CollectiveCommType",
+    "GlobalMetadata",
+    "IOInfo",
+    "LoadedTrace",
+    "Node",
+    "NodeType",
+    "Tensor",
+    "attribute",
+    "conventional_attribute",
+    "find",
+    "get",
+    "load_program",
+    "read",
+    "save_program",
+    "stream",
+    "to_dict",
+    "write",
+]
+
+_LATE = {
+    "LoadedTrace": "scaleout.interop.chakra.load",
+    "load_program": "scaleout.interop.chakra.load",
+    "save_program": "scaleout.interop.chakra.save",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs execution graphs when it is first asked for: whoever only reads files does not wait."""
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)

@@ -1,0 +1,205 @@
+"""Python values to attributes of an exact kind, and back from any kind that fits.
+
+Writing is strict, since other readers take one kind only: ASTRA-sim's first feeder reads 0 where `comm_size` is
+not an `int64_val`. Reading is generous, since writers differ: a number is taken from any kind that holds it.
+Knows which kinds the conventional attributes have; nothing of what they mean for a simulation.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from scaleout.errors import TraceError
+from scaleout.interop.chakra.schema import KINDS, SCALARS, AttributeProto, GlobalMetadata, Node
+
+Value = TypeVar("Value")
+
+CONVENTIONAL_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "is_cpu_op": "bool_val",
+        "num_ops": "int64_val",  # FLOPs
+        "tensor_size": "uint64_val",  # bytes
+        "comm_type": "int64_val",  # CollectiveCommType
+        "comm_size": "int64_val",  # bytes per rank; of an all-gather the shard, else the full input
+        "comm_src": "int32_val",  # global rank
+        "comm_dst": "int32_val",  # global rank
+        "comm_tag": "int32_val",
+        "comm_priority": "int32_val",
+        "pg_name": "string_val",  # key of a process group; "" and "0" are all ranks
+        "involved_dim": "bool_list",  # one for each dimension of the network
+        "inputs": "string_list",  # name, size, name, size, ...
+        "outputs": "string_list",
+        "rf_id": "int64_val",  # from here on PyTorch's
+        "fw_parent": "int64_val",
+        "seq_id": "int64_val",
+        "scope": "int64_val",
+        "tid": "int64_val",
+        "fw_tid": "int64_val",
+        "stream": "int64_val",  # CUDA stream
+        "op_schema": "string_val",
+    }
+)
+"""Attribute to the kind in which the Chakra tools and ASTRA-sim write and expect it."""
+
+_INTEGERS = tuple(scalar for scalar in SCALARS if "int" in scalar or "fixed" in scalar)
+_NUMBERS = ("double", "float", *_INTEGERS)
+
+
+def _kinds(form: str, *scalars: str) -> frozenset[str]:
+    return frozenset(f"{scalar}_{form}" for scalar in scalars)
+
+
+_FITTING: dict[Any, tuple[str, frozenset[str]]] = {
+    int: ("an integer", _kinds("val", *_INTEGERS)),
+    float: ("a number", _kinds("val", *_NUMBERS)),
+    bool: ("true or false", _kinds("val", "bool", *_INTEGERS)),  # STAGE writes `is_cpu_op` as the int32 0
+    str: ("a string", _kinds("val", "string")),
+    bytes: ("bytes", _kinds("val", "bytes")),
+    list[int]: ("a list of integers", _kinds("list", *_INTEGERS)),
+    list[float]: ("a list of numbers", _kinds("list", *_NUMBERS)),
+    list[bool]: ("a list of true and false", _kinds("list", "bool", *_INTEGERS)),
+    list[str]: ("a list of strings", _kinds("list", "string")),
+    list[bytes]: ("a list of bytes", _kinds("list", "bytes")),
+}
+"""Python type to its words for messages and the kinds that hold it."""
+
+
+def attribute(name: str, kind: str, value: Any) -> AttributeProto:
+    """Build an attribute whose value is of exactly one kind.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+        One of the 30 `KINDS`, such as ``"int64_val"`` or ``"bool_list"``.
+    value : object
+        What the kind holds; for a list, any iterable.
+
+    Raises
+    ------
+    TraceError
+        If there is no such kind, or it cannot hold the value.
+
+    Examples
+    --------
+    >>> attribute("comm_size", "int64_val", 1 << 20).int64_val
+    1048576
+    """
+    if kind not in KINDS:
+        raise TraceError(f"attribute {name!r}: no kind {kind!r}; use one of {', '.join(KINDS)}")
+    result = AttributeProto(name=name)
+    try:
+        if kind.endswith("_list"):
+            values = getattr(result, kind)
+            values.SetInParent()  # so that an empty list is a value too
+            values.values.extend(value)
+        else:
+            setattr(result, kind, value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"attribute {name!r}: {kind} cannot hold {value!r} ({error}); give what it can") from None
+    return result
+
+
+def conventional_attribute(name: str, value: Any) -> AttributeProto:
+    """Build an attribute of the kind that `CONVENTIONAL_KINDS` gives its name.
+
+    Raises
+    ------
+    TraceError
+        If the name is not in the table, or its kind cannot hold the value.
+    """
+    if name not in CONVENTIONAL_KINDS:
+        known = ", ".join(CONVENTIONAL_KINDS)
+        raise TraceError(f"attribute {name!r} is not conventional ({known}); give its kind to `attribute`")
+    return attribute(name, CONVENTIONAL_KINDS[name], value)
+
+
+def find(message: Node | GlobalMetadata, name: str) -> AttributeProto | None:
+    """Return the first attribute of a name, be its value set or not, or None."""
+    for candidate in message.attr:
+        if candidate.name == name:
+            return candidate
+    return None
+
+
+def get(message: Node | GlobalMetadata, name: str, wanted: type[Value], *, default: Value | None = None) -> Value:
+    """Return the value of an attribute as a Python type.
+
+    An integer is taken from any of the ten integer kinds, a float from these and the two floating kinds, a bool
+    also from an integer 0 or 1; a list of them likewise.
+
+    Parameters
+    ----------
+    message : Node or GlobalMetadata
+    name : str
+    wanted : type
+        ``int``, ``float``, ``bool``, ``str``, ``bytes`` or a list of one, such as ``list[bool]``.
+    default : optional
+        What to return where the attribute is absent or has no value, as some tools write; without a default
+        the attribute is needed.
+
+    Raises
+    ------
+    TraceError
+        If the value is of another kind, or a needed one is absent.
+
+    Examples
+    --------
+    >>> node = Node(id=3, attr=[attribute("comm_tag", "uint64_val", 7)])
+    >>> get(node, "comm_tag", int), get(node, "comm_priority", int, default=0)
+    (7, 0)
+    """
+    words, kinds = _FITTING[wanted]
+    found = find(message, name)
+    kind = None if found is None else found.WhichOneof("value")
+    if found is None or kind is None:
+        if default is not None:
+            return default
+        fault = "has no attribute" if found is None else "has no value in its attribute"
+        raise TraceError(f"{_describe(message)} {fault} {name!r}; it needs {words}, so mend the tool that wrote it")
+    if kind not in kinds:
+        raise TraceError(
+            f"{_describe(message)}: attribute {name!r} is {kind} {_shorten(found, kind)}, but must be {words}; "
+            f"write it as {_preferred(name, kinds)}"
+        )
+    value = _plain(found, kind)
+    if wanted in (bool, list[bool]):
+        value = _truth(message, name, value)
+    elif wanted in (float, list[float]):
+        value = [float(item) for item in value] if isinstance(value, list) else float(value)
+    result: Value = value
+    return result
+
+
+def to_dict(message: Node | GlobalMetadata) -> dict[str, Any]:
+    """Return all attributes, name to plain value: None where none is set, the first where a name repeats."""
+    values: dict[str, Any] = {}
+    for found in message.attr:
+        kind = found.WhichOneof("value")
+        values.setdefault(found.name, None if kind is None else _plain(found, kind))
+    return values
+
+
+def _plain(found: AttributeProto, kind: str) -> Any:
+    value = getattr(found, kind)
+    return list(value.values) if kind.endswith("_list") else value
+
+
+def _truth(message: Node | GlobalMetadata, name: str, value: Any) -> Any:
+    if any(item not in (0, 1) for item in (value if isinstance(value, list) else [value])):
+        raise TraceError(f"{_describe(message)}: attribute {name!r} is {value}, neither true nor false; write 0 or 1")
+    return [bool(item) for item in value] if isinstance(value, list) else bool(value)
+
+
+def _preferred(name: str, kinds: frozenset[str]) -> str:
+    conventional = CONVENTIONAL_KINDS.get(name)
+    return conventional if conventional in kinds else " or ".join(kind for kind in KINDS if kind in kinds)
+
+
+def _shorten(found: AttributeProto, kind: str) -> str:
+    text = repr(_plain(found, kind))
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _describe(message: Node | GlobalMetadata) -> str:
+    return f"node {message.id} ({message.name!r})" if isinstance(message, Node) else "the metadata"

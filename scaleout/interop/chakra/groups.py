@@ -1,0 +1,193 @@
+"""Process groups of a trace set: their members, and the families of disjoint groups that a program needs.
+
+A key names its members in the rank's own metadata node, as PyTorch's traces have it, or in a JSON file beside the
+trace, as ASTRA-sim's. Our traces state their families. Other traces only name groups, and there the groups that
+like ranks name at the same place are taken as one family, which is what a parallelism axis looks like. Every group
+is in one family only, so that whoever names it meets its other members. Knows nothing of nodes but these keys.
+"""
+
+import ast
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaleout.errors import TraceError
+from scaleout.interop.chakra.schema import Node
+from scaleout.interop.chakra.trace_set import TraceSet
+from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
+from scaleout.program.program import GroupFamily
+
+PROCESS_GROUPS_NODE = "## process_group:init ##"
+"""Name of the metadata node in which PyTorch lists its process groups."""
+
+_FORM = '{"1": [0, 1], "2": [2, 3]}'
+
+
+class Group(NamedTuple):
+    """A process group: two of one key are the same only if their members are."""
+
+    key: str
+    members: tuple[int, ...]
+
+
+def declared_groups(node: Node) -> dict[str, list[int]]:
+    """Read the groups that a metadata node lists, key to ranks; an empty list stands for all ranks.
+
+    Raises
+    ------
+    TraceError
+        If the node is to list groups, but in another form.
+    """
+    if node.name != PROCESS_GROUPS_NODE:
+        return {}
+    try:
+        # The one input is a string of JSON, and the inputs are written as Python writes a list of strings.
+        groups = json.loads(ast.literal_eval(node.inputs.values)[0])
+        return {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in groups}
+    except (ValueError, SyntaxError, LookupError, TypeError):
+        raise TraceError(
+            f"node {node.id} ({node.name!r}): its inputs are not a list of process groups; "
+            f"""write values like ['[{{"pg_name": "1", "ranks": [0, 1]}}]']"""
+        ) from None
+
+
+@dataclass(frozen=True)
+class GroupBook:
+    """Where the members of a group are looked up; the file is not read before a key needs it."""
+
+    traces: TraceSet
+
+    def find(self, key: str, declared: Mapping[str, Sequence[int]]) -> Group:
+        """Return a group by its key and what a rank's own file declares.
+
+        Raises
+        ------
+        TraceError
+            If nothing says who its members are, or they are not ranks of the trace.
+        """
+        everyone = tuple(range(self.traces.num_ranks))
+        key = key or WORLD
+        if key in declared:
+            return Group(key, self._checked(key, declared[key], "its metadata") if declared[key] else everyone)
+        if key == WORLD:
+            return Group(key, everyone)
+        path, groups = self._file
+        if path is None:
+            raise TraceError(
+                f"group {key!r} has no members: there is no group file beside the trace; "
+                f"add {self.traces.folder / self.traces.prefix}.json, in the form {_FORM}"
+            )
+        if key not in groups:
+            raise TraceError(f"group {key!r} is not in {path}, which has {_some(list(groups))}; add its ranks there")
+        return Group(key, self._checked(key, groups[key], str(path)))
+
+    def _checked(self, key: str, ranks: Sequence[int], where: str) -> tuple[int, ...]:
+        num_ranks = self.traces.num_ranks
+        strange = next((rank for rank in ranks if not 0 <= rank < num_ranks), None)
+        if strange is not None:
+            raise TraceError(
+                f"group {key!r} of {where} has rank {strange}, but there are only traces of ranks 0 to {num_ranks - 1};"
+                f" give the files of all ranks"
+            )
+        if len(set(ranks)) != len(ranks):
+            raise TraceError(f"group {key!r} of {where} has a rank twice: {_some(ranks)}; name each rank once")
+        return tuple(ranks)
+
+    @cached_property
+    def _file(self) -> tuple[Path | None, dict[str, list[int]]]:
+        """The group file: the one named like the trace, or else the only one in its folder."""
+        named = self.traces.folder / f"{self.traces.prefix}.json"
+        if named.exists():
+            groups = _read_groups(named)
+            if groups is None:
+                raise TraceError(f"{named}: is no file of process groups; write it in the form {_FORM}")
+            return named, groups
+        read = ((path, _read_groups(path)) for path in sorted(self.traces.folder.glob("*.json")))
+        found = [(path, groups) for path, groups in read if groups is not None]
+        if len(found) > 1:
+            names = ", ".join(path.name for path, _ in found)
+            raise TraceError(
+                f"{self.traces.folder}: {names} are all files of process groups; rename the right one to {named.name}"
+            )
+        return found[0] if found else (None, {})
+
+
+def _read_groups(path: Path) -> dict[str, list[int]] | None:
+    """Read a file of ASTRA-sim's form, or return None if it has another."""
+    try:
+        value: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(value, dict) or not all(isinstance(ranks, list) for ranks in value.values()):
+        return None
+    if not all(type(rank) is int for ranks in value.values() for rank in ranks):
+        return None
+    return value
+
+
+def _some(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items if len(items) <= 8 else [*items[:6], "...", items[-1]]))
+
+
+def stated_families(stated: Sequence[StatedFamily], book: GroupBook) -> tuple[GroupFamily, ...]:
+    """Look up the members of the families that a trace's metadata states.
+
+    Raises
+    ------
+    TraceError
+        If a group is not found.
+    """
+    return tuple(
+        GroupFamily(
+            family.name,
+            tuple(book.find(family.key(index), {}).members for index in range(family.num_groups)),
+        )
+        for family in stated
+    )
+
+
+def gathered_families(
+    uses: Sequence[tuple[Hashable, Sequence[Group]]],
+) -> tuple[tuple[GroupFamily, ...], dict[Group, int]]:
+    """Gather groups into families.
+
+    Parameters
+    ----------
+    uses : sequence, one a rank
+        What the rank's file is like but for its groups, and the groups that it names, place by place.
+
+    Returns
+    -------
+    families : tuple of GroupFamily
+    family_of : dict
+        Group to the index of its family.
+    """
+    leaders: dict[Group, Group] = {}  # a forest: a group to one that is in the same family; itself at the root
+
+    def root(group: Group) -> Group:
+        while leaders.setdefault(group, group) != group:
+            group = leaders[group]
+        return group
+
+    places: dict[tuple[Hashable, int], Group] = {}
+    for alike, groups in uses:
+        for place, group in enumerate(groups):
+            first = root(places.setdefault((alike, place), group))
+            leaders[root(group)] = first
+    together: dict[Group, list[Group]] = {}
+    for group in leaders:
+        together.setdefault(root(group), []).append(group)
+    families: list[list[Group]] = []
+    for groups in together.values():
+        ranks = [rank for group in groups for rank in group.members]
+        # Groups that overlap are no axis. Each is then a family of its own, and ranks that name others part.
+        families += [groups] if len(set(ranks)) == len(ranks) else [[group] for group in groups]
+    named = tuple(GroupFamily(_family_name(groups), tuple(group.members for group in groups)) for groups in families)
+    return named, {group: index for index, groups in enumerate(families) for group in groups}
+
+
+def _family_name(groups: Sequence[Group]) -> str:
+    return "world" if [group.key for group in groups] == [WORLD] else _some([group.key for group in groups])

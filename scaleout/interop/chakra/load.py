@@ -1,0 +1,327 @@
+"""A set of Chakra traces to a program: one execution graph for all ranks whose traces are alike.
+
+Files of equal bytes are parsed once, and so are equal nodes of different files. Ranks share a graph if their traces
+differ at most in ids and in which group of a family they name. So a set that `save.save_program` wrote is one role
+again, and a foreign one has as many roles as it takes. What our own traces say of their device and network is passed on
+as facts, unread.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from scaleout.errors import ScaleoutError, TraceError
+from scaleout.interop.chakra import vocabulary
+from scaleout.interop.chakra.attributes import get, to_dict
+from scaleout.interop.chakra.files import read
+from scaleout.interop.chakra.groups import Group, GroupBook, declared_groups, gathered_families, stated_families
+from scaleout.interop.chakra.rows import Row, read_row
+from scaleout.interop.chakra.schema import Node, NodeType
+from scaleout.interop.chakra.trace_set import TraceSet, find_traces
+from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind, topological_order
+from scaleout.program.program import GroupFamily, Program
+
+_ALL_GATHER = COLLECTIVES.index("all_gather")
+
+
+@dataclass(frozen=True)
+class LoadedTrace:
+    """What a set of traces holds.
+
+    Attributes
+    ----------
+    program : Program
+        Named as the files' prefix, and not scheduled. Kernels of unknown time wait for
+        `scaleout.cluster.device.annotate`.
+    facts : mapping of str to str
+        The text attributes of the first rank's metadata: those that `save_program` was given, or the writer's own.
+    """
+
+    program: Program
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A rank's parsed file; files of the same bytes share all but their path.
+
+    Attributes
+    ----------
+    rows : what each node is, in the order of the file
+    ids : of the nodes, for messages
+    dependencies : positions of the nodes that each node waits for
+    places : distinct (key of a group, family that our own attribute states), in the order of their first use
+    place : of each node, or `NONE`
+    gathered : places that an all-gather uses, whose bytes depend on the size of the group
+    declared : groups that a metadata node lists
+    stated : families that our metadata states
+    """
+
+    path: Path
+    rows: list[Row]
+    ids: list[int]
+    dependencies: list[tuple[int, ...]]
+    places: list[tuple[str, int]]
+    place: list[int]
+    gathered: set[int]
+    declared: dict[str, list[int]]
+    stated: list[str]
+    facts: dict[str, str]
+
+    def structure(self) -> tuple[tuple[int, ...], ...]:
+        """Return a key that is equal for files that are alike but for their groups.
+
+        Equal rows are one object, see `_Parser`, so that comparing them is comparing where they are.
+        """
+        return (tuple(map(id, self.rows)), *self.dependencies, tuple(self.place))
+
+    def describe(self, node: int) -> str:
+        """Say where a node is."""
+        return f"{self.path}: node {self.ids[node]} ({self.rows[node].name!r})"
+
+
+def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> LoadedTrace:
+    """Read the traces of all ranks.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder that holds ``<prefix>.<rank>.et`` of one prefix, ranks from 0 without a gap; or a folder and a
+        prefix, such as ``traces/dlrm``.
+    dtype : str
+        Data type of kernels of which a trace tells FLOPs and bytes only.
+
+    Raises
+    ------
+    TraceError
+        If the set is not complete, a file is damaged, or a node lacks what its kind needs or names a group, rank
+        or node that is not there. The message names file and node.
+    GraphError
+        If nodes wait for each other in a cycle, or a kernel has no time and no FLOPs.
+    ConfigError
+        If the dtype is not known.
+    """
+    traces = find_traces(path)
+    parser = _Parser(dtype)
+    files = [parser.parse(file) for file in traces.paths]
+    for rank, file in enumerate(files):
+        _check_rank(file, rank, num_ranks=traces.num_ranks)
+    structures = _structures(files)
+    families, family_of_place = _groups(traces, files, structures)
+    roles: dict[tuple[object, ...], int] = {}
+    graphs: list[ExecutionGraph] = []
+    role_of_rank = np.empty(traces.num_ranks, np.int64)
+    for rank, file in enumerate(files):
+        of_place = family_of_place[rank]
+        sizes = tuple(
+            len(families[family].of(rank)) if place in file.gathered else NONE for place, family in enumerate(of_place)
+        )
+        key = (structures[rank], of_place, sizes)
+        if key not in roles:
+            roles[key] = len(graphs)
+            with _locating(file.path):
+                graphs.append(_graph(file, of_place, sizes))
+        role_of_rank[rank] = roles[key]
+    program = Program(traces.prefix, tuple(graphs), role_of_rank, families)
+    return LoadedTrace(program, files[0].facts)
+
+
+@contextlib.contextmanager
+def _locating(path: Path) -> Iterator[None]:
+    """Put the file's name in front of messages that tell of a node."""
+    try:
+        yield
+    except ScaleoutError as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise type(error)(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Parser:
+    """Parses files, and what it has seen before only once: whole files, and nodes, which ranks mostly share."""
+
+    dtype: str
+    files: dict[bytes, _File] = field(default_factory=dict)
+    nodes: dict[bytes, tuple[Row, str]] = field(default_factory=dict)
+    rows: dict[Row, Row] = field(default_factory=dict)  # equal rows of different nodes to one of them
+
+    def parse(self, path: Path) -> _File:
+        try:
+            with path.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").digest()
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read ({error.strerror}); give an existing .et file") from None
+        if digest not in self.files:
+            with _locating(path):
+                self.files[digest] = self._parse(path)
+        return replace(self.files[digest], path=path)
+
+    def _parse(self, path: Path) -> _File:
+        metadata, nodes = read(path)
+        facts = {name: value for name, value in to_dict(metadata).items() if isinstance(value, str)}
+        stated = get(metadata, vocabulary.GROUPS, list[str], default=[])
+        file = _File(path, [], [], [], [], [], set(), {}, stated, facts)
+        waits: list[set[int]] = []
+        places: dict[tuple[str, int], int] = {}
+        for node in nodes:
+            row, key = self._row(node)
+            file.rows.append(row)
+            file.ids.append(node.id)
+            waits.append({*node.data_deps, *node.ctrl_deps})
+            collective = row.kind == NodeKind.COLLECTIVE
+            file.place.append(places.setdefault((key or WORLD, row.family), len(places)) if collective else NONE)
+            if row.collective == _ALL_GATHER:
+                file.gathered.add(file.place[-1])
+            if node.type == NodeType.METADATA_NODE:
+                file.declared.update(declared_groups(node))
+        file.places.extend(places)
+        file.dependencies.extend(_positions(file, waits))
+        return file
+
+    def _row(self, node: Node) -> tuple[Row, str]:
+        content = node.SerializeToString()
+        if content not in self.nodes:
+            row, key = read_row(node, dtype=self.dtype)
+            self.nodes[content] = self.rows.setdefault(row, row), key
+        return self.nodes[content]
+
+
+def _positions(file: _File, waits: Sequence[set[int]]) -> Iterator[tuple[int, ...]]:
+    """Turn ids into positions in the file."""
+    position: dict[int, int] = {}
+    for index, node_id in enumerate(file.ids):
+        if position.setdefault(node_id, index) != index:
+            first = file.rows[position[node_id]].name
+            raise TraceError(f"{file.describe(index)} has the id of node {first!r} too; give each node its own id")
+    for index, ids in enumerate(waits):
+        unknown = [node_id for node_id in ids if node_id not in position]
+        if unknown:
+            raise TraceError(
+                f"{file.describe(index)} depends on node {min(unknown)}, which the file does not have; "
+                f"add that node or remove the dependency"
+            )
+        yield tuple(sorted(position[node_id] for node_id in ids))
+
+
+def _structures(files: Sequence[_File]) -> list[int]:
+    """Number files that are alike but for their groups."""
+    parsed = {id(file.rows): file for file in files}  # files of equal bytes share their lists
+    numbers: dict[tuple[tuple[int, ...], ...], int] = {}
+    number_of = {key: numbers.setdefault(file.structure(), len(numbers)) for key, file in parsed.items()}
+    return [number_of[id(file.rows)] for file in files]
+
+
+def _check_rank(file: _File, rank: int, *, num_ranks: int) -> None:
+    """Check what a file says of ranks; files of equal bytes can stand for several."""
+    for node, row in enumerate(file.rows):
+        if row.kind not in (NodeKind.SEND, NodeKind.RECV):
+            continue
+        if row.own_side not in (NONE, rank):
+            raise TraceError(
+                f"{file.describe(node)} is a message of rank {row.own_side}, but the file is of rank {rank}; "
+                f"name the file after its rank"
+            )
+        if not 0 <= row.peer < num_ranks:
+            raise TraceError(
+                f"{file.describe(node)} names rank {row.peer}, but there are traces of ranks 0 to {num_ranks - 1} "
+                f"only; give the files of all ranks"
+            )
+
+
+def _groups(
+    traces: TraceSet, files: Sequence[_File], structures: Sequence[int]
+) -> tuple[tuple[GroupFamily, ...], list[tuple[int, ...]]]:
+    """Return the families of groups, and for each rank the family that its collectives use, place by place."""
+    book = GroupBook(traces)
+    for rank, file in enumerate(files):
+        if file.stated != files[0].stated:
+            raise TraceError(
+                f"{file.path}: states other process groups than rank 0 does (rank {rank} is of another trace); "
+                f"write all ranks' traces again"
+            )
+    if files[0].stated:
+        with _locating(files[0].path):
+            stated = [StatedFamily.parse(text) for text in files[0].stated]
+            families = stated_families(stated, book)
+        return families, [_stated_places(file, rank, stated, families) for rank, file in enumerate(files)]
+    used = [_named_groups(file, rank, book) for rank, file in enumerate(files)]
+    families, family_of = gathered_families(list(zip(structures, used, strict=True)))
+    return families, [tuple(family_of[group] for group in groups) for groups in used]
+
+
+def _stated_places(
+    file: _File, rank: int, stated: Sequence[StatedFamily], families: Sequence[GroupFamily]
+) -> tuple[int, ...]:
+    """Read the family of each place from our own attribute, and check that the key is that of the rank's group."""
+    for place, (key, family) in enumerate(file.places):
+        where = file.describe(file.place.index(place))
+        if not 0 <= family < len(stated):
+            raise TraceError(
+                f"{where}: {vocabulary.GROUP} is {family if family != NONE else 'absent'}, but the metadata states "
+                f"families 0 to {len(stated) - 1}; write the trace again"
+            )
+        index = families[family].group_of_rank.get(rank)
+        if index is None:
+            raise TraceError(
+                f"{where}: rank {rank} is in no group of {stated[family].name!r}; add it to one in the group file"
+            )
+        if key != stated[family].key(index):
+            raise TraceError(
+                f"{where} names group {key!r}, but rank {rank} is in group {stated[family].key(index)!r} of "
+                f"{stated[family].name!r}; name each file after its rank, and keep the group file of the trace"
+            )
+    return tuple(family for _, family in file.places)
+
+
+def _named_groups(file: _File, rank: int, book: GroupBook) -> list[Group]:
+    groups = []
+    for place, (key, _) in enumerate(file.places):
+        where = file.describe(file.place.index(place))
+        try:
+            group = book.find(key, file.declared)
+        except TraceError as error:
+            raise TraceError(f"{where}: {error}") from None
+        if rank not in group.members:
+            raise TraceError(
+                f"{where} is a collective of group {key!r}, which has not rank {rank} but "
+                f"{', '.join(map(str, group.members[:8]))}; add the rank to the group or remove the collective"
+            )
+        groups.append(group)
+    return groups
+
+
+def _graph(file: _File, family_of_place: Sequence[int], sizes: Sequence[int]) -> ExecutionGraph:
+    names = [f"{row.name}, id {node_id}" for row, node_id in zip(file.rows, file.ids, strict=True)]
+    order = topological_order(file.dependencies, names)
+    position = {node: index for index, node in enumerate(order)}
+    builder = GraphBuilder()
+    for node in order:
+        row, place = file.rows[node], file.place[node]
+        # A trace has the shard of a rank where a graph has the whole.
+        share = sizes[place] if row.collective == _ALL_GATHER else 1
+        builder.add(
+            [position[dependency] for dependency in file.dependencies[node]],
+            name=row.name,
+            phase=row.phase,
+            kind=row.kind,
+            kernel=NONE if row.kernel is None else builder.kernel_index(row.kernel),
+            duration_s=np.nan if row.duration_s is None else row.duration_s,
+            time_source=row.time_source,
+            flops=row.flops,
+            bytes=row.bytes * share,
+            collective=row.collective,
+            group=NONE if place == NONE else family_of_place[place],
+            peer=row.peer,
+            tag=row.tag,
+            priority=row.priority,
+            microbatch=row.microbatch,
+            stage=row.stage,
+        )
+    return builder.build()

@@ -1,0 +1,300 @@
+"""A timed program to a Chakra trace set that ASTRA-sim replays: one file a rank, and a file of process groups.
+
+Each role is encoded once. Ranks of a role differ only in the groups that they name, so ranks in the same groups
+get copies of one file. What Chakra has no place for travels in attributes of our own (`vocabulary`), which
+ASTRA-sim skips, so that `load.load_program` gives back an equal program. Knows nothing of clusters or schedules.
+
+ASTRA-sim replays all-reduce, reduce-scatter, all-gather and all-to-all. A reduce or a barrier is written as Chakra
+has it, and stops ASTRA-sim; a broadcast takes no time there.
+
+Source: shapes of attributes as in astra-sim's feeder; `comm_size` of an all-gather is a rank's shard (Ring.cc).
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scaleout.cluster.topology.peers import peer_of
+from scaleout.errors import GraphError, TraceError
+from scaleout.interop.chakra import vocabulary
+from scaleout.interop.chakra.attributes import attribute
+from scaleout.interop.chakra.files import write
+from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node, NodeType
+from scaleout.interop.chakra.trace_set import prefixes, rank_file
+from scaleout.interop.chakra.vocabulary import COMM_TYPES, StatedFamily, traced
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.program import Program
+
+VERSION = "0.0.4"
+"""What the metadata states, as ASTRA-sim's own examples do; later versions are the same format."""
+
+_NODE_TYPES = {
+    NodeKind.COMPUTE: NodeType.COMP_NODE,
+    NodeKind.COLLECTIVE: NodeType.COMM_COLL_NODE,
+    NodeKind.SEND: NodeType.COMM_SEND_NODE,
+    NodeKind.RECV: NodeType.COMM_RECV_NODE,
+}
+
+
+def save_program(
+    program: Program, directory: str | os.PathLike[str], *, name: str, facts: Mapping[str, str]
+) -> list[Path]:
+    """Write the traces of all ranks, and their process groups if there are others than all ranks.
+
+    The files are written beside their place and moved there at the end. A trace set of the same name that is
+    there already is replaced.
+
+    Parameters
+    ----------
+    program : Program
+        Timed (`scaleout.cluster.device.annotate`) and not scheduled: a trace says what depends on what, and the
+        schedule is its reader's choice.
+    directory : str or path
+        Folder to write to; it is made if its parent exists.
+    name : str
+        Prefix of the files: ``<name>.<rank>.et`` and, for groups, ``<name>.json``.
+    facts : mapping of str to str
+        What the traces are of (workload, device, ...), for the metadata of each file.
+
+    Returns
+    -------
+    list of Path
+        The file of each rank, then the group file if there is one.
+
+    Raises
+    ------
+    GraphError
+        If the program is not timed, or is scheduled, or a rank's share of an all-gather is not a whole number.
+    TraceError
+        If the folder holds other traces, or cannot be written.
+    """
+    folder = Path(directory)
+    if not name or Path(name).name != name:
+        raise TraceError(f"{name!r} cannot be the prefix of a file; give a name without a folder")
+    for graph in program.graphs:
+        _check_graph(graph)
+    try:
+        _check_room(folder, name=name, num_ranks=program.num_ranks)
+        return _write_set(program, folder, name=name, facts=facts)
+    except OSError as error:
+        raise TraceError(
+            f"{folder}: cannot be written ({error.strerror}); give a folder of yours in an existing one"
+        ) from error
+
+
+def _check_graph(graph: ExecutionGraph) -> None:
+    compute = graph.kind == NodeKind.COMPUTE
+    untimed = np.flatnonzero(compute & ~np.isfinite(graph.duration_s))
+    if untimed.size:
+        node = int(untimed[0])
+        raise GraphError(f"node {node} ({graph.names[node]!r}) has no time; time the program with a device first")
+    scheduled = (graph.stream != 0) | (graph.pieces != 1)
+    kernels = graph.kernel != NONE
+    for column in ("flops", "bytes"):
+        whole = np.array([getattr(kernel, column) for kernel in graph.kernels], np.int64)
+        scheduled[kernels] |= getattr(graph, column)[kernels] != whole[graph.kernel[kernels]]
+    if scheduled.any():
+        node = int(np.flatnonzero(scheduled)[0])
+        raise GraphError(
+            f"node {node} ({graph.names[node]!r}) was scheduled: it is on a stream or part of a whole; "
+            f"save the program as it was before any schedule"
+        )
+
+
+def _check_room(folder: Path, *, name: str, num_ranks: int) -> None:
+    """Refuse to mix two trace sets: no reader could tell them apart."""
+    if not folder.exists():
+        return
+    found = prefixes(folder)
+    others = [prefix for prefix in found if prefix != name]
+    if others:
+        raise TraceError(f"{folder}: holds traces of {others[0]!r} already; give another folder, or remove them")
+    last = max(found.get(name, {}), default=NONE)
+    if last >= num_ranks:
+        raise TraceError(
+            f"{folder}: holds {rank_file(name, last)} already, but the program has ranks 0 to {num_ranks - 1}; "
+            f"give another folder, or remove the old traces"
+        )
+    if not found and (folder / f"{name}.json").exists():
+        raise TraceError(f"{folder}: holds {name}.json, which belongs to no trace; give another folder or name")
+
+
+def _write_set(program: Program, folder: Path, *, name: str, facts: Mapping[str, str]) -> list[Path]:
+    made = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    partial = folder / f".{os.urandom(8).hex()}.partial"
+    try:
+        partial.mkdir()
+        names = _write_files(program, partial, name=name, facts=facts)
+        if f"{name}.json" not in names:
+            (folder / f"{name}.json").unlink(missing_ok=True)  # of the set that is replaced
+        return [(partial / file).replace(folder / file) for file in names]
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # succeeds only on an empty one, of which nothing came
+
+
+def _write_files(program: Program, folder: Path, *, name: str, facts: Mapping[str, str]) -> list[str]:
+    families = _number(program)
+    metadata = GlobalMetadata(
+        version=VERSION,
+        attr=[
+            *(attribute(fact, "string_val", value) for fact, value in facts.items()),
+            traced(vocabulary.GROUPS, [family.text() for family in families]),
+        ],
+    )
+    roles = [_encode(graph, families) for graph in program.graphs]
+    used = [sorted({int(role.graph.group[node]) for node in role.sizes}) for role in roles]
+    written: dict[tuple[int, tuple[int, ...]], Path] = {}
+    names = []
+    for rank, role in enumerate(program.role_of_rank.tolist()):
+        groups = tuple(program.groups[family].group_of_rank.get(rank, NONE) for family in used[role])
+        groups += (rank,) if roles[role].peers else ()  # ranks of a group have other peers
+        names.append(rank_file(name, rank))
+        path = folder / names[-1]
+        if (role, groups) in written:
+            shutil.copyfile(written[role, groups], path)
+            continue
+        roles[role].address(program, rank, families)
+        write(path, metadata, roles[role].nodes)
+        written[role, groups] = path
+    keys = {
+        stated.key(index): members
+        for stated, family in zip(families, program.groups, strict=True)
+        for index, members in enumerate(family.members)
+        if stated.first_key
+    }
+    if keys:
+        names.append(f"{name}.json")
+        (folder / names[-1]).write_text(json.dumps(keys), encoding="utf-8")
+    return names
+
+
+def _number(program: Program) -> list[StatedFamily]:
+    """Give each group its key, from 1: ASTRA-sim takes 0 for all ranks."""
+    everyone = (tuple(range(program.num_ranks)),)
+    families, next_key = [], 1
+    for family in program.groups:
+        world = family.members == everyone
+        families.append(StatedFamily(family.name, 0 if world else next_key, len(family.members)))
+        next_key += 0 if world else len(family.members)
+    return families
+
+
+@dataclass(frozen=True)
+class _Role:
+    """The messages of a graph; `address` puts into its collectives what differs between ranks."""
+
+    graph: ExecutionGraph
+    nodes: list[Node] = field(default_factory=list)
+    sizes: dict[int, AttributeProto] = field(default_factory=dict)  # node to its comm_size
+    names: dict[int, AttributeProto] = field(default_factory=dict)  # node to its pg_name
+    peers: dict[int, AttributeProto] = field(default_factory=dict)  # node to the rank at its other end
+
+    def address(self, program: Program, rank: int, families: Sequence[StatedFamily]) -> None:
+        """Write a rank's groups and peers into the messages."""
+        for node, attr in self.peers.items():
+            attr.CopyFrom(traced(attr.name, peer_of(program, rank, self.graph, node)))
+        for node, attr in self.sizes.items():
+            family = int(self.graph.group[node])
+            members = program.groups[family].of(rank)
+            attr.CopyFrom(traced("comm_size", _comm_size(self.graph, node, num_members=len(members))))
+            if node in self.names:
+                key = families[family].key(program.groups[family].group_of_rank[rank])
+                self.names[node].CopyFrom(traced("pg_name", key))
+
+
+def _comm_size(graph: ExecutionGraph, node: int, *, num_members: int) -> int:
+    size_bytes = int(graph.bytes[node])
+    if COLLECTIVES[graph.collective[node]] != "all_gather":
+        return size_bytes
+    if size_bytes % num_members:
+        raise GraphError(
+            f"node {node} ({graph.names[node]!r}) gathers {size_bytes} B from {num_members} ranks, but a trace states "
+            f"the whole bytes of a rank's share; make the size a multiple of the ranks"
+        )
+    return size_bytes // num_members
+
+
+def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
+    role = _Role(graph)
+    for node in range(len(graph)):
+        kind = NodeKind(int(graph.kind[node]))
+        message = Node(
+            id=node,
+            name=graph.names[node],
+            type=_NODE_TYPES[kind],
+            data_deps=graph.dependencies_of(node).tolist(),
+            attr=[traced("is_cpu_op", False)],
+        )
+        if kind == NodeKind.COMPUTE:
+            message.duration_micros = _whole_micros(float(graph.duration_s[node]))
+            message.attr.extend(_compute(graph, node))
+        elif kind == NodeKind.COLLECTIVE:
+            message.attr.extend(_collective(graph, node))
+            attrs = {attr.name: attr for attr in message.attr}
+            role.sizes[node] = attrs["comm_size"]
+            if families[graph.group[node]].first_key:
+                role.names[node] = message.attr.add(name="pg_name")
+        else:
+            message.attr.extend(_message(graph, node))
+            if graph.group[node] != NONE:
+                role.peers[node] = next(attr for attr in message.attr if attr.name in ("comm_dst", "comm_src"))
+        phase = graph.phases[graph.phase[node]]
+        if phase:
+            message.attr.append(traced(vocabulary.PHASE, phase))
+        message.attr.extend(_place(graph, node))
+        role.nodes.append(message)
+    return role
+
+
+def _place(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
+    columns = {vocabulary.MICROBATCH: graph.microbatch, vocabulary.STAGE: graph.stage}
+    return [traced(name, int(column[node])) for name, column in columns.items() if column[node] != NONE]
+
+
+def _whole_micros(duration_s: float) -> int:
+    """Nearest whole microseconds, but not 0 for a kernel that takes time: ASTRA-sim knows no shorter one."""
+    return max(round(duration_s * 1e6), 1) if duration_s > 0 else 0
+
+
+def _compute(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
+    attrs = [
+        traced("num_ops", int(graph.flops[node])),
+        traced("tensor_size", int(graph.bytes[node])),
+        traced(vocabulary.DURATION, float(graph.duration_s[node])),
+        traced(vocabulary.TIME_SOURCE, vocabulary.time_source_text(int(graph.time_source[node]))),
+    ]
+    if graph.kernel[node] != NONE:
+        attrs.append(traced(vocabulary.KERNEL, vocabulary.kernel_text(graph.kernels[graph.kernel[node]])))
+    if graph.priority[node]:
+        attrs.append(traced(vocabulary.PRIORITY, int(graph.priority[node])))
+    return attrs
+
+
+def _collective(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
+    return [
+        traced("comm_type", COMM_TYPES[COLLECTIVES[graph.collective[node]]]),
+        traced("comm_size", 0),  # `_Role.address` knows the group
+        traced("comm_priority", int(graph.priority[node])),
+        traced(vocabulary.GROUP, int(graph.group[node])),
+    ]
+
+
+def _message(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
+    # The own side is left out: it defaults to the rank whose file it is, and ranks can share a file's bytes.
+    peer = "comm_dst" if graph.kind[node] == NodeKind.SEND else "comm_src"
+    return [
+        traced("comm_size", int(graph.bytes[node])),
+        traced(peer, int(graph.peer[node])),
+        traced("comm_tag", int(graph.tag[node])),
+        traced("comm_priority", int(graph.priority[node])),
+    ]

@@ -1,0 +1,150 @@
+"""What a program and a trace call the same thing: attributes of our own, collectives, kernels, group families.
+
+Both directions stand side by side, so that saving and loading cannot drift apart. Attributes of our own carry what
+Chakra has no place for: exact times, the kernel behind a time, phases. ASTRA-sim skips attributes it does not know.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from scaleout.errors import TraceError
+from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute
+from scaleout.interop.chakra.schema import AttributeProto, CollectiveCommType
+from scaleout.program.graph import COLLECTIVES
+from scaleout.program.operations import CUSTOM, Kernel, TimeSource, custom, kernel
+
+DURATION = "scaleout_duration_s"
+TIME_SOURCE = "scaleout_time_source"
+KERNEL = "scaleout_kernel"
+PHASE = "scaleout_phase"
+PRIORITY = "scaleout_priority"
+MICROBATCH = "scaleout_microbatch"
+STAGE = "scaleout_stage"
+GROUP = "scaleout_group"
+GROUPS = "scaleout_groups"
+
+OWN_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        DURATION: "double_val",  # exact seconds, where duration_micros is whole microseconds
+        TIME_SOURCE: "string_val",  # a `TimeSource` in lower case
+        KERNEL: "string_val",  # operation, dtype and sizes: "gemm bf16 M=1024 N=4096 K=512"
+        PHASE: "string_val",  # absent for the phase ""
+        PRIORITY: "int64_val",  # of a kernel, if not 0; communication has comm_priority
+        MICROBATCH: "int64_val",  # of a node in a pipeline, as is the stage
+        STAGE: "int64_val",
+        GROUP: "int64_val",  # which of `GROUPS` a collective spans
+        GROUPS: "string_list",  # in the metadata: the program's families of groups, see `StatedFamily`
+    }
+)
+"""Attribute of our own to its kind."""
+
+COMM_TYPES: Mapping[str, CollectiveCommType] = MappingProxyType(
+    {kind: CollectiveCommType[kind.upper()] for kind in COLLECTIVES}
+)
+"""Kind of collective to the value of `comm_type`; Chakra's GATHER, SCATTER and REDUCE_SCATTER_BLOCK have none."""
+
+WORLD = "0"
+"""The `pg_name` of all ranks, as is an empty or absent one."""
+
+
+def traced(name: str, value: Any) -> AttributeProto:
+    """Build a conventional attribute, or one of our own, of the kind that its table gives it."""
+    return attribute(name, (OWN_KINDS if name in OWN_KINDS else CONVENTIONAL_KINDS)[name], value)
+
+
+def time_source_text(source: int) -> str:
+    """Write where a time comes from.
+
+    >>> time_source_text(TimeSource.MEASURED)
+    'measured'
+    """
+    return TimeSource(source).name.lower()
+
+
+def parse_time_source(text: str) -> TimeSource:
+    """Read back what `time_source_text` wrote.
+
+    Raises
+    ------
+    TraceError
+        If the text is no time source.
+    """
+    known = {time_source_text(source): source for source in TimeSource}
+    if text not in known:
+        raise TraceError(f"{TIME_SOURCE} is {text!r}; use one of {', '.join(known)}")
+    return known[text]
+
+
+def kernel_text(call: Kernel) -> str:
+    """Write a kernel's operation, dtype and sizes.
+
+    >>> kernel_text(kernel("gemm", dtype="bf16", M=1024, N=4096, K=512))
+    'gemm bf16 M=1024 N=4096 K=512'
+    """
+    return " ".join([call.op, call.dtype, *(f"{name}={size}" for name, size in call.shape)])
+
+
+def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
+    """Read back what `kernel_text` wrote; the counts are those of the trace, in whatever way its writer counted.
+
+    Raises
+    ------
+    TraceError
+        If the text has another form.
+    ConfigError, GraphError
+        If operation, dtype or sizes are not known; see `operations.kernel`.
+    """
+    op, _, rest = text.partition(" ")
+    dtype, *sizes = rest.split(" ")
+    if op == CUSTOM:
+        return custom(dtype=dtype, flops=flops, bytes=size_bytes)
+    pairs = [size.partition("=") for size in sizes]
+    if not all(name.isidentifier() and number.isdecimal() for name, _, number in pairs):
+        raise TraceError(f"{KERNEL} is {text!r}; write it as operation, dtype and sizes, like 'gemm bf16 M=8 N=8 K=8'")
+    call = kernel(op, dtype=dtype, **{name: int(number) for name, _, number in pairs})
+    return replace(call, flops=flops, bytes=size_bytes)
+
+
+@dataclass(frozen=True)
+class StatedFamily:
+    """A family of groups as the metadata states it: its groups have consecutive keys in the group file.
+
+    Attributes
+    ----------
+    name : str
+    first_key : int
+        Key of the first group; 0 for the family whose one group is all ranks, which needs no key.
+    num_groups : int
+    """
+
+    name: str
+    first_key: int
+    num_groups: int
+
+    def text(self) -> str:
+        """Write the family.
+
+        >>> StatedFamily("tensor", 1, 4).text()
+        'tensor 1 4'
+        """
+        return f"{self.name} {self.first_key} {self.num_groups}"
+
+    @classmethod
+    def parse(cls, text: str) -> "StatedFamily":
+        """Read back what `text` wrote.
+
+        Raises
+        ------
+        TraceError
+            If the text has another form.
+        """
+        name, *numbers = text.rsplit(" ", 2)
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            raise TraceError(f"{GROUPS} holds {text!r}; write a name, the first key and a count, like 'tensor 1 4'")
+        return cls(name, int(numbers[0]), int(numbers[1]))
+
+    def key(self, index: int) -> str:
+        """Return the key of a group of the family, as `pg_name` and the group file write it."""
+        return str(self.first_key + index)

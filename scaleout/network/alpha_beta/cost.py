@@ -1,0 +1,342 @@
+"""Collectives and messages under the alpha-beta model: latency of the farthest, bytes on the busiest link.
+
+A step of an algorithm takes the latency of its farthest message and the time that its busiest link needs for its
+bytes, with all groups of the axis active (see `load`); the steps of a schedule add up. All but the pipelined ones
+thus cost ``A + B n``. A pipelined schedule cuts the buffer into ``c`` chunks: the first passes all steps, and each
+further one is done as much later as the links that are used most often need for it:
+``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009). Lanes of a schedule
+run at once: ``A`` and ``B`` are those of the longest, and no link takes less than what all lanes put on it.
+
+Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
+the protocol's start-up, every step its latency beyond that of the wires, links carry payload at its efficiency, and a
+rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth, and where messages leave from
+the host's memory the buffer is copied there and back, and what arrives is added up there. Where ranks of a node share
+ports, messages that do not leave by the rank beside one pass the host, at its rate. The library takes the algorithm and
+protocol of which it expects the least time; those take what they take.
+
+Where it matters where a group lies `auto` weighs only algorithms of few different steps, see `load.is_quick`.
+
+What is left out: the cost of issuing a message beyond its latency, and contention with anything but the other groups
+of the same axis; without a library also the additions of a reduction.
+
+Symbols: p members; n bytes, as in `collectives.convention`; c chunks; A, a [s]; B, b [s/B].
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.communication_library import BARE, WIRES, Library, Protocol, Terms
+from scaleout.cluster.topology.placement import Placement, place_alone
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+from scaleout.network import collectives
+from scaleout.network.alpha_beta.load import Load, is_quick, load_of
+from scaleout.network.collectives.rounds import Ring, Step
+
+MAX_CHUNKS = 1024
+"""Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
+
+SHARDED = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
+"""Kinds of which a rank keeps one shard itself."""
+
+REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+"""Kinds that add up."""
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """What a collective costs.
+
+    Attributes
+    ----------
+    latency_s : float
+        The part that several pieces, sent back to back, can hide behind one another, start-up included.
+    serialization_s : float
+        The time that the busiest links are occupied: what each piece adds to the ones before it.
+    algorithm : str
+        The algorithm that was charged; empty if there was nothing to do.
+    num_chunks : int
+        Chunks that a pipelined algorithm cuts the buffer into.
+    protocol : str
+        The library's protocol; empty if the topology names no library.
+    before_s : float
+        The part of the latency that passes before the first message: all of it but the latency of the wires, and the
+        chunks of a pipelined algorithm.
+    inflation : float
+        Bytes that would keep bare wires busy as long, for each byte: 1 without a library.
+    backend : str
+        The way to communicate that served it, where the library is made of several.
+    concurrent : bool
+        Whether others like it may be under way beside it.
+    shares : tuple of float
+        Of each dimension that the group extends along, the busiest link's part of the serialization; 1 where it is busy
+        all the time.
+    """
+
+    latency_s: float
+    serialization_s: float
+    algorithm: str = ""
+    num_chunks: int = 1
+    protocol: str = ""
+    before_s: float = 0.0
+    inflation: float = 1.0
+    backend: str = ""
+    concurrent: bool = False
+    shares: tuple[float, ...] = ()
+
+    @property
+    def served_by(self) -> str:
+        """The algorithm, and before it the back end where a policy chose one."""
+        return f"{self.backend}: {self.algorithm}" if self.backend else self.algorithm
+
+    @property
+    def time_s(self) -> float:
+        """Latency and serialization together."""
+        return self.latency_s + self.serialization_s
+
+
+def collective_cost(
+    kind: str, size_bytes: float, placement: Placement, algorithm: str = "auto", *, num_chunks: int | None = None
+) -> CollectiveCost:
+    """Cost of one collective, with all groups of its axis active at the same time.
+
+    Parameters
+    ----------
+    kind : str
+        One of `collectives.KINDS`.
+    size_bytes : float
+        The ``bytes`` of `collectives.convention`: the larger side, never a shard.
+    placement : Placement
+        Where the group lies, from `placement.place`.
+    algorithm : str
+        One of `collectives.ALGORITHMS`, or ``"auto"`` for the fastest at this size, or the library's choice.
+    num_chunks : int, optional
+        Chunks that pipelined algorithms cut the buffer into, instead of the best number.
+
+    Returns
+    -------
+    CollectiveCost
+        Zero for no bytes or a group of one.
+
+    Raises
+    ------
+    ConfigError
+        If kind or algorithm are unknown, the algorithm cannot do it on this group, or the size is negative; if there
+        are no chunks.
+
+    >>> from scaleout.cluster.topology.placement import place
+    >>> from scaleout.cluster.topology.topology import load_topology
+    >>> group = place(load_topology("ring-128"), range(128))
+    >>> cost = collective_cost("all_reduce", 128e6, group, "ring")
+    >>> round(cost.time_s * 1e6, 3)  # 2 * 127 * (0.7 us + 1 MB / 25 GB/s)
+    10337.8
+    """
+    if not (math.isfinite(size_bytes) and size_bytes >= 0):
+        raise ConfigError(f"a collective of {size_bytes} bytes; give a size of zero or more")
+    if num_chunks is not None and num_chunks < 1:
+        raise ConfigError(f"a buffer of {num_chunks} chunks; give one or more")
+    return _collective_cost(kind, float(size_bytes), placement, algorithm, num_chunks)
+
+
+def send_cost(size_bytes: float, topology: Topology, *, source: int, destination: int) -> CollectiveCost:
+    """Cost of one message, alone on the network: ``hops alpha + n beta`` of the slowest dimension on its way.
+
+    Parameters
+    ----------
+    size_bytes : float
+        The message.
+    topology : Topology
+        The network.
+    source, destination : int
+        Ranks; with both the same the cost is zero.
+
+    Raises
+    ------
+    ConfigError
+        If a rank is not in the topology or the size is negative.
+    """
+    return collective_cost("send", size_bytes, place_alone(topology, sorted({source, destination})))
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """Sums over the steps of a schedule: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links.
+
+    `added` are the bytes that a member adds up, for each byte of the collective.
+    """
+
+    latency_s: float
+    seconds_per_byte: float
+    link_latency_s: float
+    link_s_per_byte: float
+    pipelined: bool
+    added: float
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """An algorithm with a protocol: its profile as the library expects it, as it is, and on the wires alone."""
+
+    algorithm: str
+    protocol: Protocol
+    expected: _Profile
+    taken: _Profile
+    bare: _Profile
+
+
+@lru_cache(maxsize=262144)
+def _collective_cost(
+    kind: str, size_bytes: float, placement: Placement, algorithm: str, chunks: int | None
+) -> CollectiveCost:
+    offers = _offers(kind, placement, algorithm)
+    if size_bytes == 0 or placement.num_ranks == 1:
+        return CollectiveCost(0.0, 0.0)
+    shard_bytes = size_bytes / placement.num_ranks if kind in SHARDED else 0.0
+    if placement.library is not None:
+        serving = functools.partial(placement.library.serving, kind, message_bytes=shard_bytes or size_bytes)
+        offers = tuple(offer for offer in offers if offer.protocol in serving(offer.algorithm))
+        offers = _selected(offers, kind, placement.library, size_bytes, placement.num_ranks)
+
+    def expected_s(offer: _Offer) -> float:
+        terms = offer.protocol.expects or offer.protocol.takes
+        return _on_terms(terms, offer.expected, size_bytes, shard_bytes, chunks=chunks).time_s
+
+    offer = min(offers, key=expected_s)
+    cost = _on_terms(offer.protocol.takes, offer.taken, size_bytes, shard_bytes, chunks=chunks)
+    bare = _at_size(offer.bare, size_bytes, chunks)
+    before_s = offer.protocol.takes.startup_s if offer.bare.pipelined else cost.latency_s - bare.latency_s
+    return replace(
+        cost,
+        algorithm=offer.algorithm,
+        latency_s=cost.latency_s + placement.startup_s,
+        protocol=offer.protocol.name,
+        before_s=placement.startup_s + before_s,
+        inflation=cost.serialization_s / bare.serialization_s,
+        backend=offer.protocol.backend,
+        concurrent=offer.protocol.concurrent,
+        shares=offer.taken.shares,
+    )
+
+
+def _selected(
+    offers: tuple[_Offer, ...], kind: str, library: Library, size_bytes: float, num_ranks: int
+) -> tuple[_Offer, ...]:
+    """Leave the offers of the back end that the library selects for an all-reduce, if it selects one of them."""
+    if library.selection is None or kind != "all_reduce":
+        return offers
+    wanted = library.selection.choose(num_ranks, size_bytes)
+    return tuple(offer for offer in offers if offer.protocol.backend == wanted) or offers
+
+
+@lru_cache(maxsize=4096)
+def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ...]:
+    """Return what there is to choose from, for messages of any size."""
+    auto = algorithm == "auto"
+    names = [found.name for found in collectives.candidates(kind, placement)] if auto else [algorithm]
+    if auto and placement.topology is not None:
+        names = [name for name in names if is_quick(collectives.schedule(kind, placement, algorithm=name), placement)]
+        names = names or ["direct"]
+    return tuple(
+        _Offer(
+            name,
+            protocol,
+            _profile(kind, placement, name, protocol.expects or protocol.takes),
+            _profile(kind, placement, name, protocol.takes),
+            _profile(kind, placement, name, WIRES, bare=True),
+        )
+        for name in names
+        for protocol in (placement.library.protocols_for(kind, name) if placement.library else (BARE,))
+    )
+
+
+def _on_terms(
+    terms: Terms, profile: _Profile, size_bytes: float, shard_bytes: float, *, chunks: int | None
+) -> CollectiveCost:
+    """Cost of a profile with what its protocol's terms add to it, but for what any call costs."""
+    cost = _at_size(profile, size_bytes, chunks)
+    latency_s, serialization_s = cost.latency_s + terms.startup_s, shard_bytes / terms.local_bytes_per_s
+    serialization_s += 2 * size_bytes / terms.staging_bytes_per_s
+    serialization_s += profile.added * size_bytes / terms.adding_bytes_per_s
+    return replace(cost, latency_s=latency_s, serialization_s=cost.serialization_s + serialization_s)
+
+
+@lru_cache(maxsize=16384)
+def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, bare: bool = False) -> _Profile:
+    schedule = collectives.schedule(kind, placement, algorithm=algorithm)
+    load_on = load_of if bare else functools.partial(_load_on, terms=terms)
+    lanes = [[(step.repeat, load_on(step, placement)) for step in lane] for lane in schedule.lanes]
+    latency_s = max((sum(repeat * load.latency_s for repeat, load in lane) for lane in lanes), default=0.0)
+    seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in lane) for lane in lanes), default=0.0)
+    link_latency_s, by_extent = _most_used([each for lane in lanes for each in lane])
+    link_s_per_byte = max(by_extent.values(), default=0.0)
+    if len(lanes) > 1:  # lanes share the links that they meet on
+        seconds_per_byte = max(seconds_per_byte, link_s_per_byte)
+    if not schedule.pipelined:
+        link_latency_s, link_s_per_byte = latency_s, seconds_per_byte
+    added = (1 - 1 / placement.num_ranks if schedule.added is None else schedule.added) if kind in REDUCTIONS else 0.0
+    shares = tuple(by_extent.get(number, 0.0) / (link_s_per_byte or 1.0) for number in range(len(placement.extents)))
+    return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined, added, shares)
+
+
+def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
+    """Load of a step on the terms of a protocol.
+
+    Links carry less payload, and the step takes the dearest hop of its messages longer. But nobody waits for the
+    slowest hop of a ring at every step: a shard passes each of them once, so there the mean of the hops counts.
+    """
+    load = _through_host(load_of(step, placement), step, placement)
+    if not terms.hops:
+        return load
+    latency_s, efficiency = terms.over([extent.dimension.link for extent in placement.extents])
+    used = load.seconds_per_byte
+    added_s = max((latency_s[extent] for extent in used), default=0.0)
+    if isinstance(step.pattern, Ring) and placement.regular:
+        added_s, share = 0.0, 1.0
+        for extent in sorted(used):
+            crossing = share / placement.extents[extent].size if extent < max(used) else 0.0
+            added_s += (share - crossing) * latency_s[extent]
+            share = crossing
+    return Load(load.latency_s + added_s, {extent: seconds / efficiency[extent] for extent, seconds in used.items()})
+
+
+def _through_host(load: Load, step: Step, placement: Placement) -> Load:
+    """Charge messages that reach a port through the host: all but those of a ring that ends beside the port."""
+    if isinstance(step.pattern, Ring) and not placement.detours:
+        return load
+    detours = [extent.dimension.detour for extent in placement.extents]
+    return Load(load.latency_s, {extent: detours[extent] * used for extent, used in load.seconds_per_byte.items()})
+
+
+def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, dict[int, float]]:
+    """Latency and serialization of the steps that use a link, summed up; the largest of each, the latter by extent."""
+    latency_s: dict[int, npt.NDArray[np.float64]] = {}
+    seconds_per_byte: dict[int, npt.NDArray[np.float64]] = {}
+    for repeat, load in repeated:
+        for extent, links in load.seconds_per_byte.items():
+            delayed = np.where(links > 0, repeat * load.latency_s, 0.0)
+            latency_s[extent] = latency_s.get(extent, np.zeros(1)) + delayed
+            seconds_per_byte[extent] = seconds_per_byte.get(extent, np.zeros(1)) + repeat * links
+    most_s = max((float(links.max()) for links in latency_s.values()), default=0.0)
+    return most_s, {extent: float(links.max()) for extent, links in seconds_per_byte.items()}
+
+
+def _at_size(profile: _Profile, size_bytes: float, given: int | None) -> CollectiveCost:
+    whole_s = profile.seconds_per_byte * size_bytes
+    if not profile.pipelined:
+        return CollectiveCost(profile.latency_s, whole_s)
+    link_s = profile.link_s_per_byte * size_bytes
+    # d/dc of (whole - link) / c + c * a is zero at the best c; on both sides of it lies the best whole number.
+    hidden_s = max(0.0, whole_s - link_s)
+    chunks = math.sqrt(hidden_s / profile.link_latency_s) if profile.link_latency_s > 0 else math.inf
+    chunks = min(max(chunks, 1.0), float(MAX_CHUNKS))
+    latency_s, num_chunks = min(
+        (profile.latency_s + (c - 1) * profile.link_latency_s + hidden_s / c, c)
+        for c in ((math.floor(chunks), math.ceil(chunks)) if given is None else (given,))
+    )
+    return CollectiveCost(latency_s, link_s, num_chunks=num_chunks)

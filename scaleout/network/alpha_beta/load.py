@@ -1,0 +1,453 @@
+"""Load of a step: how many messages the busiest link carries, and how far the farthest message goes.
+
+Maps a `Step` on a `Placement` to a `Load`, with all groups of the axis active at once. Symmetric patterns on grids
+have closed forms, below; all else (trees, irregular groups) is routed message by message over the members' grid, and
+where it matters where the group lies, over the links themselves, together with the messages of its siblings.
+
+The groups that interleave on a ring send the same messages, each a position further on, so on a ring of positions
+the busiest link carries ``s`` times what it would if the members were neighbours, and each hop is ``s`` links.
+
+Symbols: p members; m members along a dimension; n ranks along it; s stride; k distance in members.
+
+Combining: what switches that reduce and multicast leave of the messages that meet on a link.
+
+Maps the messages of a `Combined` step to what its links carry: in closed form on the grid of a regular group, and link
+by link for any routes. Of messages to the same member that are added up a link carries one, as of the copies of a
+member's message; of a step that is both it carries one in all.
+
+Symbols: m members along a dimension, b of them below a link; s groups that share it; M messages; H links of all routes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.placement import Extent, Placement, kept_in_place, siblings
+from scaleout.network.collectives.rounds import (
+    Combined,
+    Everyone,
+    Exchange,
+    Messages,
+    Pattern,
+    Ring,
+    Schedule,
+    Shift,
+    Step,
+    transfers,
+    uncombined,
+)
+from scaleout.network.routes.links import Floats, Ints, Links, Routes, links_of
+from scaleout.network.routes.symmetry import symmetry
+
+
+def through_switches(pattern: Combined, extents: tuple[Extent, ...]) -> list[tuple[Floats, int]]:
+    """Messages on each link along each extent if everyone sends to everyone, up and down by level; and hops.
+
+    Up goes what b members send to ``m - b``, down what ``m - b`` send to b; a link's bandwidth is counted in ports.
+
+    >>> from scaleout.network.collectives.rounds import Everyone
+    >>> from scaleout.cluster.topology.topology import Dimension
+    >>> switch = Extent(Dimension("switch", 8, 1e9, 0.0, in_network_reduction=True), 8)
+    >>> through_switches(Combined(Everyone(), reduced=True), (switch,))
+    [(array([7., 1.]), 1)]
+    """
+    return [_through(pattern, extent) for extent in extents]
+
+
+def _through(pattern: Combined, extent: Extent) -> tuple[Floats, int]:
+    m, loads, hops = extent.size, [], -1
+    for span, ports in extent.dimension.levels if extent.dimension.kind == "fat_tree" else [(1, 1.0)]:
+        b = extent.below(span)
+        if b < m:
+            hops += 2
+            for senders, receivers in ((b, m - b), (m - b, b)):
+                messages = (1 if pattern.reduced else senders) * (1 if pattern.copied else receivers)
+                loads.append(messages * (span // b) / ports)
+    return np.array(loads), hops
+
+
+def combined(pattern: Pattern, routes: Routes, ends: tuple[Ints, Ints], groups: Ints) -> Routes:
+    """Return routes with the shares of messages that are one with another on their link set to zero.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        Of the step; one that is not `Combined` keeps its routes as they are.
+    routes : Routes
+    ends : two (M,) arrays of int
+        Sources and destinations, as ranks.
+    groups : (M,) array of int
+        The group of each message; those of different groups are never one.
+    """
+    if not isinstance(pattern, Combined):
+        return routes
+    kinds = {(True, True): groups, (True, False): ends[0], (False, True): ends[1]}
+    alike = kinds.get((pattern.copied, pattern.reduced), np.arange(len(groups)))
+    each = alike[routes.messages]
+    first = np.unique(routes.links * (int(alike.max(initial=0)) + 1) + each, return_index=True)[1]
+    shares = np.zeros_like(routes.shares)
+    shares[first] = routes.shares[first]
+    return routes._replace(shares=shares)
+
+
+_QUICK_STEPS, _QUICK_MESSAGES = 256, 2**24
+"""Different steps, and messages of one, that `auto` weighs at the most where they have to be routed."""
+
+_AT_ONCE = 2**18
+"""Messages that are routed at a time."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step asks of the network.
+
+    Attributes
+    ----------
+    latency_s : float
+        Latency of the farthest message: its hops times their latencies, over all dimensions.
+    seconds_per_byte : dict of int to ndarray
+        Extent to the time that its links are busy, for each byte of the collective: one number for each link, or
+        a single one where all are alike or only the busiest matters.
+    """
+
+    latency_s: float
+    seconds_per_byte: dict[int, Floats]
+
+    @property
+    def busiest_s_per_byte(self) -> float:
+        """Serialization time of the step for each byte of the collective."""
+        return max((float(links.max()) for links in self.seconds_per_byte.values()), default=0.0)
+
+
+def load_of(step: Step, placement: Placement) -> Load:
+    """Charge one step, done once.
+
+    Parameters
+    ----------
+    step : Step
+        A step of a schedule for this placement.
+    placement : Placement
+        The group.
+    """
+    if placement.topology is not None:
+        return _over_links(step, placement)
+    closed_form = _closed_form(step.pattern)
+    if isinstance(step.pattern, Combined) and not (placement.regular and closed_form):
+        return _over_links(step, kept_in_place(placement))
+    if not placement.regular or closed_form is None:
+        return _routed(transfers(step, placement), placement)
+    numbers = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
+    extents = tuple(placement.extents[number] for number in numbers)
+    latency_s = 0.0
+    seconds_per_byte = {}
+    for number, (messages, hops) in zip(numbers, closed_form(step.pattern, extents), strict=True):
+        dimension = placement.extents[number].dimension
+        latency_s += dimension.latency_of(hops) if hops else 0.0
+        if np.any(messages):
+            seconds_per_byte[number] = np.atleast_1d(messages) * step.fraction / dimension.bytes_per_s
+    return Load(latency_s, seconds_per_byte)
+
+
+def _ring(pattern: Ring, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    """On the innermost extent every member sends a message a step; on the next only one of those m, and so on."""
+    loads = []
+    share = 1.0
+    for extent in extents:
+        m, s = extent.size, extent.stride
+        kind = extent.dimension.kind
+        if kind == "fully_connected":
+            messages, hops = (0.5 if pattern.both_ways and m > 2 else 1.0), 1
+        elif kind == "switch":
+            messages, hops = 1.0, 1
+        elif kind == "fat_tree":
+            messages, hops = _climbed(extent, [1 / below for below in _below(extent)])
+        elif not extent.wraps:  # a line: its ring goes up and down, over two members at a time
+            messages, hops = float(s), s * min(2, m - 1)
+        elif extent.dimension.size == 2:  # one link, with nothing to choose
+            messages, hops = 1.0, 1
+        else:  # with m = 2 the next is half way round, and messages split without being told to
+            messages, hops = (s / 2 if pattern.both_ways or m == 2 else float(s)), s
+        loads.append((messages * share, hops))
+        share /= m
+    return loads
+
+
+def _everyone(pattern: Everyone, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    """Each of a line's members is passed by the messages of, or for, all p / m members that share its coordinate.
+
+    On a line, j members send to the m - j on the other side of a cut, at most ``floor(m^2 / 4)`` messages. On a
+    ring the m members of a group send ``sum_k min(k, m - k) = floor(m^2 / 4)`` hops each, half of them each way.
+    """
+    del pattern
+    p = math.prod(extent.size for extent in extents)
+    loads = []
+    for extent in extents:
+        m, s = extent.size, extent.stride
+        kind = extent.dimension.kind
+        if kind == "fully_connected":
+            messages, hops = 1.0, 1
+        elif kind == "switch":
+            messages, hops = m - 1.0, 1
+        elif kind == "fat_tree":
+            messages, hops = _climbed(extent, [m - below for below in _below(extent)])
+        elif not extent.wraps:
+            messages, hops = float(s * (m * m // 4)), s * (m - 1)
+        elif extent.dimension.size == 2:
+            messages, hops = 1.0, 1
+        else:
+            messages, hops = s * (m * m // 4) / 2, s * (m // 2)
+        loads.append((messages * p / m, hops))
+    return loads
+
+
+def _shift(pattern: Shift, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    return [_moved(extent, offset) for extent, offset in zip(extents, pattern.offsets, strict=True)]
+
+
+def _moved(extent: Extent, k: int) -> tuple[float, int]:
+    """Load along one extent if each member sends to the k-th after it, the last one's next being the first."""
+    m, s = extent.size, extent.stride
+    if k == 0:
+        return 0.0, 0
+    if extent.dimension.kind == "fat_tree":
+        return _climbed(extent, [min(k, m - k, below) / below for below in _below(extent)])
+    if extent.dimension.kind in ("switch", "fully_connected"):
+        return 1.0, 1
+    near = s * min(k, m - k)
+    if not extent.wraps:  # m - k members go up by k, and k members down by m - k
+        return float(near), s * max(k, m - k)
+    split = 2 * k == m and extent.dimension.size > 2
+    return (near / 2 if split else float(near)), near
+
+
+def _exchange(pattern: Exchange, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
+    """One bit of a member's place belongs to one extent; there pairs ``2^j`` members apart swap."""
+    bit = pattern.bit
+    loads: list[tuple[float, int]] = []
+    for extent in extents:
+        bits = extent.size.bit_length() - 1
+        mine = 0 <= bit < bits
+        if not mine:
+            loads.append((0.0, 0))
+        elif extent.dimension.kind == "fat_tree":
+            loads.append(_climbed(extent, [float(below <= 1 << bit) for below in _below(extent)]))
+        elif extent.dimension.kind in ("switch", "fully_connected"):
+            loads.append((1.0, 1))
+        else:
+            hops = extent.stride << bit
+            split = not extent.is_line and 2 * hops == extent.dimension.size and extent.dimension.size > 2
+            loads.append((hops / 2 if split else float(hops), hops))
+        bit -= bits
+    return loads
+
+
+def _below(extent: Extent) -> list[int]:
+    """Members of one group in a subtree of each level of a fat tree, where it has any: ports first."""
+    return [extent.below(span) for span, _ in extent.dimension.levels]
+
+
+def _climbed(extent: Extent, leaving: Sequence[float]) -> tuple[float, int]:
+    """Load and hops on a fat tree, whose places the groups of the axis fill.
+
+    `leaving` is how many messages each rank in a subtree sends out of it, for each level; the bundle above carries
+    those of all. Its bandwidth is counted in ports. A message that leaves level l crosses ``2 l + 1`` switches.
+    """
+    crossed = [
+        (messages * span / ports, 2 * level + 1)
+        for level, (messages, below, (span, ports)) in enumerate(
+            zip(leaving, _below(extent), extent.dimension.levels, strict=True)
+        )
+        if messages and below < extent.size
+    ]
+    return max(load for load, _ in crossed), crossed[-1][1]
+
+
+def is_quick(schedule: Schedule, placement: Placement) -> bool:
+    """Whether the steps of a schedule are few enough, and of few enough messages, to be routed in seconds."""
+    patterns = {(uncombined(step.pattern), step.dimensions) for step in schedule.steps}
+    everyone = any(isinstance(pattern, Everyone) for pattern, _ in patterns)
+    return len(patterns) <= _QUICK_STEPS and not (everyone and placement.num_ranks**2 > _QUICK_MESSAGES)
+
+
+def _over_links(step: Step, placement: Placement) -> Load:
+    """Route the messages of a group and its siblings over the links; count those links that the group itself uses."""
+    assert placement.topology is not None
+    links = links_of(placement.topology)
+    groups: tuple[tuple[int, ...], ...] = (placement.ranks,)
+    if placement.regular:
+        groups = tuple(sorted(siblings(placement.topology, placement.ranks)))
+    if isinstance(step.pattern, Everyone) and step.dimensions is None:
+        latency_s, carried = _everyone_over_links(links, groups)
+        mine = np.flatnonzero(carried)
+        if len(groups) > 1:
+            latency_s, alone = _everyone_over_links(links, (tuple(sorted(placement.ranks)),))
+            mine = np.flatnonzero(alone)
+        carried = carried * step.fraction
+    else:
+        each = replace(step, fraction=1.0, repeat=1)
+        latency_s, mine = _of_group(links, placement, each)
+        carried = _of_siblings(links, replace(placement, ranks=()), groups, each) * step.fraction
+    busy = np.zeros(len(links))
+    busy[mine] = carried[mine] / links.bytes_per_s(mine)
+    differ = np.flatnonzero(np.ptp(placement.topology.coordinates(placement.ranks), axis=0)).tolist()
+    of_link = np.repeat([port.dimension for port in links.ports], placement.topology.num_ranks)
+    by_extent = {extent: busy[of_link == number] for extent, number in enumerate(differ)}
+    return Load(latency_s, {extent: seconds for extent, seconds in by_extent.items() if seconds.any()})
+
+
+def _routes(
+    links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step
+) -> tuple[Routes, Floats]:
+    """Routes of a step of some groups, and the weight of each message."""
+    sources, destinations, weights = transfers(step, placement)
+    ranks = np.array(groups)
+    ends = ranks[:, sources].ravel(), ranks[:, destinations].ravel()
+    routes = combined(step.pattern, links.routes(*ends), ends, np.repeat(np.arange(len(groups)), len(sources)))
+    return routes, np.tile(weights, len(groups))
+
+
+@lru_cache(maxsize=256)
+def _of_group(links: Links, placement: Placement, step: Step) -> tuple[float, npt.NDArray[np.int64]]:
+    """Latency of the farthest message of a group, and the links that its messages use."""
+    routes, _ = _routes(links, placement, (placement.ranks,), step)
+    return float(routes.latency_s.max(initial=0.0)), np.unique(routes.links)
+
+
+@lru_cache(maxsize=256)
+def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step) -> Floats:
+    """(L,) bytes on each link of a step of all groups, for each byte of the collective."""
+    routes, weights = _routes(links, placement, groups, step)
+    return np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links)).astype(np.float64)
+
+
+@lru_cache(maxsize=64)
+def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[float, Floats]:
+    """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone in its group.
+
+    Of senders that are alike by a symmetry of links and groups one is routed, for all.
+    """
+    topology = links.topology
+    family = np.full(topology.num_ranks, -1)
+    for number, group in enumerate(groups):
+        family[list(group)] = number
+    found = symmetry(topology, [family])
+    fixing = np.array([found.fixing(*links.spread(port)) for port in links.ports], np.float64)
+    standing = found.first(np.arange(topology.num_ranks))
+    carried, latency_s = np.zeros(len(links)), 0.0
+    for group in groups:
+        members = np.array(group)
+        senders = members[standing[members] == members]
+        for some in np.array_split(senders, math.ceil(len(senders) * len(members) / _AT_ONCE)) if len(senders) else ():
+            routes = links.routes(np.repeat(some, len(members)), np.tile(members, len(some)))
+            ports, places = np.divmod(routes.links, topology.num_ranks)
+            stands = ports * topology.num_ranks + standing[places]
+            carried += np.bincount(stands, routes.shares * fixing[ports], minlength=len(links))
+            latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
+    everywhere = np.arange(len(links.ports))[:, None] * topology.num_ranks + standing
+    return latency_s, carried[everywhere.ravel()]
+
+
+_ClosedForm = Callable[[Any, tuple[Extent, ...]], list[tuple[Any, int]]]
+
+_CLOSED_FORMS: dict[type, _ClosedForm] = {Ring: _ring, Everyone: _everyone, Shift: _shift, Exchange: _exchange}
+"""Pattern to the messages on the busiest link (or on each) and the hops of the farthest, for each extent."""
+
+
+def _closed_form(pattern: Pattern) -> _ClosedForm | None:
+    if isinstance(pattern, Combined):
+        return through_switches if isinstance(pattern.pattern, Everyone) else None
+    return _CLOSED_FORMS.get(type(pattern))
+
+
+def _routed(messages: Messages, placement: Placement) -> Load:
+    """Route every message over the grid, dimension 0 first, and add up what each link carries."""
+    shape = placement.shape
+    members = np.asarray(placement.members, np.int64) if placement.members else np.arange(placement.num_ranks)
+    at = np.stack(np.unravel_index(members[messages.sources], shape, order="F"))
+    to = np.stack(np.unravel_index(members[messages.destinations], shape, order="F"))
+    latency_s = np.zeros(len(messages.sources))
+    seconds_per_byte = {}
+    for number, extent in enumerate(placement.extents):
+        moving = at[number] != to[number]
+        if moving.any():
+            # The line is known by its other coordinates: those passed are the destination's, the rest the source's.
+            others = np.delete(at, number, axis=0)[:, moving]
+            sizes = shape[:number] + shape[number + 1 :]
+            lines = np.ravel_multi_index(tuple(others), sizes) if sizes else np.zeros(others.shape[1], np.int64)
+            count = math.prod(sizes)
+            ends = (at[number, moving], to[number, moving])
+            links, hops = _LINES[extent.dimension.kind](extent, (lines, count), ends, messages.weights[moving])
+            latency_s[moving] += extent.dimension.latency_of(hops)
+            seconds_per_byte[number] = links / extent.dimension.bytes_per_s
+        at[number] = to[number]
+    return Load(float(latency_s.max(initial=0.0)), seconds_per_byte)
+
+
+_Lines = tuple[npt.NDArray[np.int64], int]
+_Ends = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _over_switch(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
+    """Bytes out of and into each port."""
+    ports = lines[1] * extent.size
+    carried = [np.bincount(lines[0] * extent.size + end, weights, minlength=ports) for end in ends]
+    return np.concatenate(carried), 1
+
+
+def _over_pairs(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
+    """Bytes on the link of each two ranks, each way."""
+    m = extent.size
+    carried = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)
+    return carried.astype(np.float64), 1
+
+
+def _over_ring(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Bytes on each gap between neighbouring members, up and down; gap i is between members i and i + 1."""
+    m, (source, destination) = extent.size, ends
+    if extent.wraps and extent.dimension.size > 2:
+        distance = (destination - source) % m
+        up = np.select([2 * distance < m, 2 * distance == m], [1.0, 0.5], 0.0)
+        hops = np.minimum(distance, m - distance)
+    else:
+        up = (destination > source).astype(np.float64)
+        hops = np.abs(destination - source)
+    carried = []
+    for share, start in ((up, source), (1 - up, destination)):
+        # A message covers the gaps start, ..., start + hops - 1: +1 at the first, -1 after the last, then add up.
+        edge = np.zeros((lines[1], 2 * m + 1))
+        np.add.at(edge, (lines[0], start), weights * share)
+        np.add.at(edge, (lines[0], start + hops), -weights * share)
+        covered = edge.cumsum(axis=1)[:, : 2 * m]
+        carried.append((covered[:, :m] + covered[:, m:]).ravel())
+    return np.concatenate(carried) * extent.stride, hops * extent.stride
+
+
+def _over_tree(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Bytes on each bundle of each level, up and down, for each port's worth of bandwidth."""
+    m, (source, destination) = extent.size, ends
+    hops = np.full(len(source), -1)
+    carried = []
+    for span, ports in extent.dimension.levels:
+        below = extent.below(span)
+        subtrees, groups = m // below, span // below
+        apart = source // below != destination // below
+        hops += 2 * apart
+        for end in ends:
+            bundle = (lines[0] * subtrees + end // below)[apart]
+            carried.append(np.bincount(bundle, weights[apart], minlength=lines[1] * subtrees) * groups / ports)
+    return np.concatenate(carried), hops
+
+
+_LINES: dict[str, Callable[[Extent, _Lines, _Ends, Floats], tuple[Floats, Any]]] = {
+    "ring": _over_ring,
+    "switch": _over_switch,
+    "fully_connected": _over_pairs,
+    "mesh": _over_ring,
+    "fat_tree": _over_tree,
+}
+"""Kind of dimension to what its links carry, and to the hops of each message."""

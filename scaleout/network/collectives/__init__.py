@@ -1,0 +1,130 @@
+"""Collective algorithms: kind, group and algorithm to the steps of messages that carry the collective out.
+
+Knows nothing of time: `network` charges the steps. One algorithm a file, all of them in `ALGORITHMS`.
+"""
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.config import validated
+from scaleout.errors import ConfigError
+from scaleout.network.collectives import (
+    bidirectional_ring,
+    binomial_tree,
+    dimension_wise,
+    direct,
+    disjoint_rings,
+    double_binary_tree,
+    hierarchical,
+    in_network,
+    multiported_bucket,
+    pairwise,
+    point_to_point,
+    rabenseifner,
+    recursive_doubling,
+    ring,
+    scatter_all_gather,
+)
+from scaleout.network.collectives.algorithm import (
+    BUS_FACTORS,
+    KINDS,
+    Algorithm,
+    algorithm_bandwidth,
+    bus_bandwidth,
+    check_kind,
+)
+from scaleout.network.collectives.rounds import Messages, Schedule, Step, transfers
+
+ALGORITHMS: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        ring.ALGORITHM,
+        bidirectional_ring.ALGORITHM,
+        direct.ALGORITHM,
+        recursive_doubling.ALGORITHM,
+        rabenseifner.ALGORITHM,
+        double_binary_tree.ALGORITHM,
+        in_network.ALGORITHM,
+        hierarchical.ALGORITHM,
+        hierarchical.DIRECT,
+        hierarchical.TREE,
+        multiported_bucket.ALGORITHM,
+        disjoint_rings.ALGORITHM,
+        disjoint_rings.RELAYED,
+        pairwise.ALGORITHM,
+        dimension_wise.ALGORITHM,
+        binomial_tree.ALGORITHM,
+        scatter_all_gather.ALGORITHM,
+        point_to_point.ALGORITHM,
+    )
+}
+"""Name to algorithm. Of equally fast ones `auto` takes the first."""
+
+__all__ = [
+    "ALGORITHMS",
+    "BUS_FACTORS",
+    "KINDS",
+    "Algorithm",
+    "Messages",
+    "Schedule",
+    "Step",
+    "algorithm_bandwidth",
+    "bus_bandwidth",
+    "candidates",
+    "check_kind",
+    "schedule",
+    "transfers",
+]
+
+
+def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
+    """Return the algorithms that can do a kind of collective on a group: the library's, if it has such.
+
+    Raises
+    ------
+    ConfigError
+        If the kind is unknown, or no algorithm can (a `send` in a group that is no pair).
+    """
+    check_kind(kind)
+    found = tuple(a for a in ALGORITHMS.values() if a.supports(kind, placement) is None)
+    if not found:
+        reasons = [f"{a.name} {a.supports(kind, placement)}" for a in ALGORITHMS.values() if kind in a.schedules]
+        raise ConfigError(f"no algorithm does {kind} on a group of {placement.num_ranks} ranks: {'; '.join(reasons)}")
+    if placement.library is None:
+        return found
+    chosen = placement.library.algorithms_for(kind)
+    served = (name for protocol in placement.library.protocols for name in protocol.algorithms)
+    for name in (*chosen, *served):
+        if name not in ALGORITHMS:
+            raise ConfigError(
+                f"library {placement.library.name!r} names algorithm {name!r} for {kind}; "
+                f"{validated.nearest(name, list(ALGORITHMS))}"
+            )
+    return tuple(algorithm for algorithm in found if algorithm.name in chosen) or found
+
+
+def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:
+    """Return the steps of a collective on a group.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    placement : Placement
+        The group; one of a single rank has no steps.
+    algorithm : str
+        One of `ALGORITHMS`.
+
+    Raises
+    ------
+    ConfigError
+        If kind or algorithm are unknown, or the algorithm cannot do it on this group; the message says why.
+    """
+    check_kind(kind)
+    if algorithm not in ALGORITHMS:
+        hint = validated.nearest(algorithm, [*ALGORITHMS, "auto"])
+        raise ConfigError(f"unknown collective algorithm {algorithm!r}; {hint}")
+    if placement.num_ranks == 1:
+        return Schedule(())
+    reason = ALGORITHMS[algorithm].supports(kind, placement)
+    if reason is not None:
+        raise ConfigError(f"algorithm {algorithm!r} cannot do {kind} on this group: it {reason}; choose 'auto'")
+    return ALGORITHMS[algorithm].schedules[kind](placement)

@@ -1,0 +1,172 @@
+"""What every collective algorithm is: a name, and for each kind it can do a function from placement to schedule.
+
+The kinds of collectives, what `bytes` means for each, and bandwidths in the manner of nccl-tests.
+
+``bytes`` is the larger side, the full buffer of one rank, never a shard, as in nccl-tests:
+
+=================  ==========================================================================
+all_reduce         the buffer; every rank ends with the sum
+reduce_scatter     the input; rank i ends with the i-th of p shards of the sum
+all_gather         the output; each rank brings one of p shards
+all_to_all         the input, as large as the output; one of p shards goes to each rank, the own one stays
+broadcast, reduce  the buffer; the root is the first rank of the group
+send               the message, from the first to the second of two ranks
+=================  ==========================================================================
+
+Only the transport is charged: the additions of a reduction are free.
+
+Symbols: p ranks; n bytes; t [s].
+Source: nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.config import validated
+from scaleout.errors import ConfigError
+from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, Schedule, Step
+
+Scheduler = Callable[[Placement], Schedule]
+
+
+def any_placement(placement: Placement) -> str | None:
+    """Put no condition on the group."""
+    del placement
+    return None
+
+
+def power_of_two(placement: Placement) -> str | None:
+    """Demand a power of two of ranks."""
+    count = placement.num_ranks
+    return None if count & (count - 1) == 0 else f"needs a power of two of ranks, not {count}"
+
+
+def several_dimensions(placement: Placement) -> str | None:
+    """Demand a regular grid of two dimensions or more."""
+    if not placement.regular:
+        return "needs a group that is a regular grid in the topology"
+    return None if len(placement.extents) > 1 else "needs a group that extends along two dimensions or more"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A collective algorithm.
+
+    Attributes
+    ----------
+    name : str
+        As the user writes it.
+    summary : str
+        One line for `scaleout list`.
+    schedules : mapping of str to function
+        Kind of collective to the function from a placement of two ranks or more to the schedule.
+    condition : function
+        Placement to the reason why the algorithm cannot serve it, or None.
+    unconditional : tuple of str
+        Kinds for which it serves any group all the same.
+    """
+
+    name: str
+    summary: str
+    schedules: Mapping[str, Scheduler]
+    condition: Callable[[Placement], str | None] = any_placement
+    unconditional: tuple[str, ...] = ()
+
+    def supports(self, kind: str, placement: Placement) -> str | None:
+        """Return why the algorithm cannot do a kind of collective on a group, or None if it can."""
+        if kind not in self.schedules:
+            return f"does {', '.join(self.schedules)}, not {kind}"
+        return None if kind in self.unconditional else self.condition(placement)
+
+
+def folded(
+    placement: Placement, core: Callable[[int, int], tuple[Step, ...]], *, added: Callable[[int], float]
+) -> Schedule:
+    """Carry out an all-reduce among a power of two of members, for all.
+
+    Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last.
+
+    Parameters
+    ----------
+    placement : Placement
+    core : function
+        Number of members that take part, a power of two, and how many of them stand for two, to the steps.
+    added : function
+        Number of members that take part to what each adds up, as a fraction of the bytes.
+    """
+    taking_part = 1 << (placement.num_ranks.bit_length() - 1)
+    extra = placement.num_ranks - taking_part
+    if not extra:
+        return Schedule(core(taking_part, 0), added=added(taking_part))
+    steps = (Step(Fold(extra), 1.0), *core(taking_part, extra), Step(Fold(extra, back=True), 1.0))
+    return Schedule(steps, added=1 + added(taking_part))
+
+
+def exchange(bit: int, extra: int) -> Exchange | FoldedExchange:
+    """Return the exchange by a bit, where so many members stand for two."""
+    return FoldedExchange(bit, extra) if extra else Exchange(bit)
+
+
+def then(first: Scheduler, second: Scheduler) -> Scheduler:
+    """Compose two functions from placement to schedule: the steps of the second after those of the first."""
+
+    def schedule(placement: Placement) -> Schedule:
+        return Schedule(first(placement).steps + second(placement).steps)
+
+    return schedule
+
+
+def along(placement: Placement, number: int) -> Placement:
+    """Return the part of a group that lies along one of its extents: a line of the grid."""
+    return Placement((placement.extents[number],), placement.startup_s)
+
+
+def on_dimension(schedule: Schedule, number: int, *, fraction: float) -> tuple[Step, ...]:
+    """Carry the steps of a line over to all lines of a grid along one extent, on a fraction of the bytes."""
+    return tuple(replace(step, fraction=step.fraction * fraction, dimensions=(number,)) for step in schedule.steps)
+
+
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send")
+"""Every kind of collective; `send` is the message from one rank to another."""
+
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda p: 2 * (p - 1) / p,
+    "reduce_scatter": lambda p: (p - 1) / p,
+    "all_gather": lambda p: (p - 1) / p,
+    "all_to_all": lambda p: (p - 1) / p,
+    "broadcast": lambda p: 1.0,
+    "reduce": lambda p: 1.0,
+    "send": lambda p: 1.0,
+}
+"""Kind to the bytes that a rank must send or receive, for each of ``n``, as a function of the ranks ``p``."""
+
+
+def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
+    """Bandwidth as the caller sees it: ``n / t``, in bytes/s; zero where there was nothing to do.
+
+    >>> algorithm_bandwidth(8e9, 2.0)
+    4000000000.0
+    """
+    return size_bytes / time_s if time_s else 0.0
+
+
+def bus_bandwidth(kind: str, size_bytes: float, *, time_s: float, num_ranks: int) -> float:
+    """Bandwidth as a link sees it, comparable over numbers of ranks: ``factor(p) n / t``, in bytes/s.
+
+    Raises
+    ------
+    ConfigError
+        If the kind is unknown.
+
+    >>> bus_bandwidth("all_reduce", 8e9, time_s=2.0, num_ranks=4)
+    6000000000.0
+    """
+    check_kind(kind)
+    return algorithm_bandwidth(size_bytes, time_s) * BUS_FACTORS[kind](num_ranks)
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind that is not in `KINDS`, naming the nearest."""
+    if kind not in KINDS:
+        raise ConfigError(f"unknown collective {kind!r}; {validated.nearest(kind, KINDS)}")

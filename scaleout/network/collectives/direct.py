@@ -1,0 +1,44 @@
+"""Direct algorithms: each rank sends to every other at once, in one step.
+
+Reduce-scatter, all-gather and all-to-all: shards of ``n / p``; all-reduce is the first two, in two steps. Broadcast
+and reduce: the root sends to, or receives from, all others. On a switch ``t = alpha + (p - 1) / p n beta`` for a
+step; on a ring the links carry every message over all its hops. That a rank must also issue ``p - 1`` messages is
+not charged.
+
+Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
+"""
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.network.collectives.algorithm import Algorithm, then
+from scaleout.network.collectives.rounds import Edges, Everyone, Schedule, Step
+
+
+def _shards(placement: Placement) -> Schedule:
+    return Schedule((Step(Everyone(), 1 / placement.num_ranks),))
+
+
+def _from_root(placement: Placement) -> Edges:
+    p = placement.num_ranks
+    return Edges((0,) * (p - 1), tuple(range(1, p)))
+
+
+def _broadcast(placement: Placement) -> Schedule:
+    return Schedule((Step(_from_root(placement), 1.0),))
+
+
+def _reduce(placement: Placement) -> Schedule:
+    return Schedule((Step(_from_root(placement).reversed(), 1.0),))
+
+
+ALGORITHM = Algorithm(
+    "direct",
+    "each rank sends to every other at once",
+    {
+        "all_reduce": then(_shards, _shards),
+        "reduce_scatter": _shards,
+        "all_gather": _shards,
+        "all_to_all": _shards,
+        "broadcast": _broadcast,
+        "reduce": _reduce,
+    },
+)

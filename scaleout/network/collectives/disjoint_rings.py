@@ -1,0 +1,195 @@
+"""Disjoint rings: where ranks are joined by links of their own, as many rings at once as the links have room for.
+
+On a graph whose ranks are linked directly, such as the hybrid cube mesh of eight V100, one ring uses one link of each
+rank. So the buffer is cut into R equal parts, one a lane, and each goes round a ring of its own: a directed cycle
+through all members. A link carries as many rings each way as it is times as fast as the slowest one between members.
+Each ring takes ``2 (p - 1) (alpha + n / (p R) beta)`` for an all-reduce. How many rings there are depends on which
+ranks the group is: of eight V100 0-1 have one, 0-2 two, 0-3 four, 0-4 two by relay, 0-5 two, 0-6 four, and all six.
+
+Where no ring closes over direct links (of ranks 0-4 the last has a neighbor in 0 alone) *relayed rings* do with members
+that pass on what is not for them: a hop takes the two links to and from a third member, in one step. NCCL keeps the
+buffers of such a hop in the memory of the third GPU, from where the receiver reads.
+
+Rings are sought one after another by depth first search, up to a number of hops tried; the most found so far count.
+Links to switches and to ranks outside the group are left alone.
+
+Symbols: p ranks; n bytes; R rings; alpha [s]; beta [s/B].
+Source: NCCL, src/graph/search.cc, for rings of one graph side by side; NVIDIA DGX-1 With Tesla V100 System
+Architecture, WP-08437-002, for the hybrid cube mesh.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.network.collectives.algorithm import Algorithm, Scheduler, then
+from scaleout.network.collectives.rounds import Edges, Schedule, Step
+
+_MOST_TRIED = 20_000
+"""Hops that are tried in all before the most rings found so far are taken."""
+
+Arc = tuple[int, int]
+"""From a member, to a member, by their places in the group."""
+
+Way = tuple[Arc, ...]
+"""The arcs of a ring, or of one hop of it: one, or two over a relay."""
+
+
+def _capacities(placement: Placement) -> Counter[Arc]:
+    """Rings that the link between two members carries each way; empty unless the group lies along one graph."""
+    found: Counter[Arc] = Counter()
+    extents, topology = placement.extents, placement.topology
+    if topology is None or len(extents) != 1 or extents[0].dimension.fabric is None:
+        return found
+    coordinates = topology.coordinates(placement.ranks)
+    number = int(np.ptp(coordinates, axis=0).argmax())
+    place_of = {node: place for place, node in enumerate(coordinates[:, number].tolist())}
+    factors = {change.ends: change.factor for change in topology.changes if change.dimension == number}
+    speeds: dict[Arc, float] = {}
+    for link in extents[0].dimension.fabric.links:
+        if link.a in place_of and link.b in place_of:
+            factor = factors.get((min(link.a, link.b), max(link.a, link.b)), 1.0)
+            speeds[place_of[link.a], place_of[link.b]] = link.bytes_per_s * factor
+    slowest = min((speed for speed in speeds.values() if speed > 0), default=1.0)
+    for (a, b), speed in speeds.items():
+        found[a, b] = found[b, a] = int(speed / slowest * (1 + 1e-9))
+    return found
+
+
+@dataclass
+class _Search:
+    """Depth first search for rings that fit next to each other.
+
+    Attributes
+    ----------
+    size : int
+        Members ``p``.
+    room : Counter of Arc
+        Rings that each arc still has room for.
+    relayed : bool
+        Whether members may pass on what is not for them, where no arc is.
+    most : list of Way
+        The most rings found so far.
+    tried : int
+        Hops tried so far.
+    """
+
+    size: int
+    room: Counter[Arc]
+    relayed: bool
+    most: list[Way] = field(default_factory=list)
+    tried: int = 0
+
+    def run(self) -> tuple[Way, ...]:
+        """Find the most rings."""
+        members = range(self.size)
+        ends = [
+            [sum(self.room[arc] for arc in self.room if arc[end] == member) for member in members] for end in (0, 1)
+        ]
+        self._add([], min(min(each) for each in ends))
+        return tuple(self.most)
+
+    def _add(self, found: list[Way], bound: int) -> None:
+        if len(found) > len(self.most):
+            self.most = list(found)
+        for ring in self._rings([0], ()):
+            # Rings may be found in any order; the one in which they grow is enough.
+            if found and ring < found[-1]:
+                continue
+            self._add([*found, ring], bound)
+            if len(self.most) >= bound or self.tried > _MOST_TRIED:
+                return
+
+    def _rings(self, visited: list[int], way: Way) -> Iterator[Way]:
+        """Close a way through all members, direct hops first; what is yielded is taken out of the room meanwhile."""
+        closed = len(visited) == self.size
+        ends = [0] if closed else [member for member in range(self.size) if member not in visited]
+        for to, hop in self._hops(visited[-1], ends):
+            self.tried += 1
+            if self.tried > _MOST_TRIED:
+                return
+            if any(self.room[arc] < 1 for arc in hop):
+                continue
+            self.room.subtract(hop)
+            if closed:
+                yield (*way, *hop)
+            else:
+                yield from self._rings([*visited, to], (*way, *hop))
+            self.room.update(hop)
+
+    def _hops(self, at: int, ends: list[int]) -> list[tuple[int, Way]]:
+        """Hops to any of some members: over their links, then over relays to those that there is no link to."""
+        direct: list[tuple[int, Way]] = [(to, ((at, to),)) for to in ends if (at, to) in self.room]
+        if not self.relayed:
+            return direct
+        relays = range(self.size)
+        far = [to for to in ends if (at, to) not in self.room]
+        joined = [(to, relay) for to in far for relay in relays if {(at, relay), (relay, to)} <= self.room.keys()]
+        return direct + [(to, ((at, relay), (relay, to))) for to, relay in joined]
+
+
+@lru_cache(maxsize=1024)
+def rings_of(placement: Placement, *, relayed: bool = False) -> tuple[Way, ...]:
+    """Return rings through all members of a group that fit next to each other on its links.
+
+    Parameters
+    ----------
+    placement : Placement
+    relayed : bool
+        Whether members pass on what is not for them.
+
+    >>> from scaleout.cluster.topology.placement import place
+    >>> from scaleout.cluster.topology.topology import load_topology
+    >>> [len(rings_of(place(load_topology("v100-node-8"), range(p)))) for p in range(2, 9)]
+    [1, 2, 4, 0, 2, 4, 6]
+    """
+    room = _capacities(placement)
+    return _Search(placement.num_ranks, room, relayed).run() if room else ()
+
+
+def _phase(*, relayed: bool) -> Scheduler:
+    def schedule(placement: Placement) -> Schedule:
+        p, rings = placement.num_ranks, rings_of(placement, relayed=relayed)
+        steps = []
+        for lane, ring in enumerate(rings):
+            sources, destinations = zip(*ring, strict=True)
+            steps.append(Step(Edges(sources, destinations), 1 / (p * len(rings)), repeat=p - 1, lane=lane))
+        return Schedule(tuple(steps))
+
+    return schedule
+
+
+def _joined(placement: Placement) -> str | None:
+    """Demand a ring over direct links."""
+    return None if rings_of(placement) else "needs a group with a ring of links of its own, along one graph"
+
+
+def _relayed(placement: Placement) -> str | None:
+    """Demand a ring over members that pass on, and none over direct links."""
+    if rings_of(placement):
+        return "is for groups without a ring of direct links; take 'disjoint_rings'"
+    found = rings_of(placement, relayed=True)
+    return None if found else "needs a group that is joined by links of its own, along one graph"
+
+
+def _kinds(phase: Scheduler) -> dict[str, Scheduler]:
+    return {"all_reduce": then(phase, phase), "reduce_scatter": phase, "all_gather": phase}
+
+
+ALGORITHM = Algorithm(
+    "disjoint_rings",
+    "parts of the buffer round as many rings as direct links have room for",
+    _kinds(_phase(relayed=False)),
+    _joined,
+)
+
+RELAYED = Algorithm(
+    "relayed_rings",
+    "the same where no ring closes over direct links: members pass on what is not for them",
+    _kinds(_phase(relayed=True)),
+    _relayed,
+)

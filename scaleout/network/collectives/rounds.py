@@ -1,0 +1,320 @@
+"""Steps: what a collective algorithm sends to whom, in a form that keeps its symmetry.
+
+An algorithm maps a kind of collective and a `Placement` to a `Schedule`, a tuple of `Step`; a step is a `Pattern`
+of messages that all members send at once, and the size of a message as a fraction of the collective's ``bytes``. So
+steps hold for every size, a network model can charge a step in closed form where its pattern is symmetric, and
+`transfers` can spell any step out, message by message.
+
+A member is named by its place in the grid of its placement, innermost dimension fastest (see `placement.arrange`).
+A step over some of the dimensions is done by all lines (planes, ...) of the grid along them at the same time.
+
+Steps follow one another in order: a member starts a step when it has all messages of its earlier steps. Steps of
+different *lanes* do not wait for each other: lanes carry parts of the buffer that run at once, and what they put on a
+link adds up. In a pipelined schedule the buffer is cut into chunks that follow one another through the steps, one
+step apart.
+
+Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.convention`.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.placement import Extent, Placement
+from scaleout.cluster.topology.topology import Dimension
+
+Places = npt.NDArray[np.int64]
+
+
+class Messages(NamedTuple):
+    """Messages of a pattern, shape ``(M,)`` each: from member, to member, share of the step's fraction."""
+
+    sources: Places
+    destinations: Places
+    weights: npt.NDArray[np.float64]
+
+
+class Pattern(Protocol):
+    """Who sends to whom within a grid."""
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Each member sends to the next on a Hamiltonian ring, or half to the next and half to the previous.
+
+    Over several dimensions the ring runs along the innermost and steps to the next line after each round. So that
+    not one line alone carries what leaves the inner dimensions, the message is split over as many rings as there
+    are places to step from, as NCCL's channels leave a node through all its network cards. On a line within a
+    larger ring the members are visited in the order 0, 2, 4, ..., 5, 3, 1: no hop is longer than two strides.
+    """
+
+    both_ways: bool = False
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        return _ring_messages(extents, self.both_ways)
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Each member sends to each other member."""
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        num_ranks = math.prod(extent.size for extent in extents)
+        sources, destinations = (axis.ravel() for axis in np.indices((num_ranks, num_ranks)))
+        others = sources != destinations
+        return _messages(sources[others], destinations[others])
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Each member sends to the one ``offsets[d]`` further along each dimension d, the last one's next the first."""
+
+    offsets: tuple[int, ...]
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        shape = tuple(extent.size for extent in extents)
+        sources = np.arange(math.prod(shape))
+        return _messages(sources, self.moved(sources, shape))
+
+    def moved(self, places: Places, shape: tuple[int, ...]) -> Places:
+        """Return to whom members at some places send."""
+        coordinates = np.unravel_index(places, shape, order="F")
+        moved = tuple((c + k) % m for c, k, m in zip(coordinates, self.offsets, shape, strict=True))
+        return np.asarray(np.ravel_multi_index(moved, shape, order="F"), np.int64)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Members whose places differ in one bit send to each other; the number of members is a power of two."""
+
+    bit: int
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        sources = np.arange(math.prod(extent.size for extent in extents))
+        return _messages(sources, sources ^ (1 << self.bit))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Single messages, each from one member to another."""
+
+    sources: tuple[int, ...]
+    destinations: tuple[int, ...]
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out; the grid does not matter."""
+        del extents
+        return _messages(np.asarray(self.sources, np.int64), np.asarray(self.destinations, np.int64))
+
+    def reversed(self) -> "Edges":
+        """Return the messages that go back."""
+        return Edges(self.destinations, self.sources)
+
+
+@dataclass(frozen=True)
+class FoldedExchange:
+    """An exchange by bits among a power of two of members; the first ``extra`` of them stand for two members each.
+
+    Of members 0 and 1, 2 and 3, ... up to ``2 extra`` the even one takes part, and so do all from there on.
+    """
+
+    bit: int
+    extra: int
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out over a grid."""
+        turns = np.arange(math.prod(extent.size for extent in extents) - self.extra)
+        return _messages(self._member(turns), self._member(turns ^ (1 << self.bit)))
+
+    def _member(self, turns: Places) -> Places:
+        return np.asarray(np.where(turns < self.extra, 2 * turns, turns + self.extra), np.int64)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Each odd member of the first ``2 extra`` sends to the even one before it, or gets it back."""
+
+    extra: int
+    back: bool = False
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell the pattern out; the grid does not matter."""
+        del extents
+        even = 2 * np.arange(self.extra)
+        return _messages(even, even + 1) if self.back else _messages(even + 1, even)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Messages of a pattern through switches that make one of those that meet.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        Who sends to whom.
+    copied : bool
+        What a member sends is the same for all: a link carries it once, and switches copy it (multicast).
+    reduced : bool
+        What a member receives is a sum: switches add it up on the way, and a link carries the sum.
+    """
+
+    pattern: Pattern
+    copied: bool = False
+    reduced: bool = False
+
+    def messages(self, extents: tuple[Extent, ...]) -> Messages:
+        """Spell out who sends to whom, as if nothing were combined."""
+        return self.pattern.messages(extents)
+
+
+def uncombined(pattern: Pattern) -> Pattern:
+    """Return who sends to whom, whatever switches make of it."""
+    return pattern.pattern if isinstance(pattern, Combined) else pattern
+
+
+@dataclass(frozen=True)
+class Step:
+    """Messages that are sent at once.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        Who sends to whom.
+    fraction : float
+        Bytes of one message, as a fraction of the collective's bytes.
+    repeat : int
+        How many times the step is done, one after another.
+    dimensions : tuple of int, optional
+        Extents of the placement that the pattern runs over; by default all.
+    lane : int
+        Steps of one lane follow one another; all lanes run at the same time.
+    """
+
+    pattern: Pattern
+    fraction: float
+    repeat: int = 1
+    dimensions: tuple[int, ...] | None = None
+    lane: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps of a collective, in order.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    pipelined : bool
+        Whether chunks of the buffer may follow one another through the steps.
+    added : float, optional
+        Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
+        contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
+    """
+
+    steps: tuple[Step, ...]
+    pipelined: bool = False
+    added: float | None = None
+
+    @property
+    def lanes(self) -> tuple[tuple[Step, ...], ...]:
+        """The steps of each lane: one chain after another, all of which run at the same time."""
+        numbers = sorted({step.lane for step in self.steps})
+        return tuple(tuple(step for step in self.steps if step.lane == number) for number in numbers)
+
+
+def transfers(step: Step, placement: Placement) -> Messages:
+    """Spell a step out: every message of the group, once, with its bytes as a fraction of the collective's.
+
+    Parameters
+    ----------
+    step : Step
+        One step of a schedule for this placement; its `repeat` is not unrolled.
+    placement : Placement
+        The group.
+
+    Returns
+    -------
+    Messages
+        Places of source and destination in the grid order of `placement.arrange`, and fractions of the bytes.
+    """
+    if not placement.regular:
+        # Without a grid the members stand in the order of their ranks, as if on a ring of their own.
+        sources, destinations, weights = step.pattern.messages(_plain(placement.num_ranks))
+        return Messages(sources, destinations, weights * step.fraction)
+    chosen = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
+    local = step.pattern.messages(tuple(placement.extents[number] for number in chosen))
+    within = _places(placement.shape, chosen)
+    rest = _places(placement.shape, tuple(set(range(len(placement.shape))) - set(chosen)))
+    sources = (rest[:, None] + within[local.sources]).ravel()
+    destinations = (rest[:, None] + within[local.destinations]).ravel()
+    return Messages(sources, destinations, np.tile(local.weights, len(rest)) * step.fraction)
+
+
+def among(step: Step, placement: Placement, places: Places) -> Places:
+    """Return the (N, m) places that a step from everyone to everyone joins with each of some places, and that place."""
+    shape = placement.shape if placement.regular else (placement.num_ranks,)
+    whole = tuple(range(len(shape)))
+    chosen = whole if step.dimensions is None or not placement.regular else step.dimensions
+    coordinates = np.unravel_index(places, shape, order="F")
+    rest = [np.zeros_like(places) if number in chosen else coordinates[number] for number in whole]
+    first = np.ravel_multi_index(rest, shape, order="F")
+    return np.asarray(first[:, None] + _places(shape, chosen), np.int64)
+
+
+def ring_order(extent: Extent) -> Places:
+    """Order in which a ring visits the members of an extent."""
+    places = np.arange(extent.size)
+    if not extent.is_line:
+        return places
+    return np.concatenate((places[::2], places[1::2][::-1]))
+
+
+def _plain(num_ranks: int) -> tuple[Extent, ...]:
+    return (Extent(Dimension("switch", num_ranks, 1.0, 0.0), num_ranks),)
+
+
+def _messages(sources: Places, destinations: Places) -> Messages:
+    return Messages(sources, destinations, np.ones(len(sources)))
+
+
+def _places(shape: tuple[int, ...], chosen: tuple[int, ...]) -> Places:
+    """Places in the whole grid of the points of some of its dimensions, the first chosen fastest."""
+    places = np.zeros(1, dtype=np.int64)
+    for number in chosen:
+        along = np.arange(shape[number]) * math.prod(shape[:number])
+        places = (along[:, None] + places).ravel()
+    return places
+
+
+def _ring_messages(extents: tuple[Extent, ...], both_ways: bool) -> Messages:
+    """All rings at once: ring ``r`` is ring 0 with each place moved by the offset ``r``, in all but the last extent."""
+    shape = tuple(extent.size for extent in extents)
+    orders = [ring_order(extent) for extent in extents]
+    digits = np.stack(np.unravel_index(np.arange(math.prod(shape)), shape, order="F"))
+    rings = list(itertools.product(*(range(size) for size in shape[:-1])))
+    sources, destinations = [], []
+    for offsets in rings:
+        moved = [
+            order[(digit + offset) % len(order)]
+            for order, digit, offset in zip(orders, digits, (*offsets, 0), strict=True)
+        ]
+        places = np.ravel_multi_index(tuple(moved), shape, order="F")
+        sources.append(places)
+        destinations.append(np.roll(places, -1))
+    one_way = (np.concatenate(sources), np.concatenate(destinations))
+    if both_ways:
+        one_way = (np.concatenate(one_way), np.concatenate(one_way[::-1]))
+    share = 1.0 / len(rings) / (2 if both_ways else 1)
+    return Messages(*one_way, np.full(len(one_way[0]), share))

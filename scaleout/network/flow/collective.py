@@ -1,0 +1,242 @@
+"""One collective under the link model: its messages over the links, with all groups of its axis.
+
+Where the members of all groups are alike, this is what `alpha_beta` charges: a step takes the latency of its farthest
+message and the time of its busiest link. Where they are not, a member may start its next step before others have
+ended theirs. A pipelined schedule is charged its chunks' latency as there, and one steady flow for its bytes.
+
+Symbols: n bytes, as in `collectives.convention`; L links.
+
+Which algorithm `auto` takes at each size, and how far from it the fastest other one is.
+
+Maps the times of all algorithms over sizes, and what `auto` takes, to decisions. That is the fastest, but where a
+communication library chooses by what it expects. Knows neither models nor topologies.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from scaleout.cluster.topology.placement import place, siblings
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+from scaleout.network import collectives
+from scaleout.network.alpha_beta import cost as alpha_beta
+from scaleout.network.collectives import schedule
+from scaleout.network.flow.demand import TooManyMessagesError, check_steps, demand_of, messages_of
+from scaleout.network.flow.flows import Demand
+from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
+from scaleout.network.flow.traffic import Traffic
+from scaleout.network.routes.links import Ints, Links, links_of
+from scaleout.network.routes.symmetry import Symmetry, symmetry
+
+
+@dataclass(frozen=True)
+class LinkCost:
+    """What a collective costs under the link model.
+
+    Attributes
+    ----------
+    time_s : float
+    algorithm : str
+    num_transfers : int
+        Messages of all groups; a pipelined schedule is one for each group.
+    num_chunks : int
+        Chunks that a pipelined algorithm cuts the buffer into.
+    traffic : LinkTraffic or None
+        What every link carried; None if there was nothing to do.
+    """
+
+    time_s: float
+    algorithm: str = ""
+    num_transfers: int = 0
+    num_chunks: int = 1
+    traffic: LinkTraffic | None = field(default=None, compare=False)
+
+    @property
+    def busiest_links(self) -> tuple[LinkUse, ...]:
+        """The links of the highest utilisation, the busiest first."""
+        return self.traffic.busiest if self.traffic else ()
+
+
+def collective_cost(
+    kind: str,
+    size_bytes: float,
+    topology: Topology,
+    ranks: Sequence[int],
+    algorithm: str,
+    *,
+    injection_bytes_per_s: float | None = None,
+    num_chunks: int | None = None,
+) -> LinkCost:
+    """Cost of one collective, with all groups of its axis active at the same time.
+
+    Parameters
+    ----------
+    kind, size_bytes
+        As in `alpha_beta.collective_cost`.
+    topology : Topology
+    ranks : sequence of int
+        The group; its siblings are all groups like it that the topology has room for.
+    algorithm : str
+        One of `collectives.ALGORITHMS`, or ``"auto"`` for the one that is fastest on the links.
+    injection_bytes_per_s : float, optional
+        What a rank can send over all its links together.
+    num_chunks : int, optional
+        As in `alpha_beta.collective_cost`.
+
+    Returns
+    -------
+    LinkCost
+        Zero for no bytes or a group of one.
+
+    Raises
+    ------
+    ConfigError
+        If kind or algorithm are unknown, the algorithm cannot do it on this group or sends more messages than can be
+        routed, or the size is negative.
+
+    >>> from scaleout.cluster.topology.topology import load_topology
+    >>> cost = collective_cost("all_to_all", 128e6, load_topology("torus-8x16"), range(128), "direct")
+    >>> round(cost.time_s * 1e6, 3)  # 12 hops of 0.7 us, and 2 n over a link of 25 GB/s
+    10248.4
+    >>> cost.busiest_links[0].link, cost.busiest_links[0].alike
+    ('ring 1: 0 -> 8', 128)
+    """
+    if algorithm == "auto":
+        costs = collective_costs(
+            kind, size_bytes, topology, ranks, injection_bytes_per_s=injection_bytes_per_s, num_chunks=num_chunks
+        )
+        return min(costs.values(), key=lambda cost: cost.time_s)
+    placement = place(topology, ranks)
+    if placement.num_ranks > 1:
+        check_steps(schedule(kind, placement, algorithm=algorithm), kind, algorithm, placement.num_ranks)
+    charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm, num_chunks=num_chunks)
+    if not charged.algorithm:
+        return LinkCost(0.0)
+    links, found, demand = _asked(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
+    traffic = Traffic(links)
+    chunked_s = charged.latency_s - charged.before_s if demand.steady else 0.0
+    sent_bytes = size_bytes * charged.inflation
+    traffic.begin(0, demand, sent_bytes, now_s=0.0, before_s=charged.before_s, after_s=chunked_s)
+    done: list[int] = []
+    time_s = 0.0
+    while not done:
+        time_s, _, done = traffic.advance()
+    carried = LinkTraffic(links, found, traffic.link_bytes, time_s)
+    return LinkCost(time_s, algorithm, demand.num_transfers, charged.num_chunks, carried)
+
+
+def collective_costs(
+    kind: str,
+    size_bytes: float,
+    topology: Topology,
+    ranks: Sequence[int],
+    *,
+    injection_bytes_per_s: float | None = None,
+    num_chunks: int | None = None,
+) -> dict[str, LinkCost]:
+    """Cost of one collective with each algorithm that can do it, see `collective_cost`.
+
+    Algorithms with more messages than can be routed are left out.
+
+    Raises
+    ------
+    ConfigError
+        If there is no other, and as `collective_cost`.
+    """
+    costs: dict[str, LinkCost] = {}
+    refused: ConfigError | None = None
+    for algorithm in collectives.candidates(kind, place(topology, ranks)):
+        try:
+            costs[algorithm.name] = collective_cost(
+                kind,
+                size_bytes,
+                topology,
+                ranks,
+                algorithm.name,
+                injection_bytes_per_s=injection_bytes_per_s,
+                num_chunks=num_chunks,
+            )
+        except TooManyMessagesError as error:
+            refused = error
+    if refused is not None and not costs:
+        raise refused
+    return costs
+
+
+_Asked = tuple[Links, Symmetry, Demand]
+
+
+@lru_cache(maxsize=16)
+def _asked(
+    kind: str, topology: Topology, ranks: tuple[int, ...], algorithm: str, injection_bytes_per_s: float | None
+) -> _Asked:
+    """What a collective asks of the links, at any size."""
+    groups = siblings(topology, ranks)
+    links = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
+    found = _symmetry(topology, groups, kind, algorithm)
+    return links, found, demand_of(links, found, groups, kind, algorithm)
+
+
+def _symmetry(topology: Topology, groups: Sequence[tuple[int, ...]], kind: str, algorithm: str) -> Symmetry:
+    family: Ints = np.full(topology.num_ranks, -1, np.int64)
+    for number, group in enumerate(groups):
+        family[list(group)] = number
+    return symmetry(topology, [family], messages=messages_of(topology, groups, kind, algorithm))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is taken at one size.
+
+    Attributes
+    ----------
+    bytes : int
+    algorithm : str
+        What `auto` takes.
+    time_s : float
+    runner_up : str
+        The fastest other; empty if there is no other.
+    ratio : float
+        Time of the fastest other over that of what is taken; 1 if there is no other, and less than 1 if `auto` does
+        not take the fastest.
+    changed : bool
+        Whether a smaller size takes another algorithm; false at the first size.
+    """
+
+    bytes: int
+    algorithm: str
+    time_s: float
+    runner_up: str
+    ratio: float
+    changed: bool
+
+
+def decide(times_s: Mapping[int, Mapping[str, float]], taken: Mapping[int, str]) -> tuple[Decision, ...]:
+    """Return the decision at each size, in the order of the sizes.
+
+    Parameters
+    ----------
+    times_s : mapping of int to mapping of str to float
+        Size in bytes to the time of each algorithm, one at least.
+    taken : mapping of int to str
+        Size in bytes to the algorithm that `auto` takes.
+
+    >>> times_s = {10: {"ring": 2.0, "direct": 1.0}, 1000: {"ring": 3.0, "direct": 6.0}}
+    >>> [first, second] = decide(times_s, {10: "direct", 1000: "ring"})
+    >>> first.algorithm, second.algorithm, second.runner_up, second.ratio, second.changed
+    ('direct', 'ring', 'direct', 2.0, True)
+    >>> decide(times_s, {10: "ring", 1000: "ring"})[0].ratio
+    0.5
+    """
+    decisions: list[Decision] = []
+    for size_bytes, times in times_s.items():
+        chosen, time_s = taken[size_bytes], times[taken[size_bytes]]
+        others = {name: other_s for name, other_s in times.items() if name != chosen}
+        runner_up = min(others, key=others.__getitem__, default="")
+        changed = bool(decisions) and decisions[-1].algorithm != chosen
+        ratio = others.get(runner_up, time_s) / time_s if time_s else 1.0
+        decisions.append(Decision(size_bytes, chosen, time_s, runner_up, ratio, changed))
+    return tuple(decisions)

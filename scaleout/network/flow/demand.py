@@ -1,0 +1,371 @@
+"""What a collective asks of the links: the steps of its algorithm, for all its groups, as flows.
+
+Maps groups, kind and algorithm to a `Demand`; knows nothing of time, sizes or of what else is in flight. Messages
+that are alike by a `Symmetry` are one flow, which puts on each link what all of them put there together.
+
+A pipelined schedule, whose chunks follow one another through the steps, is one steady flow over all links that its
+steps use: what it sends over each link in all, for each byte over its busiest one.
+
+Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.convention`.
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+
+from scaleout.cluster.topology.placement import Placement, arrange, lying_alike
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta.load import combined
+from scaleout.network.collectives import Schedule, Step, schedule, transfers
+from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Ring, Shift, among, uncombined
+from scaleout.network.flow.flows import Demand, Flows
+from scaleout.network.routes.crossing import Crossing, Part
+from scaleout.network.routes.links import Floats, Ints, Links, Routes
+from scaleout.network.routes.symmetry import Pairs, Symmetry
+
+_GRAIN = 2.0**40
+"""Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
+
+_TOGETHER = 2**14
+"""About how many messages of steps that follow each other are routed at once: what fits a cache."""
+
+MOST_MESSAGES = 5 * 10**7
+"""Different messages of one group that are spelled out at the most: gigabytes of memory."""
+
+MOST_STEPS = 50_000
+"""Steps that are followed one by one at the most: seconds of time. Of more than that, those that are done again and
+again go as one, with the bytes and the latency of all, if their messages have the same latency."""
+
+Group = tuple[int, ...]
+
+ALONE = Symmetry()
+"""Nothing is alike."""
+
+
+class TooManyMessagesError(ConfigError):
+    """An algorithm whose messages cannot be spelled out in a machine's memory."""
+
+
+def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[Pairs]:
+    """Return the messages of the steps of all groups, as ranks: what a `Symmetry` has to keep.
+
+    Each set of messages once, and without the steps in which everyone sends to everyone: those are kept where the
+    groups are. Nor with steps in which all send over the same distance if it is the sum of distances of others: what
+    keeps those keeps these.
+    """
+    chosen: dict[tuple[object, object], int] = {}
+    found = _plan(topology, groups[0], kind, algorithm)[2].steps
+    steps = {(step.pattern, step.dimensions) for step in found}
+    for index, step in enumerate(found):
+        if not isinstance(uncombined(step.pattern), Everyone) and not _sum_of_others(step, steps):
+            chosen.setdefault((step.pattern, step.dimensions), index)
+    if not chosen:
+        return []
+    lying = lying_alike(topology, groups)
+    if lying is not None:
+        placement = _plan(topology, groups[0], kind, algorithm)[0]
+        ends = [transfers(found[index], placement)[:2] for index in chosen.values()]
+        return [(lying[:, sources].ravel(), lying[:, destinations].ravel()) for sources, destinations in ends]
+    plans = [_plan(topology, group, kind, algorithm) for group in groups]
+    return [_spelled(plans, index) for index in chosen.values()]
+
+
+def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
+    """Return what a collective of some groups asks of the links.
+
+    Parameters
+    ----------
+    links : Links
+    symmetry : Symmetry
+        Keeps the family of the groups, and the messages of their steps, as they are.
+    groups : sequence of tuples of int
+        Ranks of each group that begins; alike up to where they lie, and whole orbits of the symmetry.
+    kind, algorithm : str
+        As in `collectives.schedule`.
+    """
+    topology = links.topology
+    members = np.unique(symmetry.first(np.array([rank for group in groups for rank in group], np.int64)))
+    standing = set(members.tolist())
+    plans = _plans(topology, [group for group in groups if not standing.isdisjoint(group)], kind, algorithm)
+    _check_everyone(len(members), plans[0], kind, algorithm)
+    if plans[0][2].pipelined:
+        busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm), kind, algorithm)
+        return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
+    known: dict[tuple[object, object], int] = {}
+    sent: list[Pairs] = []
+    shares: list[float] = []
+    num_messages = 0
+    for index, step in enumerate(plans[0][2].steps):
+        key = (step.pattern, step.dimensions)
+        if key not in known:
+            pairs = _standing_of(symmetry, plans, index)
+            num_messages += len(pairs[0])
+            _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
+            known[key] = len(sent)
+            sent.append(pairs)
+            shares.append(_share(step, plans[0][0]))
+    flows = _flows(links, symmetry, sent, members)
+    many = sum(step.repeat for step in plans[0][2].steps) > MOST_STEPS
+    steps: list[tuple[Flows, float, int]] = []
+    for step in plans[0][2].steps:
+        number, times = known[step.pattern, step.dimensions], step.repeat if many else 1
+        if times > 1 and np.ptp(flows[number].latency_s):
+            _refuse_steps(step.repeat, kind, algorithm, plans[0][0].num_ranks)
+        sends = _train(flows[number], times) if many else flows[number]
+        steps += [(sends, shares[number] * step.fraction * times, step.lane)] * (step.repeat // times)
+    return Demand(
+        len(members),
+        tuple(sends for sends, _, _ in steps),
+        tuple(fraction for _, fraction, _ in steps),
+        chains=tuple(lane for _, _, lane in steps) if len({lane for _, _, lane in steps}) > 1 else (),
+    )
+
+
+def _train(flows: Flows, repeat: int) -> Flows:
+    """Messages of a step that is done again and again as one, which has the latency of all."""
+    return replace(flows, latency_s=flows.latency_s * repeat, alike=flows.alike * repeat)
+
+
+def _sum_of_others(step: Step, steps: Collection[tuple[object, object]]) -> bool:
+    """Whether a step sends over a distance that is the sum of single places along each dimension, all among the steps.
+
+    >>> steps = {(Shift(offsets), None) for offsets in ((1, 0), (0, 1), (2, 1))}
+    >>> _sum_of_others(Step(Shift((2, 1)), 1.0), steps), _sum_of_others(Step(Shift((0, 1)), 1.0), steps)
+    (True, False)
+    """
+    if not isinstance(step.pattern, Shift) or sum(step.pattern.offsets) == 1:
+        return False
+    far = step.pattern.offsets
+    singles = [tuple(int(at == along) for at in range(len(far))) for along, offset in enumerate(far) if offset]
+    return all((Shift(single), step.dimensions) in steps for single in singles)
+
+
+_Plan = tuple[Placement, Ints, Schedule]
+
+
+def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
+    placement, ranks = arrange(topology, group)
+    found = schedule(kind, placement, algorithm=algorithm)
+    check_steps(found, kind, algorithm, placement.num_ranks)
+    distinct = {(step.pattern, step.dimensions): step for step in found.steps}
+    _check_number(sum(_size(step, placement) for step in distinct.values()), kind, algorithm, placement.num_ranks)
+    return placement, np.array(ranks, np.int64), found
+
+
+def _plans(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[_Plan]:
+    lying = lying_alike(topology, groups) if len(groups) > 1 else None
+    if lying is None:
+        return [_plan(topology, group, kind, algorithm) for group in groups]
+    placement, _, found = _plan(topology, groups[0], kind, algorithm)
+    return [(placement, ranks, found) for ranks in lying]
+
+
+def check_steps(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:
+    """Refuse a schedule of too many steps.
+
+    Raises
+    ------
+    TooManyMessagesError
+        If more than `MOST_STEPS` are listed and do not follow one another in chunks.
+    """
+    if len(found.steps) > MOST_STEPS and not found.pipelined:
+        _refuse_steps(len(found.steps), kind, algorithm, num_ranks)
+
+
+def _refuse_steps(num_steps: int, kind: str, algorithm: str, num_ranks: int) -> NoReturn:
+    raise TooManyMessagesError(
+        f"algorithm {algorithm!r} takes {num_steps} steps that are not alike in a group of {num_ranks} ranks, too many "
+        f"to follow one by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network "
+        f"model alpha_beta"
+    )
+
+
+def _check_everyone(num_standing: int, plan: _Plan, kind: str, algorithm: str) -> None:
+    """Refuse steps in which so many members send to everyone that they cannot be spelled out."""
+    placement, _, found = plan
+    for step in {(step.pattern, step.dimensions): step for step in found.steps}.values():
+        if isinstance(step.pattern, Everyone):
+            joined = among(step, placement, np.zeros(1, np.int64)).size
+            _check_number(num_standing * joined, kind, algorithm, placement.num_ranks)
+
+
+def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) -> None:
+    if num_messages > MOST_MESSAGES:
+        raise TooManyMessagesError(
+            f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
+            f"{num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} "
+            f"(--algorithm), a smaller group, or the network model alpha_beta"
+        )
+
+
+def _size(step: Step, placement: Placement) -> int:
+    """Messages of a step that have to be spelled out whatever the symmetry, at the most."""
+    pattern = uncombined(step.pattern)
+    if isinstance(pattern, Shift) and step.dimensions is None:
+        return 0
+    if isinstance(step.pattern, Combined) and isinstance(pattern, Everyone):
+        return placement.num_ranks * among(step, placement, np.zeros(1, np.int64)).size
+    if isinstance(pattern, Ring) and placement.regular:
+        along = range(len(placement.shape)) if step.dimensions is None else step.dimensions
+        return placement.num_ranks * math.prod(placement.shape[number] for number in along[:-1])
+    if isinstance(pattern, Edges):
+        return len(pattern.sources)
+    return placement.num_ranks
+
+
+def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
+    """Messages of one step of some groups, as ranks; worked out once for groups of the same placement."""
+    schedules = {placement: found for placement, _, found in plans}
+    ends = {placement: transfers(found.steps[index], placement) for placement, found in schedules.items()}
+    each = [(ranks, ends[placement]) for placement, ranks, _ in plans]
+    return _joined([(ranks[found.sources], ranks[found.destinations]) for ranks, found in each])
+
+
+def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = ALONE) -> Demand:
+    """Return what one message asks of the links, and with it all that are alike by a symmetry that keeps them.
+
+    Parameters
+    ----------
+    source : int
+        A rank that stands for others.
+    destination : int
+    """
+    pairs = np.array([source], np.int64), np.array([destination], np.int64)
+    members = np.unique(symmetry.first(np.concatenate(pairs)))
+    return Demand(len(members), tuple(_flows(links, symmetry, [pairs], members)), (1.0,))
+
+
+def _share(step: Step, placement: Placement) -> float:
+    """Part of the step's fraction that each of its messages is: all of them the same."""
+    if isinstance(step.pattern, (Combined, Everyone, Shift)):
+        return 1.0
+    weights = transfers(replace(step, fraction=1.0), placement).weights
+    assert (weights == weights[0]).all()
+    return float(weights[0])
+
+
+def _joined(pairs: Sequence[Pairs]) -> Pairs:
+    sources, destinations = zip(*pairs, strict=True)
+    return np.concatenate(sources), np.concatenate(destinations)
+
+
+def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
+    """Messages of one step that stand for all; from everyone, or by a distance, without spelling all out."""
+    step = plans[0][2].steps[index]
+    if not isinstance(step.pattern, Everyone) and (not isinstance(step.pattern, Shift) or step.dimensions is not None):
+        return _standing(symmetry, _spelled(plans, index))
+    pairs = []
+    for placement, ranks, _ in plans:
+        places = np.flatnonzero(symmetry.first(ranks) == ranks)
+        if isinstance(step.pattern, Everyone):
+            joined = ranks[among(step, placement, places)]
+            sources, destinations = np.repeat(ranks[places], joined.shape[1]), joined.ravel()
+            others = sources != destinations
+            pairs.append((sources[others], destinations[others]))
+        else:
+            shape = placement.shape if placement.regular else (placement.num_ranks,)
+            pairs.append((ranks[places], ranks[step.pattern.moved(places, shape)]))
+    return _joined(pairs)
+
+
+def _standing(symmetry: Symmetry, pairs: Pairs) -> Pairs:
+    """Messages that stand for all: those whose senders do."""
+    sources, destinations = pairs
+    ranks = np.arange(sources.max(initial=-1) + 1)
+    chosen = (symmetry.first(ranks) == ranks)[sources]
+    return sources[chosen], destinations[chosen]
+
+
+def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
+    """Flows of some steps; messages of small ones are routed together."""
+    found = []
+    of_step = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
+    batch = of_step[:-1] // _TOGETHER
+    for at in np.unique(batch, return_index=True)[1].tolist():
+        steps = sent[at : at + np.count_nonzero(batch == batch[at])]
+        sources, destinations = _joined(steps)
+        crossing, latency_s = links.crossed(sources, destinations)
+        if symmetry.digits:
+            routes = Routes(*crossing.pairs, latency_s)
+            crossed, weights = _standing_links(links, symmetry, routes)
+            crossing = Crossing((Part(routes.messages, crossed, share=weights),), len(sources))
+        senders = np.searchsorted(members, sources)
+        receivers = np.searchsorted(members, symmetry.first(destinations))
+        ends = np.cumsum([0, *(len(pairs[0]) for pairs in steps)]).tolist()
+        found += [
+            Flows(senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin, symmetry.order)
+            for begin, end in itertools.pairwise(ends)
+        ]
+    return found
+
+
+def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
+    """Links that stand for those of routes, and what the messages that are alike put on one of them together."""
+    if not symmetry.digits:
+        return routes.links, routes.shares
+    ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
+    fixing = np.array([symmetry.fixing(*links.spread(port)) for port in links.ports], np.float64)
+    return np.asarray(ports * links.topology.num_ranks + symmetry.first(ranks), np.int64), routes.shares * fixing[ports]
+
+
+def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
+    """One flow for each group that stands for others: the loads of all its steps, over that of its busiest link."""
+    orbits: dict[bytes, int] = {}
+    flows, found, weights = [], [], []
+    for plan in plans:
+        orbit = orbits.setdefault(np.sort(symmetry.first(plan[1])).tobytes(), len(orbits))
+        for index, step in enumerate(plan[2].steps):
+            routes = _standing_routes(links, symmetry, plan, index)
+            each = np.round(step.repeat * step.fraction * _share(step, plan[0]) / busiest * _GRAIN) / _GRAIN
+            flows.append(np.full(len(routes.links), orbit))
+            crossed, shares = _standing_links(links, symmetry, routes)
+            found.append(crossed)
+            weights.append(each * shares)
+    pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
+    total = np.round(np.bincount(inverse.reshape(-1), np.concatenate(weights)) * _GRAIN) / _GRAIN
+    members = np.zeros(len(orbits), np.int64)
+    crossing = Crossing((Part(pairs[0], pairs[1], share=total),), len(orbits))
+    return Flows(members, members, np.zeros(len(orbits)), crossing, 0, len(groups) // len(orbits))
+
+
+def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
+    """Routes of the messages of one step that stand for all.
+
+    Messages that are combined stand for themselves alone, so of those each has the part of the members that do.
+    """
+    ranks, pattern = plan[1], plan[2].steps[index].pattern
+    if not isinstance(pattern, Combined):
+        return links.routes(*_standing_of(symmetry, [plan], index))
+    routes = _combined_routes(links, plan, index)
+    return routes._replace(shares=routes.shares * np.mean(symmetry.first(ranks) == ranks))
+
+
+def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
+    """Routes of all messages of one step of a group, without what switches combine."""
+    ends = _spelled([plan], index)
+    return combined(plan[2].steps[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
+
+
+def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm: str) -> float:
+    """Load of the busiest link, for each byte of the collective, of all messages of one group alone.
+
+    That is what the slowest link would carry in its time, lest wide ones leave few grains to the others.
+    Messages are counted in whole grains within a step, and steps follow in their order: the same to the last bit
+    whatever the symmetry.
+    """
+    switched = any(isinstance(step.pattern, Combined) for step in plan[2].steps)
+    own = Symmetry() if switched else symmetry.keeping(plan[1])
+    _check_everyone(int(np.count_nonzero(own.first(plan[1]) == plan[1])), plan, kind, algorithm)
+    total = np.zeros(len(links))
+    for index, step in enumerate(plan[2].steps):
+        routes = _standing_routes(links, own, plan, index)
+        whole = routes._replace(shares=np.round(routes.shares * _GRAIN) / _GRAIN)
+        messages = np.bincount(*_standing_links(links, own, whole), minlength=len(links))
+        total += step.repeat * step.fraction * _share(step, plan[0]) * messages
+    speeds = links.bytes_per_s(np.flatnonzero(total))
+    return float((total[total > 0] / speeds).max() * speeds.min())

@@ -1,0 +1,384 @@
+"""Collectives whose members are not in step: lays them out for the compiled event loop, and runs it.
+
+Maps lanes of a `Demand` to rows of the tables of `event_loop`. Rows are never given back: a lane that is done leaves
+them to the next collective that asks the same of the links.
+
+The event loop of messages that are not in step: one message at a time, compiled.
+
+Does to the same numbers what `in_step` does with whole batches, to the last bit, but touches only what an event
+changes. A flow that slows down keeps its place in the heap of those that leave until it is at the top.
+
+Symbols: see `flight`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.network.flow.compiled import compiled
+from scaleout.network.flow.flows import Demand, Flows
+from scaleout.network.flow.incremental_max_min import (
+    ARRIVED,
+    ASKING,
+    DONE,
+    ENDS,
+    EVENTS,
+    FINISHED,
+    FLOW,
+    GONE,
+    LANE,
+    MEMBER,
+    MOVED,
+    MOVING,
+    OPEN,
+    OVER,
+    SENT,
+    START,
+    STEP,
+    Table,
+    Tables,
+    drop,
+    empty,
+    share,
+    sift,
+    touch,
+)
+from scaleout.network.flow.max_min import SAME
+from scaleout.network.routes.crossing import Crossing
+from scaleout.network.routes.links import Floats, Ints, Links
+
+_GROWN = {
+    "crossed": ("weights", "listed"),
+    "flows": ("fair", "ends", "leaving", "moved"),
+    "members": ("moving",),
+    "lanes": ("sent", "done", "asked"),
+    "steps": (),
+    "outs": (),
+    "out_flows": (),
+    "missing": ("expected",),
+}
+"""Table to the arrays that must have as many entries."""
+
+
+class OutOfStep:
+    """All that is in flight, one message at a time; asked as `traffic.Traffic` is."""
+
+    def __init__(self, links: Links) -> None:
+        self._tables: Tables = empty(links.bytes_per_s(np.arange(len(links))))
+        self._rows = dict.fromkeys(_GROWN, 0)
+        self._names: list[int] = []
+        self._demands: list[Demand] = []
+        self._free: dict[int, list[int]] = {}
+        self._listed = 0
+
+    @property
+    def link_bytes(self) -> Floats:
+        """(L,) what each link has been given to carry so far."""
+        return np.asarray(self._tables.carried, np.float64)
+
+    def begin(
+        self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
+    ) -> None:
+        """Let one lane of a collective begin."""
+        free = self._free.setdefault(id(lane), [])
+        number = free.pop() if free else self._lay_out(lane)
+        t = self._tables
+        t.asked[t.counts[ASKING]] = start_s, number, after_s, latencies, size_bytes
+        t.counts[ASKING] += 1
+        self._names[number] = name
+
+    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
+        """Advance until a lane has sent all or is done, but not beyond a time; return the time and their names."""
+        if self._rows["crossed"] > self._listed:
+            self._make_room_on_links()
+        self._make_room()
+        while math.isnan(now_s := run(self._tables, until_s)):
+            self._make_room()
+        t = self._tables
+        done = t.done[: t.counts[FINISHED]].tolist()
+        for number in done:
+            self._free[id(self._demands[number])].append(number)
+        sent = t.sent[: t.counts[SENT]].tolist()
+        return now_s, [self._names[number] for number in sent], [self._names[number] for number in done]
+
+    def _make_room(self) -> None:
+        """Double the heap of events if it could overflow within one moment."""
+        t = self._tables
+        if (need := int(t.counts[EVENTS]) + len(t.flows) + len(t.lanes) + 1) > len(t.events):
+            events = np.zeros(2 * need, t.events.dtype)
+            events[: len(t.events)] = t.events
+            self._tables = t._replace(events=events)
+
+    def _make_room_on_links(self) -> None:
+        """Let each link have room for all flows that may be over it, or twice as much if it has not."""
+        t = self._tables
+        crossing = np.bincount(t.crossed[: self._rows["crossed"]], minlength=len(t.links))
+        if (crossing > np.diff(t.first_over)).any():
+            first_over = np.concatenate(([0], np.cumsum(2 * crossing)))
+            over = np.zeros(first_over[-1], OVER)
+            counts = t.links["num_over"].astype(np.int64)
+            entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            over[entry + np.repeat(first_over[:-1], counts)] = t.over[entry + np.repeat(t.first_over[:-1], counts)]
+            self._tables = t._replace(over=over, first_over=first_over, rates=np.zeros(int(2 * crossing.max())))
+        self._listed = self._rows["crossed"]
+
+    def _lay_out(self, lane: Demand) -> int:
+        """Write the rows of a lane; return its number."""
+        kinds = list({id(flows): flows for flows in lane.steps}.values())
+        number, members, first_flow = self._rows["lanes"], self._rows["members"], self._rows["flows"]
+        for whole, begin, end in _spans(kinds):
+            self._append_crossed(whole.between(begin, end))
+        ends = {
+            end: np.concatenate([np.zeros(0, np.int64), *(getattr(flows, end) for flows in kinds)]) + members
+            for end in ("sources", "destinations")
+        }
+        latency_s = np.concatenate([np.zeros(0), *(flows.latency_s for flows in kinds)])
+        self._tables.ends[first_flow : self._rows["flows"]] = _rows(
+            ENDS, latency_s=latency_s, source=ends["sources"], destination=ends["destinations"]
+        )
+        kind = np.repeat(np.arange(len(kinds)), [len(flows) for flows in kinds]) * lane.num_members - members
+        sent, received = (
+            np.bincount(kind + ends[end], minlength=len(kinds) * lane.num_members)
+            for end in ("sources", "destinations")
+        )
+        kind_of = {id(flows): which for which, flows in enumerate(kinds)}
+        which = np.array([kind_of[id(flows)] for flows in lane.steps], np.int64)
+        row = {
+            "member": members,
+            "num_members": lane.num_members,
+            "step": self._rows["steps"],
+            "num_steps": len(lane.steps),
+            "missing": self._rows["missing"],
+        }
+        self._append("lanes", _rows(LANE, **{name: np.array([value]) for name, value in row.items()}))
+        self._append("members", _rows(MEMBER, lane=np.full(lane.num_members, number)))
+        outs = self._rows["outs"] + which * lane.num_members
+        self._append("steps", _rows(STEP, fraction=np.array(lane.fractions), out=outs))
+        self._append("outs", np.concatenate(([0], np.cumsum(sent))) + self._rows["out_flows"])
+        self._append("out_flows", np.argsort(kind + ends["sources"], kind="stable") + first_flow)
+        missing = (sent + received).reshape(len(kinds), lane.num_members)[which].ravel()
+        self._append("missing", missing)
+        self._tables.expected[row["missing"] : self._rows["missing"]] = missing
+        self._names.append(-1)
+        self._demands.append(lane)
+        return number
+
+    def _append_crossed(self, crossing: Crossing) -> None:
+        """Append flows, and the links that they cross."""
+        first_pair = self._rows["crossed"]
+        begins, links, weights = crossing.by_message()
+        self._append("crossed", links)
+        self._tables.weights[first_pair : first_pair + len(links)] = weights
+        whole = np.ones(crossing.num_messages, bool)
+        whole[np.searchsorted(begins, np.flatnonzero(weights != 1), side="right") - 1] = False
+        self._append("flows", _rows(FLOW, first=begins[:-1] + first_pair, last=begins[1:] + first_pair, whole=whole))
+
+    def _append(self, name: str, rows: Table | Ints) -> None:
+        """Append rows to a table, which doubles when it is full."""
+        have = self._rows[name]
+        self._rows[name] = need = have + len(rows)
+        for grown in (name, *_GROWN[name]):
+            table = getattr(self._tables, grown)
+            if need >= len(table):  # a heap has one more
+                wider = np.zeros(max(need + 1, 2 * len(table)), table.dtype)
+                wider[: len(table)] = table
+                self._tables = self._tables._replace(**{grown: wider})
+        getattr(self._tables, name)[have:need] = rows
+
+
+def _spans(kinds: Sequence[Flows]) -> list[tuple[Crossing, int, int]]:
+    """Return the crossings of flows, and from where to where; of those that follow each other once."""
+    spans: list[tuple[Crossing, int, int]] = []
+    for flows in kinds:
+        whole, begin, end = flows.whole, flows.begin, flows.begin + len(flows)
+        if spans and spans[-1][0] is whole and spans[-1][2] == begin:
+            begin = spans.pop()[1]
+        spans.append((whole, begin, end))
+    return spans
+
+
+def _rows(dtype: np.dtype[Any], **columns: npt.NDArray[Any]) -> Table:
+    """Make rows of a table from some of its columns; the others are zero."""
+    rows = np.zeros(len(next(iter(columns.values()))), dtype)
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+@compiled
+def _push_event(t: Tables, time_s: float, kind: int, which: int, step: int) -> None:
+    """Add an event to the heap, which has room for it."""
+    events = t.events
+    at = t.counts[EVENTS]
+    t.counts[EVENTS] += 1
+    while at > 0 and events[(at - 1) >> 1].time_s > time_s:
+        events[at] = events[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    events[at].time_s, events[at].kind, events[at].which, events[at].step = time_s, kind, which, step
+
+
+@compiled
+def _pop_event(t: Tables) -> tuple[int, int, int]:
+    events = t.events
+    top = (events[0].kind, events[0].which, events[0].step)
+    t.counts[EVENTS] -= 1
+    size = t.counts[EVENTS]
+    at, time_s = 0, events[size].time_s
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and events[child + 1].time_s < events[child].time_s:
+            child += 1
+        if events[child].time_s >= time_s:
+            break
+        events[at] = events[child]
+        at = child
+    events[at] = events[size]
+    return top
+
+
+@compiled
+def _start(t: Tables, number: int, step: int, size_bytes: float, now_s: float) -> None:
+    flow = t.flows[number]
+    flow.left_bytes, flow.rate, flow.since_s, flow.moved = size_bytes, 0.0, now_s, 1
+    t.fair[number] = OPEN
+    t.ends[number].step = step
+    t.moved[t.counts[MOVED]] = number
+    t.counts[MOVED] += 1
+    whole = flow.whole
+    for pair in range(flow.first, flow.last):
+        weight = 1.0 if whole else t.weights[pair]
+        which = t.crossed[pair]
+        link = t.links[which]
+        t.carried[which] += weight * size_bytes
+        t.load[which] += weight
+        link.open += weight
+        if not t.listed[pair]:
+            t.listed[pair] = 1
+            entry = t.over[t.first_over[which] + link.num_over]
+            entry.weight, entry.flow, entry.pair = weight, number, pair
+            link.num_over += 1
+        touch(t, which)
+
+
+@compiled
+def _stop(t: Tables) -> int:
+    """Take the flow that ends first out of flight, and return it; links that were not full are so still less."""
+    number = int(t.leaving[1].which)
+    drop(t.leaving, t.flows["place"])
+    flow, rate = t.flows[number], t.fair[number]
+    whole = flow.whole
+    for pair in range(flow.first, flow.last):
+        weight = 1.0 if whole else t.weights[pair]
+        link = t.links[t.crossed[pair]]
+        t.load[t.crossed[pair]] -= weight
+        link.used -= weight * rate
+        link.weighed = 0
+        if link.level < np.inf:
+            touch(t, t.crossed[pair])
+    t.fair[number] = GONE
+    return number
+
+
+@compiled
+def _settle(t: Tables, member: int, step: int) -> None:
+    """Count a message of a step as sent or received by a member; note it if that lets it move on."""
+    lane = t.lanes[t.members[member].lane]
+    at = lane.missing + step * lane.num_members + member - lane.member
+    t.missing[at] -= 1
+    if t.missing[at] == 0 and t.members[member].at == step:
+        t.moving[t.counts[MOVING]] = member
+        t.counts[MOVING] += 1
+
+
+@compiled
+def _move(t: Tables, member: int, now_s: float) -> None:
+    """Let a member that has all it waits for start its next steps."""
+    number = t.members[member].lane
+    lane = t.lanes[number]
+    local, step = member - lane.member, t.members[member].at
+    while step < 0 or t.missing[lane.missing + step * lane.num_members + local] == 0:
+        step += 1
+        t.members[member].at = step
+        if step == lane.num_steps:
+            lane.behind -= 1
+            if lane.behind == 0:
+                t.sent[t.counts[SENT]] = number
+                t.counts[SENT] += 1
+                _push_event(t, now_s + lane.after_s, DONE, number, 0)
+            return
+        its = t.steps[lane.step + step]
+        for index in range(t.outs[its.out + local], t.outs[its.out + local + 1]):
+            _start(t, t.out_flows[index], step, its.fraction * lane.size_bytes, now_s)
+
+
+@compiled
+def _first_end(t: Tables) -> float:
+    """When the next flow ends; infinite if none is in flight."""
+    while t.leaving[0].which:
+        flow = t.leaving[1].which
+        if t.flows[flow].end_s == t.leaving[1].key:
+            return float(t.leaving[1].key)
+        sift(t.leaving, t.flows["place"], flow, t.flows[flow].end_s, 1)
+    return np.inf
+
+
+@compiled
+def _begin(t: Tables) -> None:
+    """Let lanes start at their time that have been asked for."""
+    for index in range(t.counts[ASKING]):
+        asked = t.asked[index]
+        lane = t.lanes[asked.lane]
+        lane.after_s, lane.latencies, lane.size_bytes = asked.after_s, asked.latencies, asked.size_bytes
+        lane.behind = lane.num_members
+        for member in range(lane.member, lane.member + lane.num_members):
+            t.members[member].at = -1
+        for at in range(lane.missing, lane.missing + lane.num_steps * lane.num_members):
+            t.missing[at] = t.expected[at]
+        _push_event(t, asked.start_s, START, asked.lane, 0)
+    t.counts[ASKING] = 0
+
+
+@compiled
+def run(t: Tables, until_s: float) -> float:
+    """Run until something has been sent or is done, or all is handled up to a time; return the time.
+
+    Not a number if the heap of events needs more room first.
+    """
+    counts = t.counts
+    counts[SENT] = counts[FINISHED] = 0
+    _begin(t)
+    while True:
+        now_s = min(t.events[0].time_s if counts[EVENTS] else np.inf, _first_end(t))
+        if now_s > until_s or now_s == np.inf:
+            return until_s
+        if counts[EVENTS] + t.leaving[0].which + len(t.lanes) > len(t.events):
+            return np.nan
+        together_s = now_s * (1 + SAME)
+        while _first_end(t) <= together_s:
+            flow = _stop(t)
+            ended = t.ends[flow]
+            latency_s = ended.latency_s * t.lanes[t.members[ended.source].lane].latencies
+            _push_event(t, now_s + latency_s, ARRIVED, flow, ended.step)
+            _settle(t, ended.source, ended.step)
+        while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):
+            while counts[EVENTS] and t.events[0].time_s <= together_s:
+                kind, which, step = _pop_event(t)
+                if kind == ARRIVED:
+                    _settle(t, t.ends[which].destination, step)
+                elif kind == DONE:
+                    t.done[counts[FINISHED]] = which
+                    counts[FINISHED] += 1
+                else:
+                    lane = t.lanes[which]
+                    for member in range(lane.member, lane.member + lane.num_members):
+                        t.moving[counts[MOVING]] = member
+                        counts[MOVING] += 1
+            while counts[MOVING]:
+                counts[MOVING] -= 1
+                _move(t, t.moving[counts[MOVING]], now_s)
+        share(t, now_s)
+        if counts[SENT] or counts[FINISHED]:
+            return now_s

@@ -1,0 +1,407 @@
+"""Rates of flows in flight are mended where they change: the sharing of `event_loop`.
+
+Gives what filling all links anew would, to the last bit; `sharing` says why any way to it will do. Links that something
+has changed on are looked at in the order of rates. One that comes to be full at a level holds there the flows that are
+above it. One that was full at a level and is so no longer raises the flows that it held to the level that follows for
+it; a link for which that is too much is overfull, so it comes to be full at a level in between, and is looked at there.
+So what is below the level that has been reached is final, and what is above will be lowered or raised again if it must.
+Flows that start are open: they have no rate until a link holds them, and of most links that they cross it is enough to
+know a bound below which those are not full.
+
+Symbols: see `flight`.
+
+What is in flight message by message: the tables of `event_loop`.
+
+Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use. Each
+link knows the flows over it, as a chain of its pairs in the order of their rates and one of those whose rate is open.
+
+Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G lanes of collectives.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.network.flow.compiled import compiled
+from scaleout.network.flow.max_min import ABOVE, rounded
+from scaleout.network.routes.links import Floats, Ints
+
+Table = np.ndarray[Any, Any]
+
+SPARE = 1 - 1e-6
+"""Part of a link that is surely left by flows that are said to use no more, whatever their sum is rounded to."""
+
+OPEN, GONE = np.inf, 0.0
+"""Fair rates of a flow that has yet to find its own, and of one that is not in flight."""
+
+LINK = np.dtype(
+    [(name, "f8") for name in ("used", "limit", "open", "held", "level", "estimate")]
+    + [(name, "i4") for name in ("touched", "weighed", "num_over", "place")]
+)
+"""`open` is the load of flows whose rate is open, `used` about what the others take; a link that uses no more than its
+`limit` is not full. `level` is the rate at which it is full, infinite if never, and `estimate` what it will be once
+`event_loop` has come there, for a load of `held`, or the negative of a bound to it. `weighed` is 0 if rates over it
+have changed since, 2 if some are above it, and else 1; `place` is that in the heap of levels."""
+
+FLOW = np.dtype(
+    [(name, "f8") for name in ("rate", "left_bytes", "since_s", "end_s")]
+    + [(name, "i4") for name in ("first", "last", "place", "moved", "whole", "free")]
+)
+"""`first` to `last` are its pairs, of weight 1 all if it is `whole`; `place` is that in the heap of those that
+leave. `rate` is in force since `since_s`; it may differ from the `fair` one of flows that are `moved`."""
+
+ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("step", "i8")])
+
+OVER = np.dtype([("weight", "f8"), ("flow", "u4"), ("pair", "u4")])
+"""A flow over a link, which may be gone; the first `num_over` from a link's place in `first_over` are in use."""
+
+ENTRY = np.dtype([("key", "f8"), ("which", "i8")])
+"""Of a heap, whose first entry is its size: places are counted from 1, and are 0 for what is not in it. What an entry
+stands for may have a key that is higher by now."""
+
+MEMBER = np.dtype([("lane", "i8"), ("at", "i8")])
+
+LANE = np.dtype(
+    [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")]
+    + [(name, "i8") for name in ("member", "num_members", "step", "num_steps", "missing", "behind")]
+)
+"""Its first member, step and count of missing messages; `behind` members have not done their last step."""
+
+STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
+"""`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`: its flows are
+``out_flows[outs[i]:outs[i + 1]]``."""
+
+ASKED = np.dtype([("start_s", "f8"), ("lane", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
+"""Of a lane that is to start."""
+
+EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("step", "i8")])
+
+START, ARRIVED, DONE = 0, 1, 2
+"""Kinds of events: a lane starts, a flow arrives, a lane is done."""
+
+
+class Tables(NamedTuple):
+    """All that is in flight or may be.
+
+    `missing` has for each lane one number a step and member, all of which are `expected` when it starts.
+    """
+
+    links: Table
+    bytes_per_s: Floats
+    carried: Floats
+    load: Floats
+    crossed: npt.NDArray[np.uint32]
+    weights: Floats
+    listed: npt.NDArray[np.uint8]
+    over: Table
+    first_over: Ints
+    rates: Floats
+    flows: Table
+    fair: Floats
+    ends: Table
+    members: Table
+    lanes: Table
+    steps: Table
+    outs: Ints
+    out_flows: Ints
+    missing: Ints
+    expected: Ints
+    asked: Table
+    events: Table
+    leaving: Table
+    levels: Table
+    moving: Ints
+    touched: Ints
+    full: Ints
+    moved: Ints
+    sent: Ints
+    done: Ints
+    counts: Ints
+    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`, `asked`."""
+
+
+EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED, ASKING = range(8)
+
+
+def empty(bytes_per_s: Floats) -> Tables:
+    """Return tables of links over which nothing is in flight."""
+    links = np.zeros(len(bytes_per_s), LINK)
+    links["level"], links["limit"] = np.inf, bytes_per_s * SPARE
+    names = ("outs", "out_flows", "missing", "expected", "moving", "moved", "sent", "done")
+    numbers = {name: np.zeros(0, np.int64) for name in names}
+    return Tables(
+        links=links,
+        bytes_per_s=bytes_per_s,
+        carried=np.zeros(len(links)),
+        load=np.zeros(len(links)),
+        crossed=np.zeros(0, np.uint32),
+        weights=np.zeros(0),
+        listed=np.zeros(0, np.uint8),
+        over=np.zeros(0, OVER),
+        first_over=np.zeros(len(links) + 1, np.int64),
+        rates=np.zeros(0),
+        flows=np.zeros(0, FLOW),
+        fair=np.zeros(0),
+        ends=np.zeros(0, ENDS),
+        members=np.zeros(0, MEMBER),
+        lanes=np.zeros(0, LANE),
+        steps=np.zeros(0, STEP),
+        asked=np.zeros(0, ASKED),
+        events=np.zeros(64, EVENT),
+        leaving=np.zeros(1, ENTRY),
+        levels=np.zeros(len(links) + 1, ENTRY),
+        touched=np.zeros(len(links), np.int64),
+        full=np.zeros(len(links), np.int64),
+        counts=np.zeros(8, np.int64),
+        **numbers,
+    )
+
+
+_NEAR = 1 + 1e-9
+"""A link with so much more left than a rate asks for is not full at it, however the rest is rounded."""
+
+_CLOSING = -1.0
+"""Says of a link that is filled that open flows find their rate there."""
+
+_rounded = compiled(rounded)
+
+
+@compiled
+def sift(heap: Table, places: Ints, which: int, key: float, at: int) -> None:
+    """Let an entry whose key has changed rise or sink from its place in a heap."""
+    size = heap[0].which
+    while at > 1 and heap[at >> 1].key > key:
+        heap[at] = heap[at >> 1]
+        places[heap[at].which] = at
+        at >>= 1
+    while 2 * at <= size:
+        child = 2 * at
+        if child < size and heap[child + 1].key < heap[child].key:
+            child += 1
+        if heap[child].key >= key:
+            break
+        heap[at] = heap[child]
+        places[heap[at].which] = at
+        at = child
+    heap[at].key, heap[at].which = key, which
+    places[which] = at
+
+
+@compiled
+def lower(heap: Table, places: Ints, which: int, key: float) -> None:
+    """Put an entry into a heap, or let it rise there; that a key has become higher is seen when it is at the top."""
+    if places[which] == 0:
+        heap[0].which += 1
+        sift(heap, places, which, key, heap[0].which)
+    elif key < heap[places[which]].key:
+        sift(heap, places, which, key, places[which])
+
+
+@compiled
+def drop(heap: Table, places: Ints) -> None:
+    """Take the top out of a heap."""
+    last = heap[heap[0].which]
+    which, key = last.which, last.key
+    heap[0].which -= 1
+    places[heap[1].which] = 0
+    if heap[0].which:
+        sift(heap, places, which, key, 1)
+
+
+@compiled
+def touch(t: Tables, link: int) -> None:
+    """Note that a link is to be looked at."""
+    if not t.links[link].touched:
+        t.links[link].touched = 1
+        t.touched[t.counts[TOUCHED]] = link
+        t.counts[TOUCHED] += 1
+
+
+@compiled
+def _set(t: Tables, number: int, before: float, rate: float) -> None:
+    """Give a flow another rate; links that are full, or may be with it, are to be looked at."""
+    flow = t.flows[number]
+    if not flow.moved:
+        flow.moved = 1
+        t.moved[t.counts[MOVED]] = number
+        t.counts[MOVED] += 1
+    closing, rising, whole = before == OPEN, before < rate, flow.whole
+    more = rate if closing else rate - before
+    t.fair[number] = rate
+    for pair in range(flow.first, flow.last):
+        weight = 1.0 if whole else t.weights[pair]
+        link = t.links[t.crossed[pair]]
+        link.used += weight * more
+        link.weighed = 0
+        if closing:
+            link.open -= weight
+        if link.used > link.limit or (rising and link.open):
+            touch(t, t.crossed[pair])
+
+
+@compiled
+def _order(t: Tables, number: int) -> int:
+    """Put the flows over a link in the order of their rates, leave out those that are gone, and count the others."""
+    link, first = t.links[number], t.first_over[number]
+    over, size = t.over[first : first + link.num_over], 0
+    for index in range(link.num_over):
+        weight, flow, pair = over[index].weight, over[index].flow, over[index].pair
+        rate, at = t.fair[flow], size
+        if rate == GONE:
+            t.listed[pair] = 0
+            continue
+        while at > 0 and t.rates[at - 1] > rate:
+            t.rates[at] = t.rates[at - 1]
+            over[at] = over[at - 1]
+            at -= 1
+        t.rates[at], over[at].weight, over[at].flow, over[at].pair = rate, weight, flow, pair
+        size += 1
+    link.num_over = size
+    return size
+
+
+@compiled
+def _weigh(t: Tables, number: int) -> None:
+    """Work out the rate at which a link is full, if only open flows grow on."""
+    link, first = t.links[number], t.first_over[number]
+    size, at = _order(t, number), 0
+    left, load, last, estimate = t.bytes_per_s[number], t.load[number], 0.0, np.inf
+    while load > 0:
+        rate = t.rates[at]
+        if not left > rate * load * _NEAR:
+            share = max(_rounded(left / load), _rounded(last * ABOVE))
+            if share <= rate:
+                estimate = share
+                break
+        gone = 0.0
+        while at < size and t.rates[at] == rate:
+            gone += t.over[first + at].weight
+            at += 1
+        load, left, last = load - gone, max(left - rate * gone, 0.0), rate
+    link.estimate, link.held, link.weighed = estimate, load, 2 if size and t.rates[size - 1] > estimate else 1
+
+
+@compiled
+def _key(t: Tables, number: int, passed: float) -> float:
+    """When to look at a link again: where it comes to be full, if that changes anything, or where it was until now.
+
+    The latter not if that rate is passed, as flows that it held there have gone on.
+    """
+    link = t.links[number]
+    if link.estimate == link.level:
+        return float(link.level) if link.weighed == 2 else np.inf
+    key = abs(link.estimate)
+    return float(min(key, link.level) if link.level > passed else key)
+
+
+@compiled
+def _guess(t: Tables, passed: float) -> None:
+    """Bound the rates at which touched links are full from below, noted as negative, where that says enough for now."""
+    for index in range(t.counts[TOUCHED]):
+        number = t.touched[index]
+        link = t.links[number]
+        link.touched = 0
+        left = t.bytes_per_s[number] * SPARE - link.used
+        if link.weighed == 1 and link.open and link.estimate == link.level < np.inf:  # flows have started, and no more
+            link.estimate = -link.level * link.held / (link.held + link.open) * SPARE
+        elif link.open < t.load[number] and left > passed * link.open:
+            link.estimate = -left / link.open * SPARE if link.open else -np.inf
+        else:
+            _weigh(t, number)
+        key = _key(t, number, passed)
+        if key < np.inf:
+            lower(t.levels, t.links["place"], number, key)
+    t.counts[TOUCHED] = 0
+
+
+@compiled
+def _fill(t: Tables, number: int, level: float, before: float) -> None:
+    """Let a link be full at a level, and hold there the flows that are above it.
+
+    Those that are free had a rate `before`; open ones are left so unless they are closing.
+    """
+    link, first = t.links[number], t.first_over[number]
+    touched, link.touched = link.touched, 1
+    for index in range(link.num_over):
+        which = t.over[first + index].flow
+        rate = t.fair[which]
+        if rate > level:
+            if t.flows[which].free:
+                t.flows[which].free = 0
+                _set(t, which, before, level)
+            elif rate < OPEN or before == _CLOSING:
+                _set(t, which, rate, level)
+    link.touched, link.level, link.weighed = touched, level, 2 if link.open else 1
+    link.limit = -np.inf if level < np.inf else t.bytes_per_s[number] * SPARE
+    if link.open:
+        lower(t.levels, t.links["place"], number, level)
+
+
+@compiled
+def _raise(t: Tables, number: int, level: float) -> None:
+    """Let the flows go on that a link held at a level until now, unless another one holds them there."""
+    link, first = t.links[number], t.first_over[number]
+    for index in range(link.num_over):
+        which = t.over[first + index].flow
+        if t.fair[which] == level:
+            flow = t.flows[which]
+            flow.free = 1
+            for pair in range(flow.first, flow.last):
+                crossed = t.links[t.crossed[pair]]
+                if crossed.level == level and crossed.estimate == level:
+                    flow.free = 0
+                    break
+            if flow.free:
+                t.fair[which] = OPEN
+    _weigh(t, number)
+    _fill(t, number, link.estimate, level)
+
+
+@compiled
+def _next_full(t: Tables, passed: float) -> float:
+    """Collect the links that are next to be looked at, and return at what rate; a bound is worked out at its own."""
+    levels, level = t.levels, np.inf
+    t.counts[FULL] = 0
+    while levels[0].which and levels[1].key <= level:
+        number, key = levels[1].which, np.inf
+        link = t.links[number]
+        if link.open or link.used > link.limit:  # else there is nothing to change any more
+            if levels[1].key != link.level and (link.estimate < 0 or not link.weighed):
+                _weigh(t, number)
+            key = _key(t, number, passed)
+        if key == levels[1].key:
+            level = key
+            t.full[t.counts[FULL]] = number
+            t.counts[FULL] += 1
+        if key == levels[1].key or key == np.inf:
+            drop(levels, t.links["place"])
+        else:
+            sift(levels, t.links["place"], number, key, 1)
+    return level
+
+
+@compiled
+def share(t: Tables, now_s: float) -> None:
+    """Mend the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
+    passed = 0.0
+    _guess(t, passed)
+    while t.levels[0].which:
+        level = _next_full(t, passed)
+        for index in range(t.counts[FULL]):
+            if t.links[t.full[index]].estimate == level:
+                _fill(t, t.full[index], level, _CLOSING)
+        for index in range(t.counts[FULL]):
+            if t.links[t.full[index]].estimate != level:
+                _raise(t, t.full[index], level)
+        passed = level
+        _guess(t, passed)
+    for index in range(t.counts[MOVED]):
+        flow, fair = t.flows[t.moved[index]], t.fair[t.moved[index]]
+        flow.moved = 0
+        if fair != flow.rate:
+            flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
+            flow.since_s, flow.rate = now_s, fair
+            flow.end_s = now_s + flow.left_bytes / flow.rate
+            lower(t.leaving, t.flows["place"], t.moved[index], flow.end_s)
+    t.counts[MOVED] = 0

@@ -1,0 +1,145 @@
+"""What every link carried over a time: the busiest, a table of all, and sums by dimension and direction.
+
+Maps the bytes on the links that stand for others to all links of the topology; spells them out only when asked.
+
+Symbols: R ranks; L links.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaleout.network.routes.links import Floats, Ints, Links, Port
+from scaleout.network.routes.symmetry import Symmetry
+
+BUSIEST = 5
+"""Links that are named as the busiest."""
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What a link carries.
+
+    Attributes
+    ----------
+    link : str
+        Its name.
+    alike : int
+        Links that carry as much for the same reason, this one included.
+    size_bytes : float
+    utilisation : float
+        Part of its bandwidth that is used, over the whole time.
+    """
+
+    link: str
+    alike: int
+    size_bytes: float
+    utilisation: float
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTraffic:
+    """What all links carried.
+
+    Attributes
+    ----------
+    links : Links
+    symmetry : Symmetry
+        The turns that take links to those that stand for them.
+    carried_bytes : (L,)
+        Of links that are alike, on the one that stands for them.
+    time_s : float
+        How long it took.
+    """
+
+    links: Links
+    symmetry: Symmetry
+    carried_bytes: Floats
+    time_s: float
+
+    @property
+    def busiest(self) -> tuple[LinkUse, ...]:
+        """The links of the highest utilisation, the busiest first; of links that are alike, one."""
+        links, found = self.links, self.symmetry
+        used = np.flatnonzero(self.carried_bytes)
+        utilisation = self._utilisation(used, self.carried_bytes[used])
+        chosen = np.argsort(-utilisation, kind="stable")[:BUSIEST]
+        return tuple(
+            LinkUse(
+                links.name(int(used[index])),
+                found.order // found.fixing(*links.spread(links.ports[used[index] // links.topology.num_ranks])),
+                float(self.carried_bytes[used[index]]),
+                float(utilisation[index]),
+            )
+            for index in chosen
+        )
+
+    def ports(self) -> Iterator[tuple[Port, Ints, Floats, Floats]]:
+        """Yield every port with the ranks that have it, and the bytes and the utilisation of their links."""
+        count = self.links.topology.num_ranks
+        for number, port in enumerate(self.links.ports):
+            ranks = self._having(number)
+            size_bytes = self.carried_bytes[number * count + self.symmetry.first(ranks)]
+            yield port, ranks, size_bytes, self._utilisation(number * count + ranks, size_bytes)
+
+    def columns(self) -> dict[str, Any]:
+        """Return a table of all links as columns: where each is, what it carried, and how busy it was."""
+        parts: list[dict[str, Any]] = []
+        for number, (port, ranks, size_bytes, utilisation) in enumerate(self.ports()):
+            parts.append(
+                {
+                    "dimension": np.full(len(ranks), port.dimension),
+                    "kind": np.full(len(ranks), self.kind_of(port)),
+                    "role": np.full(len(ranks), port.role),
+                    "rank": ranks,
+                    "bytes": size_bytes,
+                    "bytes_per_s": self.links.bytes_per_s(number * self.links.topology.num_ranks + ranks),
+                    "utilisation": utilisation,
+                }
+            )
+            # Links between two ranks have another end; switches are no ranks.
+            parts[-1]["to_rank"] = self._along(port, ranks, port.offset) if port.offset else np.full(len(ranks), -1)
+            parts[-1]["ranks_below"] = np.full(len(ranks), port.span)
+        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+    def by_port(self) -> list[dict[str, Any]]:
+        """Return one row for each kind of link: its dimension and direction, what all carried, how busy they were."""
+        return [
+            {
+                "dimension": port.dimension,
+                "kind": self.kind_of(port),
+                "role": port.role + (f" over {port.span}" if port.span > 1 else ""),
+                "links": len(ranks),
+                "total_bytes": float(size_bytes.sum()),
+                "mean_utilisation": float(utilisation.mean()),
+                "most_utilisation": float(utilisation.max()),
+            }
+            for port, ranks, size_bytes, utilisation in self.ports()
+            if len(ranks)
+        ]
+
+    def kind_of(self, port: Port) -> str:
+        """Return the kind of dimension that a port is in, or that it is in none."""
+        dimensions = self.links.topology.dimensions
+        return dimensions[port.dimension].kind if port.dimension < len(dimensions) else "injection"
+
+    def _utilisation(self, links: Ints, size_bytes: Floats) -> Floats:
+        return np.asarray(size_bytes / self.links.bytes_per_s(links) / (self.time_s or 1.0), np.float64)
+
+    def _having(self, number: int) -> Ints:
+        """Ranks that have a port: one of all below a bundle, and not the end of a mesh, where the line is over."""
+        port, count = self.links.ports[number], self.links.topology.num_ranks
+        weight = self.links.spread(port)[0]
+        ranks: Ints = np.arange(count)
+        having = (ranks // weight % port.span == 0) & (self.links.bytes_per_s(number * count + ranks) > 0)
+        if self.kind_of(port) == "mesh":
+            size = self.links.topology.shape[port.dimension]
+            having &= ((beyond := ranks // weight % size + port.offset) >= 0) & (beyond < size)
+        return np.asarray(ranks[having], np.int64)
+
+    def _along(self, port: Port, ranks: Ints, offset: int) -> Ints:
+        size, weight = self.links.topology.shape[port.dimension], self.links.spread(port)[0]
+        place = ranks // weight % size
+        return np.asarray(ranks + ((place + offset) % size - place) * weight, np.int64)

@@ -1,0 +1,135 @@
+"""What is in flight: collectives and messages that share the links, and when each of them is done.
+
+A member starts a step of its collective when its messages of the step before have left and those to it have arrived.
+A message holds all links of its route at one rate (cut-through); it has left when its last byte has, and arrived
+when the latency of its route has passed as well. At any time the messages in flight share the links max-min fairly;
+rates change when a message starts or ends. Messages that are alike are one flow (see `demand`).
+
+There are two ways to the same bits: batch by batch (`in_step`), and message by message in a compiled loop
+(`out_of_step`), to which the traffic is handed over where members fall out of step and there is much of it.
+
+Knows nothing of graphs, streams or of what waits for a collective: whoever begins one asks to `advance`.
+"""
+
+import math
+import sys
+from typing import Any, Protocol
+
+from scaleout.network.flow.batched import InStep
+from scaleout.network.flow.flows import Demand
+from scaleout.network.routes.links import Floats, Links
+
+_WORTH_S, _LOADED_S = 0.5, 0.002
+"""Time wasted batch by batch for which the compiled loop is loaded, about what that takes; and once it is."""
+
+
+class _Loop(Protocol):
+    """What runs lanes: see `InStep` and `OutOfStep`."""
+
+    @property
+    def link_bytes(self) -> Floats: ...
+
+    def begin(
+        self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
+    ) -> None: ...
+
+    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]: ...
+
+
+class Traffic:
+    """The links and all that is in flight.
+
+    Parameters
+    ----------
+    links : Links
+    compiled : bool, optional
+        Whether to go message by message; by default where it is worth it.
+    """
+
+    def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
+        self.links = links
+        self._lanes: dict[int, list[int]] = {}
+        self._in_step: InStep | None = InStep(links)
+        self._loop: _Loop = self._in_step
+        worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
+        self._worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
+        self._begun: list[tuple[float, dict[str, Any]]] = []
+        self._reached_s = -math.inf
+
+    @property
+    def link_bytes(self) -> Floats:
+        """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them."""
+        return self._loop.link_bytes
+
+    def begin(
+        self,
+        name: int,
+        demand: Demand,
+        size_bytes: float,
+        *,
+        now_s: float,
+        before_s: float = 0.0,
+        after_s: float = 0.0,
+        latencies: bool = True,
+    ) -> None:
+        """Let a collective begin.
+
+        Parameters
+        ----------
+        name : int
+            What `advance` shall call it.
+        size_bytes : float
+            Above zero.
+        now_s : float
+            Not before any time that was advanced to.
+        before_s, after_s : float
+            Time before its first message starts, and after its last message has arrived.
+        latencies : bool
+            Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
+        """
+        self._lanes[name] = [len(demand.lanes), len(demand.lanes)]
+        for lane in demand.lanes:
+            asked: dict[str, Any] = {"name": name, "lane": lane, "size_bytes": size_bytes, "latencies": latencies}
+            asked |= {"start_s": now_s + before_s, "after_s": after_s}
+            self._loop.begin(**asked)
+            if self._in_step is not None:
+                self._begun.append((now_s, asked))
+
+    def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
+        """Advance until something has been sent or is done, but not beyond a time.
+
+        Returns
+        -------
+        float, list of int, list of int
+            The time, the collectives that have sent all, and those that are done. If there are none until then,
+            `until_s`: infinite if nothing is in flight.
+        """
+        while True:
+            if self._in_step is not None and self._in_step.wasted_s > self._worth_s:
+                self._go_one_by_one()
+            now_s, lanes_sent, lanes_done = self._loop.advance(until_s)
+            sent = [name for name in lanes_sent if self._last_lane(name, 0)]
+            done = [name for name in lanes_done if self._last_lane(name, 1)]
+            if now_s < math.inf:
+                self._reached_s = now_s
+            if sent or done or now_s == until_s:
+                return now_s, sent, done
+
+    def _last_lane(self, name: int, which: int) -> bool:
+        """Count one lane of a collective as sent (0) or done (1); return whether it was the last."""
+        self._lanes[name][which] -= 1
+        return self._lanes[name][which] == 0
+
+    def _go_one_by_one(self) -> None:
+        """Let the compiled loop begin all that has begun, and catch up: the same bits, so the same state."""
+        from scaleout.network.flow.event_driven import OutOfStep  # noqa: PLC0415 - numba takes a while to import
+
+        self._loop = loop = OutOfStep(self.links)
+        for begun_s, asked in self._begun:
+            while any(loop.advance(begun_s)[1:]):
+                pass
+            loop.begin(**asked)
+        while any(loop.advance(self._reached_s)[1:]):
+            pass
+        self._in_step = None
+        self._begun.clear()

@@ -1,0 +1,1 @@
+"""Links and ports of a topology, the routes of messages over them, and their symmetry."""

@@ -1,0 +1,371 @@
+"""The links of a topology, and the routes of messages over them.
+
+Maps a `Topology` to directed links and pairs of ranks to the links that a message between them takes. A link is one
+*port* of one rank: link ``port * R + rank``, so that whatever maps ranks to ranks maps links to links. Knows nothing
+of time, groups or collectives.
+
+A route crosses the dimensions one after another, dimension 0 first, as `topology` says: the shorter way round a ring
+(at half way half of the message each way, over both at one rate), out of the port of the sender and into that of the
+receiver on a switch, which never blocks inside, over the link of the pair where all are connected, and up and down
+the bundles of a fat tree, over which messages spread evenly. A bundle is a port of the first rank below it. Graphs,
+dragonflies and lines with a broken link are routed over their edges instead, see `routing`.
+
+Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all their routes; n ranks along a dimension.
+
+Ports: what a rank has of each dimension's links, the same on every rank.
+
+Maps a `Dimension` to its ports. Knows neither routes nor which link is slow or broken.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from scaleout.cluster.topology.dimension import UNEVEN, Dimension
+from scaleout.cluster.topology.edges import Floats, Ints, edges_of, switches_of
+from scaleout.cluster.topology.faults import LinkChange, name_link
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+from scaleout.network.routes.crossing import Crossing, Part
+from scaleout.network.routes.even import WAYS, ways
+from scaleout.network.routes.routing import Local, router
+
+
+@dataclass(frozen=True)
+class Port:
+    """What a rank has of one dimension's links: the same on every rank.
+
+    Attributes
+    ----------
+    dimension : int
+        Its number; the number of dimensions for the rank's injection, which is in none.
+    role : str
+        ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches, trees and dragonflies),
+        ``"pair"``, ``"edge"`` (between routers of a dragonfly, and on graphs) or ``"injection"``.
+    bytes_per_s : float
+        On a graph the fastest link's, see `Links.bytes_per_s`.
+    offset : int
+        How much further along the dimension the other end lies, for links between two ranks.
+    span : int
+        Ranks along the dimension that share it: more than one for the bundles of a fat tree.
+    """
+
+    dimension: int
+    role: str
+    bytes_per_s: float
+    offset: int = 0
+    span: int = 1
+
+
+def _ring_ports(dimension: Dimension) -> list[Port]:
+    ports = [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
+    return ports[: max(0, dimension.size - 1)]
+
+
+def _mesh_ports(dimension: Dimension) -> list[Port]:
+    """Two ports each; the last rank's next and the first one's previous are never used."""
+    return [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
+
+
+def _switch_ports(dimension: Dimension) -> list[Port]:
+    return [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")] if dimension.size > 1 else []
+
+
+def _pair_ports(dimension: Dimension) -> list[Port]:
+    return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
+
+
+def _tree_ports(dimension: Dimension) -> list[Port]:
+    return [
+        Port(0, role, dimension.bytes_per_s * ports, span=span)
+        for span, ports in dimension.levels
+        for role in ("up", "down")
+    ]
+
+
+def _dragonfly_ports(dimension: Dimension) -> list[Port]:
+    """A port up and down for each rank, and for each router links within its group and to others."""
+    ranks, routers, _ = dimension.radices
+    local, far = dimension.level_bytes_per_s or (dimension.bytes_per_s,) * 2
+    speeds = [local] * (routers - 1) + [far] * dimension.global_links
+    own = [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")]
+    return own + [Port(0, "edge", speed, span=ranks) for speed in speeds]
+
+
+def _graph_ports(dimension: Dimension) -> list[Port]:
+    """As many as it takes to number all edges of a line by port and place."""
+    count = math.ceil(len(edges_of(dimension).tails) / dimension.size)
+    return [Port(0, "edge", dimension.bytes_per_s) for _ in range(count)]
+
+
+PORTS: dict[str, Callable[[Dimension], list[Port]]] = {
+    "ring": _ring_ports,
+    "mesh": _mesh_ports,
+    "switch": _switch_ports,
+    "fully_connected": _pair_ports,
+    "fat_tree": _tree_ports,
+    "dragonfly": _dragonfly_ports,
+    "graph": _graph_ports,
+}
+"""Kind of dimension to the ports of a rank in it."""
+
+
+_Ends = tuple[Ints, Ints]
+
+__all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
+
+
+class Routes(NamedTuple):
+    """Links of M messages, H pairs of a message and a link; in no order that counts."""
+
+    messages: Ints
+    """(H,)"""
+    links: Ints
+    """(H,)"""
+    shares: Floats
+    """(H,) part of the message that takes the link: 1, or 1/2, 1/4, ... where it splits at half way."""
+    latency_s: Floats
+    """(M,) from the first rank to the last, over all hops."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """All links of a topology.
+
+    Attributes
+    ----------
+    topology : Topology
+    ports : tuple of Port
+        P of them; link ``port * R + rank`` is the port of a rank.
+    """
+
+    topology: Topology
+    ports: tuple[Port, ...]
+
+    def __len__(self) -> int:
+        return len(self.ports) * self.topology.num_ranks
+
+    def bytes_per_s(self, links: Ints) -> Floats:
+        """Return what links carry, one way, in the shape of `links`."""
+        if not self.topology.even:
+            return np.asarray(self.speeds.ravel()[links], np.float64)
+        speeds = np.array([port.bytes_per_s for port in self.ports])
+        return np.asarray(speeds[links // self.topology.num_ranks], np.float64)
+
+    @cached_property
+    def speeds(self) -> Floats:
+        """(P, R) what every link carries each way; 0 if it is broken, or not there."""
+        found = np.repeat([[port.bytes_per_s] for port in self.ports], self.topology.num_ranks, axis=1)
+        ranks = np.arange(self.topology.num_ranks)
+        for number, (dimension, weight) in enumerate(
+            zip(self.topology.dimensions, _weights(self.topology), strict=True)
+        ):
+            if dimension.fabric is not None:
+                edges = edges_of(dimension)
+                of_line = np.zeros((len(PORTS["graph"](dimension)), dimension.size))
+                of_line[edges.ports, edges.places] = edges.bytes_per_s
+                first = self._first(number)
+                found[first : first + len(of_line)] = of_line[:, ranks // weight % dimension.size]
+        for change in self.topology.changes:
+            weight = _weights(self.topology)[change.dimension]
+            edges = edges_of(self.topology.dimensions[change.dimension])
+            for edge in edges.between(*change.ends).tolist():
+                places = edges.places[edge] + np.arange(edges.spans[edge])
+                found[self._first(change.dimension) + edges.ports[edge], change.line + places * weight] *= change.factor
+        return found
+
+    def speeds_of(self, number: int, lines: Ints) -> Floats:
+        """(E, N) what the edges of a dimension carry each way, on the lines with these lowest ranks."""
+        edges, weight = edges_of(self.topology.dimensions[number]), _weights(self.topology)[number]
+        ports = self._first(number) + edges.ports
+        return np.asarray(self.speeds[ports[:, None], lines + edges.places[:, None] * weight], np.float64)
+
+    def _first(self, number: int) -> int:
+        """Return the first port of a dimension."""
+        return sum(port.dimension < number for port in self.ports)
+
+    def name(self, link: int) -> str:
+        """Name a link for the user.
+
+        >>> from scaleout.cluster.topology.topology import Dimension, Topology
+        >>> links = links_of(Topology("t", (Dimension("ring", 4, 1e9, 0.0), Dimension("switch", 2, 1e9, 0.0))))
+        >>> links.name(3), links.name(8), links.name(21)
+        ('ring 0: 3 -> 0', 'ring 0: 0 -> 3', 'switch 1: port of rank 5, up')
+        """
+        number, rank = divmod(link, self.topology.num_ranks)
+        port = self.ports[number]
+        if port.role == "injection":
+            return f"injection of rank {rank}"
+        kind = self.topology.dimensions[port.dimension].kind
+        if port.span > 1 and port.role != "edge":
+            return f"{kind} {port.dimension}: bundle over {port.span} places from rank {rank}, {port.role}"
+        if port.role == "edge":
+            return f"{kind} {port.dimension}: {self._name_edge(number, rank)}"
+        if port.role in ("up", "down"):
+            return f"{kind} {port.dimension}: port of rank {rank}, {port.role}"
+        return f"{kind} {port.dimension}: {rank} -> {self._neighbour(port, rank)}"
+
+    def spread(self, port: Port) -> tuple[int, int]:
+        """Return how far apart the ranks below a port are, and how many there are along its dimension."""
+        if port.role == "injection":
+            return 1, 1
+        return _weights(self.topology)[port.dimension], port.span
+
+    def _name_edge(self, number: int, rank: int) -> str:
+        port = self.ports[number].dimension
+        dimension, weight = self.topology.dimensions[port], _weights(self.topology)[port]
+        place = rank // weight % dimension.size
+        edges = edges_of(dimension)
+        (edge, *_) = np.flatnonzero((edges.ports == number - self._first(port)) & (edges.places == place)).tolist()
+        line = rank - place * weight
+        names = [*(str(line + at * weight) for at in range(dimension.size)), *switches_of(dimension)]
+        on = f" on the line of rank {line}" if dimension.size < self.topology.num_ranks else ""
+        return f"{names[edges.tails[edge]]} -> {names[edges.heads[edge]]}{on}"
+
+    def _neighbour(self, port: Port, rank: int) -> int:
+        size = self.topology.shape[port.dimension]
+        weight = _weights(self.topology)[port.dimension]
+        place = rank // weight % size
+        return rank + ((place + port.offset) % size - place) * weight
+
+    def routes(self, sources: Ints, destinations: Ints) -> Routes:
+        """Return the routes of messages.
+
+        Parameters
+        ----------
+        sources, destinations : (M,) arrays of int
+            Ranks; a message to oneself takes no link.
+
+        Returns
+        -------
+        Routes
+        """
+        crossing, latency_s = self.crossed(sources, destinations)
+        return Routes(*crossing.pairs, latency_s)
+
+    def crossed(self, sources: Ints, destinations: Ints) -> tuple[Crossing, Floats]:
+        """Return the routes of messages, links not spelled out yet, and the (M,) latency of each."""
+        for ends in (sources, destinations):
+            if len(ends) and not 0 <= ends.min() <= ends.max() < self.topology.num_ranks:
+                self.topology.coordinates([ends.min(), ends.max()])  # says which rank is not there
+        rank = np.asarray(sources, np.int64).copy()
+        latency_s = np.zeros(len(rank))
+        parts: list[Part] = []
+        first = 0
+        for number, (dimension, weight) in enumerate(
+            zip(self.topology.dimensions, _weights(self.topology), strict=True)
+        ):
+            at, to = (self._places[number][ends] for ends in (sources, destinations))
+            added, passed_s = self._crossing(number, rank - at * weight, (at, to))
+            parts += [part._replace(first=part.first + first * self.topology.num_ranks) for part in added]
+            latency_s += passed_s
+            rank += (to - at) * weight
+            first += len(PORTS[dimension.kind](dimension))
+        if len(self.ports) > first:
+            leaving = np.flatnonzero(sources != destinations)
+            parts.append(Part(leaving, first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]))
+        return Crossing(tuple(parts), len(rank)), latency_s
+
+    @cached_property
+    def _places(self) -> Ints:
+        """(D, R) place of each rank along each dimension."""
+        return np.ascontiguousarray(self.topology.coordinates(np.arange(self.topology.num_ranks)).T)
+
+    def _crossing(self, number: int, lines: Ints, ends: _Ends) -> tuple[list[Part], Floats]:
+        """Links and latency of messages along one dimension, links from its first port on; by rows if it is even."""
+        dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
+        num_ranks = self.topology.num_ranks
+        if dimension.kind not in UNEVEN and not self._broken(number):
+            known = ways(dimension, num_ranks=num_ranks, weight=weight)
+            if known is not None:
+                pairs = ends[0] * dimension.size + ends[1]
+                chosen = known.chosen(pairs)
+                parts = [Part(message, lines[message], rows, known.row[pairs[message]]) for rows, message in chosen]
+                return parts, known.latency_s[pairs]
+        latency_s = np.zeros(len(lines))
+        moving = np.flatnonzero(ends[0] != ends[1])
+        local, latency_s[moving] = self._ways(number, lines[moving], (ends[0][moving], ends[1][moving]))
+        message = moving[local.message]
+        links = local.port * num_ranks + lines[message] + local.place * weight
+        return [Part(message, links, share=local.share)], latency_s
+
+    def _broken(self, number: int) -> dict[int, tuple[LinkChange, ...]]:
+        """Lines of a dimension that have broken links, and all that is changed there."""
+        return {
+            line: changes
+            for (changed, line), changes in self.topology.changes_of_line.items()
+            if changed == number and not all(change.factor for change in changes)
+        }
+
+    def _ways(self, number: int, lines: Ints, ends: _Ends) -> tuple[Local, Floats]:
+        """Links and latency of messages along one dimension: in closed form, or over the edges of their lines."""
+        dimension = self.topology.dimensions[number]
+        broken = self._broken(number)
+        if not broken and dimension.kind not in UNEVEN:
+            local, hops = WAYS[dimension.kind](dimension, ends)
+            return local, dimension.latency_of(hops)
+        parts = []
+        latency_s = np.zeros(len(lines))
+        on_broken = np.isin(lines, list(broken))
+        for line, changes in [(-1, ()), *broken.items()]:
+            chosen = np.flatnonzero(~on_broken if line < 0 else lines == line)
+            local, latency_s[chosen] = self._ways_on(number, changes, (ends[0][chosen], ends[1][chosen]))
+            if not np.isfinite(latency_s[chosen]).all():
+                lost = chosen[np.argmax(np.isinf(latency_s[chosen]))]
+                self._refuse(
+                    number, changes, [int(lines[lost] + end[lost] * _weights(self.topology)[number]) for end in ends]
+                )
+            parts.append(Local(chosen[local.message], *local[1:]))
+        return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), latency_s
+
+    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: _Ends) -> tuple[Local, Floats]:
+        dimension = self.topology.dimensions[number]
+        if not changes and dimension.kind not in UNEVEN:
+            local, hops = WAYS[dimension.kind](dimension, ends)
+            return local, dimension.latency_of(hops)
+        broken = tuple(change.ends for change in changes if not change.factor)
+        return router(dimension, broken).ways(ends)
+
+    def _refuse(self, number: int, changes: tuple[LinkChange, ...], ends: list[int]) -> NoReturn:
+        broken = [name_link(self.topology.dimensions, change) for change in changes if not change.factor]
+        raise ConfigError(
+            f"no way is left from rank {ends[0]} to rank {ends[1]} along dimension {number} "
+            f"({self.topology.dimensions[number].kind}) of topology {self.topology.name!r}: broken there "
+            f"{'is link' if len(broken) == 1 else 'are links'} {', '.join(broken)}; keep the link, degrade it instead, "
+            f"or leave such ranks out of the job (messages do not detour through other dimensions)"
+        )
+
+
+def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) -> Links:
+    """Return the links of a topology.
+
+    Parameters
+    ----------
+    topology : Topology
+    injection_bytes_per_s : float, optional
+        What a rank can send over all its links together, if less than their sum.
+
+    Raises
+    ------
+    ConfigError
+        If the injection limit is not above zero.
+    """
+    ports = [
+        replace(port, dimension=number)
+        for number, dimension in enumerate(topology.dimensions)
+        for port in PORTS[dimension.kind](dimension)
+    ]
+    if injection_bytes_per_s is not None:
+        if not injection_bytes_per_s > 0:
+            raise ConfigError(f"a rank sends {injection_bytes_per_s} B/s at most; give a limit above zero")
+        ports.append(Port(len(topology.dimensions), "injection", injection_bytes_per_s))
+    return Links(topology, tuple(ports))
+
+
+def _weights(topology: Topology) -> list[int]:
+    """Ranks from one place along a dimension to the next."""
+    return [math.prod(topology.shape[:number]) for number in range(len(topology.shape))]

@@ -1,0 +1,178 @@
+"""Routes over the edges of one line: the least latency, then the fewest hops, spread evenly over what is equal.
+
+Maps pairs of places to the edges of `wiring` that a message between them takes. Every node passes what it has
+for a destination on to all its next hops in equal parts (ECMP), so that a route is a function of the graph alone.
+Latencies are compared to the picosecond.
+
+Symbols: V nodes; E edges; M messages; T distinct destinations; H pairs of a message and an edge.
+Source: Hopps, Analysis of an Equal-Cost Multi-Path Algorithm, RFC 2992, for ECMP.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.dimension import Dimension
+from scaleout.cluster.topology.edges import Edges, Floats, Ints, edges_of, num_nodes
+
+Flags = npt.NDArray[np.bool_]
+
+_PER_S = 1e12
+_FAR = np.iinfo(np.int64).max // 4
+"""Distance of what cannot be reached: two of them do not overflow."""
+
+_GRAIN = 2.0**36
+"""Shares are whole multiples of its inverse, so that sums of them are exact in any order."""
+
+_CELLS = 2**24
+"""Distances that are kept at a time."""
+
+
+class Local(NamedTuple):
+    """Links of messages within lines of one dimension: a link is a port at a place along the line."""
+
+    message: Ints
+    port: Ints
+    place: Ints
+    share: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """The edges of a line that are whole, in the order of their tails, and which of them lead where.
+
+    Attributes
+    ----------
+    dimension : Dimension
+    edges : Edges
+        (E,)
+    begins : (V + 1,) array of int
+        First edge out of each node.
+    """
+
+    dimension: Dimension
+    edges: Edges
+    begins: Ints
+
+    def ways(self, ends: tuple[Ints, Ints]) -> tuple[Local, Floats]:
+        """Route messages, each pair of ends only once.
+
+        Parameters
+        ----------
+        ends : two (M,) arrays of int
+            Places along the line of sources and destinations; none to itself.
+
+        Returns
+        -------
+        Local, (M,) array of float
+            Links of the messages, and the latency of each; infinite where no way is left.
+        """
+        n = self.dimension.size
+        pairs, which = np.unique(ends[0] * n + ends[1], return_inverse=True)
+        message, edge, share, latency_s = self._ways_of_pairs(pairs // n, pairs % n)
+        order = np.argsort(message, kind="stable")
+        counts = np.bincount(message, minlength=len(pairs))
+        begins = np.cumsum(counts) - counts
+        each = np.repeat(np.arange(len(which)), counts[which])
+        row = np.arange(len(each)) - np.repeat(np.cumsum(counts[which]) - counts[which], counts[which])
+        taken = order[begins[which][each] + row]
+        edge = edge[taken]
+        shares = np.round(share[taken] * _GRAIN) / _GRAIN
+        return Local(each, self.edges.ports[edge], self.edges.places[edge], shares), latency_s[which]
+
+    def _ways_of_pairs(self, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """Pairs and edges, the shares of the pair's bytes, and the latency of each pair; few destinations at a time."""
+        latency_s = np.full(len(sources), -1.0)
+        if self._to_all is not None:
+            parts = [
+                self._walk(self._to_all, np.arange(len(sources)), (sources, destinations, destinations), latency_s)
+            ]
+        else:
+            parts = [_NOTHING]
+            wanted, column = np.unique(destinations, return_inverse=True)
+            many = max(1, _CELLS // max(1, len(self.begins), len(self.edges.tails)))
+            for first in range(0, len(wanted), many):
+                chosen = np.flatnonzero((column >= first) & (column < first + many))
+                shortest = self._shortest(wanted[first : first + many])
+                parts.append(self._walk(shortest, chosen, (sources, destinations, column - first), latency_s))
+        message, edge, share = (np.concatenate(rows) for rows in zip(*parts, strict=True))
+        return message, edge, share, np.where(latency_s < 0, np.inf, latency_s)
+
+    @cached_property
+    def _to_all(self) -> Flags | None:
+        """Shortest ways to every rank, if they are not too many to keep."""
+        if max(len(self.begins), len(self.edges.tails)) * self.dimension.size > _CELLS:
+            return None
+        return self._shortest(np.arange(self.dimension.size))
+
+    def _shortest(self, wanted: Ints) -> Flags:
+        """(E, T) whether an edge is on a shortest way: then what is left shrinks by its own cost."""
+        edges, num_nodes = self.edges, len(self.begins) - 1
+        # Hops are the last digits of a cost.
+        cost = np.round((edges.latency_s + edges.reluctance_s) * _PER_S).astype(np.int64)[:, None] * num_nodes + 1
+        distance = np.full((num_nodes, len(wanted)), _FAR, np.int64)
+        distance[wanted, np.arange(len(wanted))] = 0
+        leaving = np.flatnonzero(np.diff(self.begins))
+        while len(leaving):
+            through = np.minimum(distance[edges.heads] + cost, _FAR)
+            better = np.minimum(distance[leaving], np.minimum.reduceat(through, self.begins[leaving], axis=0))
+            if np.array_equal(better, distance[leaving]):
+                break
+            distance[leaving] = better
+        left = distance[edges.tails]
+        return np.asarray((cost + distance[edges.heads] == left) & (left < _FAR))
+
+    def _walk(
+        self, shortest: Flags, chosen: Ints, ends: tuple[Ints, Ints, Ints], latency_s: Floats
+    ) -> tuple[Ints, Ints, Floats]:
+        """Send all messages on, one hop at a time; parts of a message that meet at a node go on together."""
+        edges, begins = self.edges, self.begins
+        sources, destinations, column = ends
+        num_nodes = len(begins) - 1
+        message, node, share, passed_s = chosen, sources[chosen], np.ones(len(chosen)), np.zeros(len(chosen))
+        found: list[tuple[Ints, Ints, Floats]] = [_NOTHING]
+        # All ways of a message to a node have equally many hops, as hops count: its parts come there together.
+        while len(message):
+            counts = begins[node + 1] - begins[node]
+            row = np.repeat(np.arange(len(message)), counts)
+            edge = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + begins[node][row]
+            on = shortest[edge, column[message[row]]]
+            row, edge = row[on], edge[on]
+            hops = np.bincount(row, minlength=len(message))
+            part, gone_s = share[row] / hops[row], passed_s[row] + edges.latency_s[edge]
+            found.append((message[row], edge, part))
+            message, node = message[row], edges.heads[edge]
+            arrived = node == destinations[message]
+            np.maximum.at(latency_s, message[arrived], gone_s[arrived])
+            key, merged = np.unique(message[~arrived] * num_nodes + node[~arrived], return_inverse=True)
+            share = np.bincount(merged, part[~arrived], minlength=len(key)).astype(np.float64)
+            passed_s = np.zeros(len(key))
+            np.maximum.at(passed_s, merged, gone_s[~arrived])
+            message, node = np.divmod(key, num_nodes)
+        message, edge, part = (np.concatenate(rows) for rows in zip(*found, strict=True))
+        return message, edge, part
+
+
+_NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+@lru_cache(maxsize=16)
+def router(dimension: Dimension, broken: tuple[tuple[int, int], ...] = ()) -> Router:
+    """Return the router of a line.
+
+    Parameters
+    ----------
+    dimension : Dimension
+    broken : tuple of (int, int)
+        Pairs of nodes whose links are broken, both ways.
+    """
+    edges = edges_of(dimension)
+    whole = np.ones(len(edges.tails), bool)
+    for ends in broken:
+        whole[edges.between(*ends)] = False
+    left = edges.chosen(whole)
+    by_tail = left.chosen(np.argsort(left.tails, kind="stable"))
+    return Router(dimension, by_tail, np.searchsorted(by_tail.tails, np.arange(num_nodes(dimension) + 1)))

@@ -1,0 +1,166 @@
+"""Symmetry of a job on a topology: moves of all ranks that change nothing, so that one message stands for many.
+
+Maps a topology and the groups of a job to a `Symmetry`: turns of *digits*. A rank is a number with mixed radices,
+and turning a digit adds one to it, modulo its radix, on all ranks at once. On a ring a turn of the whole ring by
+some places is a symmetry of the links; on a switch any digit of the place may turn,
+on a fat tree any digit within a level, on a dragonfly any within a router and all groups together, on a mesh or a
+graph none. Links that are slower or broken must come to lie on their like. A turn counts if it also takes
+every group of every family to a group of the family, and every rank to one of the same role. All ranks, links and
+messages that turns take to each other are alike at any time, if they were at the start; the one whose turned
+digits (its sender's, for a message) are zero stands for all.
+
+Symbols: R ranks; n ranks along a dimension; m radix of a digit; s places from one value of the digit to the next.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.network.routes.links import Ints, links_of
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A digit of a rank: its radix, and the weight of a one."""
+
+    radix: int
+    weight: int
+
+    def of(self, ranks: Ints) -> Ints:
+        """Return the digit of each rank."""
+        return ranks // self.weight % self.radix
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """The digits that may turn; without any, every rank stands for itself."""
+
+    digits: tuple[Digit, ...] = ()
+
+    @cached_property
+    def order(self) -> int:
+        """How many ranks, links or messages one of them stands for."""
+        return math.prod(digit.radix for digit in self.digits)
+
+    def fixing(self, weight: int, span: int) -> int:
+        """How many of the moves leave each bundle over `span` places, `weight` ranks apart, where it is."""
+        return math.prod(digit.radix for digit in self.digits if weight <= digit.weight < weight * span)
+
+    def first(self, ranks: Ints) -> Ints:
+        """Return the rank that stands for each rank."""
+        return self.seen_from(ranks, ranks)
+
+    def keeping(self, ranks: Ints) -> "Symmetry":
+        """Return the turns that take a set of ranks to itself."""
+        members = np.sort(ranks)
+        kept = (digit for digit in self.digits if np.array_equal(np.sort(_turned(digit, members)), members))
+        return Symmetry(tuple(kept))
+
+    def seen_from(self, origins: Ints, ranks: Ints) -> Ints:
+        """Return where ranks come to lie by the turns that take their origins to those that stand for them."""
+        turned = ranks.copy()
+        for digit in self.digits:
+            place = digit.of(ranks)
+            turned += ((place - digit.of(origins)) % digit.radix - place) * digit.weight
+        return turned
+
+
+Pairs = tuple[Ints, Ints]
+
+
+def symmetry(
+    topology: Topology, families: Sequence[Ints], *, messages: Sequence[Pairs] = (), roles: Ints | None = None
+) -> Symmetry:
+    """Find the turns that keep a job as it is.
+
+    Parameters
+    ----------
+    topology : Topology
+    families : sequence of (R,) arrays of int
+        Families of groups: each rank's group, or -1 for ranks outside, which must stay outside.
+    messages : sequence of pairs of (M,) arrays of int
+        Sets of messages, sources and destinations, each of which must stay the same set.
+    roles : (R,) array of int, optional
+        What each rank runs; a rank may only come to where another of its role was.
+
+    Returns
+    -------
+    Symmetry
+    """
+    ranks = np.arange(topology.num_ranks)
+    codes = [(pairs, np.sort(pairs[0] * topology.num_ranks + pairs[1])) for pairs in messages]
+
+    speeds = links_of(topology).speeds if topology.changes else np.zeros((0, len(ranks)))
+
+    def keeps(digit: Digit) -> bool:
+        turned = _turned(digit, ranks)
+        if (speeds[:, turned] != speeds).any():
+            return False
+        if roles is not None and (roles[turned] != roles).any():
+            return False
+        return all(_kept(column, turned) for column in families) and all(
+            np.array_equal(np.sort(turned[sources] * len(ranks) + turned[destinations]), code)
+            for (sources, destinations), code in codes
+        )
+
+    weight = 1
+    digits: list[Digit] = []
+    for dimension in topology.dimensions:
+        s = 1
+        while s < dimension.size:
+            found = next(filter(keeps, (Digit(m, weight * s) for m in _radices(dimension, s))), None)
+            if found is not None:
+                digits.append(found)
+                s *= found.radix
+            else:
+                left = _room(dimension, s)
+                s *= min(d for d in range(2, left + 1) if left % d == 0)
+        weight *= dimension.size
+    return Symmetry(tuple(digits))
+
+
+def _radices(dimension: Dimension, s: int) -> list[int]:
+    """Radices of the digits that may start at a place value, the largest first."""
+    left = _room(dimension, s)
+    if dimension.kind in ("mesh", "graph") or (dimension.kind == "dragonfly" and _is_router(dimension, s)):
+        return []
+    if dimension.kind == "dragonfly" and s >= math.prod(dimension.radices[:2]):
+        return [left]
+    if dimension.kind in ("ring", "fully_connected"):
+        return [left]
+    return [m for m in range(left, 1, -1) if left % m == 0]
+
+
+def _room(dimension: Dimension, s: int) -> int:
+    """Largest radix that a digit of place value `s` may have: up to the end of the dimension, or of its tree level."""
+    if dimension.kind not in ("fat_tree", "dragonfly"):
+        return dimension.size // s
+    ends = list(itertools.accumulate(dimension.radices, operator.mul))
+    return int(next(end for end in ends if end > s) // s)
+
+
+def _is_router(dimension: Dimension, s: int) -> bool:
+    """Whether a digit counts the routers of a dragonfly's group, of which each has other global links."""
+    ranks, routers, _ = dimension.radices
+    return ranks <= s < ranks * routers
+
+
+def _turned(digit: Digit, ranks: Ints) -> Ints:
+    place = digit.of(ranks)
+    return ranks + ((place + 1) % digit.radix - place) * digit.weight
+
+
+def _kept(column: Ints, turned: Ints) -> bool:
+    """Whether a move of the ranks takes groups to groups: all members of one to members of one."""
+    image = column[turned]
+    if ((column < 0) != (image < 0)).any():
+        return False
+    target = np.zeros(int(column.max(initial=-1)) + 2, np.int64)
+    target[column] = image
+    return bool((target[column] == image).all())

@@ -1,0 +1,1 @@
+"""The intermediate representation: execution graphs, programs of roles and process groups, operations, the mesh."""

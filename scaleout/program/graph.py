@@ -1,0 +1,361 @@
+"""Execution graphs: what one rank does in a step, as read-only columns, and the builder that makes them.
+
+A graph has N nodes and E dependencies. A node is a kernel, a collective, or one end of a point-to-point
+message. Nodes are stored in an order in which every dependency precedes its user, so that one pass in index
+order meets no surprise. Graphs know nothing of ranks' numbers, of devices or of networks: a collective names
+its group by an index into the groups of the `Program` that holds the graph.
+
+Source: the node kinds are those of Chakra (MLCommons, execution-trace schema 1.0).
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.errors import GraphError
+from scaleout.program.operations import Kernel, TimeSource
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    SEND = 2
+    RECV = 3
+
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier")
+"""Kinds of collective; a graph's `collective` column indexes this tuple."""
+
+INPUT = "input"
+"""Phase of what the host reads for the next step: work that takes nothing of the device."""
+
+NONE = -1
+"""Stands in an index column where a node has no such thing."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutionGraph:
+    """What one rank does, as columns over N nodes and dependencies in compressed sparse rows.
+
+    Attributes
+    ----------
+    names : tuple of str, length N
+    kind : (N,) of `NodeKind`
+    kernel : (N,) index into `kernels`, or `NONE`
+    duration_s : (N,) seconds of a compute node; NaN until timed, and for communication, which the network times
+    time_source : (N,) of `TimeSource`
+    flops, bytes : (N,) work of a compute node (bytes of memory traffic); payload of a communication node
+    collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that is carried out by
+        such messages, each to where its bytes belong: a *put*
+    group : (N,) index into the program's groups, or `NONE`
+    peer, tag : (N,) of sends and receives: the other rank's number and the message's tag; if the node names a group,
+        the other rank stands that many places after this one in it, the first following the last
+    pieces : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other
+        on the wire without paying its latency again
+    stream : (N,) a stream runs one node at a time; 0 is the compute stream
+    priority : (N,) of several ready nodes of a stream the highest goes first, then the lowest index
+    phase : (N,) index into `phases`
+    issue_s : (N,) seconds after the step's begin at which the host has issued the node, which cannot start before
+    microbatch, stage : (N,) of nodes of a pipeline: the micro-batch, and the part of the model; else `NONE`
+    dependency_offsets, dependencies : (N + 1,) and (E,), compressed sparse rows of indices of earlier nodes
+    kernels, phases : the distinct kernels and phase names that the columns index
+    """
+
+    names: tuple[str, ...]
+    kind: Ints
+    kernel: Ints
+    duration_s: Floats
+    time_source: Ints
+    flops: Ints
+    bytes: Ints
+    collective: Ints
+    group: Ints
+    peer: Ints
+    tag: Ints
+    pieces: Ints
+    stream: Ints
+    priority: Ints
+    phase: Ints
+    issue_s: Floats
+    microbatch: Ints
+    stage: Ints
+    dependency_offsets: Ints
+    dependencies: Ints
+    kernels: tuple[Kernel, ...] = ()
+    phases: tuple[str, ...] = ("",)
+
+    def __post_init__(self) -> None:
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        _check(self)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def dependencies_of(self, node: int) -> Ints:
+        """Return the nodes that a node waits for."""
+        return self.dependencies[self.dependency_offsets[node] : self.dependency_offsets[node + 1]]
+
+    @cached_property
+    def users(self) -> list[tuple[int, ...]]:
+        """For each node those that wait for it, in order."""
+        return users_in(self.dependency_offsets, self.dependencies)
+
+    def operation(self, node: int) -> str:
+        """Return the name of what a node does: its kernel's operation, or the collective's kind."""
+        kind = int(self.kind[node])
+        if kind == NodeKind.COLLECTIVE:
+            return COLLECTIVES[self.collective[node]]
+        if kind != NodeKind.COMPUTE:
+            part_of = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
+            return part_of + NodeKind(kind).name.lower()
+        return self.kernels[self.kernel[node]].op if self.kernel[node] != NONE else "compute"
+
+    @property
+    def total_flops(self) -> int:
+        """FLOPs of all kernels."""
+        return int(self.flops[self.kind == NodeKind.COMPUTE].sum())
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all collectives and of all messages sent."""
+        return int(self.bytes[(self.kind == NodeKind.COLLECTIVE) | (self.kind == NodeKind.SEND)].sum())
+
+    def with_columns(self, **columns: Any) -> "ExecutionGraph":
+        """Return a copy with some columns replaced."""
+        return replace(self, **columns)
+
+
+_WORK_COLUMNS = ("flops", "bytes", "pieces")
+_NODE_COLUMNS = (
+    "kind",
+    "kernel",
+    "duration_s",
+    "time_source",
+    "flops",
+    "bytes",
+    "collective",
+    "group",
+    "peer",
+    "tag",
+    "pieces",
+    "stream",
+    "priority",
+    "phase",
+    "issue_s",
+    "microbatch",
+    "stage",
+)
+
+
+def _check(graph: ExecutionGraph) -> None:
+    size = len(graph.names)
+    for column in _NODE_COLUMNS:
+        assert getattr(graph, column).shape == (size,), column
+    for column in _WORK_COLUMNS:
+        values = getattr(graph, column)
+        if size and values.min() < 0:
+            node = int(values.argmin())
+            raise GraphError(
+                f"node {node} ({graph.names[node]!r}) has {column} = {values[node]}; work cannot be negative"
+            )
+    if size and not (np.isnan(graph.duration_s) | (graph.duration_s >= 0)).all():
+        node = int(np.flatnonzero(~(np.isnan(graph.duration_s) | (graph.duration_s >= 0)))[0])
+        raise GraphError(f"node {node} ({graph.names[node]!r}) lasts {graph.duration_s[node]} s; give a time >= 0")
+    counts = np.diff(graph.dependency_offsets)
+    assert len(counts) == size
+    users = np.repeat(np.arange(size), counts)
+    late = np.flatnonzero((graph.dependencies >= users) | (graph.dependencies < 0))
+    if late.size:
+        user, dependency = int(users[late[0]]), int(graph.dependencies[late[0]])
+        raise GraphError(
+            f"node {user} ({graph.names[user]!r}) depends on node {dependency}, which does not precede it; "
+            f"sort the nodes topologically or break the cycle"
+        )
+
+
+@dataclass
+class GraphBuilder:
+    """Collects nodes in order and freezes them into an `ExecutionGraph`."""
+
+    phase: str = ""
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _dependencies: list[tuple[int, ...]] = field(default_factory=list)
+    _kernels: dict[Kernel, int] = field(default_factory=dict)
+    _phases: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def compute(
+        self, kernel: Kernel, *, after: Iterable[int] = (), name: str = "", duration_s: float = float("nan")
+    ) -> int:
+        """Add one kernel that waits for the nodes `after`, and return its index; it has yet to be timed, or lasts."""
+        index = self._kernels.setdefault(kernel, len(self._kernels))
+        return self.add(
+            after,
+            name=name or kernel.op,
+            kind=NodeKind.COMPUTE,
+            kernel=index,
+            duration_s=duration_s,
+            flops=kernel.flops,
+            bytes=kernel.bytes,
+        )
+
+    def collective(
+        self, kind: str, size_bytes: int, *, group: int, after: Iterable[int] = (), name: str = "", priority: int = 0
+    ) -> int:
+        """Add one collective over the rank's group of a family of groups, and return its index."""
+        return self.add(
+            after,
+            name=name or kind,
+            kind=NodeKind.COLLECTIVE,
+            bytes=size_bytes,
+            collective=COLLECTIVES.index(kind),
+            group=group,
+            priority=priority,
+        )
+
+    def join(self, after: Iterable[int], *, name: str = "join") -> int:
+        """Add a node that takes no time and is done when all of `after` are; one of them needs none."""
+        nodes = tuple(after)
+        if len(nodes) == 1:
+            return nodes[0]
+        return self.add(nodes, name=name, duration_s=0.0, time_source=TimeSource.GIVEN)
+
+    def add(self, after: Iterable[int], **columns: Any) -> int:
+        """Add a node from raw columns, and return its index; columns not given hold their neutral value.
+
+        Of the nodes `after`, `NONE` stands for whatever the finished graph is put behind, and is left out.
+        """
+        columns["phase"] = self._phases.setdefault(columns.pop("phase", self.phase), len(self._phases))
+        self._rows.append(columns)
+        self._dependencies.append(tuple(sorted({node for node in after if node != NONE})))
+        return len(self._rows) - 1
+
+    def shorten(self, length: int) -> None:
+        """Take back the nodes from an index on, which no other node waits for."""
+        del self._rows[length:], self._dependencies[length:]
+
+    def _column(self, name: str, neutral: float) -> Ints | Floats:
+        values = [row.get(name, neutral) for row in self._rows]
+        if name in FLOAT_COLUMNS:
+            return np.array(values, np.float64)
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            node = max(range(len(values)), key=lambda index: abs(values[index]))
+            raise GraphError(
+                f"node {node} ({self._rows[node]['name']!r}) has {name} = {values[node]:.3g}, more than a node can "
+                f"count (2**63); choose smaller sizes"
+            ) from None
+
+    def kernel_index(self, kernel: Kernel) -> int:
+        """Return the index under which a kernel stands in the finished graph."""
+        return self._kernels.setdefault(kernel, len(self._kernels))
+
+    def build(self) -> ExecutionGraph:
+        """Freeze what was added."""
+        columns: dict[str, Any] = {column: self._column(column, neutral) for column, neutral in NEUTRAL.items()}
+        offsets, flat = compress(self._dependencies)
+        return ExecutionGraph(
+            names=tuple(row["name"] for row in self._rows),
+            dependency_offsets=offsets,
+            dependencies=flat,
+            kernels=tuple(self._kernels),
+            phases=tuple(self._phases) or ("",),
+            **columns,
+        )
+
+
+NEUTRAL: dict[str, float] = {
+    "kind": NodeKind.COMPUTE,
+    "kernel": NONE,
+    "duration_s": np.nan,
+    "time_source": TimeSource.UNKNOWN,
+    "flops": 0,
+    "bytes": 0,
+    "collective": NONE,
+    "group": NONE,
+    "peer": NONE,
+    "tag": 0,
+    "pieces": 1,
+    "stream": 0,
+    "priority": 0,
+    "phase": 0,
+    "issue_s": 0.0,
+    "microbatch": NONE,
+    "stage": NONE,
+}
+"""Value of each node column where a node has no such thing."""
+
+FLOAT_COLUMNS = ("duration_s", "issue_s")
+"""Node columns that hold times; all others hold whole numbers."""
+
+
+def compress(dependencies: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Turn lists of dependencies, one a node, into compressed sparse rows."""
+    offsets = np.zeros(len(dependencies) + 1, np.int64)
+    np.cumsum([len(row) for row in dependencies], out=offsets[1:])
+    flat = np.fromiter((index for row in dependencies for index in row), np.int64, int(offsets[-1]))
+    return offsets, flat
+
+
+def users_in(offsets: Ints, dependencies: Ints, *, first: int = 0) -> list[tuple[int, ...]]:
+    """Return for each node of compressed sparse rows those that wait for it, in order, numbered from `first`."""
+    waiting = np.repeat(np.arange(first, first + len(offsets) - 1), np.diff(offsets))
+    by_need = waiting[np.argsort(dependencies, kind="stable")].tolist()
+    ends = np.cumsum(np.bincount(dependencies, minlength=len(offsets) - 1)).tolist()
+    return [tuple(by_need[begin:end]) for begin, end in pairwise([0, *ends])]
+
+
+def topological_order(dependencies: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
+    """Order nodes so that each follows what it depends on, of several ready ones the lowest index first.
+
+    Raises
+    ------
+    GraphError
+        If the dependencies form a cycle; the message names its nodes.
+    """
+    users: list[list[int]] = [[] for _ in dependencies]
+    waiting = [len(row) for row in dependencies]
+    for user, row in enumerate(dependencies):
+        for dependency in row:
+            users[dependency].append(user)
+    ready = [node for node, count in enumerate(waiting) if count == 0]
+    order: list[int] = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for user in users[node]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heapq.heappush(ready, user)
+    if len(order) < len(waiting):
+        cycle = _cycle(dependencies, waiting)
+        loop = " -> ".join(f"{node} ({names[node]!r})" for node in [*cycle, cycle[0]])
+        raise GraphError(f"the dependencies form a cycle: {loop}; remove one of these dependencies")
+    return order
+
+
+def _cycle(dependencies: Sequence[Sequence[int]], waiting: Sequence[int]) -> list[int]:
+    node = next(index for index, count in enumerate(waiting) if count)
+    path: list[int] = []
+    while node not in path:
+        path.append(node)
+        node = next(dependency for dependency in dependencies[node] if waiting[dependency])
+    return path[path.index(node) :]

@@ -1,0 +1,127 @@
+"""The mesh of parallelism axes: degrees to ranks and process groups.
+
+Rank order, innermost (neighbouring ranks) first, unless another is given: tensor, context, data, pipeline. Experts are
+spread over data-parallel ranks (GShard, arXiv:2006.16668), so `expert` divides `data`: within the data axis lie expert,
+then expert_data, the ranks that hold the same experts. Ranks that hold the same dense parameters differ in context and
+data: the `replica` axis, over which gradients are summed up and states sharded; for experts it is `expert_replica`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.errors import ConfigError
+from scaleout.program.program import GroupFamily
+
+RANK_ORDER = ("tensor", "context", "data", "pipeline")
+"""Axes whose order over the ranks can be chosen, innermost first."""
+
+AXES = ("tensor", "context", "expert", "expert_data", "pipeline")
+"""All axes of the mesh, innermost first."""
+
+_COMPOSITE = {
+    "data": ("expert", "expert_data"),
+    "replica": ("context", "expert", "expert_data"),
+    "expert_replica": ("context", "expert_data"),
+    "world": AXES,
+}
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Degrees of parallelism; their product is the number of ranks.
+
+    Attributes
+    ----------
+    tensor, context, data, expert, pipeline : int
+    order : tuple of str
+        `RANK_ORDER` in the order that ranks are numbered, innermost first.
+
+    Raises
+    ------
+    ConfigError
+        If a degree is under 1 or `expert` does not divide `data`.
+    """
+
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    order: tuple[str, ...] = RANK_ORDER
+
+    def __post_init__(self) -> None:
+        for axis in (*RANK_ORDER, "expert"):
+            if getattr(self, axis) < 1:
+                raise ConfigError(f"{axis}_parallel is {getattr(self, axis)}; give a degree of 1 or more")
+        if self.data % self.expert:
+            raise ConfigError(
+                f"expert_parallel {self.expert} does not divide data_parallel {self.data}; experts are spread over "
+                f"data-parallel ranks, so choose a divisor of {self.data}"
+            )
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self.tensor * self.context * self.data * self.pipeline
+
+    def degree(self, axis: str) -> int:
+        """Return the size of an axis, composite ones such as `data` and `world` included."""
+        return int(np.prod([self._sizes[part] for part in _parts(axis)]))
+
+    def coordinates(self, axis: str) -> npt.NDArray[np.int64]:
+        """Return each rank's place along an axis of `AXES`, shape ``(R,)``."""
+        names = self._axes
+        inner = int(np.prod([self._sizes[name] for name in names[: names.index(axis)]], dtype=np.int64))
+        return np.arange(self.num_ranks) // inner % self._sizes[axis]
+
+    def groups(self, axis: str) -> GroupFamily:
+        """Return the process groups along an axis: ranks that differ in that axis's coordinate only."""
+        rows = self._rows(axis).tolist()
+        return GroupFamily(axis, tuple(tuple(row) for row in rows))
+
+    def split(self, axis: str, size: int) -> tuple[GroupFamily, GroupFamily]:
+        """Cut each group of an axis into groups of `size` neighbours, and join those of the same place in these.
+
+        Returns
+        -------
+        GroupFamily, GroupFamily
+            ``<axis>_shard`` of `size` ranks each, and ``<axis>_copy`` of the axis's degree over `size` ranks.
+        """
+        cut = self._rows(axis).reshape(-1, self.degree(axis) // size, size)
+        inner, outer = cut.reshape(-1, size), np.swapaxes(cut, 1, 2).reshape(-1, cut.shape[1])
+        return (
+            GroupFamily(f"{axis}_shard", tuple(map(tuple, inner.tolist()))),
+            GroupFamily(f"{axis}_copy", tuple(map(tuple, outer.tolist()))),
+        )
+
+    def at(self, name: str, places: Sequence[Sequence[int]]) -> GroupFamily:
+        """Return a family of groups: those ranks of each pipeline that stand at the same list of places in it."""
+        rows = [self._rows("pipeline")[:, list(some)].tolist() for some in places]
+        return GroupFamily(name, tuple(tuple(row) for found in rows for row in found))
+
+    @property
+    def _axes(self) -> list[str]:
+        """`AXES` as ranks are numbered."""
+        return [part for axis in self.order for part in _parts(axis)]
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        sizes = (self.tensor, self.context, self.expert, self.data // self.expert, self.pipeline)
+        return dict(zip(AXES, sizes, strict=True))
+
+    def _rows(self, axis: str) -> npt.NDArray[np.int64]:
+        """Groups along an axis, shape (groups, degree), each in the order of its ranks."""
+        names = self._axes
+        # Ranks with the innermost axis last, as NumPy numbers them.
+        ranks = np.arange(self.num_ranks).reshape([self._sizes[name] for name in reversed(names)])
+        parts = [name for name in names if name in _parts(axis)]
+        along = [len(names) - 1 - names.index(part) for part in reversed(parts)]
+        ranks = np.moveaxis(ranks, along, range(len(names) - len(along), len(names)))
+        return ranks.reshape(-1, self.degree(axis))
+
+
+def _parts(axis: str) -> tuple[str, ...]:
+    return _COMPOSITE.get(axis, (axis,))

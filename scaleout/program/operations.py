@@ -1,0 +1,397 @@
+"""Operations that a device runs as one kernel call: shape to FLOPs and to the fewest bytes that must move.
+
+`OPERATIONS` is the one table: the name of an operation, the sizes that describe a call, its FLOPs and the bytes
+that it cannot avoid moving between memory and the SMs (every input read once, every output written once).
+`kernel` turns a name, a dtype and sizes into a `Kernel`. Nothing here knows a device or a time.
+
+Counting: a multiply-add is two FLOPs; only matrix products and convolutions count, point-wise arithmetic hides
+behind the bytes. A causal mask halves the FLOPs of attention; its backward does 2.5 times the FLOPs of its
+forward (it recomputes the scores: five products for two). Indices are int64; a bag's offsets are not counted.
+
+Symbols: i bytes of one element of the dtype. Source: the counts agree with every measured row that has them.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError, GraphError
+from scaleout.program import counts
+from scaleout.program.counts import Sizes
+
+ITEM_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2} | dict.fromkeys(
+    ("fp8_e4m3", "fp8_e5m2", "int8", "u8"), 1
+)
+"""Bytes of one element of each dtype; `tf32` is fp32 data in the matrix units' 19-bit arithmetic."""
+
+
+class Family(StrEnum):
+    """What limits an operation, and so which operations resemble each other."""
+
+    GEMM = "gemm"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    ROWS = "rows"
+    ELEMENTWISE = "elementwise"
+    GATHER = "gather"
+
+
+class Operation(NamedTuple):
+    """One row of `OPERATIONS`.
+
+    Attributes
+    ----------
+    family : Family
+        What it resembles, for operations that nobody measured.
+    parameters : tuple of str
+        Names of the sizes, in the order of `Kernel.shape`.
+    flops : callable
+        Sizes to FLOPs.
+    bytes : callable
+        Sizes and the bytes of one element to the fewest bytes that must move.
+    like : str
+        The operation that lends its efficiency while this one is not measured; empty for any of its family.
+    defaults : mapping
+        A size that may be left out, to the name of the size that it then equals.
+    """
+
+    family: Family
+    parameters: tuple[str, ...]
+    flops: Callable[[Sizes], int]
+    bytes: Callable[[Sizes, int], int]
+    like: str = ""
+    defaults: Mapping[str, str] = {}
+
+
+class TimeSource(IntEnum):
+    """Where the duration of a kernel comes from; `UNKNOWN` until a device has timed it."""
+
+    UNKNOWN = -1
+    MEASURED = 0
+    INTERPOLATED = 1
+    ROOFLINE = 2
+    GIVEN = 3
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One call of an operation on a device: what `kernels.kernel_times` turns into a time.
+
+    Build it with `kernel`, which checks it, or with `custom` where only FLOPs and bytes are known.
+
+    Attributes
+    ----------
+    op : str
+        A name in `OPERATIONS`, or ``"custom"``.
+    dtype : str
+        A name in `ITEM_BYTES`.
+    shape : tuple of (str, int)
+        The sizes, in the operation's order.
+    flops, bytes : int
+        FLOPs, and the fewest bytes that must move.
+    """
+
+    op: str
+    dtype: str
+    shape: tuple[tuple[str, int], ...]
+    flops: int
+    bytes: int
+    sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", dict(self.shape))
+
+
+def _elementwise(items: float, fixed: int = 0, like: str = "", family: Family = Family.ELEMENTWISE) -> Operation:
+    size_bytes = counts.per_point("elements", items=items, fixed=fixed)
+    return Operation(family, ("elements",), counts.no_flops, size_bytes, like)
+
+
+def _rows(items: float, family: Family = Family.ROWS, columns: str = "hidden", like: str = "") -> Operation:
+    size_bytes = counts.per_point("tokens", columns, items=items)
+    return Operation(family, ("tokens", columns), counts.no_flops, size_bytes, like)
+
+
+def _interaction(per_feature: int, single: int, like: str) -> Operation:
+    """Move each feature vector `per_feature` times and `single` more vectors a sample."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s["batch"] * (per_feature * s["features"] + single) * s["dim"] * i
+
+    return Operation(Family.ROWS, _FEATURES, counts.no_flops, size_bytes, like)
+
+
+_FEATURES = ("batch", "features", "dim")
+_CONVOLUTION = Operation(
+    Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), counts.conv_flops, counts.conv_bytes
+)
+_ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
+_GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
+_HEADS = Operation(
+    Family.ROWS, ("batch", "heads", "seq", "head_dim"), counts.no_flops,
+    counts.per_point("batch", "heads", "seq", "head_dim", items=2),
+)  # fmt: skip
+_GROUPS = ("groups", "M", "N", "K")
+_BAG = ("batch", "tables", "dim", "pooling")
+_ROUTED = ("tokens", "hidden", "topk")
+_SCORES = ("tokens", "experts", "topk")
+
+OPERATIONS: Mapping[str, Operation] = {
+    # Matrix products. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
+    "gemm": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_bytes),
+    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes),
+    # With a scale for each row of either operand: another kernel.
+    "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes, "gemm_fp8"),
+    # Products of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
+    "grouped_gemm": Operation(Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_gemm_bytes, "gemm"),
+    "grouped_gemm_accumulate": Operation(
+        Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_accumulate_bytes, "gemm"
+    ),
+    "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], counts.gemv_bytes),
+    "moe_router_64_experts": Operation(
+        Family.ROWS,
+        ("tokens", "hidden"),
+        lambda s: 2 * s["tokens"] * s["hidden"] * 64,
+        lambda s, i: (s["tokens"] * s["hidden"] + 64 * s["hidden"] + 64 * s["tokens"]) * i,
+    ),
+    "interaction_bmm_fwd": Operation(
+        Family.GEMM,
+        _FEATURES,
+        lambda s: 2 * s["batch"] * s["features"] ** 2 * s["dim"],
+        lambda s, i: s["batch"] * (s["features"] * s["dim"] + s["features"] ** 2) * i,
+    ),
+    "interaction_bmm_bwd": Operation(
+        Family.GEMM,
+        _FEATURES,
+        lambda s: 4 * s["batch"] * s["features"] ** 2 * s["dim"],
+        lambda s, i: s["batch"] * (2 * s["features"] * s["dim"] + s["features"] ** 2) * i,
+    ),
+    "conv2d_fwd": _CONVOLUTION,
+    "conv2d_bwd_data": _CONVOLUTION,
+    "conv2d_bwd_weight": _CONVOLUTION,
+    # Attention. Forward reads q, k, v and writes o; backward reads those and do, and writes dq, dk, dv.
+    "attention_fwd": Operation(Family.ATTENTION, _ATTENTION, counts.attention_flops(2), counts.attention_bytes(2, 2)),
+    "attention_bwd": Operation(Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4)),
+    "attention_gqa_fwd": Operation(
+        Family.ATTENTION, _GROUPED, counts.attention_flops(2), counts.attention_bytes(2, 2), "attention_fwd"
+    ),
+    "attention_gqa_bwd": Operation(
+        Family.ATTENTION, _GROUPED, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
+    ),
+    # FlashAttention 1 in Triton: the same work, in a kernel that reaches less of a device.
+    "attention_triton_fwd": Operation(
+        Family.ATTENTION, _ATTENTION, counts.attention_flops(2), counts.attention_bytes(2, 2), "attention_fwd"
+    ),
+    "attention_triton_bwd": Operation(
+        Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
+    ),
+    # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
+    "merge_partials_fwd": _elementwise(18, like="add"),
+    "merge_partials_bwd": _elementwise(15, like="add"),
+    "attention_decode": Operation(
+        Family.ATTENTION,
+        ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
+        counts.decode_flops,
+        counts.decode_bytes,
+        defaults={"kv_heads": "heads"},
+    ),
+    # One row after the other: normalisation, loss, rotary embedding, mixture-of-experts routing.
+    "layer_norm_fwd": _rows(2),
+    "layer_norm_bwd": _rows(3),
+    "rms_norm_fwd": _rows(2),
+    "rms_norm_bwd": _rows(3),
+    # Square, mean, product and scale one after the other, in fp32 between two casts; backward, each one's gradient.
+    "rms_norm_unfused_fwd": _rows(20, like="add"),
+    "rms_norm_unfused_bwd": _rows(40, like="add"),
+    "cross_entropy_fwd": _rows(1, columns="vocab"),
+    "cross_entropy_bwd": _rows(2, columns="vocab"),
+    "cross_entropy_fused_fwd": _rows(1, columns="vocab", like="layer_norm_fwd"),
+    "cross_entropy_fused_bwd": _rows(2, columns="vocab", like="layer_norm_fwd"),
+    "softmax_fwd": _rows(2, columns="keys", like="layer_norm_fwd"),
+    "softmax_bwd": _rows(3, columns="keys", like="layer_norm_bwd"),
+    "rope_fwd_unfused": _rows(2),
+    "rope_fwd": _rows(2, like="add"),
+    "rope_bwd": _rows(2, like="rope_fwd_unfused"),
+    "rope_bwd_fused": _rows(2, like="rope_fwd"),
+    "embedding_fwd": _rows(2, Family.GATHER),
+    # The gradient of an embedding table is dense: all its rows are cleared, those looked up are added to.
+    "embedding_bwd": Operation(
+        Family.GATHER,
+        ("tokens", "hidden", "vocab"),
+        counts.no_flops,
+        lambda s, i: (2 * s["tokens"] + s["vocab"]) * s["hidden"] * i,
+        "moe_permute_rows",
+    ),
+    "moe_permute_rows": _rows(2, Family.GATHER),
+    "moe_repeat_topk": Operation(
+        Family.GATHER, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes
+    ),
+    "moe_sum_topk": Operation(Family.ROWS, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes),
+    # Softmax over the experts' scores of a token, the k largest, and their weights scaled to one.
+    "moe_top_k": Operation(
+        Family.ROWS,
+        ("tokens", "experts", "topk"),
+        counts.no_flops,
+        counts.expert_scores_bytes(1),
+        "moe_router_64_experts",
+    ),
+    "moe_top_k_bwd": Operation(
+        Family.ROWS,
+        ("tokens", "experts", "topk"),
+        counts.no_flops,
+        counts.expert_scores_bytes(2),
+        "moe_router_64_experts",
+    ),
+    # What PyTorch copies where heads are cut out of one product and backward puts their gradients side by side again:
+    # queries', keys' and values' gradients into one tensor, heads first, then that one into the product's layout.
+    "heads_cat": _HEADS,
+    "heads_to_rows": _HEADS,
+    # Element by element; `elements` counts the result.
+    "add": _elementwise(3),
+    "mul_scalar": _elementwise(2),
+    "clone": _elementwise(2),
+    "fill": _elementwise(1, like="sum_all"),
+    "copy_d2d": _elementwise(2),
+    "gelu_fwd": _elementwise(2),
+    "gelu_bwd": _elementwise(3),
+    "silu_fwd": _elementwise(2),
+    "silu_bwd": _elementwise(3),
+    "relu_fwd": _elementwise(2),
+    "relu_bwd": _elementwise(3),
+    "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element
+    "dropout_bwd": _elementwise(2, fixed=1, like="dropout_fwd"),
+    "cast_to_fp32": _elementwise(1, fixed=4),
+    "accumulate_fp32": _elementwise(3),
+    "sum_all": _elementwise(1),
+    "cast_to_fp8": _elementwise(1, fixed=1, like="clone"),
+    "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # in both layouts
+    # What an addition adds to the kernel of a norm that it is fused with: the other summand, and forward the sum.
+    "add_fused_fwd": _elementwise(2, like="add"),
+    "add_fused_bwd": _elementwise(1, like="add"),
+    "swiglu_fwd": _elementwise(3, like="add"),
+    "swiglu_fwd_unfused": _elementwise(3),
+    # Batch normalisation reads its input for the moments and once more; backward so input and gradient. Pooling:
+    # `elements` counts the larger side, a quarter of which leave a window that strides by two. Neither is a stream.
+    "batch_norm_fwd": _elementwise(3, family=Family.ROWS),
+    "batch_norm_bwd": _elementwise(5, family=Family.ROWS),
+    "pool_fwd": _elementwise(1.25, family=Family.ROWS),
+    "pool_bwd": _elementwise(1.25, family=Family.ROWS),
+    "swiglu_bwd": _elementwise(5, like="silu_bwd"),
+    "swiglu_bwd_fused": _elementwise(5, like="swiglu_fwd"),
+    # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
+    "adamw_fused": Operation(
+        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=7)
+    ),
+    # Operation by operation: two moments scaled and added to, the root, two scalars, and the quotient.
+    "adamw_unfused": Operation(
+        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=20), "adamw_fused"
+    ),
+    "sgd": Operation(
+        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=3), "accumulate_fp32"
+    ),
+    # Recommendation models: pooled embedding tables and the feature interaction.
+    "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), counts.no_flops, counts.bag_bytes(1)),
+    "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, counts.no_flops, counts.bag_bytes(1)),
+    # Every gradient row is read, and its table row read and written.
+    "embedding_sgd_sparse": Operation(
+        Family.GATHER, _BAG, counts.no_flops, counts.bag_bytes(3), "embedding_bag_bwd_sparse"
+    ),
+    "permute_for_all_to_all": Operation(
+        Family.ROWS, ("batch", "tables", "dim"), counts.no_flops, counts.per_point("batch", "tables", "dim", items=2)
+    ),
+    # The gather takes the lower triangle of each (features, features) product; its backward writes the square.
+    "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), counts.no_flops, counts.gather_bytes),
+    "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), counts.no_flops, counts.scatter_bytes),
+    "interaction_sum_fwd": _interaction(1, 1, "moe_sum_topk"),
+    "interaction_sum_bwd": _interaction(1, 1, "moe_repeat_topk"),
+    "interaction_cat_fwd": _interaction(2, 0, "permute_for_all_to_all"),
+    "interaction_cat_bwd": _interaction(2, 0, "permute_for_all_to_all"),
+}
+"""Name of every operation to its sizes, FLOPs and bytes."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
+    operation, sizes = OPERATIONS[op], dict(shape)
+    return Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
+
+
+def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
+    """Describe one call of an operation, with its FLOPs and fewest bytes.
+
+    A ``gemm`` of an fp8 dtype is a ``gemm_fp8``.
+
+    Parameters
+    ----------
+    op : str
+        A name in `OPERATIONS`.
+    dtype : str
+        A name in `ITEM_BYTES`.
+    **shape : int
+        The operation's sizes; `causal` is a truth value, all others are at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If the dtype is not known.
+    GraphError
+        If the operation is not known, a size is missing, foreign, not a whole number or not positive.
+
+    Examples
+    --------
+    >>> call = kernel("gemm", dtype="bf16", M=1024, N=4096, K=512)
+    >>> call.flops, call.bytes
+    (4294967296, 13631488)
+    """
+    if dtype not in ITEM_BYTES:
+        raise ConfigError(f"{op}: unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
+    if op == "gemm" and dtype.startswith("fp8"):
+        op = "gemm_fp8"
+    operation = OPERATIONS.get(op)
+    if operation is None:
+        raise GraphError(f"unknown operation {op!r}; {nearest(op, OPERATIONS)}")
+    foreign = [name for name in shape if name not in operation.parameters]
+    if foreign:
+        hint = nearest(foreign[0], operation.parameters)
+        raise GraphError(f"{op} has no size {foreign[0]!r}; {hint}")
+    given = {**{name: shape[same] for name, same in operation.defaults.items() if same in shape}, **shape}
+    missing = [name for name in operation.parameters if name not in given]
+    if missing:
+        raise GraphError(f"{op} needs the size {missing[0]!r}; it takes {', '.join(operation.parameters)}")
+    return _counted(op, dtype, tuple((name, _size(op, name, given[name])) for name in operation.parameters))
+
+
+def custom(*, dtype: str, flops: int, bytes: int) -> Kernel:  # noqa: A002 - the field's own name
+    """Describe a kernel of which only FLOPs and bytes are known, such as a node of a foreign trace.
+
+    Raises
+    ------
+    ConfigError
+        If the dtype is not known.
+    GraphError
+        If a count is negative.
+    """
+    if dtype not in ITEM_BYTES:
+        raise ConfigError(f"custom kernel: unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
+    if flops < 0 or bytes < 0:
+        raise GraphError(f"custom kernel: FLOPs ({flops}) and bytes ({bytes}) must not be negative")
+    return Kernel(CUSTOM, dtype, (), flops, bytes)
+
+
+CUSTOM = "custom"
+"""The operation of kernels that `custom` makes."""
+
+
+def _size(op: str, name: str, value: int) -> int:
+    """Check one size and give it as a plain int."""
+    whole = int(value) if isinstance(value, int) or hasattr(value, "__index__") else None
+    if whole is None:
+        raise GraphError(f"{op}: size {name!r} is {value!r}; give a whole number")
+    if name == "causal":
+        return int(bool(whole))
+    if whole < 1:
+        raise GraphError(f"{op}: size {name!r} is {whole}; it must be at least 1")
+    return whole

@@ -1,0 +1,140 @@
+"""Programs: the graphs of a whole job, who runs which, and the process groups that its collectives span.
+
+Ranks that run the same graph share a *role*, and the graph is stored once. Programs know nothing of time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from scaleout.errors import GraphError
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+
+
+@dataclass(frozen=True, eq=False)
+class GroupFamily:
+    """Disjoint process groups of one axis, such as all tensor-parallel groups of a job.
+
+    Attributes
+    ----------
+    name : str
+        The axis, or the group's key in a trace.
+    members : tuple of tuples of int
+        The ranks of each group, in group order.
+    """
+
+    name: str
+    members: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        ranks = np.sort(np.concatenate([np.zeros(0, np.int64), *(block.ravel() for _, block in self.blocks)]))
+        again = np.flatnonzero(ranks[1:] == ranks[:-1])
+        if again.size:
+            repeated = ranks[again[0]]
+            raise GraphError(
+                f"group {self.name!r} has rank {repeated} twice; a rank is in at most one group of an axis"
+            )
+
+    @cached_property
+    def group_of_rank(self) -> dict[int, int]:
+        """Rank to the index of its group; ranks outside are absent."""
+        return {rank: index for index, group in enumerate(self.members) for rank in group}
+
+    @cached_property
+    def blocks(self) -> tuple[tuple[Ints, Ints], ...]:
+        """The groups as arrays, those of one size together: numbers of G groups, (G,), and members, (G, m)."""
+        sizes = np.fromiter(map(len, self.members), np.int64, len(self.members))
+        return tuple(
+            (numbers, np.array([self.members[number] for number in numbers.tolist()], np.int64))
+            for numbers in (np.flatnonzero(sizes == size) for size in np.unique(sizes))
+        )
+
+    @cached_property
+    def extremes(self) -> tuple[int, ...]:
+        """The lowest and the highest rank of all groups; nothing if there is no group."""
+        members = [block for _, block in self.blocks if block.size]
+        return (int(min(map(np.min, members))), int(max(map(np.max, members)))) if members else ()
+
+    def of(self, rank: int) -> tuple[int, ...]:
+        """Return the members of a rank's group.
+
+        Raises
+        ------
+        GraphError
+            If the rank is in no group of the family.
+        """
+        index = self.group_of_rank.get(rank)
+        if index is None:
+            raise GraphError(f"rank {rank} is in no group {self.name!r}; add it, or remove its collective there")
+        return self.members[index]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The execution graphs of a job.
+
+    Attributes
+    ----------
+    name : str
+    graphs : tuple of ExecutionGraph
+        One a role.
+    role_of_rank : (R,) array of int
+        Which graph each rank runs.
+    groups : tuple of GroupFamily
+        What the graphs' `group` column indexes.
+    """
+
+    name: str
+    graphs: tuple[ExecutionGraph, ...]
+    role_of_rank: Ints
+    groups: tuple[GroupFamily, ...]
+
+    def __post_init__(self) -> None:
+        self.role_of_rank.flags.writeable = False
+        for family in self.groups:
+            for rank in family.extremes:
+                if not 0 <= rank < self.num_ranks:
+                    raise GraphError(
+                        f"group {family.name!r} has rank {rank}, which the job does not have; "
+                        f"give ranks 0 to {self.num_ranks - 1}"
+                    )
+        for graph in self.graphs:
+            communication = graph.kind == NodeKind.COLLECTIVE
+            bad = np.flatnonzero(communication & ((graph.group < 0) | (graph.group >= len(self.groups))))
+            if bad.size:
+                node = int(bad[0])
+                raise GraphError(
+                    f"node {node} ({graph.names[node]!r}) is a collective over group {graph.group[node]}, "
+                    f"which the program does not have; give it one of {len(self.groups)} groups"
+                )
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks of the job, its world size."""
+        return len(self.role_of_rank)
+
+    @property
+    def ranks_of_role(self) -> Ints:
+        """(roles,) number of ranks that run each graph."""
+        return np.bincount(self.role_of_rank, minlength=len(self.graphs)).astype(np.int64)
+
+    @property
+    def total_flops(self) -> int:
+        """FLOPs of all kernels of all ranks."""
+        return sum(int(count) * graph.total_flops for count, graph in zip(self.ranks_of_role, self.graphs, strict=True))
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload of all communication nodes of all ranks."""
+        return sum(int(n) * graph.payload_bytes for n, graph in zip(self.ranks_of_role, self.graphs, strict=True))
+
+    def map_graphs(self, change: Callable[[ExecutionGraph], ExecutionGraph]) -> "Program":
+        """Return the program with each graph replaced; this one stays as it is."""
+        return replace(self, graphs=tuple(change(graph) for graph in self.graphs))
+
+    def world_group(self) -> int:
+        """Return the index of the family whose one group is all ranks, or `NONE`."""
+        everyone = tuple(range(self.num_ranks))
+        return next((i for i, family in enumerate(self.groups) if family.members == (everyone,)), NONE)

@@ -1,0 +1,117 @@
+"""Another order of a graph's nodes: what is independent may change places.
+
+Of several ready nodes of a stream the first in the graph starts, and collectives of a stream start in the order of the
+graph, so an order is a schedule. Nodes, work and dependencies stay; every dependency still precedes its user.
+
+Another order of the nodes of a program's graphs, see `node_order`.
+
+Where members of a group would then meet in different orders the program stays as it is.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from scaleout.program.concat import in_order
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, Ints, NodeKind
+from scaleout.program.program import Program
+
+Key = tuple[float, ...]
+"""Where a node would like to stand; one that is not moved stands at its index, `(index,)`."""
+
+
+def order_of(graph: ExecutionGraph, keys: Sequence[Key]) -> Ints:
+    """Return the nodes in the order of their keys, as far as dependencies let them."""
+    waiting = np.diff(graph.dependency_offsets).tolist()
+    ready = [(keys[node], node) for node, count in enumerate(waiting) if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        for user in graph.users[node]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heappush(ready, (keys[user], user))
+    return np.array(order, np.int64)
+
+
+def moved_to(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
+    """Return a graph in another order; the host issues calls in it, each for the time that it took."""
+    calls_s = np.diff(graph.issue_s, prepend=0.0)[order]
+    return in_order(graph, order).with_columns(issue_s=np.cumsum(calls_s))
+
+
+def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int, int], bool]) -> list[Key]:
+    """Return keys that put some nodes, and the kernels of their tails, right behind what they wait for.
+
+    Parameters
+    ----------
+    tail : callable
+        Whether a kernel goes along with a moved node that it waits for.
+    """
+    keys: list[Key] = [(float(node),) for node in range(len(graph))]
+    computes = (graph.kind == NodeKind.COMPUTE).tolist()
+    waiting = sorted(moved)  # a heap
+    while waiting:
+        node = heappop(waiting)
+        last = max((keys[old][0] for old in graph.dependencies_of(node).tolist()), default=-1.0)
+        if last < node - 1 and len(keys[node]) == 1:
+            keys[node] = (last, float(node))
+            for user in graph.users[node]:
+                if computes[user] and tail(node, user):
+                    heappush(waiting, user)
+    return keys
+
+
+def is_gather_of_parameters(graph: ExecutionGraph, node: int) -> bool:
+    """Whether a node gathers parameters, as generators name it."""
+    gathers = graph.collective[node] == COLLECTIVES.index("all_gather")
+    return bool(gathers) and graph.names[node].startswith("parameters")
+
+
+def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] | None]) -> Program:
+    """Put the nodes of each graph in the order of their keys, as far as dependencies let them.
+
+    Parameters
+    ----------
+    keys_of : callable
+        Graph to the key of each of its nodes, or None if they stay. Of equal keys the lower index goes first.
+    """
+    orders: list[Ints | None] = []
+    for graph in program.graphs:
+        keys = keys_of(graph)
+        order = None if keys is None else order_of(graph, keys)
+        orders.append(None if order is None or (np.diff(order) == 1).all() else order)
+    if all(order is None for order in orders) or not _meet(program, orders):
+        return program
+    pairs = zip(program.graphs, orders, strict=True)
+    return replace(program, graphs=tuple(graph if order is None else moved_to(graph, order) for graph, order in pairs))
+
+
+def _meet(program: Program, orders: Sequence[Ints | None]) -> bool:
+    """Whether members of each group still call their collectives in one order."""
+    sequences = [_sequences(graph, order) for graph, order in zip(program.graphs, orders, strict=True)]
+    for number, family in enumerate(program.groups):
+        for _, members in family.blocks:
+            roles = program.role_of_rank[members]  # (G, m)
+            pairs = np.stack([np.repeat(roles[:, :1], roles.shape[1], axis=1).ravel(), roles.ravel()])
+            for one, other in np.unique(pairs, axis=1).T.tolist():
+                if sequences[one].get(number) != sequences[other].get(number):
+                    return False
+    return True
+
+
+def _sequences(graph: ExecutionGraph, order: Ints | None) -> dict[int, list[int]]:
+    """Return which of its collectives each group calls first, second and so on, where that changes."""
+    if order is None:
+        return {}
+    found = {}
+    before, after = (np.flatnonzero(graph.kind == NodeKind.COLLECTIVE), order[graph.kind[order] == NodeKind.COLLECTIVE])
+    for group in set(graph.group[before].tolist()):
+        old, new = before[graph.group[before] == group], after[graph.group[after] == group]
+        if (old != new).any():
+            found[group] = np.searchsorted(old, new).tolist()
+    return found

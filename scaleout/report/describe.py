@@ -1,0 +1,208 @@
+"""Files to facts: what a workload, topology, device or trace means, as plain values for tables and JSON.
+
+Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`, `_bytes_per_s`, `_flops_per_s`; an
+`_error` is a fraction.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from scaleout.cluster.device.kernel_times import leave_one_out
+from scaleout.cluster.device.power import Power
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.communication_library import Library
+from scaleout.cluster.topology.faults import name_link
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.config.units import format_bytes, format_seconds
+from scaleout.interop import chakra
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.collectives import KINDS
+from scaleout.program.graph import NodeKind
+from scaleout.workloads.config import Convolutional, Transformer, load_workload
+from scaleout.workloads.generate import generate
+from scaleout.workloads.memory import peak
+
+_MEBIBYTES_64 = 64 * 2.0**20
+
+
+def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Describe a workload: its keys, and what its step comes to."""
+    job = load_workload(name_or_file, changes)
+    program = generate(job)
+    operations: Counter[str] = Counter()
+    payload: Counter[str] = Counter()
+    for count, graph in zip(program.ranks_of_role.tolist(), program.graphs, strict=True):
+        for node in range(len(graph)):
+            name = graph.operation(node)
+            operations[name] += count
+            if graph.kind[node] in (NodeKind.COLLECTIVE, NodeKind.SEND):
+                payload[name] += count * int(graph.bytes[node])
+    return {
+        "workload": job.name,
+        "description": job.description,
+        "source": job.source,
+        "ranks": job.num_ranks,
+        "parameters": job.num_parameters,
+        "matrix_flops": program.total_flops,
+        "matrix_flops_per_rank": program.total_flops // job.num_ranks,
+        "payload_per_rank_bytes": {name: size // job.num_ranks for name, size in payload.items()},
+        **({"peak_memory_bytes": dict(peak(job).bytes_of)} if isinstance(job, Transformer) else {}),
+        **(_buffers(job) if isinstance(job, Convolutional) else {}),
+        "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},
+        "keys": job.model_dump(mode="json", exclude={"name", "description", "source"}),
+    }
+
+
+def _buffers(job: Convolutional) -> dict[str, Any]:
+    """How many parameter buffers there are, and how many from each power of two of bytes on."""
+    sizes = Counter((count * job.item_bytes).bit_length() - 1 for count in job.buffers)
+    return {
+        "parameter_buffers": len(job.buffers),
+        "buffers_from": {format_bytes(1 << power): count for power, count in sorted(sizes.items())},
+    }
+
+
+def topology(name_or_file: str) -> dict[str, Any]:
+    """Describe a topology: its dimensions, and the least time that 64 MiB of each collective over all ranks takes."""
+    found = load_topology(name_or_file)
+    everyone = place(found, range(found.num_ranks))
+    kinds = [kind for kind in KINDS if kind != "send"]
+    return {
+        "topology": found.name,
+        "ranks": found.num_ranks,
+        "dimensions": [
+            {
+                "kind": dimension.kind,
+                "size": dimension.size,
+                "bandwidth_bytes_per_s": dimension.bytes_per_s,
+                "latency_s": dimension.latency_s,
+                **({"radices": dimension.radices} if dimension.radices else {}),
+                **({"oversubscription": dimension.oversubscription} if dimension.oversubscription else {}),
+                **({"in_network_reduction": True} if dimension.in_network_reduction else {}),
+                **(
+                    {"through_host_bytes_per_s": dimension.through_host_bytes_per_s}
+                    if math.isfinite(dimension.through_host_bytes_per_s)
+                    else {}
+                ),
+                **({"global_links": dimension.global_links} if dimension.global_links else {}),
+                **({"level_latency": _latencies(dimension)} if dimension.level_latency_s else {}),
+                **({"switches": len(dimension.fabric.switches)} if dimension.fabric else {}),
+                **({"links": len(dimension.fabric.links)} if dimension.fabric else {}),
+            }
+            for dimension in found.dimensions
+        ],
+        "startup_s": found.startup_s,
+        **({"changed_links": _changes(found)} if found.changes else {}),
+        **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
+        **({"protocols": _protocols(found.library)} if found.library else {}),
+        **({"contention": asdict(found.library.appetite)} if found.library and found.library.appetite else {}),
+        **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
+        "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
+        "source": found.source,
+    }
+
+
+def _protocols(found: Library) -> list[dict[str, Any]]:
+    """What each protocol of a communication library takes, a row a kind of link."""
+    return [
+        {
+            "protocol": protocol.name,
+            "collectives": ", ".join(protocol.collectives),
+            "startup_s": protocol.takes.startup_s,
+            "link": hop.link,
+            "latency_s": hop.latency_s,
+            "efficiency": hop.efficiency,
+        }
+        for protocol in found.protocols
+        for hop in protocol.takes.hops
+    ]
+
+
+def _backend(name: str, found: Library) -> dict[str, Any]:
+    """What a back end is."""
+    several = any(protocol.concurrent for protocol in found.protocols)
+    return {
+        "backend": name,
+        "library": found.name,
+        "all_reduce": ", ".join(found.algorithms_for("all_reduce")),
+        "calls": "block the host" if found.blocks_host else "side by side" if several else "one at a time",
+    }
+
+
+def _latencies(dimension: Dimension) -> str:
+    return ", ".join(map(format_seconds, dimension.level_latency_s))
+
+
+def _changes(found: Topology) -> dict[str, str]:
+    """Name each changed link, and say what is left of it."""
+    return {
+        name_link(found.dimensions, change): f"{change.factor:g} of its bandwidth" if change.factor else "broken"
+        for change in found.changes
+    }
+
+
+def _power(found: Power) -> dict[str, float]:
+    """What a device may draw, and what its work does."""
+    values = asdict(found)
+    per = {unit: values.pop(f"joules_per_{unit}") for unit in ("flop", "sent_byte")}
+    return values | {f"{kind}_joules_per_{unit}": joules for unit in per for kind, joules in per[unit].items()}
+
+
+def device(name_or_file: str) -> dict[str, Any]:
+    """Describe a device: its rates with their sources, and how well its measured kernels predict each other."""
+    found = load_device(name_or_file)
+    facts: dict[str, Any] = {
+        "device": found.name,
+        "title": found.title,
+        "peak_flops_per_s": dict(found.peak_flops_per_s),
+        "memory_size_bytes": found.memory_bytes,
+        "memory_bandwidth_bytes_per_s": found.memory_bytes_per_s,
+        "l2_bytes": found.l2_bytes,
+        "sms": found.num_sms,
+        "link_bandwidth_each_way_bytes_per_s": found.link_bytes_per_s,
+        "host_launch_s": dict(found.host_launch_s),
+        "launch_gap_s": found.launch_gap_s,
+        **({"work_groups": asdict(found.work_groups)} if found.work_groups else {}),
+        **({"power": _power(found.power)} if found.power else {}),
+        "sources": dict(found.sources),
+    }
+    if not found.kernel_files:
+        lender = found.efficiency_from
+        calibrated = ", times the calibration of its class" if found.calibration else ""
+        facts["kernel_times"] = f"roofline, with the efficiency that the nearest kernel reached on {lender}{calibrated}"
+        facts["calibration"] = dict(found.calibration)
+        return facts
+    if found.calibration:
+        facts["calibration"] = dict(found.calibration)
+    facts["leave_one_out_error"] = [
+        {
+            "operation": row.op,
+            "dtype": row.dtype,
+            "shapes": row.num_shapes,
+            "median_error": float(row.median),
+            "p90_error": float(row.p90),
+        }
+        for row in leave_one_out(found)
+    ]
+    return facts
+
+
+def trace(path: str) -> dict[str, Any]:
+    """Describe a Chakra trace file: its metadata, its nodes by type, and its totals."""
+    metadata, nodes = chakra.read(path)
+    types = Counter(chakra.NodeType(node.type).name for node in nodes)
+    exact = sum(chakra.get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
+    return {
+        "trace": path,
+        "version": metadata.version,
+        "metadata": {name: str(value) for name, value in chakra.to_dict(metadata).items()},
+        "nodes": len(nodes),
+        "types": dict(types.most_common()),
+        "dependencies": sum(len(node.data_deps) + len(node.ctrl_deps) for node in nodes),
+        "kernel_time_s": exact,
+        "communication_bytes": sum(chakra.get(node, "comm_size", int, default=0) for node in nodes),
+    }

@@ -1,0 +1,192 @@
+"""Comparisons and collectives to files: a summary, tables of nodes and links, a timeline and figures in one directory.
+
+Files are written beside the directory first and moved into it when all are whole.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaleout.analysis.breakdown import critical_path
+from scaleout.analysis.pipeline import actions, over_time
+from scaleout.errors import ConfigError
+from scaleout.network.flow.link_traffic import LinkTraffic
+from scaleout.program.graph import NodeKind
+from scaleout.program.operations import TimeSource
+from scaleout.report.timeline import trace_events
+from scaleout.study.comparison import Comparison, Outcome
+
+FILES = {
+    "summary.json": "the numbers of the table",
+    "nodes.parquet": "every node of every schedule, with its times",
+    "timeline.json": "open in https://ui.perfetto.dev or chrome://tracing",
+    "breakdown.png": "where the time goes",
+}
+"""Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
+
+TRANSFORMER = {"pipeline.png": "who works on which micro-batch", "memory.png": "memory of each place over time"}
+"""Files about steps of transformers, the first where there is a pipeline; one of each for several schedules."""
+
+LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "heat map of all links"}
+"""Files about links; where there are several schedules there is a heat map of each."""
+
+Written = list[tuple[Path, str]]
+"""Files, and what they are."""
+
+
+def write(comparison: Comparison, directory: Path) -> Written:
+    """Write all files of a comparison into a directory, which is made if need be.
+
+    Raises
+    ------
+    ConfigError
+        If the directory cannot be written.
+    """
+    from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
+    from scaleout.report.plots.schedules import draw_comparison  # noqa: PLC0415
+
+    with _into(directory) as unfinished:
+        (unfinished / "summary.json").write_text(json.dumps(comparison.summary(), indent=2) + "\n")
+        (unfinished / "timeline.json").write_text(json.dumps(trace_events(comparison)))
+        _write_nodes(comparison, unfinished / "nodes.parquet")
+        draw_comparison(comparison, unfinished / "breakdown.png")
+        files = dict(FILES)
+        traffic = {o.schedule: o.result.link_traffic for o in comparison.outcomes if o.result.link_traffic is not None}
+        if traffic:
+            _write_links(traffic, unfinished / "links.parquet")
+            files["links.parquet"] = LINKS["links.parquet"]
+        for schedule, links in traffic.items():
+            name = f"links-{schedule}.png" if len(traffic) > 1 else "links.png"
+            draw_links(links, unfinished / name, title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
+            files[name] = f"{LINKS['links.png']} under {schedule}"
+        files |= _draw_steps(comparison, unfinished)
+    return [(directory / name, meaning) for name, meaning in files.items()]
+
+
+def _draw_steps(comparison: Comparison, directory: Path) -> dict[str, str]:
+    """Draw pipelines and memory of a transformer's steps, and return the files and what they are."""
+    if comparison.fit is None:
+        return {}
+    from scaleout.report.plots.pipelines import draw_memory, draw_pipeline  # noqa: PLC0415 - matplotlib takes half a second
+
+    files = {}
+    for outcome in comparison.outcomes:
+        end = f"-{outcome.schedule}.png" if len(comparison.outcomes) > 1 else ".png"
+        title, makespan_s = f"{comparison.workload}, {outcome.schedule}, on {comparison.topology}", outcome.makespan_s
+        job = outcome.transformer
+        if job is None or outcome.efficiency is None:
+            continue
+        if job.pipeline_parallel > 1:
+            name, about = f"pipeline{end}", f"{job.pipeline_schedule}, bubble {outcome.efficiency.bubble:.1%}"
+            done = actions(outcome.result, job)
+            draw_pipeline(done, makespan_s=makespan_s, title=f"{title}: {about}", path=directory / name)
+            files[name] = f"{TRANSFORMER['pipeline.png']} under {outcome.schedule}"
+        name, held = f"memory{end}", over_time(outcome.result, job)
+        draw_memory(
+            held,
+            capacity_bytes=comparison.fit.capacity_bytes,
+            makespan_s=makespan_s,
+            title=title,
+            path=directory / name,
+        )
+        files[name] = f"{TRANSFORMER['memory.png']} under {outcome.schedule}"
+    return files
+
+
+def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None, directory: Path) -> Written:
+    """Write what one collective asked of the links into a directory, which is made if need be.
+
+    Parameters
+    ----------
+    title : str
+        Of the heat map.
+    summary : dict
+        Plain values, for ``summary.json``.
+    traffic : LinkTraffic or None
+        Of a collective with nothing to do there is only the summary.
+
+    Raises
+    ------
+    ConfigError
+        If the directory cannot be written.
+    """
+    from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
+
+    files = {"summary.json": FILES["summary.json"]}
+    with _into(directory) as unfinished:
+        (unfinished / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        if traffic is not None:
+            _write_links({"": traffic}, unfinished / "links.parquet")
+            draw_links(traffic, unfinished / "links.png", title=title)
+            files |= LINKS
+    return [(directory / name, meaning) for name, meaning in files.items()]
+
+
+@contextmanager
+def _into(directory: Path) -> Iterator[Path]:
+    """Yield a directory beside, whose files are moved into the wanted one when all are whole."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:
+            yield Path(name)
+            for path in sorted(Path(name).iterdir()):
+                path.replace(directory / path.name)
+    except OSError as error:
+        raise ConfigError(
+            f"output directory {str(directory)!r} cannot be written ({error.strerror}); give another one"
+        ) from None
+
+
+def _write_links(traffic: dict[str, LinkTraffic], path: Path) -> None:
+    import pandas as pd  # noqa: PLC0415 - takes half a second
+
+    frames = [pd.DataFrame({"schedule": schedule, **links.columns()}) for schedule, links in traffic.items()]
+    whole = pd.concat(frames, ignore_index=True)
+    (whole if "".join(traffic) else whole.drop(columns="schedule")).to_parquet(path, index=False)
+
+
+def _write_nodes(comparison: Comparison, path: Path) -> None:
+    import pandas as pd  # noqa: PLC0415 - takes half a second
+
+    frames = [pd.DataFrame(columns) for outcome in comparison.outcomes for columns in _columns(outcome)]
+    pd.concat(frames, ignore_index=True).to_parquet(path, index=False)
+
+
+def _columns(outcome: Outcome) -> list[dict[str, Any]]:
+    """Columns over the nodes of each class of ranks of one schedule."""
+    result = outcome.result
+    critical = {(segment.rank, segment.node) for segment in critical_path(result)}
+    tables = []
+    for line in result.timelines:
+        graph = line.graph
+        nodes = range(len(graph))
+        tables.append(
+            {
+                "schedule": outcome.schedule,
+                "rank": line.ranks[0],
+                "ranks_alike": len(line.ranks),
+                "node": np.arange(len(graph)),
+                "name": list(graph.names),
+                "kind": [NodeKind(kind).name.lower() for kind in graph.kind.tolist()],
+                "operation": [graph.operation(node) for node in nodes],
+                "stage": graph.stage,
+                "microbatch": graph.microbatch,
+                "phase": [graph.phases[phase] for phase in graph.phase.tolist()],
+                "stream": graph.stream,
+                "priority": graph.priority,
+                "start_s": line.start_s,
+                "end_s": line.end_s,
+                "duration_s": line.duration_s,
+                "flops": graph.flops,
+                "bytes": graph.bytes,
+                "time_source": [TimeSource(source).name.lower() for source in graph.time_source.tolist()],
+                "algorithm": list(line.algorithm),
+                "critical": [(line.ranks[0], node) in critical for node in nodes],
+            }
+        )
+    return tables

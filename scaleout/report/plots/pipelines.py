@@ -1,0 +1,224 @@
+"""Pipelined steps to pictures: who works on which micro-batch when, and the memory that each place holds.
+
+Colours go by micro-batch, light forward and full backward; gradients of weights that were put off are dark and hatched.
+The optimizer is grey. Two actions that a rank runs at the same time share its lane.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+
+mpl.use("agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+
+from scaleout.analysis.pipeline import Actions, MemoryOverTime
+from scaleout.report.plots.schedules import PUBLISHED, STYLE, save, time_scale
+from scaleout.workloads.memory import KINDS
+from scaleout.workloads.pipeline import Action
+
+MICROBATCHES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#777777")
+"""Colours of micro-batches, in turn (Paul Tol's bright scheme and two of his light one)."""
+
+MEMORY = dict(
+    zip(KINDS, ("#332288", "#88ccee", "#44aa99", "#999933", "#aa4499", "#ddcc77", "#cc6677", "#882255"), strict=True)
+)
+"""Colours of what memory is held for (Paul Tol's muted scheme)."""
+
+MOST_PANELS = 8
+"""Places whose memory is drawn; of longer pipelines these many, evenly spaced, with both ends and the worst."""
+
+_TONES = {
+    Action.FORWARD: ("forward", 0.6, None),
+    Action.BACKWARD: ("backward, whole or of inputs", 0.0, None),
+    Action.INPUT_GRADIENT: ("backward, whole or of inputs", 0.0, None),
+    Action.WEIGHT_GRADIENT: ("gradient of weights, put off", -0.4, "////"),
+}
+"""What an action is called, how far its colour goes to white or, below zero, to black, and its hatch."""
+
+_DIGIT_INCHES = 0.075
+_SEEN = 2e-3
+"""Share of the highest memory from which on a kind is drawn."""
+
+_LANE = 0.86
+_REST = "#bbbbbb"
+_HATCH_STYLE = {"hatch.linewidth": 0.6}
+
+
+def draw_pipeline(done: Sequence[Actions], *, makespan_s: float, title: str, path: Path) -> None:
+    """Draw what each place of a pipeline works on over time; `done` holds the places, first to last."""
+    draw_pipelines([(title, done, makespan_s)], path, columns=1)
+
+
+def draw_pipelines(
+    panels: Sequence[tuple[str, Sequence[Actions], float]], path: Path, *, columns: int, title: str = ""
+) -> None:
+    """Draw several pipelines on one scale of time.
+
+    Parameters
+    ----------
+    panels : sequence of (str, sequence of Actions, float)
+        Title, places and makespan of each.
+    columns : int
+        Panels side by side.
+    """
+    with mpl.rc_context(STYLE | _HATCH_STYLE):
+        rows, lanes = math.ceil(len(panels) / columns), max(len(done) for _, done, _ in panels)
+        width = 7.0 + 4.0 * columns
+        height = min(0.28, 9.0 / lanes) * lanes + 0.62
+        figure, grid = plt.subplots(
+            rows, columns, figsize=(width, rows * height + 0.5), layout="constrained", sharex=True, squeeze=False
+        )
+        longest_s = max(makespan_s for *_, makespan_s in panels)
+        scale, unit = time_scale(longest_s)
+        inches_per_s = (width / columns - 0.7) / longest_s
+        for axes, (name, done, makespan_s) in zip(grid.flat, panels, strict=False):
+            for each in done:
+                _lane(axes, each, scale, inches_per_s)
+            _dress(axes, done, name)
+            axes.axvline(makespan_s * scale, color=PUBLISHED, linewidth=0.8, linestyle=":")
+        for axes in grid.flat[len(panels) :]:
+            axes.axis("off")
+        for axes in grid[-1]:
+            axes.set_xlabel(f"time [{unit}]")
+        grid[0, 0].set_xlim(0, longest_s * scale * 1.005)
+        used = {Action(action) for _, done, _ in panels for each in done for action in each.action.tolist()}
+        has_rest = any(each.rest_s for _, done, _ in panels for each in done)
+        figure.legend(
+            handles=_handles(used, has_rest=has_rest), loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
+        if title:
+            figure.suptitle(title)
+        save(figure, path)
+
+
+def _dress(axes: Axes, done: Sequence[Actions], name: str) -> None:
+    axes.set_title(name, loc="left")
+    axes.set_ylim(len(done) - 0.5, -0.5)
+    step = max(1, len(done) // 16)
+    axes.set_yticks([each.place for each in done][::step])
+    axes.set_ylabel("place in pipeline", fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _handles(used: set[Action], *, has_rest: bool) -> list[Patch]:
+    tones = dict.fromkeys(tone for action, tone in _TONES.items() if action in used)
+    shown = [
+        Patch(facecolor=_toned(MICROBATCHES[0], tone), hatch=hatch, label=label, edgecolor="white", linewidth=0)
+        for label, tone, hatch in tones
+    ]
+    return shown + ([Patch(color=_REST, label="optimizer")] if has_rest else [])
+
+
+def _toned(colour: str, tone: float) -> tuple[float, float, float]:
+    end = 1.0 if tone > 0 else 0.0
+    red, green, blue = (part + abs(tone) * (end - part) for part in to_rgb(colour))
+    return red, green, blue
+
+
+def _lane(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
+    """Draw the actions of one place; two that overlap share the lane, forward above."""
+    shared = _overlapping(done)
+    forward = done.action == Action.FORWARD
+    top = np.where(shared & ~forward, 0.0, -_LANE / 2) + done.place
+    bottom = np.where(shared & forward, 0.0, _LANE / 2) + done.place
+    seconds = done.end_s - done.start_s
+    begin, end = done.start_s * scale, done.end_s * scale
+    boxes = np.stack([np.c_[begin, top], np.c_[end, top], np.c_[end, bottom], np.c_[begin, bottom]], axis=1)
+    line = 0.5 if np.median(seconds) * inches_per_s > 0.03 else 0.0
+    colours = [MICROBATCHES[microbatch % len(MICROBATCHES)] for microbatch in done.microbatch.tolist()]
+    for action, (_, tone, hatch) in _TONES.items():
+        mine = np.flatnonzero(done.action == action).tolist()
+        faces = [_toned(colours[index], tone) for index in mine]
+        polygons = list(boxes[mine])
+        axes.add_collection(
+            PolyCollection(polygons, facecolors=faces, edgecolors="white", linewidths=line, hatch=hatch)
+        )
+    rest = [(start * scale, (end - start) * scale) for start, end in done.rest_s]
+    axes.broken_barh(rest, (done.place - _LANE / 2, _LANE), facecolors=_REST)
+    room = _DIGIT_INCHES * np.array([len(str(microbatch)) for microbatch in done.microbatch.tolist()])
+    room *= np.where(done.action == Action.WEIGHT_GRADIENT, 1.5, 1.1)  # a hatch needs more
+    for index in np.flatnonzero(seconds * inches_per_s > room).tolist():
+        face = _toned(colours[index], _TONES[Action(done.action[index])][1])
+        ink = PUBLISHED if np.dot(face, (0.299, 0.587, 0.114)) > 0.55 else "white"  # luma, as ITU-R BT.601 weighs it
+        axes.text(
+            (begin[index] + end[index]) / 2, (top[index] + bottom[index]) / 2, str(done.microbatch[index]),
+            ha="center", va="center_baseline", fontsize=5.0 if shared[index] else 6.5, color=ink,
+            path_effects=[withStroke(linewidth=1.5, foreground=face)],
+        )  # fmt: skip
+
+
+def _overlapping(done: Actions) -> npt.NDArray[np.bool_]:
+    """Tell which actions run while another of the same place does, shape (A,)."""
+    slack_s = 1e-9 * float(done.end_s.max(initial=0.0))
+    late = done.start_s[1:] < np.maximum.accumulate(done.end_s)[:-1] - slack_s
+    return np.asarray(np.r_[False, late] | np.r_[late, False])
+
+
+_FAR = 3.0
+"""Capacity over what is held from which on the capacity is not drawn."""
+
+
+def draw_memory(
+    held: Sequence[MemoryOverTime], *, capacity_bytes: float, makespan_s: float, title: str, path: Path
+) -> None:
+    """Draw the memory of the ranks of each place over time, stacked by kind, with the device's capacity."""
+    highest = [float(each.total_bytes.max()) for each in held]
+    shown = [held[index] for index in shown_places(highest)]
+    columns = min(len(shown), 2)
+    rows = math.ceil(len(shown) / columns)
+    scale, unit = time_scale(makespan_s)
+    most = max(highest)
+    kinds = [kind for kind in KINDS if max(each.bytes_of[kind].max() for each in shown) > _SEEN * most]
+    with mpl.rc_context(STYLE):
+        figure, grid = plt.subplots(
+            rows, columns, figsize=(11, 1.35 * rows + 1.4), layout="constrained", sharex=True, sharey=True,
+            squeeze=False,
+        )  # fmt: skip
+        for axes, each in zip(grid.flat, shown, strict=False):
+            time = each.time_s * scale
+            layers = [each.bytes_of[kind] / 2**30 for kind in kinds]
+            axes.stackplot(time, layers, step="post", colors=[MEMORY[kind] for kind in kinds], linewidth=0)
+            axes.axhline(capacity_bytes / 2**30, color=PUBLISHED, linewidth=1, linestyle="--")
+            axes.set_title(f"place {each.place}: at most {each.total_bytes.max() / 2**30:.1f} GiB", loc="left")
+        for axes in grid.flat[len(shown) :]:
+            axes.axis("off")
+        grid[0, 0].set_xlim(0, makespan_s * scale)
+        # A capacity far above what is held would press it flat: then the legend alone says how much it is.
+        top = capacity_bytes if most < capacity_bytes <= _FAR * most else most
+        grid[0, 0].set_ylim(0, top / 2**30 * 1.08)
+        for axes in grid[-1]:
+            axes.set_xlabel(f"time [{unit}]")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("memory [GiB]")
+        handles = [Patch(color=MEMORY[kind], label=kind.replace("_", " ")) for kind in kinds]
+        limit = Line2D([], [], color=PUBLISHED, linewidth=1, linestyle="--")
+        limit.set_label(f"capacity of the device, {capacity_bytes / 2**30:.0f} GiB")
+        figure.legend(handles=[*handles, limit], loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.suptitle(title)
+        save(figure, path)
+
+
+def shown_places(highest_bytes: Sequence[float]) -> list[int]:
+    """Choose the places whose memory is drawn, given the most that each holds: evenly, with both ends and the worst."""
+    count = len(highest_bytes)
+    if count <= MOST_PANELS:
+        return list(range(count))
+    worst = int(np.argmax(highest_bytes))
+    places = [round(index) for index in np.linspace(0, count - 1, MOST_PANELS).tolist()]
+    inner = range(1, MOST_PANELS - 1) if worst not in (0, count - 1) else range(0)
+    nearest = min(inner, key=lambda number: abs(places[number] - worst), default=None)
+    if nearest is not None:
+        places[nearest] = worst
+    return sorted(places)

@@ -1,0 +1,1 @@
+"""The schedule `centauri`: its partition space, and its operation, layer and model tiers."""

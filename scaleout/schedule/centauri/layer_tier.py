@@ -1,0 +1,206 @@
+"""The layer tier: which gradient goes first in backward of a layer, and what is gathered before what is reduced.
+
+Of each layer equation (1) compares activation first, T1, with weight gradient first, T2, from the costs of its kernels
+and of its collectives as they will be carried out. Both have parameters gathered ahead of the reductions; where a
+program has them behind those of the layer before, that order is a second candidate. Either one is taken only where a
+simulated step, with all that the operation tier then does, is shorter.
+
+Communication of activations that is no all-gather counts as act_RS, recomputed kernels as others.
+
+Source: Chen et al., Centauri, Sec. 3.2.2, equation (1), Fig. 6.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program.program import Program
+from scaleout.program.reorder import Key, early, is_gather_of_parameters, reorder
+from scaleout.schedule.backward import INPUT, WEIGHT, Layer, layers_of, weight_gradients_first
+from scaleout.schedule.cost import Prices
+from scaleout.schedule.decision import Decision, Trial, shorter
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Seconds of what backward of a layer does, in the words of equation (1).
+
+    Attributes
+    ----------
+    gather_parameters_s : float
+        T(W_AG).
+    gather_activations_s, scatter_activations_s : float
+        T(act_AG), T(act_RS).
+    activation_gradients_s, weight_gradients_s : float
+        T(G_act), T(G_w): products.
+    reduce_gradients_s : float
+        T(G_w_RS).
+    others_s : float
+        All other kernels.
+    """
+
+    gather_parameters_s: float = 0.0
+    gather_activations_s: float = 0.0
+    scatter_activations_s: float = 0.0
+    activation_gradients_s: float = 0.0
+    weight_gradients_s: float = 0.0
+    reduce_gradients_s: float = 0.0
+    others_s: float = 0.0
+
+    @property
+    def activation_first_s(self) -> float:
+        """T1.
+
+        >>> LayerCosts(3.0, 1.0, 2.0, 5.0, 4.0, 3.0, 1.0).activation_first_s  # 3 + 5 + 4 + 3
+        15.0
+        """
+        return (
+            self.gather_parameters_s
+            + max(self.activation_gradients_s, self.gather_activations_s)
+            + max(self.weight_gradients_s, self.scatter_activations_s)
+            + max(self.reduce_gradients_s, self.others_s)
+        )
+
+    @property
+    def weight_first_s(self) -> float:
+        """T2.
+
+        >>> LayerCosts(3.0, 1.0, 2.0, 5.0, 4.0, 3.0, 1.0).weight_first_s  # 1 + 4 + 5 + 2 + 1
+        13.0
+        """
+        return (
+            self.gather_activations_s
+            + max(self.weight_gradients_s, self.gather_parameters_s)
+            + max(self.activation_gradients_s, self.reduce_gradients_s)
+            + self.scatter_activations_s
+            + self.others_s
+        )
+
+
+def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], prices: Prices) -> list[LayerCosts]:
+    """Return what backward of each layer costs, collectives as they will be carried out."""
+    costs, names = _cost_names(graph), list(LayerCosts.__dataclass_fields__)
+    seconds = _seconds(graph, prices)
+    found = []
+    for layer in layers:
+        needs = np.concatenate([graph.dependencies_of(node) for node in layer.nodes])
+        gathers = [node for node in np.unique(needs).tolist() if is_gather_of_parameters(graph, node)]
+        own = [node for node in layer.nodes if costs[node] != names.index("gather_parameters_s")]
+        nodes = np.array([*gathers, *own], np.int64)
+        totals_s = np.bincount(costs[nodes], weights=seconds[nodes], minlength=len(names))
+        found.append(LayerCosts(*totals_s.tolist()))
+    return found
+
+
+def _cost_names(graph: ExecutionGraph) -> Ints:
+    """Return to which of a layer's costs each node adds, (N,)."""
+    collective, product = graph.kind == NodeKind.COLLECTIVE, graph.kernel != NONE
+    gathers = graph.collective == COLLECTIVES.index("all_gather")
+    begins = {
+        part: np.array([name.startswith(part) for name in graph.names], bool) for part in ("parameters", "gradients")
+    }
+    ends = {part: np.array([name.endswith(part) for name in graph.names], bool) for part in (WEIGHT, INPUT)}
+    which = [
+        collective & gathers & begins["parameters"],
+        collective & gathers & ~begins["gradients"],
+        collective & ~begins["gradients"],
+        product & ends[INPUT],
+        product & ends[WEIGHT],
+        collective,
+    ]
+    return np.select(which, range(len(which)), default=len(which))
+
+
+def _seconds(graph: ExecutionGraph, prices: Prices) -> Floats:
+    """Return what each node takes, (N,)."""
+    seconds = np.nan_to_num(graph.duration_s)
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        kind = COLLECTIVES[graph.collective[node]]
+        seconds[node] = prices.best_s(int(graph.group[node]), kind, int(graph.bytes[node]))
+    return seconds
+
+
+def gathers_first(program: Program) -> Program:
+    """Let parameters be gathered before the reductions that stand in front of them, as soon as they may be."""
+
+    def keys_of(graph: ExecutionGraph) -> list[Key] | None:
+        moved = [node for node in _gathers(graph) if _waits_behind_reductions(graph, node) and graph.users[node]]
+        return early(graph, moved, tail=lambda old, node: False) if moved else None
+
+    return reorder(program, keys_of)
+
+
+def _gathers(graph: ExecutionGraph) -> list[int]:
+    collectives = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
+    return [node for node in collectives if is_gather_of_parameters(graph, node)]
+
+
+def _waits_behind_reductions(graph: ExecutionGraph, gather: int) -> bool:
+    """Whether gradients are reduced between what a gather needs and the gather."""
+    needs = graph.dependencies_of(gather)
+    after = int(needs.max()) + 1 if needs.size else 0
+    between = np.flatnonzero(graph.kind[after:gather] == NodeKind.COLLECTIVE) + after
+    return any(graph.names[node].startswith("gradients") for node in between.tolist())
+
+
+def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial, tuple[Decision, ...]]:
+    """Return the trial of the order in which a step is shortest, and what was decided for it.
+
+    Parameters
+    ----------
+    best : Trial
+        In the order of the program.
+    schedule : callable
+        A program in another order to its trial.
+    """
+    program, costs = best.ordered, []
+    for graph in program.graphs:
+        layers = [layer for layer in layers_of(graph) if layer.weights]
+        found = costs_of(graph, layers, best.prices)
+        costs.append({layer.nodes[0]: each for layer, each in zip(layers, found, strict=True)})
+    of_graph = dict(zip(map(id, program.graphs), costs, strict=True))
+
+    def weight_first(graph: ExecutionGraph, layer: Layer) -> bool:
+        found = of_graph[id(graph)].get(layer.nodes[0])
+        return found is not None and found.weight_first_s < found.activation_first_s
+
+    other = weight_gradients_first(program, chosen=weight_first)
+    rival = None if other is program else schedule(other)
+    words = _about_layers(costs, best, rival)
+    best = shorter(best, rival)
+    other = gathers_first(best.ordered)
+    if other is not best.ordered:
+        rival = schedule(other)
+        words += (_about_gathers(best, rival),)
+        best = shorter(best, rival)
+    return best, words
+
+
+def _about_gathers(best: Trial, rival: Trial) -> Decision:
+    what, ahead = "gathers of parameters", "ahead of the reductions in front of them"
+    if rival.step_s < best.step_s:
+        return Decision(what, ahead, best.step_s, rival.step_s, "a step")
+    return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.5g} ms")
+
+
+def _about_layers(costs: Sequence[Mapping[int, LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
+    """Say for layers that cost the same which gradient goes first, and why."""
+    counts: Counter[tuple[float, float]] = Counter()
+    for found in costs:
+        counts |= Counter(
+            (float(f"{each.activation_first_s:.6e}"), float(f"{each.weight_first_s:.6e}")) for each in found.values()
+        )
+    decisions = []
+    for (activation_s, weight_s), count in sorted(counts.items()):
+        choice, before_s, after_s, reason = "activation gradient first", weight_s, activation_s, ""
+        if weight_s < activation_s and rival is not None:
+            steps = f"a step {rival.step_s * 1e3:.5g} ms instead of {best.step_s * 1e3:.5g}"
+            if rival.step_s < best.step_s:
+                choice, before_s, after_s, reason = "weight gradient first", activation_s, weight_s, steps
+            else:
+                reason = f"weight gradient first {weight_s * 1e3:.4g} ms, but {steps}"
+        decisions.append(Decision(f"{count} x backward of a layer", choice, before_s, after_s, reason))
+    return tuple(decisions)

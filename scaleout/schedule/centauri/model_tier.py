@@ -1,0 +1,380 @@
+"""Centauri's model tier: how a step leaves its gradients' and parameters' communication to forward and backward.
+
+Gradients of a model chunk are reduce-scattered while the micro-batches behind it run backward. The all-gather passes
+through the optimizer, which is element-wise, into the forward of the next step, beside the micro-batches of the chunk
+before it. How many micro-batches of a chunk are launched together says how much hides (`launch`); memory says how many
+there may be. It is the peak of the whole step in its order, no product of micro-batches. Schedules that are not
+interleaved launch one micro-batch of a chunk, and have nothing to choose. Where collectives slow down the kernels
+beside them, which the paper's equation does not know, a step is simulated with and without, and stays as it was if that
+is shorter.
+
+Under ZeRO-3 layers gather and reduce over the ranks that shard by themselves. Where shards have copies (hybrid
+sharding), the all-reduce over these is what is divided and moved; how many micro-batches are launched together stays,
+as each gathers and reduces anew.
+
+Keys that it does not choose stay as they are, and a `microbatch_group` that is given too.
+
+Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid sharding).
+
+How many micro-batches of a model chunk Centauri launches together in an interleaved pipeline.
+
+Equation (2) of the paper says how much of a chunk's gathers and reductions stays exposed beside them:
+
+    T = max(C_AG - L1 C_fw, 0) + max(C_RS - L2 C_bw, 0)
+
+C_AG and C_RS are what one chunk's parameters and gradients take on the wires, by levels where that is less; C_fw and
+C_bw what a micro-batch of it takes forward and backward, simulated alone. T is that of the stage where most stays
+exposed. Groups have one size L: L1 is the first group, L2 the last, which may be smaller. So L1 + L2 <= m holds where
+there are two groups; one group of all m (breadth-first) is the first and the last.
+
+T has no messages, nor micro-batches that wait for their own chunk's gathers. In groups of p a chunk's first activations
+come round when they are needed, so that every group waits for its messages; in larger ones they have time, but
+gradients are ready later. So a step is run on the pipeline's clock, with messages, gathers as they come in and
+reductions as they are made, for each group of equal size and for the one that equation (2) names.
+
+Symbols: p stages of a pipeline; v chunks of a rank; m micro-batches; L1, L2 those launched together, forward and
+backward. Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.machine import Machine
+from scaleout.config.units import format_bytes
+from scaleout.errors import ConfigError
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.program.program import Program
+from scaleout.schedule.baseline import baseline
+from scaleout.schedule.cost import Prices
+from scaleout.schedule.overlap import overlap
+from scaleout.simulation.contention import contention_of
+from scaleout.workloads.config import Moe, Transformer, Workload
+from scaleout.workloads.generate import generate
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.stage import Stage, Turn
+from scaleout.workloads.memory import Peak, peak
+from scaleout.workloads.memory.advice import advise
+from scaleout.workloads.pipeline import PIPELINES, Action, named
+from scaleout.workloads.pipeline.blocks import blocks
+from scaleout.workloads.pipeline.clock import run
+from scaleout.workloads.pipeline.messages import neighbours, sends_s, slowest
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a stage takes, in seconds: its gathers and reductions, and a micro-batch forward and backward."""
+
+    gather_s: float
+    reduce_s: float
+    forward_s: float
+    backward_s: float
+
+    def exposed_s(self, launched: tuple[int, int]) -> float:
+        """Return equation (2): what stays exposed beside so many micro-batches, forward and backward.
+
+        >>> Costs(4.0, 3.0, 1.0, 2.0).exposed_s((3, 1))
+        2.0
+        """
+        forward, backward = launched
+        return max(self.gather_s - forward * self.forward_s, 0.0) + max(self.reduce_s - backward * self.backward_s, 0.0)
+
+
+NOTHING = Costs(0.0, 0.0, 0.0, 0.0)
+"""Of a workload in which nothing is chosen."""
+
+
+def launched_together(workload: Transformer) -> tuple[int, int]:
+    """Return the micro-batches of a chunk that are launched together, forward and backward: L1 and L2."""
+    pipeline = named(workload.pipeline_schedule, workload.microbatch_group)
+    if pipeline.in_groups is None:
+        return 1, 1
+    group = workload.microbatch_group or workload.pipeline_parallel
+    return group, workload.num_microbatches % group or group
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A group that was chosen, the one of equation (2) alone, and the seconds of a step with each."""
+
+    group: int
+    step_s: float
+    by_equation: int
+    by_equation_s: float
+
+
+def best_launch(
+    workload: Transformer, stages: Sequence[Costs], machine: Machine, capacity_bytes: float
+) -> Launch | None:
+    """Return the group with which the step is shortest, of those that fit, and of equal ones the smallest.
+
+    The smallest if none fits; None where there are no groups, or the workload says which.
+    """
+    in_groups = named(workload.pipeline_schedule).in_groups
+    if in_groups is None or workload.microbatch_group is not None:
+        return None
+    p, m = workload.pipeline_parallel, workload.num_microbatches
+    plans = {
+        size: workload.model_copy(update={"microbatch_group": size})
+        for size in range(p, m + 1)
+        if in_groups(size).check(p, m, workload.chunks) is None
+    }
+    # Memory grows with the group.
+    fit = bisect_right(list(plans), capacity_bytes, key=lambda size: peak(plans[size]).total_bytes)
+    sizes = list(plans)[: max(fit, 1)]
+    exposed_s = {size: max(each.exposed_s(launched_together(plans[size])) for each in stages) for size in sizes}
+    by_equation = min(sizes, key=exposed_s.__getitem__)
+    hops = slowest(
+        workload.message_bytes, machine.topology, between=neighbours(machine.topology, workload.mesh, "pipeline")
+    )
+    hops_s = [hop.time_s for hop in hops]
+    steps_s = {size: step_s(plans[size], stages, hops_s) for size in sizes if m % size == 0 or size == by_equation}
+    rounded_s = {size: float(f"{each:.9e}") for size, each in steps_s.items()}  # sums differ in their last bits
+    best = min(rounded_s, key=rounded_s.__getitem__)
+    return Launch(best, steps_s[best], by_equation, steps_s[by_equation])
+
+
+def step_s(workload: Transformer, stages: Sequence[Costs], hops_s: Sequence[float]) -> float:
+    """Return the seconds of an interleaved pipeline, its messages, gathers and reductions, without what ends a step.
+
+    Parameters
+    ----------
+    stages : sequence of Costs
+        Of every stage.
+    hops_s : sequence of float, length p
+        What a message takes from each place to the next.
+    """
+    name, p, v = workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks
+    at = np.array([[PIPELINES[name].stage_of(place, chunk, p, v) for chunk in range(v)] for place in range(p)])
+    gather_s, reduce_s, forward_s, backward_s = np.array([astuple(each) for each in stages]).T[:, at]
+    share = 1 / np.maximum(np.array(workload.layers_of_stage)[at], 1)  # of a layer in its stage
+    action_s = np.zeros((len(Action), p, v))
+    action_s[Action.FORWARD], action_s[Action.BACKWARD] = forward_s, backward_s
+    found = blocks(name, stages=p, microbatches=workload.num_microbatches, chunks=v, group=workload.microbatch_group)
+    timeline = run(
+        found,
+        action_s,
+        send_s=sends_s(hops_s, name, p, v),
+        ready_s=np.cumsum(gather_s, axis=1) - (1 - share) * np.minimum(gather_s, forward_s),
+        blocking=not workload.overlap_sends,
+    )
+    # Reductions of a place follow each other, layer by layer as the last backward of their chunk makes them.
+    end_s = np.concatenate(timeline.end_s)[found.last_gradients]
+    first_s, last_s = end_s - (1 - share) * backward_s, end_s + share * reduce_s
+    done_s = np.zeros(p)
+    for chunk in reversed(range(v)):
+        done_s = np.maximum(np.maximum(done_s, first_s[:, chunk]) + reduce_s[:, chunk], last_s[:, chunk])
+    return max(float(done_s.max()), timeline.makespan_s)
+
+
+@dataclass(frozen=True)
+class ModelTier:
+    """What the model tier chose.
+
+    Attributes
+    ----------
+    workload : Workload
+        To run.
+    changes : mapping
+        Its keys that were changed.
+    launched : (int, int)
+        Micro-batches launched together, forward and backward; none where nothing was chosen.
+    costs : Costs
+        Of the stage where most stays exposed.
+    words : str
+        What was chosen, why, and what stays exposed.
+    """
+
+    workload: Workload
+    words: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    launched: tuple[int, int] = (0, 0)
+    costs: Costs = NOTHING
+
+
+def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
+    """Choose what of a step's communication forward and backward take beside them, and how many micro-batches do.
+
+    Parameters
+    ----------
+    machine : Machine
+        With as many ranks as the workload.
+    memory_bytes : float, optional
+        What a device has; by default what its file says.
+
+    Returns
+    -------
+    ModelTier
+        With the workload as it was where there is nothing to choose, and the reason in words.
+
+    Raises
+    ------
+    ConfigError
+        If no plan fits in the memory; the message says what is short and what would fit.
+    """
+    if not isinstance(workload, Transformer) or workload.mode != "training":
+        return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
+    capacity_bytes = machine.device.memory_bytes if memory_bytes is None else memory_bytes
+    reason = _nothing_to_choose(workload)
+    if reason:
+        _check_fits(workload, machine, capacity_bytes)
+        return ModelTier(workload, f"model tier: nothing to choose, {reason}")
+    changes: dict[str, Any] = {"overlap_parameter_gather": True}
+    if workload.zero < 3:
+        changes |= {"zero": max(workload.zero, 1), "overlap_gradient_reduce": True}
+    overlapped = workload.model_copy(update=changes)
+    stages = costs_of_stages(overlapped, machine)
+    launch = best_launch(overlapped, stages, machine, capacity_bytes) if workload.zero < 3 else None
+    if launch is not None:
+        changes["microbatch_group"] = launch.group
+    chosen = workload.model_copy(update=changes)
+    held = _check_fits(chosen, machine, capacity_bytes)
+    slower = _slower(workload, chosen, machine) if peak(workload).total_bytes <= capacity_bytes else ""
+    if slower:
+        return ModelTier(workload, f"model tier: nothing changed, as kernels beside collectives are slower: {slower}")
+    launched = launched_together(chosen)
+    costs = max(stages, key=lambda each: each.exposed_s(launched))
+    words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
+    return ModelTier(chosen, words, changes, launched, costs)
+
+
+def _slower(workload: Transformer, chosen: Transformer, machine: Machine) -> str:
+    """Say by how much a step is longer for what was chosen, where collectives slow kernels down; nothing if it is not.
+
+    It is as far as `overlap` goes, which the passes never fall short of.
+    """
+    if contention_of(machine.device, machine.topology) is None:
+        return ""
+    before_s, after_s = _least_s(workload, machine, overlap, baseline), _least_s(chosen, machine, overlap)
+    if after_s <= before_s:
+        return ""
+    return f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
+
+
+def _least_s(workload: Transformer, machine: Machine, *passes: Callable[[Program], Program]) -> float:
+    """Return the seconds of a step after the pass that makes it shortest."""
+    program = time_kernels(generate(workload), machine.device)
+    prices = Prices(program, machine)
+    return min(prices.step(each(program)).makespan_s for each in passes)
+
+
+def _nothing_to_choose(workload: Transformer) -> str:
+    """Return why gradients and parameters are not to be moved; nothing if they are."""
+    if workload.zero == 3 and workload.copies_of_shards == 1:
+        return "zero 3 gathers parameters and reduces gradients layer by layer already"
+    if workload.zero == 3 and workload.copies_at_end:
+        return "copies_at_end keeps the all-reduce over copies of shards whole, behind backward"
+    axes = Axes(workload)
+    sharing = (axes.dense(), *((axes.experts(),) if isinstance(workload, Moe) else ()))
+    return "" if any(each.degree > 1 for each in sharing) else "no ranks share parameters"
+
+
+def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
+    """Return the costs of every stage, of a workload whose communication runs beside its kernels."""
+    axes = Axes(workload)
+    first_of: dict[tuple[object, ...], int] = {}
+    which: list[int] = []
+    begin = 0
+    for number, count in enumerate(workload.layers_of_stage):
+        kinds = tuple(workload.layer_kind(layer) for layer in range(begin, begin + count))
+        which.append(first_of.setdefault((kinds, number == 0, number == workload.num_stages - 1), number))
+        begin += count
+    stages = [Stage(workload, axes, number) for number in first_of.values()]
+    passes = [(stage.forward.graph, stage.part(Action.BACKWARD, Turn(True, False)).graph) for stage in stages]
+    last = [stage.part(Action.BACKWARD, Turn(True, True)).graph for stage in stages]
+    roles = np.zeros(workload.num_ranks, np.int64)
+    prices = Prices(Program("stage", (), roles, axes.families), machine)
+
+    def alone_s(graph: ExecutionGraph) -> float:
+        program = Program("stage", (graph,), roles, axes.families)
+        return prices.step(overlap(time_kernels(program, machine.device))).makespan_s
+
+    costs = [
+        Costs(
+            sum(prices.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
+            _reductions_s(reduced, prices, family=axes.dense().copies if workload.zero == 3 else None),
+            *map(alone_s, graphs),
+        )
+        for stage, graphs, reduced in zip(stages, passes, last, strict=True)
+    ]
+    of = dict(zip(first_of.values(), costs, strict=True))
+    return [of[number] for number in which]
+
+
+def _reductions_s(graph: ExecutionGraph, prices: Prices, *, family: int | None) -> float:
+    """Return the seconds of a graph's reductions of gradients, one after the other; of one family if that is given."""
+    total_s = 0.0
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        if graph.names[node].startswith("gradients_") and family in (None, graph.group[node]):
+            asked = int(graph.group[node]), COLLECTIVES[graph.collective[node]], float(graph.bytes[node])
+            whole = not prices.substitutes(*asked)
+            total_s += prices.best_s(*asked) if whole else prices.substituted_s(asked[0], asked[2])
+    return total_s
+
+
+def _check_fits(workload: Transformer, machine: Machine, capacity_bytes: float) -> Peak:
+    """Return what the fullest rank holds.
+
+    Raises
+    ------
+    ConfigError
+        If that is more than a device has.
+    """
+    held = peak(workload)
+    if held.total_bytes <= capacity_bytes:
+        return held
+    parts = sorted(held.bytes_of.items(), key=lambda item: -item[1])[:2]
+    largest = " and ".join(f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in parts)
+    fits = [advice for advice in advise(workload, capacity_bytes) if advice.fits]
+    remedies = "; or ".join(
+        f"{each.settings} ({format_bytes(each.peak.total_bytes)} on {each.ranks} ranks)" for each in fits[:3]
+    )
+    raise ConfigError(
+        f"no plan of {workload.name or 'the workload'} fits in the {format_bytes(capacity_bytes)} of "
+        f"{machine.device.name}: the least that centauri found holds {format_bytes(held.total_bytes)} on place "
+        f"{held.place} of the pipeline, {format_bytes(held.total_bytes - capacity_bytes)} too much, most of it "
+        f"{largest}; {f'what would fit: {remedies}' if fits else 'nothing that was tried fits: take larger devices'}"
+    )
+
+
+def _words(
+    workload: Transformer, costs: Costs, launch: Launch | None, *, held_bytes: float, capacity_bytes: float
+) -> str:
+    """Say what was chosen, why, and what stays exposed."""
+    launched = launched_together(workload)
+    exposed_s, whole_s = costs.exposed_s(launched), costs.gather_s + costs.reduce_s
+    part = "a chunk" if workload.num_stages > 1 else "the model"
+    groups = f"micro-batches of {part} in groups of {launched[0]}"
+    if launched[0] != launched[1]:
+        groups += f", the last of {launched[1]}"
+    if launch is not None and launch.group != launch.by_equation:
+        groups += (
+            f" ({1e3 * launch.step_s:.4g} ms on the pipeline's clock, instead of {1e3 * launch.by_equation_s:.4g} in "
+            f"groups of {launch.by_equation}, as equation (2) names)"
+        )
+    moved = "parameters gathered in the next forward, gradients reduced as backward makes them"
+    if workload.zero == 3:
+        moved = (
+            f"the all-reduce over {workload.copies_of_shards} copies of shards divided: gradients reduce-scattered as "
+            f"backward makes them, parts of shards stepped, and gathered in the next forward"
+        )
+    parts = [
+        f"zero {workload.zero}, {moved}",
+        *([groups] if named(workload.pipeline_schedule).in_groups else []),
+    ]
+    sums = " and ".join(
+        f"{what} {1e3 * whole:.4g} ms beside {count} x {1e3 * beside:.4g} ms"
+        for what, whole, count, beside in (
+            ("gathers", costs.gather_s, launched[0], costs.forward_s),
+            ("reductions", costs.reduce_s, launched[1], costs.backward_s),
+        )
+    )
+    if_alone = " if layers' own leave them the network," if workload.zero == 3 else ""
+    return (
+        f"model tier: {'; '.join(parts)}:{if_alone} of {part} {1e3 * exposed_s:.4g} ms stay exposed instead of "
+        f"{1e3 * whole_s:.4g} ({sums}); {format_bytes(held_bytes)} of {format_bytes(capacity_bytes)}"
+    )

@@ -1,0 +1,338 @@
+"""Which chunks collectives and the products next to them are cut into, by when both are done.
+
+For each chain the ways to cut are followed through a pipeline of two (`operation_tier.finish_s`), with what the parts
+take and what chunks and products beside each other lose; the first of the shortest is taken. All members of a group
+decide from the same numbers.
+
+The operation tier: into which chunks a collective is cut, from what it and the computation beside it cost.
+
+Whole where independent computation hides it; else in chunks that this computation hides one by one; and where the group
+is partitioned in chunks of what a rank has gathered after each level (the paper's Algorithm 1). What it says is only a
+candidate: `finish_s` follows chunks and computation through a pipeline of two, and who schedules takes the shortest.
+
+The paper does not say how ``comm_cost / in_cost`` becomes a whole number, nor its MAX_CHUNKS: up, so that a chunk takes
+no longer than what hides it; and 8.
+
+Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import ceil, floor
+
+import numpy as np
+
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.program.program import Program
+from scaleout.schedule.centauri.partition.group import Levels
+from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
+from scaleout.schedule.cost import Price, Prices
+from scaleout.schedule.decision import Decision, collectives
+from scaleout.schedule.order import in_program_order
+from scaleout.schedule.overlap import overlap
+
+MAX_CHUNKS = 8
+"""Most chunks that a collective is evenly cut into."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What Algorithm 1 is asked about.
+
+    Attributes
+    ----------
+    computation_s : float
+        comp_cost: the computation that takes the collective's data, or makes them.
+    communication_s : float
+        comm_cost: the collective.
+    independent_s : float
+        in_cost: computation that can run beside it without any of its data.
+    inter_s : float
+        cost_inter: the part between nodes, where the group is partitioned.
+    inter_size, intra_size : int
+        Members of the sub-groups between and within nodes; both above 1 only where the group is partitioned.
+    """
+
+    computation_s: float
+    communication_s: float
+    independent_s: float
+    inter_s: float = 0.0
+    inter_size: int = 1
+    intra_size: int = 1
+
+    @property
+    def group_partitioned(self) -> bool:
+        """Whether there are levels."""
+        return self.inter_size > 1 and self.intra_size > 1
+
+
+def even(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, ...]:
+    """Return equal chunks, each no longer than the computation that hides it (lines 3 to 7)."""
+    if costs.independent_s >= costs.communication_s:
+        return (1.0,)
+    count = max_chunks
+    if costs.independent_s > 0:
+        count = math.ceil(min(costs.communication_s / costs.independent_s, max_chunks))
+    return (1 / count,) * count
+
+
+def granularity(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, ...]:
+    """Return the chunks of Algorithm 1, in parts of the whole.
+
+    >>> granularity(Costs(10.0, 4.0, 5.0))  # hidden whole
+    (1.0,)
+    >>> granularity(Costs(10.0, 4.0, 1.0))
+    (0.25, 0.25, 0.25, 0.25)
+    >>> granularity(Costs(10.0, 4.0, 3.0, inter_s=2.0, inter_size=2, intra_size=8))  # between nodes is hidden
+    (0.125, 0.875)
+    """
+    if costs.independent_s >= costs.communication_s or not costs.group_partitioned:
+        return even(costs, max_chunks=max_chunks)
+    inter, intra = costs.inter_size, costs.intra_size
+    world = inter * intra
+    if costs.independent_s > costs.inter_s:
+        return (inter / world, 1 - inter / world)
+    if costs.computation_s / inter > intra * costs.inter_s:
+        return (intra / world, 1 - intra / world)
+    return (intra / world, (inter - 1) / world, 1 - (inter + intra - 1) / world)
+
+
+def candidates(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[tuple[float, ...], ...]:
+    """Return the ways to cut that are weighed, the whole first: of equally long ones the first is taken."""
+    found = ((1.0,), even(costs, max_chunks=max_chunks), granularity(costs, max_chunks=max_chunks))
+    return tuple(dict.fromkeys(found))
+
+
+def finer(costs: Costs) -> tuple[tuple[float, ...], ...]:
+    """Return the ways to cut of Algorithm 1, and equal chunks up to MAX_CHUNKS whatever runs beside them."""
+    halved = tuple((1 / count,) * count for count in (2, 4, MAX_CHUNKS))
+    return tuple(dict.fromkeys((*candidates(costs), *halved)))
+
+
+def finish_s(
+    parts: Sequence[float],
+    costs: Costs,
+    *,
+    chunk_s: Callable[[float], float],
+    produces: bool,
+) -> float:
+    """Return when both the collective and the computation are done.
+
+    A taken chunk is worked on when it has arrived and what is independent is done; one that is produced is sent when it
+    is made, and what is independent follows the computation.
+
+    Parameters
+    ----------
+    chunk_s : callable
+        Part of the collective to the seconds that it takes as a chunk; computation goes in proportion.
+    """
+    sent_s, computed_s = 0.0, 0.0 if produces else costs.independent_s
+    for part in parts:
+        computes_s = part * costs.computation_s
+        if produces:
+            computed_s += computes_s
+            sent_s = max(sent_s, computed_s) + chunk_s(part)
+        else:
+            sent_s += chunk_s(part)
+            computed_s = max(computed_s, sent_s) + computes_s
+    return max(sent_s, computed_s + costs.independent_s) if produces else computed_s
+
+
+Ways = Callable[[Costs], Sequence[tuple[float, ...]]]
+"""From what a collective and its products cost to the ways to cut that are weighed, the whole first."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The chunks that were chosen, and when collective and products are done whole and so."""
+
+    parts: tuple[float, ...]
+    whole_s: float
+    cut_s: float
+
+
+@dataclass
+class Weights:
+    """Chains that were weighed before: layers are alike.
+
+    Attributes
+    ----------
+    price : callable
+        What a collective or a chunk of it takes.
+    ways : callable
+    gradients : bool
+        Whether reductions of gradients are cut; else they are only weighed.
+    """
+
+    prices: Prices
+    price: Price
+    ways: Ways = candidates
+    gradients: bool = False
+    found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
+    asked: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
+
+    def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
+        """Weigh a chain, or remember what one like it came to."""
+        node = chain.collective
+        pieces = tuple(
+            (
+                graph.kernels[graph.kernel[piece.node]],
+                float(graph.duration_s[piece.node]),
+                piece.begin,
+                piece.end,
+                piece.dimension,
+            )
+            for piece in chain.pieces
+        )
+        beside = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits
+        of_collective = (int(graph.group[node]), int(graph.collective[node]), int(graph.bytes[node]))
+        key = (*of_collective, chain.produces, pieces, beside)
+        if key not in self.found:
+            self.found[key] = self._weigh(graph, chain, independent_s)
+            self.asked[key] = (graph, chain, independent_s)
+        return self.found[key]
+
+    def with_ways(self, ways: Ways) -> "Weights":
+        """Return the same with other ways to cut; itself if none of what it was asked would be cut otherwise."""
+        other = replace(self, ways=ways, found={}, asked={})
+        same = all(other.weigh(*asked).parts == self.found[key].parts for key, asked in self.asked.items())
+        return self if same else other
+
+    def with_gradients(self) -> "Weights":
+        """Return the same with reductions of gradients cut; itself if none that was weighed would be."""
+        cuts = any(chain.gradients and len(self.found[key].parts) > 1 for key, (_, chain, _) in self.asked.items())
+        return replace(self, gradients=True) if cuts else self
+
+    def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
+        """Take the way to cut after which collective and products are done first."""
+        node, prices = chain.collective, self.prices
+        family = int(graph.group[node])
+        kind, size_bytes = _sent(graph, node)
+        levels = prices.levels(family)
+        levels_s = prices.levels_s(family, kind, size_bytes) if prices.by_levels(family, kind, size_bytes) else ()
+        sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
+        costs = Costs(
+            sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
+            self.price(family, kind, size_bytes),
+            independent_s,
+            inter_s=levels_s[-1] if levels_s else 0.0,
+            inter_size=sizes[1],
+            intra_size=sizes[0],
+        )
+        beside = prices.beside(graph, chain.pieces[-1].node)
+
+        def done_s(parts: tuple[float, ...]) -> float:
+            computation_s = costs.computation_s
+            if len(parts) > 1 and (len(chain.pieces) == 1 or chain.gradients):
+                to_whole = ceil if chain.produces else floor
+                cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
+                computation_s = sum(sum(part_times(graph, *each, prices.machine)) for each in cuts)
+            kernels, collective = beside if len(parts) > 1 else (1.0, 1.0)
+            return finish_s(
+                parts,
+                replace(costs, computation_s=computation_s * kernels),
+                chunk_s=lambda part: self.price(family, kind, part * size_bytes) * collective,
+                produces=chain.produces,
+            )
+
+        ways = {parts: done_s(parts) for parts in self.ways(costs)}
+        best = min(ways, key=ways.__getitem__)
+        return Weighed(best, ways[(1.0,)], ways[best])
+
+
+def cut(
+    program: Program, weights: Weights, *, chosen: Callable[[Chain], bool] = lambda chain: True
+) -> tuple[Program, tuple[Decision, ...]]:
+    """Return the program with every chain that is chosen cut as it is done first, and what was cut."""
+    cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
+    ordered = in_program_order(overlap(program)).graphs  # what waits for its turn on a stream has less beside it
+    ordered_of = {id(graph): other for graph, other in zip(program.graphs, ordered, strict=True)}
+    independent: dict[int, _Independent] = {}
+
+    def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
+        if not chosen(chain):
+            return (1.0,)
+        if id(graph) not in independent:
+            independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.prices)
+        weighed = weights.weigh(graph, chain, independent[id(graph)].beside(chain))
+        if chain.gradients and not weights.gradients:
+            return (1.0,)
+        cuts[id(graph)][chain.collective] = weighed
+        return weighed.parts
+
+    return partition_workload(program, weights.prices.machine, granularity=granularity), _decisions(program, cuts)
+
+
+def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:
+    """Say what was cut; alike are collectives of one size and family that are cut alike."""
+    alike: dict[tuple[str, str, int, int], list[Weighed]] = {}
+    for graph in program.graphs:
+        for node, weighed in cuts[id(graph)].items():
+            kind, family = COLLECTIVES[graph.collective[node]], program.groups[graph.group[node]].name
+            if len(weighed.parts) > 1:
+                alike.setdefault((kind, family, int(graph.bytes[node]), len(weighed.parts)), []).append(weighed)
+    return tuple(
+        Decision(
+            collectives(len(found), kind, size_bytes, family),
+            f"cut into {chunks} chunks with the products next to it",
+            sum(each.whole_s for each in found) / len(found),
+            sum(each.cut_s for each in found) / len(found),
+        )
+        for (kind, family, size_bytes, chunks), found in sorted(alike.items())
+    )
+
+
+class _Independent:
+    """How much of a graph's computation can run beside a collective without any of its data, in program order."""
+
+    def __init__(self, graph: ExecutionGraph, prices: Prices) -> None:
+        self.graph, self.prices = graph, prices
+        self.sent_s: dict[int, list[float]] = {}  # of a group's collectives up to each node
+        computes = graph.kind == NodeKind.COMPUTE
+        durations_s = np.where(computes, np.nan_to_num(graph.duration_s), 0.0)
+        self.until_s: list[float] = [0.0, *accumulate(durations_s.tolist())]
+        self.makes = [-1] * len(graph)  # the last kernel that a collective waits for
+        self.takes = [len(graph)] * len(graph)  # the first kernel that waits for it
+        users, needs = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)), graph.dependencies
+        waits, awaited = ~computes[users], ~computes[needs]
+        is_kernel = computes.tolist()
+        for node, old in zip(users[waits].tolist(), needs[waits].tolist(), strict=True):
+            self.makes[node] = max(self.makes[node], old if is_kernel[old] else self.makes[old])
+        for node, old in zip(users[awaited][::-1].tolist(), needs[awaited][::-1].tolist(), strict=True):
+            self.takes[old] = min(self.takes[old], node if is_kernel[node] else self.takes[node])
+
+    def beside(self, chain: Chain) -> float:
+        """Seconds of kernels between the one that the collective waits for and the first that waits for it.
+
+        A layer's gradients are waited for late, and what else is sent until then is to be hidden as well. It counts
+        only where they are reduced by levels: a chunk is then within nodes while another is between them, so that
+        cutting pays where all of them are to be hidden; else chunks only pay their latencies.
+        """
+        begin, end = self.makes[chain.collective] + 1, self.takes[chain.collective]
+        if begin >= end:
+            return 0.0
+        others_s = self._others_s(chain.collective, begin, end) if chain.gradients else 0.0
+        return max(0.0, self.until_s[end] - self.until_s[begin] - others_s)
+
+    def _others_s(self, reduction: int, begin: int, end: int) -> float:
+        """Seconds of the group's other collectives by levels from one node to another, if the reduction is one."""
+        graph, prices = self.graph, self.prices
+        group = int(graph.group[reduction])
+        if not prices.by_levels(group, *_sent(graph, reduction)):
+            return 0.0
+        if group not in self.sent_s:
+            seconds = [0.0] * len(graph)
+            for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.group == group)).tolist():
+                if prices.by_levels(group, *_sent(graph, node)):
+                    seconds[node] = prices.best_s(group, *_sent(graph, node))
+            self.sent_s[group] = [0.0, *accumulate(seconds)]
+        sent_s = self.sent_s[group]
+        own_s = sent_s[reduction + 1] - sent_s[reduction] if begin <= reduction < end else 0.0
+        return sent_s[end] - sent_s[begin] - own_s
+
+
+def _sent(graph: ExecutionGraph, node: int) -> tuple[str, int]:
+    """Return a collective's kind and bytes."""
+    return COLLECTIVES[graph.collective[node]], int(graph.bytes[node])

@@ -1,0 +1,152 @@
+"""Group partition: a collective over several levels of a network as one collective on each level.
+
+The levels of a group are the dimensions that it extends along, neighbours of equal bandwidth together. So each
+sub-group has links of one bandwidth, and no sub-group is finer than that asks for. An all-gather goes from the
+outermost level inwards, a reduce-scatter from the innermost outwards: every shard crosses the slow links once, and each
+rank receives as many bytes as before, ``sum over levels (m - 1) / m n_level = (p - 1) / p n``.
+
+Symbols: n bytes of the collective; p members; m members of a sub-group, along one level; n_level = n over the members
+on all levels farther in. Source: Chen et al., Centauri, Sec. 3.1.2.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.dimension import UNEVEN, Dimension
+from scaleout.cluster.topology.placement import lying_alike, place
+from scaleout.cluster.topology.topology import Topology
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.program.program import GroupFamily, Program
+from scaleout.schedule.centauri.partition.primitive import WHOLE, Chooser
+from scaleout.schedule.overlap import COMPUTE_STREAM
+from scaleout.schedule.rewrite import Rewrite
+
+_KINDS = ("all_gather", "reduce_scatter")
+_NAMES = ("intra", "inter")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A family's sub-groups, innermost level first: a family for each, and members of a group along it."""
+
+    families: tuple[GroupFamily, ...]
+    sizes: tuple[int, ...]
+
+
+def levels_of(family: GroupFamily, topology: Topology) -> Levels | str:
+    """Return the levels that the groups of a family divide into, or why they do not."""
+    groups = family.members
+    if len({len(group) for group in groups}) > 1:
+        return "its groups have different sizes"
+    if not groups or len(groups[0]) < 2:
+        return "its groups have one rank"
+    alike = groups[:1] if lying_alike(topology, groups) is not None else groups
+    found = {_level_dimensions(topology, group) for group in alike}
+    if len(found) > 1:
+        return "its groups lie in different ways"
+    (dimensions,) = found
+    if isinstance(dimensions, str):
+        return dimensions
+    split: list[list[tuple[int, ...]]] = [[] for _ in dimensions]
+    for group in groups:
+        ranks = np.sort(np.array(group, np.int64))  # so that places in sub-groups mean the same shards everywhere
+        at = topology.coordinates(ranks)
+        for number, along in enumerate(dimensions):
+            others = np.delete(at, along, axis=1)
+            _, which = np.unique(others, axis=0, return_inverse=True)
+            which = which.reshape(-1)
+            split[number] += [tuple(ranks[which == part].tolist()) for part in range(int(which.max()) + 1)]
+    if any(len({len(part) for part in parts}) > 1 for parts in split):
+        return "its groups lie in different ways"
+    return Levels(
+        tuple(
+            GroupFamily(f"{family.name}_{_name(number, len(split))}", tuple(members))
+            for number, members in enumerate(split)
+        ),
+        tuple(len(members[0]) for members in split),
+    )
+
+
+def _name(number: int, count: int) -> str:
+    return _NAMES[number] if count == len(_NAMES) else f"level_{number}"
+
+
+def _level_dimensions(topology: Topology, group: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | str:
+    """Return the dimensions of each level of a group, innermost first, or why it has none."""
+    if not place(topology, group).regular:
+        return "its ranks are no grid in the network"
+    if topology.changes:
+        return "links of the network are slower than their like, so sub-groups would have unequal bandwidths"
+    extends = np.flatnonzero(np.ptp(topology.coordinates(group), axis=0)).tolist()
+    for number in extends:
+        if _unbalanced(topology.dimensions[number]):
+            return f"links of dimension {number} have unequal bandwidths"
+    runs = groupby(extends, key=lambda number: topology.dimensions[number].bytes_per_s)
+    found = tuple(tuple(run) for _, run in runs)
+    return found if len(found) > 1 else "its links have one bandwidth; finer sub-groups would only leave links idle"
+
+
+def _unbalanced(dimension: Dimension) -> bool:
+    """Whether links of a dimension differ: a graph, a dragonfly, or a tree that narrows."""
+    return dimension.kind in UNEVEN or any(ratio != 1 for ratio in dimension.oversubscription)
+
+
+def partition_groups(
+    program: Program, machine: Machine, *, chosen: Chooser = lambda family, kind, size_bytes: True
+) -> Program:
+    """Carry out every all-gather and reduce-scatter that is chosen level by level.
+
+    Collectives whose groups do not divide stay as they are. Each new family of groups is added to the program and has a
+    stream of its own, but where the collective stood among the kernels.
+    """
+    used = {int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]}
+    families = list(program.groups)
+    levels: dict[int, tuple[Levels, int]] = {}  # and the number of the first of its families
+    for number in sorted(used):
+        found = levels_of(program.groups[number], machine.topology)
+        if isinstance(found, Levels):
+            levels[number] = (found, len(families))
+            families += found.families
+    free = 1 + max((int(graph.stream.max()) for graph in program.graphs if len(graph)), default=0)
+    graphs = tuple(_partition(graph, levels, chosen, free - len(program.groups)) for graph in program.graphs)
+    return replace(program, graphs=graphs, groups=tuple(families)) if levels else program
+
+
+def _partition(
+    graph: ExecutionGraph, levels: dict[int, tuple[Levels, int]], chosen: Chooser, first_stream: int
+) -> ExecutionGraph:
+    kinds = [COLLECTIVES.index(kind) for kind in _KINDS]
+    divide = {
+        node
+        for node in np.flatnonzero(np.isin(graph.collective, kinds) & (graph.pieces == WHOLE)).tolist()
+        if graph.group[node] in levels
+        and chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
+    }
+    if not divide:
+        return graph
+    new = Rewrite(graph)
+    for node in range(len(graph)):
+        if node not in divide:
+            new.keep(node)
+            continue
+        kind, family, size_bytes = COLLECTIVES[graph.collective[node]], int(graph.group[node]), int(graph.bytes[node])
+        found, first = levels[family]
+        order = range(len(found.sizes))
+        after = new.needs(node)
+        for number in order if kind == "reduce_scatter" else order[::-1]:
+            aside = graph.stream[node] != COMPUTE_STREAM
+            stream = first_stream + first + number if aside else COMPUTE_STREAM
+            level_bytes = bytes_on_level(size_bytes, found.sizes, number)
+            name = f"{graph.names[node]}_{_name(number, len(order))}"
+            after = [new.add(node, after, name=name, group=first + number, bytes=level_bytes, stream=stream)]
+        new.done[node] = after[0]
+    return new.build()
+
+
+def bytes_on_level(size_bytes: int, sizes: tuple[int, ...], number: int) -> int:
+    """Return the bytes of the collective on one level: the buffer over all members farther in, rounded up."""
+    return -(-size_bytes // math.prod(sizes[:number]))

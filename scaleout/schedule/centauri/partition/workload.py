@@ -1,0 +1,359 @@
+"""Workload partition: a collective and the products next to it, cut into chunks that overlap.
+
+Cut are gathered activations and the product that takes them (along its rows, M); what a product makes and the
+collective that reduces it (along M); gathered parameters of a layer, whose products take them one after another (each
+along its columns, N): a product starts when the chunks that hold its own weights are there; and gradients of a layer's
+weights, laid out as their products make them (each along M): a chunk is reduced when what is in it is made, not when
+all of the layer is. Each chunk is a collective of its own that pays its own latency, and each part of a product a call
+of its own, cut at the edge of a tile and timed at its own size where the machine is known; parts together take no less
+than the whole.
+
+Not cut: operations between products, which wait for the parts before them as a whole; operations on expert weights;
+gradients that are added to others, copied or cast by kernels of their own before they are reduced.
+Source: Chen et al., Centauri, Sec. 3.1.3 and Fig. 12.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
+from math import ceil, floor, prod
+
+import numpy as np
+
+from scaleout.cluster.device.cold_start import full_clock_times
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
+from scaleout.program.program import Program
+from scaleout.schedule.centauri.partition.dimensions import PRODUCTS
+from scaleout.schedule.centauri.partition.primitive import WHOLE
+from scaleout.schedule.pairs import keys_of
+from scaleout.schedule.rewrite import Rewrite, divided
+
+_PARAMETERS, _GRADIENTS = "parameters", "gradients"
+"""How the names begin of gathers of a layer's parameters, and of reductions of their gradients."""
+
+_TILE = 128
+"""Rows or columns of a tile of a product, at whose edges it is cut."""
+
+_COVERED = 0.99
+"""Part of a layer's parameters that are products' weights, at the least; the rest are scales of norms."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A product of a chain, and from where to where in the collective's buffer its data lie, in parts of the whole."""
+
+    node: int
+    begin: float
+    end: float
+    dimension: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A collective and the products next to it.
+
+    `first` are kernels that take nothing but the beginning of the buffer: norms in front of a layer's first product.
+    A layer's `gradients` are made by its products, but for scales of norms, which are in the last chunk.
+    """
+
+    collective: int
+    pieces: tuple[Piece, ...]
+    produces: bool
+    first: tuple[int, ...] = ()
+    gradients: bool = False
+
+
+Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
+"""What part of a collective each chunk is; they add up to one."""
+
+
+def find_chains(graph: ExecutionGraph) -> list[Chain]:
+    """Find the collectives that can be cut, and the products next to them; a product belongs to the first."""
+    found, taken = [], set[int]()
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
+        kind = COLLECTIVES[graph.collective[node]]
+        chain = None
+        if kind == "all_gather":
+            parameters = graph.names[node].startswith(_PARAMETERS)
+            chain = _takers(graph, node) if parameters else _taker(graph, node, graph.users[node])
+        elif kind in ("reduce_scatter", "all_reduce"):
+            chain = _maker(graph, node)
+        if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
+            found.append(chain)
+            taken.update(piece.node for piece in chain.pieces)
+    return found
+
+
+def _bytes(graph: ExecutionGraph, node: int, *sizes: str) -> int:
+    """Return the bytes of one of a product's three matrices; none if the node is no product of known sizes."""
+    call = None if graph.kernel[node] == NONE else graph.kernels[graph.kernel[node]]
+    if call is None or call.op not in PRODUCTS:
+        return 0
+    shape = dict(call.shape)
+    return int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
+
+
+def _taker(graph: ExecutionGraph, node: int, users: Sequence[int]) -> Chain | None:
+    for user in users:
+        if _bytes(graph, user, "M", "K") == graph.bytes[node] > 0:
+            return Chain(node, (Piece(user, 0.0, 1.0, "M"),), produces=False)
+    return None
+
+
+def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
+    needs = graph.dependencies_of(node)
+    makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
+    if len(makers) == 1 and _bytes(graph, makers[0], "M", "N") == graph.bytes[node] > 0:
+        return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
+    return _makers(graph, node, makers) if graph.names[node].startswith(_GRADIENTS) else None
+
+
+def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int]) -> Chain | None:
+    """Lay out a layer's gradients as products make them, in any data type; scales of norms come last."""
+    products = [maker for maker in makers if _bytes(graph, maker, "M", "N")]
+    scales = set(makers).difference(products)
+    taken = any(graph.users[maker] != (node,) for maker in products)  # by others than the reduction
+    if taken or not products or not all(_is_norm(graph.operation(maker)) for maker in scales):
+        return None
+    shapes = [dict(graph.kernels[graph.kernel[maker]].shape) for maker in products]
+    edges = [0, *accumulate(int(shape["M"] * shape["N"]) for shape in shapes)]
+    total, used = int(graph.bytes[node]), edges[-1]
+    if not any(_COVERED * total <= used * item_bytes <= total for item_bytes in set(ITEM_BYTES.values())):
+        return None
+    spans = zip(products, pairwise(edges), strict=True)
+    pieces = tuple(Piece(maker, begin / used, end / used, "M") for maker, (begin, end) in spans)
+    return Chain(node, pieces, produces=True, gradients=True)
+
+
+def _is_norm(op: str) -> bool:
+    return op in OPERATIONS and OPERATIONS[op].family is Family.ROWS
+
+
+def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
+    """Follow what waits for gathered parameters, up to the next that are gathered, until their weights are used up."""
+    total, used = int(graph.bytes[node]), 0
+    reached, first = {node}, []
+    products: list[tuple[int, int]] = []
+    waiting = list(graph.users[node])  # a heap
+    while waiting:
+        user = heappop(waiting)
+        if user in reached or graph.kind[user] != NodeKind.COMPUTE:
+            continue
+        needs = graph.dependencies_of(user).tolist()
+        other = any(graph.kind[old] == NodeKind.COLLECTIVE and old != node and _gathers(graph, old) for old in needs)
+        if other or used >= _COVERED * total:
+            break
+        reached.add(user)
+        for later in graph.users[user]:
+            heappush(waiting, later)
+        weights = 0 if graph.names[user].endswith("weight_gradient") else _bytes(graph, user, "N", "K")
+        if used + weights > total:
+            break
+        if weights:
+            products.append((user, weights))
+            used += weights
+        elif node in needs and not products:
+            first.append(user)
+    if not products or used < _COVERED * total:
+        return None
+    edges = [0, *accumulate(weights for _, weights in products)]
+    pieces = tuple(
+        Piece(user, begin / used, end / used, "N")
+        for (user, _), (begin, end) in zip(products, pairwise(edges), strict=True)
+    )
+    return Chain(node, pieces, produces=False, first=tuple(first))
+
+
+def _gathers(graph: ExecutionGraph, node: int) -> bool:
+    return graph.names[node].startswith(_PARAMETERS) and COLLECTIVES[graph.collective[node]] == "all_gather"
+
+
+def partition_workload(program: Program, machine: Machine | None = None, *, granularity: Granularity) -> Program:
+    """Cut collectives and the products next to them into chunks.
+
+    Parameters
+    ----------
+    granularity : callable
+        Graph and chain to the chunks; a single one leaves both whole. Where members of a group would cut
+        differently, nobody does.
+    """
+    chosen = [_chosen(graph, granularity) for graph in program.graphs]
+    keys = keys_of(program.graphs)
+    ways: dict[tuple[int, int], set[tuple[float, ...]]] = {}
+    for names, cuts in zip(keys, chosen, strict=True):
+        for node, key in names.items():
+            ways.setdefault(key, set()).add(cuts[node][1] if node in cuts else (1.0,))
+    graphs = tuple(
+        _rewrite(graph, {node: cut for node, cut in cuts.items() if len(ways[names[node]]) == 1}, machine)
+        for graph, names, cuts in zip(program.graphs, keys, chosen, strict=True)
+    )
+    return replace(program, graphs=graphs)
+
+
+Cut = tuple[Chain, tuple[float, ...]]
+
+
+def _chosen(graph: ExecutionGraph, granularity: Granularity) -> dict[int, Cut]:
+    found = {}
+    for chain in find_chains(graph):
+        parts = tuple(granularity(graph, chain))
+        if len(parts) < 2:
+            continue
+        one = chain.produces and not chain.gradients
+        if one and len(own_edges(graph, chain.pieces[0], parts, ceil)) <= len(parts):
+            continue  # fewer tiles than chunks
+        found[chain.collective] = (chain, parts)
+    return found
+
+
+def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | None) -> ExecutionGraph:
+    if not cuts:
+        return graph
+    makers = {piece.node: (piece, cut) for cut in cuts.values() if cut[0].produces for piece in cut[0].pieces}
+    takers = {piece.node: (piece, cut) for cut in cuts.values() if not cut[0].produces for piece in cut[0].pieces}
+    firsts = {node: chain.collective for chain, _ in cuts.values() for node in chain.first}
+    new = Rewrite(graph)
+    for node in range(len(graph)):
+        if node in cuts:
+            _cut_collective(new, node, cuts[node])
+        elif node in makers:
+            piece, (_, parts) = makers[node]
+            own = own_edges(graph, piece, parts, ceil)
+            made = _cut_product(new, piece, own, [new.needs(node)] * (len(own) - 1), machine)
+            new.sliced[node], new.done[node] = made, made[-1]
+        elif node in takers:
+            piece, (chain, parts) = takers[node]
+            new.done[node] = _take(new, piece, chain, parts, machine)
+        elif node in firsts:
+            gather = firsts[node]
+            others = [new.done[old] for old in new.needed(node) if old != gather]
+            new.done[node] = new.add(node, [*others, new.sliced[gather][0]])
+        else:
+            new.keep(node)
+    return new.build()
+
+
+@lru_cache(maxsize=4096)
+def edges_of(parts: tuple[float, ...]) -> tuple[float, ...]:
+    """Return where chunks begin and end, from 0 to exactly 1."""
+    return (0.0, *list(accumulate(parts))[:-1], 1.0)
+
+
+def _size(graph: ExecutionGraph, piece: Piece) -> int:
+    """Return the size of the dimension along which a product is cut."""
+    return int(dict(graph.kernels[graph.kernel[piece.node]].shape)[piece.dimension])
+
+
+@lru_cache(maxsize=4096)
+def _tiled(size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]) -> tuple[float, ...]:
+    """Move the edges between parts of a product to edges of tiles, down or up; parts without a tile go."""
+    inner = {to_whole(edge * size / _TILE) * _TILE for edge in edges[1:-1]}
+    return (0.0, *(at / size for at in sorted(inner) if 0 < at < size), 1.0)
+
+
+def own_edges(
+    graph: ExecutionGraph, piece: Piece, parts: tuple[float, ...], to_whole: Callable[[float], int]
+) -> tuple[float, ...]:
+    """Return where a product is cut, in parts of its own, for the edges of chunks that lie in its data."""
+    return _edges_within(piece.begin, piece.end, _size(graph, piece), edges_of(parts), to_whole)
+
+
+def _edges_within(
+    first: float, last: float, size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]
+) -> tuple[float, ...]:
+    inner = ((edge - first) / (last - first) for edge in edges if first < edge < last)
+    return _tiled(size, (0.0, *inner, 1.0), to_whole)
+
+
+def _cut_collective(new: Rewrite, node: int, cut: Cut) -> None:
+    chain, parts = cut
+    graph, total = new.graph, int(new.graph.bytes[node])
+    after = _made(new, chain, parts) if chain.produces else [new.needs(node)] * len(parts)
+    names = [f"{graph.names[node]}_chunk_{number}" for number in range(len(parts))]
+    chunks = new.add_all(node, after, name=names, bytes=divided(total, edges_of(parts)))
+    new.sliced[node], new.done[node] = chunks, new.join(node, chunks)
+
+
+def _made(new: Rewrite, chain: Chain, parts: tuple[float, ...]) -> list[list[int]]:
+    """Return what chunks wait for: each for the parts of products in it, and the last for all other kernels."""
+    graph, pieces = new.graph, {piece.node for piece in chain.pieces}
+    others = [old for old in new.needed(chain.collective) if old not in pieces]
+    before = [new.done[old] for old in others if graph.kind[old] == NodeKind.COLLECTIVE]
+    after = [list(before) for _ in parts]
+    after[-1] += [new.done[old] for old in others]
+    for piece in chain.pieces:
+        needed = _parts_made(piece.begin, piece.end, _size(graph, piece), edges_of(parts))
+        for number, part in needed:
+            after[number].append(new.sliced[piece.node][part])
+    return after
+
+
+@lru_cache(maxsize=4096)
+def _parts_made(first: float, last: float, size: int, edges: tuple[float, ...]) -> tuple[tuple[int, int], ...]:
+    """Return the chunks in which a product's data are, and of each the last part of the product that it needs."""
+    own = _edges_within(first, last, size, edges, ceil)
+    found = []
+    for number, (left, right) in enumerate(pairwise(edges)):
+        if left < last and first < right:
+            upto = _edges_within(first, last, size, (0.0, right, 1.0), ceil)[1]  # the end, where the chunk goes on
+            found.append((number, bisect_left(own, upto) - 1))
+    return tuple(found)
+
+
+def _take(new: Rewrite, piece: Piece, chain: Chain, parts: tuple[float, ...], machine: Machine | None) -> int:
+    """Write a product that takes chunks: a part for each that ends within its own data, after those that it needs."""
+    own, held = _parts_within(piece.begin, piece.end, _size(new.graph, piece), edges_of(parts))
+    others = [new.done[old] for old in new.needed(piece.node) if old != chain.collective]
+    chunks = new.sliced[chain.collective]
+    after = [[*others, *(chunks[number] for number in numbers)] for numbers in held]
+    return _cut_product(new, piece, own, after, machine)[-1]
+
+
+@lru_cache(maxsize=4096)
+def _parts_within(
+    first: float, last: float, size: int, edges: tuple[float, ...]
+) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...]]:
+    """Return the edges of a product's parts, whose data lie so within the chunks, and the chunks that each needs."""
+    own, width = _edges_within(first, last, size, edges, floor), last - first
+    spans = [(first + begin * width, first + end * width) for begin, end in pairwise(own)]
+    chunks = list(enumerate(pairwise(edges)))
+    held = [tuple(number for number, (left, right) in chunks if left < high and right > low) for low, high in spans]
+    return own, tuple(held)
+
+
+def _cut_product(
+    new: Rewrite, piece: Piece, edges: Sequence[float], after: Sequence[Sequence[int]], machine: Machine | None
+) -> list[int]:
+    if len(edges) == 2:
+        return [new.add(piece.node, after[0])]
+    ends_s = list(accumulate(part_times(new.graph, piece, edges, machine)))
+    names = [f"part_{number}" for number in range(len(after))]
+    return new.add_kernel(piece.node, edges, after, names, ends_s=ends_s)
+
+
+def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], machine: Machine | None) -> list[float]:
+    """Return how long each part of a product takes: its share, or where the machine is known what its size takes."""
+    whole_s = float(graph.duration_s[piece.node])
+    if machine is None or len(edges) == 2:
+        return [whole_s * (end - begin) for begin, end in pairwise(edges)]
+    call = graph.kernels[graph.kernel[piece.node]]
+    return [whole_s * share for share in _shares(machine.device, call, piece.dimension, tuple(edges))]
+
+
+@lru_cache(maxsize=4096)
+def _shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
+    """How long each part of a product takes, in parts of the whole's, both at full clock; together no less than one."""
+    shape = dict(call.shape)
+    cuts = [round(shape[dimension] * edge) for edge in edges]
+    calls = [
+        kernel(call.op, dtype=call.dtype, **{**shape, dimension: max(1, end - begin)}) for begin, end in pairwise(cuts)
+    ]
+    seconds = full_clock_times(device, [call, *calls])
+    parts_s = [float(part_s) for part_s in seconds[1:]]
+    return tuple(part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s)

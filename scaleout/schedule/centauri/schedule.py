@@ -1,0 +1,216 @@
+"""The schedule `centauri`: partition every communication where that pays, and overlap what is left.
+
+Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order. It is substituted and
+carried out by levels where the sum of the costs is less, and cut into chunks with the products next to it where the
+operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
+model's and the kernels'; all members of a group decide from the same numbers. Then, in this order and each where a
+simulated step is shorter for it: levels of which the longest is less than the whole, as collectives follow each other
+on them side by side; nothing cut; gradients of a layer reduced in chunks as they are made, of which the paper says
+nothing; the layer tier's order of backward; more even chunks than Algorithm 1 has; and the program as it was. The rest
+is `overlap`.
+
+The model tier chooses keys of the workload before it becomes a program (`model_tier`).
+Source: Chen et al., Centauri, ASPLOS 2024.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from scaleout.cluster.machine import Machine
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
+from scaleout.program.graph import COLLECTIVES, NodeKind
+from scaleout.program.program import Program
+from scaleout.schedule.baseline import baseline
+from scaleout.schedule.centauri.layer_tier import best_order
+from scaleout.schedule.centauri.operation_tier import Weights, cut, finer
+from scaleout.schedule.centauri.partition.dimensions import PRODUCTS, check_cut
+from scaleout.schedule.centauri.partition.group import Levels, partition_groups
+from scaleout.schedule.centauri.partition.primitive import substitute
+from scaleout.schedule.centauri.partition.workload import Chain
+from scaleout.schedule.cost import Prices, machine_for
+from scaleout.schedule.decision import Decision, Planned, Trial, collectives
+from scaleout.schedule.overlap import overlap
+
+_PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
+
+DIMENSIONS = ("primitive", "group", "workload", "order", "model", "gradients")
+"""Dimensions of the partition space, in the order in which they are applied; the layer tier's order of backward; the
+model tier, with which the paper ends; and gradients that are reduced in chunks."""
+
+
+def plan_of(option: str) -> Callable[[Program, Machine | None], Planned]:
+    """Return the plan that goes no further than one of `DIMENSIONS`, as in the paper's ablation.
+
+    With ``workload=M`` or ``workload=N`` only chains are cut whose products are cut along that dimension.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or products may not be split along the dimension.
+    """
+    last, equals, along = option.partition("=")
+    if last not in DIMENSIONS:
+        raise ConfigError(f"unknown dimension {last!r} of centauri's partition space; {nearest(last, DIMENSIONS)}")
+    if equals and last != "workload":
+        raise ConfigError(f"centauri:{option}: only products are cut along a dimension that is named; give workload=M")
+    if equals:
+        check_cut(PRODUCTS[0], along)
+    return partial(plan, dimensions=DIMENSIONS[: DIMENSIONS.index(last) + 1], along=along)
+
+
+def plan(
+    program: Program,
+    machine: Machine | None = None,
+    *,
+    dimensions: Collection[str] = DIMENSIONS,
+    along: str = "",
+) -> Planned:
+    """Return the program partitioned where that pays, along some dimensions, and overlapped.
+
+    Parameters
+    ----------
+    dimensions : collection of str
+        Names in `DIMENSIONS`.
+    along : str
+        Along which products are cut, if not along all along which they may be.
+
+    Raises
+    ------
+    ConfigError
+        Without a machine: there is nothing to weigh then.
+    """
+    prices = Prices(program, machine_for("centauri", machine), divides="group" in dimensions)
+    way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions, along=along)
+    chosen = _Chosen(way, way.tried(way.substituted(program)))
+    chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
+    chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
+    if "gradients" in dimensions:
+        chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
+    if "order" in dimensions:
+        ordered, words = best_order(chosen.trial, chosen.way.tried)
+        chosen = replace(chosen, trial=ordered, words=chosen.words + words)
+    chosen = chosen.or_else(_finer(chosen.way), "chunks", "halves, quarters and eighths too")
+    best = chosen.trial
+    words = _decisions(program, chosen.way.prices) + chosen.words + best.decisions
+    as_it_is = {}
+    if chosen.way.divides():  # else what cuts nothing is as under overlap
+        as_it_is["overlap"] = overlap(program)
+    if prices.contention is not None:
+        as_it_is["baseline"] = baseline(program)
+    for name, scheduled in as_it_is.items():
+        kept = Trial(prices, program, scheduled)
+        if kept.step_s < best.step_s:
+            words = (Decision("all collectives", f"as under {name}", best.step_s, kept.step_s, "a step"),)
+            best = kept
+    return Planned(best.scheduled, words, best.known)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to partition a program: what collectives cost, how chunks are weighed, whether and along what it cuts."""
+
+    prices: Prices
+    weights: Weights
+    cuts: bool
+    along: str = ""
+
+    def substituted(self, program: Program) -> Program:
+        return substitute(program, chosen=self.prices.substitutes)
+
+    def tried(self, program: Program) -> Trial:
+        scheduled, cuts = cut(program, self.weights, chosen=self._chooses) if self.cuts else (program, ())
+        scheduled = partition_groups(scheduled, self.prices.machine, chosen=self.prices.by_levels)
+        return Trial(self.prices, program, overlap(scheduled), cuts)
+
+    def divides(self) -> bool:
+        """Whether any collective is substituted or carried out by levels."""
+        prices = self.prices
+        return any(prices.substitutes(*each) or prices.by_levels(*each) for each in _counts(prices.program))
+
+    def _chooses(self, chain: Chain) -> bool:
+        return not self.along or all(piece.dimension == self.along for piece in chain.pieces)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The way that was chosen so far, its trial, and what was decided on the way to it."""
+
+    way: _Way
+    trial: Trial
+    words: tuple[Decision, ...] = ()
+
+    def or_else(self, way: _Way, what: str, choice: str) -> "_Chosen":
+        """Return what another way comes to, if a step is shorter for it."""
+        if way is self.way:
+            return self
+        same_prices, old = way.prices is self.way.prices, self.trial
+        rival = way.tried(old.ordered if same_prices else way.substituted(self.way.prices.program))
+        if rival.step_s >= old.step_s:
+            return self
+        return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))
+
+
+def _side_by_side(way: _Way) -> _Way:
+    """Return the way with levels that are shorter than the whole while many collectives are on them."""
+    old = way.prices
+    new = Prices(old.program, old.machine, divides=old.divides, beside=True)
+    kinds = {(f, "reduce_scatter" if kind == "all_reduce" else kind, n) for f, kind, n in _counts(old.program)}
+    if all(new.by_levels(*each) == old.by_levels(*each) for each in kinds):
+        return way
+    return replace(way, prices=new, weights=Weights(new, new.best_s))
+
+
+def _whole(way: _Way) -> _Way:
+    """Return the way that cuts nothing."""
+    return replace(way, cuts=False) if way.cuts else way
+
+
+def _finer(way: _Way) -> _Way:
+    """Return the way with more even chunks."""
+    if not way.cuts:
+        return way
+    weights = way.weights.with_ways(finer)
+    return way if weights is way.weights else replace(way, weights=weights)
+
+
+def _gradients(way: _Way) -> _Way:
+    """Return the way with reductions of gradients cut."""
+    if not way.cuts:
+        return way
+    weights = way.weights.with_gradients()
+    return way if weights is way.weights else replace(way, weights=weights)
+
+
+def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
+    """Say what primitives and groups become, for each size of each kind."""
+    found = []
+    for (family, kind, size_bytes), count in sorted(_counts(program).items()):
+        if kind not in _PARTITIONED:
+            continue
+        levels = prices.levels(family)
+        before_s, after_s, choice = prices.whole_s(family, kind, size_bytes), 0.0, "whole"
+        if prices.substitutes(family, kind, size_bytes):
+            choice, after_s = "reduce_scatter and all_gather", prices.substituted_s(family, size_bytes)
+        if prices.by_levels(family, "reduce_scatter" if kind == "all_reduce" else kind, size_bytes):
+            sizes = " x ".join(map(str, levels.sizes[::-1])) if isinstance(levels, Levels) else ""
+            choice = f"{choice} by levels {sizes}" if choice != "whole" else f"by levels {sizes}"
+        after_s = after_s or prices.best_s(family, kind, size_bytes)
+        reason = levels if isinstance(levels, str) else ""
+        what = collectives(count, kind, size_bytes, program.groups[family].name)
+        found.append(Decision(what, choice, before_s, after_s, reason))
+    return tuple(found)
+
+
+def _counts(program: Program) -> Counter[tuple[int, str, int]]:
+    """Count collectives of one rank by family, kind and bytes, of the role that has most of each."""
+    counts: Counter[tuple[int, str, int]] = Counter()
+    for graph in program.graphs:
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
+        of_graph = Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
+        counts |= of_graph
+    return counts

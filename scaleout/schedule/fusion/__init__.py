@@ -1,0 +1,74 @@
+"""Fused computation-collectives, work-group by work-group, against their bulk-synchronous baselines.
+
+`OPERATORS` is the one table: name to its keys and to what lays it out on a machine. `evaluate_operator` simulates one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from scaleout.config.validated import nearest, validate
+from scaleout.errors import ConfigError
+from scaleout.schedule.fusion import embedding
+from scaleout.schedule.fusion import gemm as products
+from scaleout.schedule.fusion.machine import FusedMachine
+from scaleout.schedule.fusion.operator import Evaluation, Plan, Settings, evaluate
+
+
+class Operator(NamedTuple):
+    """An operator: what it is in a line, its keys, and its layout."""
+
+    summary: str
+    settings: type[Settings]
+    plan: Callable[[Any, FusedMachine], Plan]
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "embedding_all_to_all": Operator(
+        "embedding tables pooled, vectors to the ranks of their samples", embedding.EmbeddingAllToAll, embedding.plan
+    ),
+    "gemv_all_reduce": Operator(
+        "matrix by vector, partial sums added up (two-phase direct)", products.GemvAllReduce, products.gemv_all_reduce
+    ),
+    "gemm_all_to_all": Operator(
+        "product of an expert, rows back to their tokens' ranks", products.GemmAllToAll, products.gemm_all_to_all
+    ),
+    "gemm_reduce_scatter": Operator(
+        "product, partial sums added up and scattered by rows", products.Product, products.gemm_reduce_scatter
+    ),
+    "all_gather_gemm": Operator("rows gathered, then a product", products.Product, products.all_gather_gemm),
+}  # fmt: skip
+"""Name of every operator."""
+
+
+def evaluate_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Evaluation:
+    """Simulate an operator on a machine: baseline, fused in both orders, split into small kernels.
+
+    Parameters
+    ----------
+    name : str
+        One of `OPERATORS`.
+    settings : mapping
+        Some of its keys; the others keep their defaults.
+    machine : FusedMachine
+
+    Raises
+    ------
+    ConfigError
+        If the operator or a key is unknown, or a value cannot be on this machine.
+    """
+    return evaluate(plan_operator(name, settings, machine))
+
+
+def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Plan:
+    """Lay out an operator on a machine, without simulating it; see `evaluate_operator`."""
+    if name not in OPERATORS:
+        raise ConfigError(f"unknown operator {name!r}; {nearest(name, OPERATORS)}")
+    operator = OPERATORS[name]
+    try:
+        return operator.plan(validate(operator.settings, settings, where=name), machine)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(name) else f"{name}: {text}") from None
+
+
+__all__ = ["OPERATORS", "Evaluation", "FusedMachine", "Operator", "Plan", "evaluate_operator", "plan_operator"]

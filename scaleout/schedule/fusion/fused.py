@@ -1,0 +1,257 @@
+"""A fused operator: task lists of all ranks and the wire between them to timelines and a time.
+
+The work of a rank is in shards of equal size, one for each destination (or, where data arrive, for each source). In
+communication-aware order a rank runs the shards of the others first, starting with the next rank's, and its own last;
+in oblivious order all ranks run shards 0, 1, 2, ... alike. A complete slice leaves at once; persistent work-groups
+that have nothing left to run poll for the slices that come to them, so a rank is done when it has run all tasks and
+has all slices. Where the operator reduces, each rank then adds up what it got, and in an all-reduce sends the sum.
+
+By PUT the last finisher of a slice spends a call on it, and the network card two messages. By stores over direct
+links every work-group writes its output where it belongs as it makes it: no calls, no slices, a round of flags at the
+end. What it needs of the memory's bandwidth is in the tasks' times.
+
+In aware order all ranks are alike up to their numbers, so one is simulated; in oblivious order all are.
+
+Symbols: p ranks; N tasks and S slices of a rank; G persistent work-groups.
+Source: Punniyamurthy, Hamidouche and Beckmann, SC 2024, Sec. III.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.errors import ConfigError
+from scaleout.schedule.fusion.link import Wire, first_come
+from scaleout.schedule.fusion.persistent import Execution, TaskList, execute
+
+Floats = npt.NDArray[np.float64]
+
+ORDERS = ("aware", "oblivious")
+
+MOST_TASKS = 2**25
+"""Most logical work-groups of all ranks together: half a minute and 2 GB."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A fused operator, whatever it computes.
+
+    Attributes
+    ----------
+    ranks : int
+    work : TaskList
+        Of one rank; shards are whole slices.
+    wire : Wire
+    slice_bytes : float
+        What leaves of a slice of another rank's shard.
+    call_s : float
+        Of the last finisher of a slice that leaves; 0 for stores.
+    flag_s : float
+        A round of flags at the end of a phase.
+    launch_s : float
+        Before the first task.
+    consumes : bool
+        Slices come in before their tasks run, instead of leaving after them.
+    reduce_s : float
+        To add up what came in.
+    shared_bytes : float
+        What a rank sends to each other one after that: the sum of its shard, in an all-reduce.
+    """
+
+    ranks: int
+    work: TaskList
+    wire: Wire
+    slice_bytes: float
+    call_s: float = 0.0
+    flag_s: float = 0.0
+    launch_s: float = 0.0
+    consumes: bool = False
+    reduce_s: float = 0.0
+    shared_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.work.tasks * self.ranks > MOST_TASKS:
+            raise ConfigError(
+                f"{self.work.tasks} logical work-groups on each of {self.ranks} ranks are more than {MOST_TASKS} in "
+                f"all; take smaller sizes, fewer ranks or larger tiles"
+            )
+        if self.work.tasks % (self.ranks * self.work.slice_tasks):
+            shard = self.work.tasks / self.ranks
+            raise ConfigError(
+                f"slices of {self.work.slice_tasks} work-groups do not divide the {shard:g} of each of {self.ranks} "
+                f"ranks' shards; give a slice_size that does"
+            )
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that a rank sends in the first phase."""
+        return self.slice_bytes * self.work.slices * (self.ranks - 1) / self.ranks
+
+    @property
+    def wire_s(self) -> float:
+        """The wire bound of all that a rank sends."""
+        return self.wire.busy_s(self.sent_bytes + self.shared_bytes * (self.ranks - 1), self.ranks - 1)
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """One rank's part of a run.
+
+    Attributes
+    ----------
+    rank : int
+    shards : tuple of int
+        In the order in which it runs them.
+    execution : Execution
+    arrival_s : ndarray, shape (S,)
+        When each slice is where it belongs: at its destination, or complete if it stays.
+    there_s : float
+        When the last slice of another rank has come.
+    done_s : float
+        When the rank has all that it is to have, launch and flags included.
+    """
+
+    rank: int
+    shards: tuple[int, ...]
+    execution: Execution
+    arrival_s: Floats
+    there_s: float
+    done_s: float
+
+    @property
+    def last_sent_s(self) -> float:
+        """When the last slice for another rank was on its way."""
+        own = np.repeat(np.array(self.shards) == self.rank, len(self.arrival_s) // len(self.shards))
+        return float(self.execution.issued_s[~own].max())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fused operator, simulated in one order.
+
+    Attributes
+    ----------
+    order : str
+    ranks : tuple of RankTimeline
+        The ranks that were simulated: one where all are alike.
+    """
+
+    order: str
+    ranks: tuple[RankTimeline, ...]
+
+    @property
+    def time_s(self) -> float:
+        """Until the last rank is done."""
+        return max(rank.done_s for rank in self.ranks)
+
+    @property
+    def skew(self) -> float:
+        """How much longer the last rank takes than the first that is done, as a part of the latter."""
+        return self.time_s / min(rank.done_s for rank in self.ranks) - 1
+
+
+def shard_order(rank: int, ranks: int, order: str) -> tuple[int, ...]:
+    """Return the shards of a rank in the order in which it makes them.
+
+    >>> shard_order(1, 4, "aware")
+    (2, 3, 0, 1)
+    """
+    if order not in ORDERS:
+        raise ConfigError(f"unknown order {order!r}; give one of {', '.join(ORDERS)}")
+    return tuple((rank + 1 + step) % ranks if order == "aware" else step for step in range(ranks))
+
+
+def run(recipe: Recipe, order: str) -> Run:
+    """Simulate a fused operator."""
+    return _consume(recipe, order) if recipe.consumes else _produce(recipe, order)
+
+
+def _produce(recipe: Recipe, order: str) -> Run:
+    ranks = recipe.ranks
+    shown = range(1) if order == "aware" else range(ranks)
+    shards = {rank: shard_order(rank, ranks, order) for rank in shown}
+    each = recipe.work.slices // ranks
+    runs = {
+        rank: execute(recipe.work, np.repeat(np.array(shards[rank]) != rank, each), call_s=recipe.call_s)
+        for rank in shown
+    }
+    of = {rank: np.repeat(np.array(shards[rank]), each) for rank in shown}
+    arrival = {rank: runs[rank].issued_s.copy() for rank in shown}
+    for rank in shown:
+        _send(recipe.wire, recipe.slice_bytes, rank, of[rank], arrival[rank])
+    if not recipe.wire.pairs and len(shown) > 1:
+        _take_in(recipe, arrival, of)
+    timelines = []
+    for rank in shown:
+        if len(shown) > 1:
+            come = [arrival[sender][of[sender] == rank] for sender in shown if sender != rank]
+        else:
+            come = [arrival[rank][of[rank] != rank]]  # as many come as leave, at the same times
+        there_s = max(float(slices.max()) for slices in come)
+        phase_s = max(float(runs[rank].free_s.max()), there_s)
+        timelines.append(RankTimeline(rank, shards[rank], runs[rank], arrival[rank], there_s, phase_s))
+    return Run(
+        order,
+        tuple(replace(each, done_s=done_s) for each, done_s in zip(timelines, _ends(recipe, timelines), strict=True)),
+    )
+
+
+def _send(wire: Wire, size_bytes: float, rank: int, of: npt.NDArray[np.int64], arrival_s: Floats) -> None:
+    """Put a rank's slices on its links or its port; those that stay are where they are."""
+    remote = of != rank
+    if not wire.pairs:
+        arrival_s[remote] = wire.arrive(arrival_s[remote], size_bytes)
+        return
+    for peer in np.unique(of[remote]):
+        to = of == peer
+        arrival_s[to] = wire.arrive(arrival_s[to], size_bytes)
+
+
+def _take_in(recipe: Recipe, arrival: dict[int, Floats], of: dict[int, npt.NDArray[np.int64]]) -> None:
+    """Let slices pass the port of their destination, which several senders may share at a time."""
+    wire = recipe.wire
+    for rank in arrival:
+        where = [(sender, np.flatnonzero(of[sender] == rank)) for sender in arrival if sender != rank]
+        there = np.concatenate([arrival[sender][slices] for sender, slices in where])
+        service = np.full(len(there), recipe.slice_bytes / wire.bytes_per_s)
+        passed = first_come(there - service, service)
+        cuts = np.cumsum([len(slices) for _, slices in where])[:-1]
+        for (sender, slices), part in zip(where, np.split(passed, cuts), strict=True):
+            arrival[sender][slices] = part
+
+
+def _ends(recipe: Recipe, timelines: Sequence[RankTimeline]) -> list[float]:
+    """Return when each rank is done, with launch, flags, and a second phase if there is one."""
+    first = [recipe.launch_s + each.done_s + recipe.flag_s for each in timelines]
+    if recipe.reduce_s == 0 and recipe.shared_bytes == 0:
+        return first
+    summed = [end_s + recipe.reduce_s for end_s in first]
+    if recipe.shared_bytes == 0:
+        return summed
+    peers = recipe.ranks - 1
+    spread_s = recipe.wire.busy_s(recipe.shared_bytes * peers, peers) + recipe.wire.latency_s + recipe.flag_s
+    return [max(summed) + spread_s] * len(summed)
+
+
+def _consume(recipe: Recipe, order: str) -> Run:
+    """Slices leave all ranks at the start, in the order in which their takers run them; tasks wait for theirs."""
+    ranks, work = recipe.ranks, recipe.work
+    each = work.slices // ranks
+    timelines = []
+    for rank in range(1) if order == "aware" else range(ranks):
+        shards = _own_first(rank, ranks) if order == "aware" else shard_order(rank, ranks, order)
+        of = np.repeat(np.array(shards), each)
+        arrival_s = np.zeros(work.slices)
+        takers = ranks - 1 if order == "oblivious" and not recipe.wire.pairs else 1  # of a port at the same time
+        _send(recipe.wire, recipe.slice_bytes * takers, rank, of, arrival_s)
+        release_s = np.repeat(arrival_s, work.slice_tasks)
+        execution = execute(work, np.zeros(work.slices, bool), release_s=release_s)
+        done_s = recipe.launch_s + recipe.flag_s + float(execution.free_s.max())
+        timelines.append(RankTimeline(rank, shards, execution, arrival_s, float(arrival_s.max()), done_s))
+    return Run(order, tuple(timelines))
+
+
+def _own_first(rank: int, ranks: int) -> tuple[int, ...]:
+    return tuple((rank + step) % ranks for step in range(ranks))

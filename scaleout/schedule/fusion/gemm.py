@@ -1,0 +1,167 @@
+"""Matrix products fused with a collective: tiles to tasks.
+
+A logical work-group makes one tile of the result. The tasks' time is that of the device's library kernel, times what
+the operators' own product takes more (`product`), and in fused operators `fused_product`, spread over the rounds of
+tiles. Tiles of rows that belong to one rank are a shard.
+
+gemv_all_reduce
+    Ranks hold parts of K; each makes the whole result, sends each other rank its shard of partial sums, adds up its
+    own, and sends everyone the sum: the two-phase direct all-reduce.
+gemm_all_to_all
+    Experts' results go back to the ranks of their tokens (combine); with `topk` each row goes to as many ranks.
+gemm_reduce_scatter
+    As the first phase of gemv_all_reduce.
+all_gather_gemm
+    The rows of the input come from their ranks; tiles wait for theirs, and those of the own rows come first.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
+from scaleout.schedule.fusion.fused import ORDERS, Recipe
+from scaleout.schedule.fusion.machine import FusedMachine, groups_of
+from scaleout.schedule.fusion.operator import Count, Plan, Settings, shard_of
+from scaleout.schedule.fusion.persistent import TaskList
+
+Dtype = Literal["bf16", "fp16", "fp32"]
+_GEMV_GROUPS_PER_SM = 2
+
+
+class GemvAllReduce(Settings):
+    """Keys of the operator: an (M, K) matrix on each rank, of which a work-group multiplies `tile_rows` rows."""
+
+    M: Count = 16384
+    K: Count = 8192
+    tile_rows: Count = 16
+    dtype: Dtype = "fp16"
+
+
+class Product(Settings):
+    """Keys of an operator with an (M, K) by (K, N) product on each rank, in tiles."""
+
+    M: Count = 8192
+    N: Count = 4096
+    K: Count = 4096
+    tile_rows: Count = 128
+    tile_cols: Count = 128
+    dtype: Dtype = "fp16"
+
+
+class GemmAllToAll(Product):
+    """Keys of the combine of a mixture of experts: a row goes to `topk` ranks."""
+
+    topk: Count = 1
+
+
+def gemv_all_reduce(settings: GemvAllReduce, machine: FusedMachine) -> Plan:
+    """Lay out GEMV and all-reduce on a machine."""
+    item_bytes, ranks = ITEM_BYTES[settings.dtype], machine.ranks
+    tiles = ranks * -(-shard_of("M", settings.M, ranks) // settings.tile_rows)
+    whole_s = machine.kernel_s(kernel("gemv", dtype=settings.dtype, M=settings.M, N=settings.K))
+    most = _GEMV_GROUPS_PER_SM * machine.device.num_sms
+    shard_bytes = settings.M // ranks * item_bytes
+
+    def part_s(chunks: int) -> tuple[float, float]:
+        if settings.M % (chunks * ranks):
+            return math.inf, math.inf
+        part = kernel("gemv", dtype=settings.dtype, M=settings.M // chunks, N=settings.K)
+        return machine.kernel_s(part), machine.collective_s("all_reduce", settings.M / chunks * item_bytes)
+
+    recipe = _recipe(
+        settings, machine, whole_s, tiles=tiles, most=most,
+        tile_bytes=settings.M * item_bytes / tiles,
+        reduce_s=_reduce_s(machine, shard_bytes), shared_bytes=shard_bytes,
+    )  # fmt: skip
+    baseline = {"kernel": whole_s, "collective": machine.collective_s("all_reduce", settings.M * item_bytes)}
+    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
+
+
+def gemm_all_to_all(settings: GemmAllToAll, machine: FusedMachine) -> Plan:
+    """Lay out a product and the all-to-all of its rows on a machine."""
+    sent = settings.topk * settings.M * settings.N * ITEM_BYTES[settings.dtype]
+    return _product_then(settings, machine, "all_to_all", sent, copies=settings.topk)
+
+
+def gemm_reduce_scatter(settings: Product, machine: FusedMachine) -> Plan:
+    """Lay out a product and the reduce-scatter of its partial sums on a machine."""
+    result_bytes = settings.M * settings.N * ITEM_BYTES[settings.dtype]
+    reduce_s = _reduce_s(machine, result_bytes / machine.ranks)
+    return _product_then(settings, machine, "reduce_scatter", result_bytes, reduce_s=reduce_s)
+
+
+def all_gather_gemm(settings: Product, machine: FusedMachine) -> Plan:
+    """Lay out the all-gather of a product's rows and the product on a machine."""
+    input_bytes = settings.M * settings.K * ITEM_BYTES[settings.dtype]
+    whole_s, tiles, part_s = _product(settings, machine, "all_gather", input_bytes)
+    recipe = _recipe(
+        settings, machine, whole_s * groups_of(machine.device).fused_product, tiles=tiles,
+        most=machine.device.num_sms, tile_bytes=input_bytes / tiles, consumes=True,
+    )  # fmt: skip
+    baseline = {"collective": machine.collective_s("all_gather", input_bytes), "kernel": whole_s}
+    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s, collective_first=True)
+
+
+def _product_then(
+    settings: Product, machine: FusedMachine, kind: str, sent_bytes: float, *, copies: int = 1, reduce_s: float = 0.0
+) -> Plan:
+    whole_s, tiles, part_s = _product(settings, machine, kind, sent_bytes)
+    recipe = _recipe(
+        settings, machine, whole_s * groups_of(machine.device).fused_product, tiles=tiles,
+        most=machine.device.num_sms, tile_bytes=sent_bytes / tiles, reduce_s=reduce_s,
+    )  # fmt: skip
+    baseline = {"kernel": whole_s, "collective": machine.collective_s(kind, sent_bytes)}
+    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
+
+
+def _product(
+    settings: Product, machine: FusedMachine, kind: str, moved_bytes: float
+) -> tuple[float, int, Callable[[int], tuple[float, float]]]:
+    """Return the time of a product, its tiles, and that of a part of it with its collective."""
+    rows = shard_of("M", settings.M, machine.ranks)
+    tiles = machine.ranks * -(-rows // settings.tile_rows) * -(-settings.N // settings.tile_cols)
+
+    def product_s(rows: int) -> float:
+        return groups_of(machine.device).product * machine.kernel_s(_gemm(settings, rows))
+
+    def part_s(chunks: int) -> tuple[float, float]:
+        if settings.M % (chunks * machine.ranks):
+            return math.inf, math.inf
+        return product_s(settings.M // chunks), machine.collective_s(kind, moved_bytes / chunks)
+
+    return product_s(settings.M), tiles, part_s
+
+
+def _gemm(settings: Product, rows: int) -> Kernel:
+    return kernel("gemm", dtype=settings.dtype, M=rows, N=settings.N, K=settings.K)
+
+
+def _recipe(
+    settings: Settings, machine: FusedMachine, whole_s: float, *, tiles: int, most: int, tile_bytes: float,
+    consumes: bool = False, reduce_s: float = 0.0, shared_bytes: float = 0.0,
+) -> Recipe:  # fmt: skip
+    slots = settings.slots(most, most)
+    size = settings.tasks_of_slice(machine, 1)
+    # A kernel with fewer work-groups than the device holds takes as much longer as it needs more rounds.
+    usual_rounds = -(-tiles // most)
+    task_s = whole_s / usual_rounds
+    work = TaskList(tiles, min(slots, tiles), size, task_s, task_s, settings.spread)
+    return Recipe(
+        machine.ranks,
+        work,
+        machine.wire,
+        size * tile_bytes,
+        call_s=machine.call_s,
+        flag_s=machine.flag_s,
+        consumes=consumes,
+        reduce_s=reduce_s,
+        shared_bytes=shared_bytes,
+    )
+
+
+def _reduce_s(machine: FusedMachine, shard_bytes: float) -> float:
+    """Time to read a shard from all ranks and to write its sum: at the rate of the memory, after one access."""
+    groups = groups_of(machine.device)
+    moved = (machine.ranks + 1) * shard_bytes
+    return groups.row_latency_s + moved / (groups.memory_share * machine.device.memory_bytes_per_s)

@@ -1,0 +1,81 @@
+"""Slices on the wire: when each was issued to when it arrives.
+
+A link, or the port of a rank, serves slices first come, first served: ``f_i = max(r_i, f_{i-1}) + b / rate + gap``.
+Where ranks have a link to each other (fully connected) each pair is on its own; else a rank has one port out and one
+in, and a slice passes both, cut through. The latency comes once. What a larger network adds is in the rate of the
+port: that of an all-to-all of the same placement.
+
+Symbols: r ready, f finish [s]; b bytes of a slice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta.load import load_of
+from scaleout.network.collectives import schedule
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What carries slices between ranks.
+
+    Attributes
+    ----------
+    bytes_per_s : float
+        Of a link between two ranks, or of a rank's port.
+    latency_s : float
+        From the last byte sent to the last one there.
+    pairs : bool
+        Whether each two ranks have a link of their own.
+    gap_s : float
+        That a slice occupies its link beyond its bytes: messages of the network card.
+    """
+
+    bytes_per_s: float
+    latency_s: float
+    pairs: bool
+    gap_s: float = 0.0
+
+    def busy_s(self, sent_bytes: float, peers: int) -> float:
+        """Time that the bytes which a rank sends, spread evenly over its peers, occupy its links: the wire bound."""
+        return sent_bytes / self.bytes_per_s / (peers if self.pairs else 1)
+
+    def arrive(self, issued_s: Floats, size_bytes: float) -> Floats:
+        """Return when slices arrive that one link or port carries, in the order of `issued_s`, shape (S,)."""
+        service = np.full(len(issued_s), size_bytes / self.bytes_per_s + self.gap_s)
+        return np.asarray(first_come(issued_s, service) + self.latency_s)
+
+
+def first_come(ready_s: Floats, service_s: Floats) -> Floats:
+    """Return when a server that takes jobs first come, first served has finished each, shape (S,)."""
+    order = np.argsort(ready_s, kind="stable")
+    done = np.cumsum(service_s[order])
+    finish = np.empty_like(done)
+    finish[order] = done + np.maximum.accumulate(ready_s[order] - (done - service_s[order]))
+    return finish
+
+
+def wire_of(placement: Placement, *, gap_s: float = 0.0) -> Wire:
+    """Return what carries the slices of a group.
+
+    Raises
+    ------
+    ConfigError
+        If the group has one rank only.
+    """
+    if placement.num_ranks < 2:
+        raise ConfigError("a fused operator needs peers to send to; give a topology of two ranks or more")
+    everyone = schedule("all_to_all", placement, algorithm="direct")
+    loads = [(step.repeat, load_of(step, placement)) for lane in everyone.lanes for step in lane]
+    latency_s = max(load.latency_s for _, load in loads)
+    seconds_per_byte = sum(repeat * load.busiest_s_per_byte for repeat, load in loads)  # of the whole buffer
+    ranks = placement.num_ranks
+    pairs = [extent.dimension.kind for extent in placement.extents] == ["fully_connected"] and placement.regular
+    sent = (1 if pairs else ranks - 1) / ranks
+    return Wire(sent / seconds_per_byte, latency_s, pairs, gap_s)

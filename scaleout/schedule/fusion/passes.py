@@ -1,0 +1,456 @@
+"""Fused computation-collectives: a kernel and the collective next to it become one persistent kernel.
+
+The kernel is cut into slices, and each slice is sent as it finishes, the slices for other ranks first and the one
+that stays last; or, where the kernel consumes an all-to-all, it starts with the slice that is already there and
+takes the others as they arrive. Slices of one transfer follow each other on the wire without paying its latency
+again. The persistent kernel holds its stream until its last slice has arrived, as its work-groups poll for it.
+
+Where the machine is known, the fused kernel is charged what `fused_costs` says: lower occupancy and book-keeping, a
+call for each slice, flags at the end; slices are as few as overlap needs, and a pair that would be slower fused is left
+as it is. Not charged: messages of the network card beyond their bytes, of which a graph's slice stands for many.
+
+In aware order all ranks of a group are alike, so their slices are slices of the collective. In oblivious order each
+sends its own at another time: see `puts`.
+
+Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
+
+Fused operators in oblivious order: every rank makes the shards in the order of the ranks, and puts each slice.
+
+A rank's own share comes at its own place, so ranks at different places of their groups run graphs of their own. A slice
+leaves when it is made, as a one-sided put to the rank that it belongs to: its sender goes on at once, and the one that
+waits is who receives it. What a rank keeps it puts to itself, which takes no time.
+
+A put is a send along the group, of so many bytes of the collective that all puts with its tag are the whole; its
+receive is a buffer of symmetric memory, there from the begin of the step, and depends on nothing. A shard has at least
+one slice, so a group of p ranks sends ``p (p - 1)`` messages at the least.
+
+Sources and ports are as in `operators.fused`, but for messages of the network card beyond their bytes, and for the
+latency, which is the collective's, start-up included, as of slices in aware order.
+
+Symbols: p ranks; M kernels that make the data; q slices of a shard, a multiple of M; n bytes.
+Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
+
+What fusing a kernel with its collective costs on a machine, and into how many slices that is best cut.
+
+A fused kernel runs at the occupancy that its communication leaves it, with book-keeping for each task (gathers). A
+fused product is the operators' own and not the library's, `product` times as long, and slower by `fused_product` as it
+stores to peers; a matrix by a vector is bound by memory either way. Over a network each slice costs a call; over direct
+links a round of flags ends the operator. Slices are as few as keep what cannot overlap, one slice of the shorter of
+kernel and wire, below `_FILL` of the longer.
+
+Symbols: k kernel, w wire [s].
+Source: the device's `work_groups`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.placement import place
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.program import GroupFamily, Program
+from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s
+from scaleout.schedule.fusion.machine import LINKS
+from scaleout.schedule.overlap import communication_stream
+from scaleout.schedule.pairs import Pair, agreed, find_pairs, keys_of
+from scaleout.schedule.rewrite import Rewrite, divided
+
+_FILL = 0.02
+MOST_SLICES = 64
+"""More would only make the graph longer."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a fused kernel takes more than its parts.
+
+    Attributes
+    ----------
+    slower : float
+        Time of the kernel over that of the same alone.
+    call_s : float
+        Of each slice that is sent.
+    flags_s : float
+        At the end of the operator.
+    slices : int
+        That it is cut into.
+    pays : bool
+        Whether it is faster than kernel and collective one after the other.
+    """
+
+    slower: float
+    call_s: float
+    flags_s: float
+    slices: int
+    pays: bool
+
+
+FREE = Charge(1.0, 0.0, 0.0, 0, pays=True)
+"""Nothing: where the machine, or how its kernels run as work-groups, is not known."""
+
+
+def charge(graph: ExecutionGraph, pair: Pair, families: Sequence[GroupFamily], machine: Machine | None) -> Charge:
+    """Return what a pair costs as one operator."""
+    if machine is None or machine.device.work_groups is None:
+        return FREE
+    groups = machine.device.work_groups
+    family = families[graph.group[pair.collective]]
+    members = max(family.members, key=len)
+    placement = place(machine.topology, members)
+    stores = all(extent.dimension.link in LINKS for extent in placement.extents)
+    kind = COLLECTIVES[graph.collective[pair.collective]]
+    cost = collective_cost(kind, float(graph.bytes[pair.collective]), placement)
+    kernel_s = float(graph.duration_s[list(pair.kernels)].sum())
+    slower = max(_slower(graph.kernels[graph.kernel[node]], machine, len(members), stores) for node in pair.kernels)
+    shorter_s, longer_s = sorted((kernel_s * slower, cost.serialization_s))
+    slices = 1
+    while slices < MOST_SLICES and shorter_s / slices > _FILL * longer_s:
+        slices *= 2
+    call_s = 0.0 if stores else groups.put_call_s
+    flags_s = groups.flag_s * (2 if kind == "all_reduce" else 1) if stores else 0.0
+    fused_s = longer_s + shorter_s / slices + slices * call_s + flags_s
+    return Charge(slower, call_s, flags_s, slices, pays=fused_s < kernel_s + cost.time_s)
+
+
+def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
+    """Return the time of a kernel within a fused operator over that alone."""
+    device = machine.device
+    assert device.work_groups is not None, "asked for devices that say how work-groups run"
+    groups = device.work_groups
+    if "pooling" not in call.sizes:
+        return 1.0 if call.op == "gemv" else groups.product * groups.fused_product
+    bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype)
+    most = most_work_groups(device)
+    slots = int(groups.fused_occupancy * most)
+    written = 1 / ranks if stores else 1.0
+    fused_s = pooling_s(device, bag, slots, other_s=groups.book_keeping_s, written=written) / slots
+    return max(1.0, fused_s / (pooling_s(device, bag, most) / most))
+
+
+MOST_PUTS = 2**17
+"""Most puts in all graphs together: half a minute."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a group a rank lies, and how many it has."""
+
+    index: int
+    size: int
+
+
+Places = dict[tuple[Place | None, ...], list[int]]
+"""Places in the groups of a role's pairs, None where a pair keeps nothing, to the ranks that lie there."""
+
+
+def in_shards(pair: Pair, graph: ExecutionGraph, group_sizes: Sequence[int]) -> Pair | None:
+    """Return a pair with the slices of one shard, or None if there is nothing to put: too few ranks or bytes.
+
+    Pairs that keep nothing (all-reduces) stay as they are: all ranks are alike there.
+    """
+    if not pair.kept:
+        return pair
+    size, makers = group_sizes[graph.group[pair.collective]], len(pair.kernels)
+    if size < 2:
+        return None
+    each = -(-pair.slices // ((size - 1) * makers)) * makers
+    return replace(pair, slices=each) if graph.bytes[pair.collective] >= size * each else None
+
+
+def places_of_roles(program: Program, pairs: Sequence[Sequence[Pair]]) -> list[Places]:
+    """Return, for each role, where in the groups of its pairs its ranks lie, and which ranks.
+
+    Raises
+    ------
+    ConfigError
+        If they would send too many puts.
+    """
+    where = [_places(family) for family in program.groups]
+    ranks_of: list[Places] = [{} for _ in program.graphs]
+    puts = 0
+    for rank, role in enumerate(program.role_of_rank.tolist()):
+        groups = [int(program.graphs[role].group[pair.collective]) for pair in pairs[role]]
+        place = tuple(
+            where[group][rank] if pair.kept else None for group, pair in zip(groups, pairs[role], strict=True)
+        )
+        if place not in ranks_of[role]:
+            puts += sum(at.size * pair.slices for at, pair in zip(place, pairs[role], strict=True) if at)
+        ranks_of[role].setdefault(place, []).append(rank)
+    if puts > MOST_PUTS:
+        raise ConfigError(
+            f"in oblivious order every rank sends every other one slices of its own, {puts} in all, more than "
+            f"{MOST_PUTS}; take fewer ranks, or the schedule fused"
+        )
+    return ranks_of
+
+
+def _places(family: GroupFamily) -> dict[int, Place]:
+    return {rank: Place(index, len(group)) for group in family.members for index, rank in enumerate(group)}
+
+
+def first_tag(program: Program) -> int:
+    """Return a tag from which on none is taken."""
+    return 1 + max((int(graph.tag.max()) for graph in program.graphs if len(graph)), default=0)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective as puts, from the place of a rank: p shards of q slices.
+
+    Attributes
+    ----------
+    pair : Pair
+    place : Place
+    tag : int
+        Of all its messages.
+    """
+
+    pair: Pair
+    place: Place
+    tag: int
+
+    def cuts(self, maker: int, makers: int) -> tuple[list[float], list[str], list[tuple[int, int]]]:
+        """Return where a kernel is cut, what its parts are called, and the shard and slice that each is."""
+        own, size = self.place.index, self.place.size
+        each = self.pair.slices // makers
+        edges, names, parts = [0.0], list[str](), list[tuple[int, int]]()
+        for shard in range(size):
+            pieces = 1 if shard == own else each
+            for piece in range(pieces):
+                edges.append((shard + (piece + 1) / pieces) / size)
+                names.append("kept" if shard == own else f"shard_{shard}_{maker * each + piece}")
+                parts.append((shard, maker * each + piece))
+        return edges, names, parts
+
+    def send(self, new: Rewrite, shard: int, piece: int, after: Sequence[int]) -> None:
+        """Write the put of a slice, or to oneself of a maker's whole part."""
+        self._message(new, NodeKind.SEND, shard, shard * self.pair.slices + piece, after)
+
+    def receive(self, new: Rewrite, source: int, piece: int) -> int:
+        """Write the arrival of a slice from a rank of the group."""
+        return self._message(new, NodeKind.RECV, source, self.place.index * self.pair.slices + piece, ())
+
+    def own_pieces(self) -> int:
+        """Return the slices of its own shard that a rank puts at once: all of a kernel."""
+        return self.pair.slices // (len(self.pair.kernels) if self.pair.produces else 1)
+
+    def _message(self, new: Rewrite, kind: NodeKind, other: int, first: int, after: Sequence[int]) -> int:
+        own, size = self.place.index, self.place.size
+        node, graph = self.pair.collective, new.graph
+        group, whole = int(graph.group[node]), size * self.pair.slices
+        last = first + (self.own_pieces() if other == own else 1)
+        return new.add(
+            node,
+            after,
+            name=f"{graph.names[node]}_{'to' if kind == NodeKind.SEND else 'from'}_{other}_{first % self.pair.slices}",
+            kind=int(kind),
+            peer=(other - own) % size,
+            tag=self.tag,
+            bytes=divided(int(graph.bytes[node]), [first / whole, last / whole])[0],
+            pieces=whole,
+            stream=communication_stream(group),
+            issue_s=0.0,
+        )
+
+
+def produce(new: Rewrite, node: int, exchange: Exchange, cost: Charge) -> list[int]:
+    """Write a kernel's slices with their puts; after the last kernel, return what comes in, else nothing."""
+    pair, own = exchange.pair, exchange.place.index
+    maker, makers = pair.kernels.index(node), len(pair.kernels)
+    edges, names, parts = exchange.cuts(maker, makers)
+    sent = [index for index, (shard, _) in enumerate(parts) if shard != own]
+    needs = [new.needs(node)] * len(names)
+    made = new.add_kernel(node, edges, needs, names, slower=cost.slower, calls=sent, call_s=cost.call_s)
+    for part, (shard, piece) in zip(made, parts, strict=True):
+        exchange.send(new, shard, piece, [part])
+    new.done[node] = made[-1]
+    if node != pair.kernels[-1]:
+        return []
+    each = exchange.own_pieces()
+    return [
+        exchange.receive(new, source, piece)
+        for source in range(exchange.place.size)
+        for piece in range(0, pair.slices, each if source == own else 1)
+    ]
+
+
+def scatter(new: Rewrite, exchange: Exchange) -> list[int]:
+    """Write the puts of data that are there, to all in turn, and return what comes in, in the order of the ranks."""
+    node, own, size = exchange.pair.collective, exchange.place.index, exchange.place.size
+    needs = new.needs(node)
+    for piece in range(exchange.pair.slices):
+        for shard in range(size):
+            if shard != own or piece == 0:
+                exchange.send(new, shard, piece, needs)
+    return [
+        exchange.receive(new, source, piece)
+        for source in range(size)
+        for piece in range(1 if source == own else exchange.pair.slices)
+    ]
+
+
+def consume(new: Rewrite, node: int, exchange: Exchange, cost: Charge) -> int:
+    """Write a kernel's slices, each when it is there, in the order of the ranks."""
+    edges, names, _ = exchange.cuts(0, 1)
+    others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != exchange.pair.collective]
+    after = [[*others, arrived] for arrived in new.sliced[exchange.pair.collective]]
+    return new.add_kernel(node, edges, after, names, slower=cost.slower)[-1]
+
+
+def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, order: str = "aware") -> Program:
+    """Replace each pair of a kernel and a collective that can be fused by slices of both.
+
+    Parameters
+    ----------
+    program : Program
+        Timed, and put on streams by another schedule.
+    machine : Machine, optional
+        What fusing costs; nothing without it.
+    slices : int
+        Slices that a collective is cut into where the machine is not known. The paper's are finer, 32 embeddings
+        each; with this many, what cannot overlap is one slice, 3% of the shorter of the two.
+    order : str
+        ``"aware"``: what others need comes first, and what others send last. ``"oblivious"``: every rank works in the
+        order of the ranks, so that its own share comes at its own place, and ranks of a group run graphs of their own.
+    """
+    group_sizes = [max(len(members) for members in family.members) for family in program.groups]
+    pairs = [find_pairs(graph, group_sizes, slices) for graph in program.graphs]
+    charged = _charge(program, pairs, machine)
+    if order == "oblivious":
+        return _in_turn(program, charged, group_sizes)
+    found = agreed(program.graphs, [[pair for pair, _ in mine] for mine in charged])
+    costs = [dict(mine) for mine in charged]
+    return replace(program, graphs=tuple(map(_rewrite, program.graphs, found, costs)))
+
+
+def _in_turn(program: Program, charged: Sequence[Sequence[tuple[Pair, Charge]]], group_sizes: Sequence[int]) -> Program:
+    """Give ranks at different places graphs of their own, which make the shards in the order of the ranks."""
+    cut = [
+        {shards: cost for pair, cost in mine if (shards := in_shards(pair, graph, group_sizes)) is not None}
+        for graph, mine in zip(program.graphs, charged, strict=True)
+    ]
+    found = agreed(program.graphs, [list(mine) for mine in cut], uncut=0)
+    tag = first_tag(program)
+    graphs: list[ExecutionGraph] = []
+    role_of_rank = np.zeros(program.num_ranks, np.int64)
+    roles = zip(program.graphs, found, cut, keys_of(program.graphs), places_of_roles(program, found), strict=True)
+    for graph, mine, costs, names, places in roles:
+        for exchange_with, ranks in places.items():
+            role_of_rank[ranks] = len(graphs)
+            exchanges = {
+                pair: Exchange(pair, at, tag + names[pair.collective][1])
+                for pair, at in zip(mine, exchange_with, strict=True)
+                if at is not None
+            }
+            graphs.append(_rewrite(graph, mine, costs, exchanges))
+    return replace(program, graphs=tuple(graphs), role_of_rank=role_of_rank)
+
+
+def fuse_oblivious(program: Program, machine: Machine | None = None) -> Program:
+    """Fuse in oblivious order; see `fuse`."""
+    return fuse(program, machine, order="oblivious")
+
+
+def _charge(
+    program: Program, pairs: Sequence[Sequence[Pair]], machine: Machine | None
+) -> list[list[tuple[Pair, Charge]]]:
+    """Give pairs their costs and slices, the most that any role asks for, and leave out those that do not pay."""
+    keys = keys_of(program.graphs)
+    charges = [
+        [(pair, charge(graph, pair, program.groups, machine)) for pair in mine]
+        for graph, mine in zip(program.graphs, pairs, strict=True)
+    ]
+    most: dict[tuple[int, int], int] = {}
+    for names, mine in zip(keys, charges, strict=True):
+        for pair, cost in mine:
+            key = names[pair.collective]
+            most[key] = max(most.get(key, 0), cost.slices)
+    return [
+        [(_cut(pair, most[names[pair.collective]]), cost) for pair, cost in mine if cost.pays]
+        for names, mine in zip(keys, charges, strict=True)
+    ]
+
+
+def _cut(pair: Pair, slices: int) -> Pair:
+    """Cut a pair into so many slices, at most as many as before; as before for 0."""
+    if slices == 0:
+        return pair
+    makers = len(pair.kernels)
+    return replace(pair, slices=max(min(slices, pair.slices) // makers, 1) * makers)
+
+
+def _rewrite(
+    graph: ExecutionGraph,
+    pairs: Sequence[Pair],
+    costs: Mapping[Pair, Charge],
+    exchanges: Mapping[Pair, Exchange] | None = None,
+) -> ExecutionGraph:
+    """Write a graph with its pairs fused; the slices of `exchanges` are put one by one."""
+    makers = {kernel: pair for pair in pairs if pair.produces for kernel in pair.kernels}
+    takers = {pair.kernels[0]: pair for pair in pairs if not pair.produces}
+    sent = {pair.collective: pair for pair in pairs}
+    new = Rewrite(graph)
+    for node in range(len(graph)):
+        pair = makers.get(node) or takers.get(node) or sent.get(node)
+        exchange = (exchanges or {}).get(pair) if pair else None
+        if pair is None:
+            new.done[node] = new.add(node, new.needs(node))
+        elif node in makers:
+            come = produce(new, node, exchange, costs[pair]) if exchange else _produce(new, node, pair, costs[pair])
+            if node == pair.kernels[-1]:
+                _poll(new, node, pair, costs[pair], come)
+        elif node in takers:
+            if exchange:
+                new.done[node] = consume(new, node, exchange, costs[pair])
+            else:
+                new.done[node] = _consume(new, node, pair, costs[pair])
+            new.holds[int(graph.stream[node])] = new.done[node]
+        elif not pair.produces:
+            needs = [new.needs(node)] * pair.slices
+            slices = scatter(new, exchange) if exchange else new.add_collective(node, needs)
+            new.sliced[node] = slices
+            new.done[node] = slices[-1]
+    return new.build()
+
+
+def _produce(new: Rewrite, node: int, pair: Pair, cost: Charge) -> list[int]:
+    """Write a kernel's slices and what it keeps; after the last kernel, write and return the collective's slices."""
+    share = pair.slices // len(pair.kernels)
+    sent = range(share)
+    edges = [(1 - pair.kept) * index / share for index in range(share + 1)]
+    names = [f"slice_{index}" for index in sent]
+    if pair.kept:
+        edges, names = [*edges, 1.0], [*names, "kept"]
+    needs = [new.needs(node)] * len(names)
+    parts = new.add_kernel(node, edges, needs, names, slower=cost.slower, calls=sent, call_s=cost.call_s)
+    new.sliced[node] = parts[:share]
+    new.done[node] = parts[-1]
+    if node != pair.kernels[-1]:
+        return []
+    return new.add_collective(pair.collective, [[part] for kernel in pair.kernels for part in new.sliced[kernel]])
+
+
+def _poll(new: Rewrite, node: int, pair: Pair, cost: Charge, come: Sequence[int]) -> None:
+    """Write the end of the last kernel of a pair: it polls until everything has come, and holds its stream."""
+    polled = new.add(
+        node, [*come, new.done[node]], name=f"{new.graph.names[node]}_poll",
+        kernel=NONE, duration_s=cost.flags_s, flops=0, bytes=0, time_source=int(TimeSource.GIVEN),
+    )  # fmt: skip
+    new.done[pair.collective] = new.holds[int(new.graph.stream[node])] = polled
+
+
+def _consume(new: Rewrite, node: int, pair: Pair, cost: Charge) -> int:
+    """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last."""
+    others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != pair.collective]
+    edges = [pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]
+    names = [f"slice_{index}" for index in range(pair.slices)]
+    after = [[*others, arrived] for arrived in new.sliced[pair.collective]]
+    if pair.kept:
+        edges, names = [0.0, *edges], ["kept", *names]
+        after.insert(0, [*others, *new.needs(pair.collective)])
+    return new.add_kernel(node, edges, after, names, slower=cost.slower)[-1]

@@ -1,0 +1,132 @@
+"""Who the memory serves when a product and a collective both wait: policies of its controllers.
+
+A policy says how fast each of the two is served while both wait, what the product waits for when it turns to the
+memory, and whether communication is served before the product has ended. Where accesses of two sides take turns, each
+finds the other's row open: the controller cannot put accesses to the same row behind each other.
+
+Source: T3, Sec. 4.5. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change; here a product
+is the more memory-intensive the larger the share of its first stage, alone, that the memory is busy.
+
+Bytes that a device's memory reads and writes for a product and the collectives behind it, by kind.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from scaleout.cluster.device.gemm_stages import Stages
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
+
+THRESHOLDS = ((0.5, 5), (0.25, 10), (0.1, 30))
+"""Memory intensity from which communication may fill only so many entries of a controller's queue."""
+
+STARVATION_LIMIT_S = 1e-6
+"""Communication that was not served for so long is served once; assumed, the paper gives no number."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the memory divides its time.
+
+    Attributes
+    ----------
+    name : str
+    alternates : bool
+        Whether accesses of both sides take turns, one by one, while both wait; else the product goes first.
+    fills_gaps : bool
+        Whether communication is served before the product has ended.
+    threshold : int or None
+        Entries of a queue that communication may fill; all of them by default.
+    starvation_limit_s : float
+        Only where the product goes first.
+    """
+
+    name: str
+    alternates: bool = False
+    fills_gaps: bool = True
+    threshold: int | None = None
+    starvation_limit_s: float = STARVATION_LIMIT_S
+
+    def shares(self, product_cost: float, other_cost: float, constants: Stages) -> tuple[float, float]:
+        """Return how fast the product's accesses and the others go on while both wait, over how fast alone.
+
+        Parameters
+        ----------
+        product_cost, other_cost : float
+            Time of the accesses of each side, over that of a read.
+        """
+        if self.alternates:
+            both = (product_cost + other_cost) * constants.turn_cost
+            return product_cost / both, other_cost / both
+        if not self.fills_gaps:
+            return 1.0, 0.0
+        access_s = constants.queue_s / constants.queue_entries
+        rare = access_s / (access_s + self.starvation_limit_s)
+        return 1.0 - rare, rare
+
+    def turn_s(self, constants: Stages) -> float:
+        """Return what the product waits for when it turns to the memory: what communication has put into its queues."""
+        if self.alternates or not self.fills_gaps:
+            return 0.0
+        entries = constants.queue_entries if self.threshold is None else min(self.threshold, constants.queue_entries)
+        return constants.queue_s * entries / constants.queue_entries
+
+
+ROUND_ROBIN = Policy("round-robin", alternates=True)
+DEDICATED = Policy("dedicated", fills_gaps=False)
+COMPUTE_FIRST = Policy("compute-first")
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (ROUND_ROBIN, DEDICATED, COMPUTE_FIRST)}
+"""Round-robin falls back to whoever waits; dedicated holds communication back until the product has ended;
+compute-first fills gaps, with a threshold that the product's memory intensity chooses."""
+
+
+def policy_named(name: str) -> Policy:
+    """Return a policy by its name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if name not in POLICIES:
+        raise ConfigError(f"unknown memory policy {name!r}; {nearest(name, POLICIES)}")
+    return POLICIES[name]
+
+
+def threshold_of(intensity: float) -> int | None:
+    """Return the entries that communication may fill beside a product of some memory intensity, None for all.
+
+    >>> threshold_of(0.6), threshold_of(0.05)
+    (5, None)
+    """
+    return next((entries for least, entries in THRESHOLDS if intensity >= least), None)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one rank's memory.
+
+    Attributes
+    ----------
+    product_reads, product_writes : float
+        Of the matrix product; its writes into other ranks' memory are theirs.
+    scatter_reads, scatter_writes : float
+        Of the reduce-scatter (or all-to-all); its writes, updates included, are those that arrive.
+    gather_reads, gather_writes : float
+        Of the all-gather.
+    """
+
+    product_reads: float = 0.0
+    product_writes: float = 0.0
+    scatter_reads: float = 0.0
+    scatter_writes: float = 0.0
+    gather_reads: float = 0.0
+    gather_writes: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return float(sum(asdict(self).values()))
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(**{name: size + getattr(other, name) for name, size in asdict(self).items()})

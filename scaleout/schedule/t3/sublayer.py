@@ -1,0 +1,170 @@
+"""A sliced matrix product and its all-reduce, as T3 configures them.
+
+| configuration | product and reduce-scatter | then |
+|---|---|---|
+| sequential | one after the other | all-gather |
+| split | side by side, some compute units for each | all-gather by these units |
+| ideal | side by side, neither feels the other | all-gather |
+| ideal-nmc | the same, additions near the memory | all-gather |
+| t3 | tracked and triggered, memory round-robin | all-gather |
+| t3-mca | tracked and triggered, memory compute-first | all-gather |
+
+Source: T3, Sec. 5.3; `split`: Sec. 3.2.1 and Fig. 6.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from scaleout.cluster.device.spec import Device
+from scaleout.errors import ConfigError
+from scaleout.schedule.t3.gemm import Product, Staged, constants_of, stage
+from scaleout.schedule.t3.memory import COMPUTE_FIRST, ROUND_ROBIN, Policy, Traffic, threshold_of
+from scaleout.schedule.t3.overlap import Overlapped, overlap
+from scaleout.schedule.t3.regions import TRIGGER_BYTES, regions_of
+from scaleout.schedule.t3.ring import Ring, all_gather_s, all_gather_traffic, reduce_scatter_s, reduce_scatter_traffic
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """A product whose output is reduced over a ring.
+
+    Attributes
+    ----------
+    product : Product
+    ring : Ring
+    device : Device
+    alone_s : float
+        What the product takes alone.
+    trigger_bytes : float
+        What copy engines send as one, at most.
+    policy : Policy, optional
+        Of the memory, instead of a configuration's own.
+    split_units : int
+        Compute units for the collective under `split`.
+    """
+
+    product: Product
+    ring: Ring
+    device: Device
+    alone_s: float
+    trigger_bytes: float = TRIGGER_BYTES
+    policy: Policy | None = None
+    split_units: int = 8
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How long a sub-layer takes under a configuration, and what its memory moves.
+
+    `reduce_scatter_s` is what the reduce-scatter takes alone, of which `fused_s - product_s` shows.
+    """
+
+    product_s: float
+    reduce_scatter_s: float
+    all_gather_s: float
+    fused_s: float
+    traffic: Traffic
+    overlapped: Overlapped | None = None
+
+    @property
+    def total_s(self) -> float:
+        """Product, reduce-scatter and all-gather."""
+        return self.fused_s + self.all_gather_s
+
+
+def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = None) -> tuple[Staged, Outcome]:
+    """Return the product, and it and its collectives one after the other, on all units or a share for each."""
+    device = layer.device
+    size, all_units = layer.product.output_bytes, device.num_sms
+    staged = stage(layer.product, device, units=units, alone_s=layer.alone_s)
+    product_s = staged.alone_s(device.memory_bytes_per_s)
+    scatter_s = reduce_scatter_s(size, layer.ring, device, units=others or all_units)
+    traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
+    traffic += reduce_scatter_traffic(size, layer.ring.ranks) + all_gather_traffic(size, layer.ring.ranks)
+    gather_s = all_gather_s(size, layer.ring, device, units=others or all_units)
+    return staged, Outcome(product_s, scatter_s, gather_s, product_s + scatter_s, traffic)
+
+
+def sequential(layer: Sublayer) -> Outcome:
+    """One after the other."""
+    return _parts(layer)[1]
+
+
+def split(layer: Sublayer) -> Outcome:
+    """Side by side, `split_units` for the collective and the others for the product; no dependencies, no contention."""
+    units = layer.device.num_sms - layer.split_units
+    if not 0 < units < layer.device.num_sms:
+        raise ConfigError(
+            f"{layer.split_units} of {layer.device.num_sms} compute units for the collective leave {units} for the "
+            f"product; give each at least one"
+        )
+    _, found = _parts(layer, units=units, others=layer.split_units)
+    return replace(found, fused_s=max(found.product_s, found.reduce_scatter_s))
+
+
+def ideal(layer: Sublayer) -> Outcome:
+    """Side by side, each as fast as alone."""
+    _, found = _parts(layer)
+    return replace(found, fused_s=max(found.product_s, found.reduce_scatter_s))
+
+
+def ideal_nmc(layer: Sublayer) -> Outcome:
+    """Side by side, each as fast as alone, additions near the memory."""
+    _, found = _parts(layer)
+    size, ranks = layer.product.output_bytes, layer.ring.ranks
+    scatter_s = reduce_scatter_s(size, layer.ring, layer.device, units=layer.device.num_sms, near_memory=True)
+    traffic = replace(found.traffic, scatter_reads=0.0, scatter_writes=0.0)
+    traffic += reduce_scatter_traffic(size, ranks, near_memory=True)
+    return replace(found, reduce_scatter_s=scatter_s, fused_s=max(found.product_s, scatter_s), traffic=traffic)
+
+
+def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
+    """Tracked and triggered, the memory under a policy."""
+    device, product, size = layer.device, layer.product, layer.product.output_bytes
+    constants = constants_of(device)
+    alone, found = _parts(layer)
+    policy = layer.policy or policy
+    if policy == COMPUTE_FIRST:
+        policy = replace(policy, threshold=threshold_of(_intensity(alone, device)))
+    staged = stage(product, device, bypassed=True, alone_s=layer.alone_s)
+    _check_tracker(staged, device)
+    done = overlap(
+        staged,
+        regions_of(staged, size, layer.ring.ranks, trigger_bytes=layer.trigger_bytes),
+        ring=layer.ring,
+        constants=constants,
+        policy=policy,
+        memory_bytes_per_s=device.memory_bytes_per_s,
+    )
+    gathered = all_gather_traffic(size, layer.ring.ranks)
+    return replace(
+        found, product_s=done.product_s, fused_s=done.end_s, traffic=done.traffic + gathered, overlapped=done
+    )
+
+
+def _intensity(staged: Staged, device: Device) -> float:
+    """Share of the product's first stage, alone, in which the memory is busy."""
+    memory_s = float(staged.read_bytes[0] + staged.write_bytes[0]) / device.memory_bytes_per_s
+    return memory_s / (memory_s + float(staged.compute_s[0]))
+
+
+def _check_tracker(staged: Staged, device: Device) -> None:
+    constants = constants_of(device)
+    needed = int(staged.tiles.max()) * constants.waves_per_tile
+    if needed > constants.tracker_entries:
+        raise ConfigError(
+            f"the tracker of device {device.name!r} follows {constants.tracker_entries} wavefronts, and a stage has "
+            f"{needed} ({int(staged.tiles.max())} work-groups of {constants.waves_per_tile}), "
+            f"{needed - constants.tracker_entries} too many; raise stages.tracker_entries in its file"
+        )
+
+
+CONFIGURATIONS: Mapping[str, Callable[[Sublayer], Outcome]] = {
+    "sequential": sequential,
+    "split": split,
+    "ideal": ideal,
+    "ideal-nmc": ideal_nmc,
+    "t3": track_and_trigger,
+    "t3-mca": lambda layer: track_and_trigger(layer, COMPUTE_FIRST),
+}
+"""Name to what it makes of a sub-layer."""

@@ -1,0 +1,123 @@
+"""What kernels and collectives take from each other on a device.
+
+A collective of a library that moves bytes with kernels of its own (NCCL) holds an SM for each of its channels, from
+when it gets them until it ends, also while it waits for the other ranks; and once it moves bytes, some bandwidth of the
+memory. A kernel beside it does with what is left: its bytes take their share of the bandwidth, its blocks fewer SMs.
+A matrix product suffers most: its thread blocks share the tiles out in waves, ``ceil(tiles / SMs)`` of them where all
+SMs are free; with c SMs held it takes ``tiles / (SMs - c) + 1``, as blocks that come late end last.
+
+A channel is as fast as the memory answers it, and memory that is busy answers late: by ``a + b u``, of a kernel that
+takes a part u of the bandwidth. Whether that can be seen depends on whether channels or links are the limit. With f the
+channels that the links can feed, c channels reach the part ``(1 + (f s / c)**3)**(-1/3)`` of them when each is s times
+as slow, the smooth minimum of the two limits.
+
+Knows no clock: `shared_devices` runs kernels and collectives beside each other.
+
+Symbols: c channels; f channels that fill the links; s how many times as slow a channel is; u part of the bandwidth.
+Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, for the resources in question.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from scaleout.cluster.device.analytical import STREAM_SHARE
+from scaleout.cluster.device.interpolation import blocks, calls_of, crowded, guess
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.communication_library import Appetite
+from scaleout.cluster.topology.topology import Topology
+from scaleout.program.operations import CUSTOM, Kernel
+
+_LEAST_LEFT = 0.1
+"""Part of the SMs, and of the memory's bandwidth, that kernels keep on a device with less than is asked for."""
+
+_SAME = 1e-9
+"""Parts of a tile that are rounding."""
+
+
+@dataclass(frozen=True)
+class Contention:
+    """A device and what the library's collectives take from it."""
+
+    device: Device
+    appetite: Appetite
+
+    def suffers(self, kernel: Kernel | None, duration_s: float) -> float:
+        """How many times as slow a channel is beside a kernel that takes so long alone: ``a + b u``."""
+        moved = 0 if kernel is None or duration_s <= 0 else kernel.bytes
+        share = min(1.0, moved / duration_s / self.device.memory_bytes_per_s) if moved else 0.0
+        return self.appetite.slowdown + self.appetite.slowdown_by_memory * share
+
+    def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
+        """How many times as long a collective takes beside a kernel that takes so long alone."""
+        return self._reached(channels) / self._reached(channels, self.suffers(kernel, duration_s))
+
+    def taken(self, channels: int, *, slower: float = 1.0) -> float:
+        """Traffic of the memory by a collective, in B/s, when it takes so many times as long as alone."""
+        whole = self.appetite.memory_bytes_per_s / self._reached(self.appetite.num_sms)
+        return whole * self._reached(channels) / slower
+
+    def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
+        """How many times as long a kernel takes beside others that hold SMs and bandwidth of the memory.
+
+        One that nothing is known of loses as much as the SMs that it lacks.
+        """
+        device = self.device
+        left = max(device.num_sms - num_sms, round(_LEAST_LEFT * device.num_sms), 1)
+        if kernel is None or kernel.op == CUSTOM:
+            return device.num_sms / left
+        calls = calls_of([kernel])
+        whole = device.memory_bytes_per_s
+        rest = replace(
+            device,
+            memory_bytes_per_s=max(whole - taken_bytes_per_s / STREAM_SHARE, _LEAST_LEFT * whole),
+            num_sms=left,
+            peak_flops_per_s={name: peak * left / device.num_sms for name, peak in device.peak_flops_per_s.items()},
+        )
+        alone_s, beside_s = float(guess(calls, device)[0]), float(crowded(calls, device, rest)[0])
+        return max(1.0, beside_s / alone_s)
+
+    def freed_s(
+        self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float
+    ) -> tuple[float, float] | None:
+        """Return how long a product takes in all whose SMs were held from its begin and are free from now on.
+
+        And how long on the SMs that were never held. None for other kernels, and where it has no more blocks than SMs
+        were left.
+        """
+        if kernel is None or kernel.op == CUSTOM or not 0 < num_sms < self.device.num_sms:
+            return None
+        tiles = _blocks_of(kernel, self.device)
+        every, left = self.device.num_sms, self.device.num_sms - num_sms
+        if tiles is None or tiles <= left:
+            return None
+        tile_s = alone_s / math.ceil(tiles / every)
+        held = held_s / tile_s  # in tiles, as all times below
+        first = math.floor((tiles + num_sms * held) / every)
+        ends = sorted(at for whole in range(first + 3) for at in (whole, held + whole) if at >= first)
+        enough = (at for at in ends if left * math.floor(at + _SAME) + num_sms * math.floor(at - held + _SAME) >= tiles)
+        at = next(enough)
+        whole_s = max(held_s, alone_s, tile_s * at)
+        return whole_s, min(whole_s, max(alone_s, held_s, tile_s * math.floor(at + _SAME)))
+
+    def _reached(self, channels: int, slower: float = 1.0) -> float:
+        """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""
+        return float((1.0 + (self.appetite.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
+
+
+@lru_cache(maxsize=4096)
+def _blocks_of(kernel: Kernel, device: Device) -> float | None:
+    found = blocks(calls_of([kernel]), device)
+    return None if found is None else float(found[0])
+
+
+def contention_of(device: Device, topology: Topology) -> Contention | None:
+    """Return what kernels and collectives of a device on a network take from each other; None for nothing."""
+    appetite = None if topology.library is None else topology.library.appetite
+    return None if appetite is None else Contention(device, appetite)
+
+
+def undisturbed(topology: Topology) -> Topology:
+    """Return a topology whose collectives take nothing from a device."""
+    library = topology.library
+    return topology if library is None else replace(topology, library=replace(library, appetite=None))

@@ -1,0 +1,183 @@
+"""Folding: which ranks do the same thing at the same time, so that one of them stands for all.
+
+Ranks of a role start as one class. Two ranks of a class part when their groups differ: in where they lie in the
+topology, or in the classes of their members. Repeated until nothing parts, this is colour refinement, and the
+classes that are left are bisimilar: each rank of a class meets the same classes at the same collectives over
+equally placed groups, so by induction over time all its ranks run alike. Ranks whose messages name their other end by
+its place in a group part where these ends are in different classes or lie at different distances; ranks whose messages
+name ranks stay alone.
+
+Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.cluster.topology.peers import distances, hops_of_program, names_ranks
+from scaleout.cluster.topology.placement import Placement, place
+from scaleout.cluster.topology.topology import Topology
+from scaleout.program.graph import NONE, Ints
+from scaleout.program.program import GroupFamily, Program
+
+NO_GROUP = -1
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedFamily:
+    """A family of groups after folding.
+
+    Attributes
+    ----------
+    group_of_rank : (R,) index of each rank's group, or `NO_GROUP`
+    class_of_group : (G,) groups that are alike share a class
+    placement_of_class : one placement for each class of groups
+    dimensions_of_class : for each class of groups the topology's dimensions that its members differ in
+    members_of_class : for each class of groups the rank classes that take part
+    """
+
+    group_of_rank: Ints
+    class_of_group: Ints
+    placement_of_class: tuple[Placement, ...]
+    dimensions_of_class: tuple[tuple[int, ...], ...]
+    members_of_class: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Folding:
+    """Classes of ranks.
+
+    Attributes
+    ----------
+    class_of_rank : (R,)
+    representative : (C,) the lowest rank of each class
+    families : the families that any graph uses, by their index in the program
+    """
+
+    class_of_rank: Ints
+    representative: Ints
+    families: dict[int, FoldedFamily]
+
+    @property
+    def ranks_of_class(self) -> Ints:
+        """(C,) number of ranks in each class."""
+        return np.bincount(self.class_of_rank, minlength=len(self.representative)).astype(np.int64)
+
+
+def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: Ints | None = None) -> Folding:
+    """Find the classes of ranks of a program on a topology.
+
+    Parameters
+    ----------
+    unfold : bool
+        Keep every rank a class of its own; the result must not depend on it, and a test says so.
+    orbits : (R,), optional
+        Ranks may share a class only where they share this number: where groups that do not meet can hold each other
+        up, on links that they share, ranks must be alike by a symmetry of the links as well.
+    """
+    used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
+    groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
+    placed = {index: _placements(program.groups[index], topology, alike=orbits is not None) for index in used}
+    alone = np.array([names_ranks(graph) for graph in program.graphs])
+    ranks = np.arange(program.num_ranks)
+    apart = unfold | alone[program.role_of_rank]
+    peers = [] if apart.all() else list(hops_of_program(program).values())
+    classes = _number(
+        np.stack(
+            [
+                program.role_of_rank,
+                np.where(apart, ranks, -1 if orbits is None else orbits),
+                *(column for ends in peers for column in _distances(topology, ends)),
+            ],
+            axis=1,
+        )
+    )
+    while True:
+        columns = [classes, *(np.where(ends == NONE, NONE, classes[ends]) for ends in peers)]
+        for index in used:
+            alike = _alike(program.groups[index], placed[index][0], classes)
+            columns.append(np.where(groups[index] == NO_GROUP, NO_GROUP, alike[groups[index]]))
+        refined = _number(np.stack(columns, axis=1))
+        if refined.max() == classes.max():
+            break
+        classes = refined
+    representative = np.unique(classes, return_index=True)[1].astype(np.int64)
+    families = {
+        index: _folded(program.groups[index], topology, groups[index], placed[index], classes) for index in used
+    }
+    return Folding(classes, representative, families)
+
+
+def _distances(topology: Topology, peers: Ints) -> list[Ints]:
+    """How far each rank's peer is away, a column a dimension; `NONE` for ranks without one."""
+    having = np.flatnonzero(peers != NONE)
+    columns = np.full((len(topology.dimensions), len(peers)), NONE, np.int64)
+    columns[:, having] = distances(topology, having, peers[having]).T
+    return list(columns)
+
+
+def _number(rows: Ints) -> Ints:
+    """Number distinct rows by first appearance, so that classes are in the order of their lowest rank."""
+    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[inverse.reshape(-1)], np.int64)
+
+
+def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
+    column = np.full(num_ranks, NO_GROUP, np.int64)
+    for numbers, members in family.blocks:
+        column[members] = numbers[:, None]
+    return column
+
+
+def _placements(family: GroupFamily, topology: Topology, *, alike: bool) -> tuple[Ints, list[Placement]]:
+    """(G,) class of each group's position, and a placement for each; groups that are translated copies share one.
+
+    Where it matters where a group lies copies must also have the same placement, unless they are known to be alike.
+    """
+    anywhere = alike or topology.even
+    rows: list[tuple[bytes, Placement | None]] = [(b"", None)] * len(family.members)
+    for numbers, members in family.blocks:
+        coordinates = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
+        for number, shape in zip(numbers.tolist(), coordinates - coordinates[:, :1], strict=True):
+            rows[number] = shape.tobytes(), None if anywhere else place(topology, family.members[number])
+    column, first = _distinct(rows)
+    return column, [place(topology, family.members[number]) for number in first]
+
+
+def _alike(family: GroupFamily, position: Ints, classes: Ints) -> Ints:
+    """(G,) class of each group: where it lies, and the classes of its members in any order."""
+    rows: list[tuple[int, bytes]] = [(0, b"")] * len(family.members)
+    for numbers, members in family.blocks:
+        of_members = np.sort(classes[members], axis=1)
+        for number, where, row in zip(numbers.tolist(), position[numbers].tolist(), of_members, strict=True):
+            rows[number] = (where, row.tobytes())
+    return _distinct(rows)[0]
+
+
+def _distinct(rows: Sequence[Hashable]) -> tuple[Ints, list[int]]:
+    """Number distinct rows by first appearance; return the number of each, and where each number appears first."""
+    found: dict[Hashable, int] = {}
+    column = np.fromiter((found.setdefault(row, len(found)) for row in rows), np.int64, len(rows))
+    return column, np.unique(column, return_index=True)[1].tolist()
+
+
+def _folded(
+    family: GroupFamily,
+    topology: Topology,
+    group_of_rank: Ints,
+    placed: tuple[Ints, list[Placement]],
+    classes: Ints,
+) -> FoldedFamily:
+    class_of_group = _alike(family, placed[0], classes)
+    first = np.unique(class_of_group, return_index=True)[1]
+    members = [list(family.members[group]) for group in first]
+    return FoldedFamily(
+        group_of_rank,
+        class_of_group,
+        tuple(placed[1][placed[0][group]] for group in first),
+        tuple(tuple(np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0)).tolist()) for ranks in members),
+        tuple(tuple(np.unique(classes[ranks]).tolist()) for ranks in members),
+    )

@@ -1,0 +1,93 @@
+"""What a simulation found: when each node of each class of ranks ran, and how collectives were carried out."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """What one class of ranks did.
+
+    Attributes
+    ----------
+    graph : ExecutionGraph
+        What its ranks run, N nodes.
+    ranks : tuple of int
+        The ranks of the class; the first stands for all.
+    start_s, end_s : (N,) seconds
+    duration_s : (N,) what the node took, network time included
+    occupancy_s : (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
+    cause : (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
+    algorithm : length N, the collective algorithm used, or ""
+    """
+
+    graph: ExecutionGraph
+    ranks: tuple[int, ...]
+    start_s: Floats
+    end_s: Floats
+    duration_s: Floats
+    occupancy_s: Floats
+    cause: Ints
+    algorithm: tuple[str, ...]
+
+    @cached_property
+    def is_communication(self) -> npt.NDArray[np.bool_]:
+        """(N,) whether a node is communication."""
+        return np.asarray(self.graph.kind != NodeKind.COMPUTE)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A program on a cluster, simulated.
+
+    Attributes
+    ----------
+    program : Program
+        What ran, after scheduling.
+    topology, network : str
+        Where it ran, and the network model's name.
+    timelines : tuple of Timeline
+        One for each class of ranks.
+    link_traffic : LinkTraffic or None
+        What every link carried over the makespan, under the link model.
+    """
+
+    program: Program
+    topology: str
+    network: str
+    timelines: tuple[Timeline, ...]
+    link_traffic: LinkTraffic | None = None
+
+    @property
+    def has_puts(self) -> bool:
+        """Whether ranks put parts of collectives to each other, at times of their own."""
+        graphs = [line.graph for line in self.timelines]
+        return any(((graph.kind == NodeKind.SEND) & (graph.collective != NONE)).any() for graph in graphs)
+
+    @property
+    def busiest_links(self) -> tuple[LinkUse, ...]:
+        """The links of the highest utilisation, the busiest first, under the link model."""
+        return self.link_traffic.busiest if self.link_traffic else ()
+
+    @property
+    def makespan_s(self) -> float:
+        """Time at which the last node ends."""
+        return max((float(line.end_s.max()) for line in self.timelines if len(line.graph)), default=0.0)
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """(C + 1,) where each class's nodes begin among all nodes of the result."""
+        return np.concatenate(([0], np.cumsum([len(line.graph) for line in self.timelines]))).astype(np.int64)
+
+    def locate(self, node: int) -> tuple[int, int]:
+        """Return the class and the index within its graph of one of the result's nodes."""
+        assert node != NONE
+        which = int(np.searchsorted(self.offsets, node, side="right")) - 1
+        return which, node - int(self.offsets[which])

@@ -1,0 +1,172 @@
+"""Program and cluster to result: the one place where graphs, collectives and the clock meet.
+
+Ranks that do the same are folded into one timeline each. Every collective becomes a meeting of the timelines of its
+group; it holds the streams of its members. Under alpha-beta it also holds the dimensions of the topology that its group
+extends over, each for as long as its bytes need there: a dimension carries one collective at a time, so that two of
+them never get more than the wire together, and the busiest one is held to the end. Under link, collectives that are in
+flight at the same time share the links, and only ranks that are alike by a symmetry of the links are folded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from scaleout.cluster.topology.peers import hops_of_program, names_ranks
+from scaleout.cluster.topology.topology import Topology, check_ranks
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError, SimulationError
+from scaleout.network.collectives import check_kind
+from scaleout.network.flow import demand
+from scaleout.network.flow.instances import LinkNetwork
+from scaleout.network.flow.link_traffic import LinkTraffic
+from scaleout.network.routes.symmetry import Symmetry, symmetry
+from scaleout.program.graph import NONE, NodeKind
+from scaleout.program.program import Program
+from scaleout.simulation.contention import Contention
+from scaleout.simulation.deadlock import why_stuck
+from scaleout.simulation.engine import Tasks, Times, run
+from scaleout.simulation.fold import fold
+from scaleout.simulation.job import Job, asked, cost_of, groups_of, job_of, meetings_of
+from scaleout.simulation.result import Result, Timeline
+from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.simulation.tasks import tasks_of
+from scaleout.simulation.what_if import slow_ranks
+
+NETWORKS = ("alpha_beta", "link")
+"""Network models that can be asked for."""
+
+
+def simulate(
+    program: Program,
+    topology: Topology,
+    *,
+    network: str = "alpha_beta",
+    algorithms: Mapping[str, str] | None = None,
+    unfold: bool = False,
+    injection_bytes_per_s: float | None = None,
+    contention: Contention | None = None,
+) -> Result:
+    """Run a timed and scheduled program on a topology.
+
+    Parameters
+    ----------
+    program : Program
+        Its kernels must have times (`scaleout.cluster.device.annotate.time_kernels`).
+    topology : Topology
+        As many ranks as the program has; its slow ranks take longer over their kernels.
+    network : str
+        A name in `NETWORKS`.
+    algorithms : mapping of str to str, optional
+        Kind of collective to the algorithm for it; the fastest for each of those not named.
+    unfold : bool
+        Simulate every rank on its own; same result, more work.
+    injection_bytes_per_s : float, optional
+        What a rank can send over all its links together, under the link model.
+    contention : Contention, optional
+        What kernels and collectives that run at the same time take from each other; nothing if left out, and under
+        the link model, which does not know it.
+
+    Raises
+    ------
+    ConfigError
+        If program and topology differ in ranks, a kind of collective or an algorithm is unknown, or the algorithm
+        cannot carry out a collective.
+    GraphError
+        If a kernel has no time.
+    SimulationError
+        If members of a group do not agree on a collective, a message has no other end, or ranks wait for each
+        other for ever; the message names the ranks, nodes and collectives.
+    """
+    if network not in NETWORKS:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
+    for kind in algorithms or {}:
+        check_kind(kind)
+    check_ranks(topology, program.num_ranks)
+    program = slow_ranks(program, dict(topology.slow_ranks))
+    job = job_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
+    links = None
+    if network == "link":
+        job, found = _on_links(job, unfold=unfold)
+        links = LinkNetwork(topology, found, injection_bytes_per_s=injection_bytes_per_s)
+    elif injection_bytes_per_s is not None:
+        raise ConfigError(
+            f"a limit to what a rank sends over all its links is one of the link model, and this is {network}; choose "
+            f"the network model link (--network link), or leave the limit out (--injection)"
+        )
+    meetings = meetings_of(job)
+    shared = None if contention is None or links is not None else _shared(job, contention)
+    tasks, chosen = tasks_of(job, meetings, links, shared)
+    times = run(tasks, shared or links)
+    if np.isnan(times.start_s).any():
+        raise SimulationError(why_stuck(job, tasks, times, meetings))
+    result = _result(job, tasks, times, chosen, network)
+    if links is None:
+        return result
+    traffic = LinkTraffic(links.traffic.links, links.symmetry, links.traffic.link_bytes, result.makespan_s)
+    return replace(result, link_traffic=traffic)
+
+
+def _on_links(job: Job, *, unfold: bool) -> tuple[Job, Symmetry]:
+    """Fold only what a symmetry of the links keeps; without one, or with messages that name ranks, nothing."""
+    named = any(names_ranks(graph) for graph in job.program.graphs)
+    found = Symmetry() if unfold or named else _symmetry(job)
+    orbits = found.first(np.arange(job.program.num_ranks))
+    folding = fold(job.program, job.topology, orbits=orbits)
+    if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
+        found = Symmetry()
+        folding = fold(job.program, job.topology, unfold=True)
+    return job_of(job.program, job.topology, job.algorithms, folding), found
+
+
+def _symmetry(job: Job) -> Symmetry:
+    """Find the moves of all ranks that keep their roles, groups and messages."""
+    messages = {}
+    for meeting in meetings_of(job):
+        name, algorithm = asked(job, meeting)[0], cost_of(job, meeting).algorithm
+        key = (meeting.family, meeting.group_class, name, algorithm)
+        if algorithm and key not in messages:
+            messages[key] = demand.messages_of(job.topology, groups_of(job, meeting), name, algorithm)
+    sets = [pairs for found in messages.values() for pairs in found]
+    for ends in hops_of_program(job.program).values():
+        having = np.flatnonzero(ends != NONE)
+        sets.append((having, ends[having]))
+    return symmetry(
+        job.topology,
+        [family.group_of_rank for family in job.folding.families.values()],
+        messages=sets,
+        roles=job.program.role_of_rank,
+    )
+
+
+def _shared(job: Job, contention: Contention) -> SharedDevices | None:
+    """Let devices be shared, if anything can run at the same time there."""
+    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in job.graphs)
+    overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
+    return SharedDevices(contention) if overlaps else None
+
+
+def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
+    duration, occupancy = np.array(tasks.duration_s), np.array(tasks.occupancy_s)
+    shared = np.isnan(duration)
+    duration[shared] = (times.end_s - times.start_s)[shared]
+    occupancy[shared] = (times.released_s - times.start_s)[shared]
+    ranks: list[list[int]] = [[] for _ in job.graphs]
+    for rank, number in enumerate(job.folding.class_of_rank.tolist()):
+        ranks[number].append(rank)
+    timelines = []
+    for number, graph in enumerate(job.graphs):
+        part = slice(job.offsets[number], job.offsets[number + 1])
+        timelines.append(
+            Timeline(
+                graph,
+                tuple(ranks[number]),
+                times.start_s[part],
+                times.end_s[part],
+                duration[part],
+                occupancy[part],
+                times.cause[part],
+                tuple(chosen[part]),
+            )
+        )
+    return Result(job.program, job.topology.name, network, tuple(timelines))

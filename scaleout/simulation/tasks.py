@@ -1,0 +1,397 @@
+"""A job to the tasks of the clock: what each node takes, on which stream, what it waits for and what it holds.
+
+Collectives and messages become meetings with the wires that they hold. What links or shared devices time has no
+duration of its own, and is told to them instead. Knows no order: when anything starts is the clock's to say.
+
+Messages of a job: which sends and receives belong together, and what they cost.
+
+A put is a message that is part of a collective. Under alpha-beta it costs its share of what the whole collective does,
+so that all puts of a collective together are no faster than it; the ports that it needs are those of the dimensions
+along which the group extends.
+
+Knows neither streams nor what else is in flight.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleout.cluster.topology.peers import check_peer, peer_of
+from scaleout.errors import GraphError, SimulationError
+from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
+from scaleout.network.flow.instances import LinkNetwork
+from scaleout.program.graph import COLLECTIVES, INPUT, NONE, ExecutionGraph, Floats, Ints, NodeKind, users_in
+from scaleout.simulation.engine import Tasks
+from scaleout.simulation.job import (
+    Job,
+    Meeting,
+    Meetings,
+    asked,
+    column_of,
+    cost_among,
+    cost_of,
+    groups_of,
+    locate,
+    name_of,
+)
+from scaleout.simulation.shared_devices import SharedDevices
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message between two classes of ranks: the tasks at its ends, what it costs, and two ranks that stand for all.
+
+    Where it is sent along a group (`meets`), both ends must have come before it starts, as in NCCL. A message that
+    names ranks is sent at once, and its receive is done when it arrives. A put holds the ports of both ends `along`
+    dimensions; its receive, a buffer that is registered beforehand, waits for nothing.
+    """
+
+    send: int
+    receive: int
+    size_bytes: float
+    ranks: tuple[int, int]
+    cost: CollectiveCost
+    meets: bool
+    put: bool = False
+    along: tuple[int, ...] = ()
+
+
+_Ends = tuple[int, int, int, int]
+"""What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag."""
+
+
+def messages_of(job: Job) -> list[Message]:
+    """Match each receive with the send of the same tag, in order, and charge it.
+
+    Raises
+    ------
+    GraphError
+        If a message names a rank that the job does not have, or a group that its rank is not in.
+    SimulationError
+        If a message lacks an end, or its ends do not agree on its size.
+    """
+    sends: dict[_Ends, list[int]] = defaultdict(list)
+    receives: dict[_Ends, list[int]] = defaultdict(list)
+    peers: dict[int, tuple[int, int]] = {}
+    begins: dict[tuple[int, int, int], int] = {}  # class, group and tag to the first node that sends
+    class_of_rank = job.folding.class_of_rank.tolist()
+    for number, graph in enumerate(job.graphs):
+        rank = int(job.folding.representative[number])
+        for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
+            peer = peer_of(job.program, rank, graph, node)
+            check_peer(job.program, peer, name_of(job, number, node))
+            tag, task, group = int(graph.tag[node]), job.offsets[number] + node, int(graph.group[node])
+            if graph.kind[node] == NodeKind.RECV:
+                receives[class_of_rank[peer], number, group, tag].append(task)
+                continue
+            sends[number, class_of_rank[peer], group, tag].append(task)
+            begins.setdefault((number, group, tag), node)
+            peers[task] = rank, peer
+    messages: list[Message] = []
+    puts: list[tuple[tuple[int, ...], Message]] = []
+    for key in sorted(sends.keys() | receives.keys()):
+        sent, received = sends.get(key, []), receives.get(key, [])
+        if len(sent) != len(received):
+            lonely = max(sent, received, key=len)[min(len(sent), len(received))]
+            source, destination = (int(job.folding.representative[number]) for number in key[:2])
+            raise SimulationError(
+                f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank "
+                f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
+            )
+        for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
+            number, node = locate(job, send)
+            size_bytes, ends = _size_of(job, (number, node), locate(job, receive)), peers[send]
+            if job.graphs[number].collective[node] == NONE:
+                cost = send_cost(size_bytes, job.topology, source=ends[0], destination=ends[1])
+                messages.append(Message(send, receive, size_bytes, ends, cost, meets=key[2] != NONE))
+            else:
+                cost, along = _share(job, number, node, ends)
+                message = Message(send, receive, size_bytes, ends, cost, meets=True, put=True, along=along)
+                puts.append(((begins[number, *key[2:]], *_turn(job, message, key[2], piece)), message))
+    return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
+
+
+def _turn(job: Job, message: Message, group: int, piece: int) -> tuple[int, ...]:
+    """Say whose turn it is at a port, of the puts of a collective, folded or not: by receiver, slice and sender."""
+    members = job.program.groups[group].of(message.ranks[0])
+    source, destination = (members.index(rank) for rank in message.ranks)
+    return destination, piece, source
+
+
+def _share(job: Job, number: int, node: int, ends: tuple[int, int]) -> tuple[CollectiveCost, tuple[int, ...]]:
+    """Charge a put: of its collective's time, its share of what leaves a rank; return the dimensions as well."""
+    graph, group = job.graphs[number], int(job.graphs[number].group[node])
+    members = len(job.program.groups[group].of(ends[0]))
+    if ends[0] == ends[1]:
+        return CollectiveCost(0.0, 0.0), ()
+    family = job.folding.families[group]
+    group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
+    whole = cost_among(job, family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
+    share = members / (members - 1) / int(graph.pieces[node])
+    return replace(whole, serialization_s=whole.serialization_s * share), family.dimensions_of_class[group_class]
+
+
+def _whole_bytes(graph: ExecutionGraph, node: int) -> float:
+    """Return the bytes of the collective that a put is part of: of all puts with its tag."""
+    alike = (graph.kind == NodeKind.SEND) & (graph.group == graph.group[node]) & (graph.tag == graph.tag[node])
+    return float(graph.bytes[alike].sum())
+
+
+def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float:
+    """Return the bytes of a message, on which both ends must agree."""
+    sent, received = (int(job.graphs[number].bytes[node]) for number, node in (send, receive))
+    if sent != received:
+        raise SimulationError(
+            f"{name_of(job, *send)} sends {sent} B and {name_of(job, *receive)} receives {received} B of the same "
+            f"message; give both ends the same size"
+        )
+    return float(sent)
+
+
+def tasks_of(
+    job: Job, meetings: Meetings, links: LinkNetwork | None, shared: SharedDevices | None
+) -> tuple[Tasks, list[str]]:
+    """Lay out what the clock runs, and the algorithm of each task; what others time has no duration of its own."""
+    charges, of_meeting = _charges(job, meetings, on_links=links is not None)
+    sizes = np.diff(meetings.offsets)
+    lasts_s = np.array([charge.lasts_s for charge in charges], np.float64)
+    holds_s = np.array([charge.holds_s for charge in charges], np.float64)
+    served_by = np.array([charge.served_by for charge in charges], object)
+    duration_s = _durations(job)
+    occupancy_s = duration_s.copy()
+    meeting_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
+    of_task = np.repeat(of_meeting, sizes)
+    duration_s[meetings.tasks], occupancy_s[meetings.tasks] = lasts_s[of_task], holds_s[of_task]
+    meeting_of[meetings.tasks], algorithms[meetings.tasks] = np.repeat(np.arange(len(sizes)), sizes), served_by[of_task]
+    charged = [charges[kind] for kind in of_meeting.tolist()]
+    if links is not None:
+        for index, charge in enumerate(charged):
+            if charge.is_sent:
+                _offer(job, meetings[index], links, index)
+    users, counts = _dependencies(job)
+    laid = _Laid(
+        job, duration_s.tolist(), occupancy_s.tolist(), users, counts, meeting_of.tolist(),
+        [charge.size for charge in charged], [charge.wires for charge in charged],
+        [charge.wire_s for charge in charged],
+    )  # fmt: skip
+    _add_messages(laid, links, shared)
+    if shared is not None:
+        _share_devices(laid, meetings, shared)
+    issue_s, priority = column_of(job, "issue_s"), column_of(job, "priority")
+    tasks = Tasks(
+        laid.duration_s, laid.occupancy_s, _streams(job), priority.tolist(), users, counts, laid.meeting_of, laid.sizes,
+        laid.wires, issue_s.tolist() if issue_s.any() else (), laid.wire_s,
+    )  # fmt: skip
+    return tasks, algorithms.tolist()
+
+
+class _Charge(NamedTuple):
+    """What a collective costs, and what it holds for how long; alike for all of one kind, group and size."""
+
+    lasts_s: float
+    holds_s: float
+    served_by: str
+    size: int
+    wires: tuple[int, ...]
+    wire_s: tuple[float, ...]
+    is_sent: bool
+
+
+def _charges(job: Job, meetings: Meetings, *, on_links: bool) -> tuple[list[_Charge], Ints]:
+    """Charge the kinds of collectives that differ, and return which of them each meeting is, (M,)."""
+    columns = [column_of(job, name)[meetings.firsts] for name in ("collective", "bytes", "pieces", "stream")]
+    keys = np.stack([meetings.family, meetings.group_class, *columns])
+    _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    return [_charge(job, meetings[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
+
+
+def _charge(job: Job, meeting: Meeting, *, on_links: bool) -> _Charge:
+    """Charge a collective; what links time has no duration of its own."""
+    cost = cost_of(job, meeting)
+    pieces = asked(job, meeting)[2]
+    serialization_s = cost.serialization_s / pieces
+    lasts_s = cost.latency_s + serialization_s
+    early = pieces > 1 or (cost.concurrent and _is_aside(job, meeting))
+    holds_s = serialization_s if early else lasts_s
+    family = job.folding.families[meeting.family]
+    members, along = family.members_of_class[meeting.group_class], family.dimensions_of_class[meeting.group_class]
+    is_sent = on_links and bool(cost.algorithm)
+    if is_sent:
+        lasts_s = holds_s = np.nan
+        along = ()
+    wires = (*_ports(job, members, along, _OUT), *_ports(job, members, along, _IN))
+    wire_s = 2 * len(members) * _held_s(cost, along, serialization_s)
+    return _Charge(lasts_s, holds_s, cost.served_by, len(members), wires, wire_s, is_sent)
+
+
+_OUT, _IN = 0, 1
+
+
+def _ports(job: Job, classes: Sequence[int], along: Sequence[int], way: int) -> tuple[int, ...]:
+    """Return the wires of classes of ranks along dimensions, out or in; collectives hold both, puts one at each end."""
+    width = len(job.topology.dimensions)
+    return tuple(2 * (number * width + dimension) + way for number in classes for dimension in along)
+
+
+def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) -> tuple[float, ...]:
+    """Return for how long bytes need each dimension, shape (D,); infinite for as long as it takes."""
+    shares = cost.shares[: len(along)] or (1.0,) * len(along)
+    return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
+
+
+def _is_aside(job: Job, meeting: Meeting) -> bool:
+    """Whether a collective is on a stream of its group, so that others may be under way while its last bytes fly."""
+    number, node = locate(job, meeting.tasks[0])
+    return int(job.graphs[number].stream[node]) != 0
+
+
+class _Laid(NamedTuple):
+    """Tasks as they are laid out; see `Tasks`."""
+
+    job: Job
+    duration_s: list[float]
+    occupancy_s: list[float]
+    users: list[tuple[int, ...]]
+    counts: list[int]
+    meeting_of: list[int]
+    sizes: list[int]
+    wires: list[tuple[int, ...]]
+    wire_s: list[tuple[float, ...]]
+
+
+def _share_devices(laid: _Laid, meetings: Meetings, shared: SharedDevices) -> None:
+    """Let kernels and whole collectives be timed as they share the devices of their classes."""
+    job = laid.job
+    for index, meeting in enumerate(meetings):
+        first = meeting.tasks[0]
+        if laid.duration_s[first] > 0 and laid.duration_s[first] == laid.occupancy_s[first]:
+            devices = job.folding.families[meeting.family].members_of_class[meeting.group_class]
+            shared.offer_transfer(
+                index, devices, laid.duration_s[first], channels=shared.contention.appetite.num_sms,
+                device_of={task: locate(job, task)[0] for task in meeting.tasks}, races=True,
+            )  # fmt: skip
+            for task in meeting.tasks:
+                laid.duration_s[task] = laid.occupancy_s[task] = np.nan
+    for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
+        kernels = (*graph.kernels, None)  # `NONE` is the last entry
+        on_device = graph.phase != (graph.phases.index(INPUT) if INPUT in graph.phases else NONE)
+        nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
+        columns = (nodes.tolist(), graph.kernel[nodes].tolist(), graph.issue_s[nodes].tolist())
+        first = len(laid.sizes)
+        for index, (node, kernel, issue_s) in enumerate(zip(*columns, strict=True), first):
+            task = offset + node
+            shared.offer_kernel(index, number, kernels[kernel], laid.duration_s[task], issue_s=issue_s)
+            laid.meeting_of[task] = index
+            laid.duration_s[task] = laid.occupancy_s[task] = np.nan
+        laid.sizes.extend([1] * len(nodes))
+        laid.wires.extend([()] * len(nodes))
+        laid.wire_s.extend([()] * len(nodes))
+
+
+def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices | None) -> None:
+    """Let the ends of a message meet, or its receive wait for its send; on links its time is the network's to say.
+
+    Puts take nothing from the kernels beside them: what storing or sending costs a fused kernel is in its time.
+    """
+    for message in messages_of(laid.job):
+        ends = (message.send, message.receive) if message.meets else (message.send,)
+        lasts_s = message.cost.latency_s + message.cost.serialization_s
+        holds_s = message.cost.serialization_s
+        laid.duration_s[message.receive] = laid.occupancy_s[message.receive] = 0.0
+        if not message.meets:
+            laid.users[message.send] += (message.receive,)
+            laid.counts[message.receive] += 1
+        on_links = links is not None and lasts_s > 0
+        if links is not None and on_links:
+            source, destination = message.ranks
+            links.offer_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
+            lasts_s = holds_s = np.nan
+        elif shared is not None and message.meets and not message.put and lasts_s > 0:
+            _share_message(laid, message, ends, lasts_s, shared)
+            lasts_s = holds_s = np.nan
+        for task in ends:
+            laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
+            laid.meeting_of[task] = len(laid.sizes) if message.meets or on_links else NONE
+        if message.meets or on_links:
+            laid.sizes.append(len(ends))
+            of, to = ([locate(laid.job, task)[0]] for task in (message.send, message.receive))
+            along = () if on_links else message.along
+            laid.wires.append((*_ports(laid.job, of, along, _OUT), *_ports(laid.job, to, along, _IN)))
+            laid.wire_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
+
+
+def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
+    """Let a message hold channels at both its ends; a receive that follows nothing was posted before it was needed.
+
+    Its communicator is the group that it is sent along.
+    """
+    device_of = {task: locate(laid.job, task)[0] for task in ends}
+    posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
+    devices = sorted({*device_of.values(), *posted})
+    number, node = locate(laid.job, message.send)
+    shared.offer_transfer(
+        len(laid.sizes), devices, lasts_s, channels=shared.contention.appetite.message_sms, device_of=device_of,
+        posted=posted, communicator=int(laid.job.graphs[number].group[node]),
+    )  # fmt: skip
+
+
+def _durations(job: Job) -> Floats:
+    """Times of all kernels, and zero or nothing yet for all else."""
+    duration_s: Floats = column_of(job, "duration_s")
+    untimed = np.flatnonzero(np.isnan(duration_s) & (column_of(job, "kind") == NodeKind.COMPUTE))
+    if untimed.size:
+        number, node = locate(job, int(untimed[0]))
+        raise GraphError(
+            f"{name_of(job, number, node)} is a kernel with no time; name the device that it runs on (--device)"
+        )
+    return duration_s
+
+
+def _dependencies(job: Job) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the users of each task, and how many it depends on."""
+    users: list[tuple[int, ...]] = []
+    counts: list[int] = []
+    for offset, graph in zip(job.offsets, job.graphs, strict=False):
+        counts += np.diff(graph.dependency_offsets).tolist()
+        users += users_in(graph.dependency_offsets, graph.dependencies, first=offset)
+    return users, counts
+
+
+def _offer(job: Job, meeting: Meeting, links: LinkNetwork, index: int) -> None:
+    """Tell the network what a meeting sends: all groups that it stands for."""
+    name, size_bytes, pieces = asked(job, meeting)
+    links.offer(
+        index,
+        name,
+        size_bytes / pieces,
+        groups=groups_of(job, meeting),
+        cost=cost_of(job, meeting),
+        slice_of_more=pieces > 1,
+    )
+
+
+def _streams(job: Job) -> list[int]:
+    """One number for each stream of each class.
+
+    A class's sends have a stream of their own, so that they do not hold up its kernels; its puts one for each rank that
+    they go to. Receives that meet their send have one each, and wait on it without holding up anything; others wait on
+    none.
+    """
+    width = 2 + max((int(graph.stream.max()) for graph in job.graphs if len(graph)), default=0)
+    alone, total = width * len(job.graphs), job.offsets[-1]
+    streams: list[int] = []
+    for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
+        own = number * width + graph.stream
+        own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
+        puts = (graph.kind == NodeKind.SEND) & (graph.collective != NONE)
+        if puts.any():
+            _, first, same = np.unique(
+                np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_index=True, return_inverse=True
+            )
+            own[puts] = alone + total + offset + first[same.reshape(-1)]
+        waits = np.where(graph.group == NONE, NONE, alone + offset + np.arange(len(graph)))
+        streams += np.where(graph.kind == NodeKind.RECV, waits, own).tolist()
+    return streams

@@ -1,0 +1,182 @@
+"""What if a rank were slow, or the ranks lay elsewhere: programs to programs that say so.
+
+Slow and broken links are changes of the topology, see `topology.degrade_links` and `topology.break_links`.
+
+Symbols: R ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from scaleout.cluster.topology.topology import Topology
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.program import GroupFamily, Program
+
+PLACEMENTS = ("linear", "transposed", "order", "strided", "random")
+"""Names of rank placements: ``order:1,0``, ``strided:8`` and ``random:7`` (a seed) take what follows the colon."""
+
+
+def slow_ranks(program: Program, factors: Mapping[int, float]) -> Program:
+    """Return the program with ranks whose kernels take so many times as long; each has a role of its own.
+
+    Parameters
+    ----------
+    program : Program
+        Timed.
+    factors : mapping of int to float
+        Rank to a factor above zero.
+
+    Raises
+    ------
+    ConfigError
+        If a rank is not in the program or a factor is not above zero.
+    """
+    graphs, roles = list(program.graphs), program.role_of_rank.copy()
+    known: dict[tuple[int, float], int] = {}
+    for rank, factor in sorted(factors.items()):
+        if not 0 <= rank < program.num_ranks:
+            raise ConfigError(f"slow rank {rank} is not in the job; give ranks 0 to {program.num_ranks - 1}")
+        if not (np.isfinite(factor) and factor > 0):
+            raise ConfigError(f"rank {rank} is slowed by {factor}; give a factor above zero, such as 1.3")
+        key = (int(roles[rank]), factor)
+        if key not in known:
+            known[key] = len(graphs)
+            graphs.append(_slowed(graphs[key[0]], factor))
+        roles[rank] = known[key]
+    if not known:
+        return program
+    used, roles = np.unique(roles, return_inverse=True)  # a role whose ranks are all slow is no more
+    return replace(program, graphs=tuple(graphs[role] for role in used), role_of_rank=roles.reshape(-1))
+
+
+def map_ranks(program: Program, places: Sequence[int] | Ints) -> Program:
+    """Return the program with its ranks at other places: what rank r did, rank ``places[r]`` does.
+
+    Parameters
+    ----------
+    program : Program
+    places : (R,) ints
+        Each rank of the topology once, such as from `places_of`.
+
+    Raises
+    ------
+    ConfigError
+        If it is no permutation of the ranks.
+    """
+    at = np.asarray(places, np.int64)
+    _check_permutation(at, program.num_ranks)
+    roles = np.empty_like(program.role_of_rank)
+    roles[at] = program.role_of_rank
+    groups = tuple(
+        GroupFamily(family.name, tuple(tuple(at[list(members)].tolist()) for members in family.members))
+        for family in program.groups
+    )
+    moved = tuple(_with_peers_at(graph, at) for graph in program.graphs)
+    return replace(program, graphs=moved, role_of_rank=roles, groups=groups)
+
+
+def places_of(placement: str, topology: Topology) -> Ints:
+    """Return the place in a topology of each rank of a job.
+
+    Parameters
+    ----------
+    placement : str
+        ``linear``: rank r at place r. ``transposed``: ranks fill the last dimension first. ``order:1,0,2``: they fill
+        dimension 1 first, then 0. ``strided:8``: 8 places from one rank to the next, then from the start plus one.
+        ``random:7``: any order, of seed 7. Places themselves, ``3,2,1,0``; or a file that lists them.
+
+    Raises
+    ------
+    ConfigError
+        If the text is none of these, or the places are not each rank once.
+
+    >>> from scaleout.cluster.topology.topology import Dimension
+    >>> torus = Topology("t", (Dimension("ring", 2, 1.0, 0.0), Dimension("ring", 3, 1.0, 0.0)))
+    >>> places_of("transposed", torus).tolist()
+    [0, 2, 4, 1, 3, 5]
+    """
+    name, _, argument = placement.partition(":")
+    count = topology.num_ranks
+    if name in PLACEMENTS:
+        if (name in ("linear", "transposed")) != (not argument):
+            raise ConfigError(f"placement {placement!r}: {_needs(name)}")
+        if name == "linear":
+            return np.arange(count)
+        if name == "random":
+            return np.random.default_rng(_numbers(placement, argument, 1)[0]).permutation(count)
+        if name == "strided":
+            (stride,) = _numbers(placement, argument, 1)
+            if stride < 1 or count % stride:
+                raise ConfigError(f"placement {placement!r}: {stride} does not divide {count} ranks; give a divisor")
+            return np.arange(count).reshape(-1, stride).T.ravel()
+        dimensions = len(topology.dimensions)
+        order = _numbers(placement, argument, dimensions) if argument else list(range(dimensions))[::-1]
+        if sorted(order) != list(range(dimensions)):
+            raise ConfigError(f"placement {placement!r}: name each of the dimensions 0 to {dimensions - 1} once")
+        grid = np.arange(count).reshape(topology.shape, order="F")
+        return grid.transpose(order).ravel(order="F")
+    return _listed(placement, count)
+
+
+def _needs(name: str) -> str:
+    needs = {"order": "dimensions in order, order:1,0", "strided": "a stride, strided:8", "random": "a seed, random:7"}
+    return f"it needs {needs[name]}" if name in needs else "nothing may follow the name"
+
+
+def _numbers(placement: str, text: str, count: int) -> list[int]:
+    parts = text.split(",")
+    if len(parts) != count or not all(part.strip().isdecimal() for part in parts):
+        raise ConfigError(f"placement {placement!r}: {text!r} is not {count} whole number{'s' * (count > 1)}")
+    return [int(part) for part in parts]
+
+
+def _listed(placement: str, count: int) -> Ints:
+    """Read places from a list or a file."""
+    if all(part.strip().isdecimal() for part in placement.split(",")):
+        text = placement
+    else:
+        path = Path(placement)
+        if not path.is_file():
+            raise ConfigError(
+                f"placement {placement!r} is neither a name, a list of places nor a file; "
+                f"{nearest(placement.partition(':')[0], PLACEMENTS)}"
+            )
+        text = path.read_text(encoding="utf-8", errors="replace")
+    words = text.replace(",", " ").split()
+    wrong = next((word for word in words if not word.isdecimal()), None)
+    if wrong is not None:
+        raise ConfigError(f"{placement}: {wrong!r} is no place; list the place of each rank, such as 0,2,1,3")
+    places = np.array(list(map(int, words)), np.int64)
+    _check_permutation(places, count)
+    return places
+
+
+def _check_permutation(places: Ints, count: int) -> None:
+    if len(places) != count:
+        raise ConfigError(f"the placement has {len(places)} places for {count} ranks; give one to each rank")
+    found, times = np.unique(places, return_counts=True)
+    if times.max(initial=0) > 1:
+        raise ConfigError(f"the placement has place {found[times.argmax()]} twice; give each rank a place of its own")
+    if count and (found[0] < 0 or found[-1] >= count):
+        raise ConfigError(f"the placement has place {found[-1]}, which is not there; give places 0 to {count - 1}")
+
+
+def _slowed(graph: ExecutionGraph, factor: float) -> ExecutionGraph:
+    compute = graph.kind == NodeKind.COMPUTE
+    return graph.with_columns(duration_s=np.where(compute, graph.duration_s * factor, graph.duration_s))
+
+
+def _with_peers_at(graph: ExecutionGraph, places: Ints) -> ExecutionGraph:
+    """Rename the ranks that messages name; those that the job does not have are found out later."""
+    named = (graph.kind > NodeKind.COLLECTIVE) & (graph.group == NONE)
+    named &= (graph.peer >= 0) & (graph.peer < len(places))
+    if not named.any():
+        return graph
+    peer = graph.peer.copy()
+    peer[named] = places[graph.peer[named]]
+    return graph.with_columns(peer=peer)

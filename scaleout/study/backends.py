@@ -1,0 +1,127 @@
+"""Back ends of a machine side by side: what an all-reduce takes of each, over sizes and numbers of ranks.
+
+Maps a topology to times, shape ``(B, R, S)``: B back ends, R numbers of ranks, S sizes. So many ranks are the first of
+the topology, in powers of two. On a topology without back ends the algorithms that its library, or nothing, limits
+are compared instead. Every group like the first is active at once, as everywhere (see `placement`).
+
+Source of the two pictures: Dryden et al., Aluminum, MLHPC 2018, Figs. 10 and 11.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.topology.backends import KIND, backend, with_policy
+from scaleout.cluster.topology.communication_library import Rule, Table
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Topology
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.network.collectives import candidates
+
+
+@dataclass(frozen=True, eq=False)
+class BackendComparison:
+    """Times of back ends.
+
+    Attributes
+    ----------
+    topology : str
+    backends : tuple of str, length B
+    num_ranks : tuple of int, length R
+    sizes_bytes : tuple of int, length S
+    times_s : ndarray, shape (B, R, S)
+    """
+
+    topology: str
+    backends: tuple[str, ...]
+    num_ranks: tuple[int, ...]
+    sizes_bytes: tuple[int, ...]
+    times_s: npt.NDArray[np.float64]
+
+    @property
+    def best(self) -> npt.NDArray[np.int64]:
+        """Index of the fastest back end, shape (R, S)."""
+        return np.asarray(self.times_s.argmin(axis=0), np.int64)
+
+    def curve(self, name: str, ranks: int) -> npt.NDArray[np.float64]:
+        """Times of a back end on some ranks, shape (S,)."""
+        return np.asarray(self.times_s[self.backends.index(name), self.num_ranks.index(ranks)])
+
+    def largest_won(self, name: str, ranks: int) -> int:
+        """Return the largest size at which a back end is the fastest; 0 if there is none."""
+        won = np.flatnonzero(self.best[self.num_ranks.index(ranks)] == self.backends.index(name))
+        return self.sizes_bytes[int(won[-1])] if len(won) else 0
+
+    def table(self, small: str, large: str) -> Table:
+        """Return the table of sizes up to which one back end is taken, and another beyond."""
+        rules = [Rule(ranks, size, small) for ranks in self.num_ranks if (size := self.largest_won(small, ranks))]
+        return Table((*rules, *(Rule(ranks, math.inf, large) for ranks in (*self.num_ranks, math.inf))))
+
+
+def compare_backends(
+    topology: Topology, *, names: Sequence[str] = (), ranks: Sequence[int] = (), sizes_bytes: Sequence[int] = ()
+) -> BackendComparison:
+    """Charge an all-reduce of every size to every back end.
+
+    Parameters
+    ----------
+    topology : Topology
+    names : sequence of str
+        Back ends, or algorithms of a topology without; all if there are none.
+    ranks : sequence of int
+        By default the powers of two, from two nodes (innermost dimensions) or two ranks on.
+    sizes_bytes : sequence of int
+        By default powers of two from 4 B to 1 GiB.
+
+    Raises
+    ------
+    ConfigError
+        If the machine has no such back end, or no algorithm does it on some of the ranks.
+    """
+    ranks = tuple(ranks) or default_ranks(topology)
+    sizes = tuple(sizes_bytes) or tuple(4 << shift for shift in range(29))
+    known = tuple(name for name, _ in topology.backends)
+    if not known:
+        return _algorithms(topology, names, ranks, sizes)
+    names = tuple(names) or known
+    for name in names:
+        backend(topology, name)
+    machines = [with_policy(topology, name) for name in names]
+    times = [[_times(machine, count, sizes, "auto") for count in ranks] for machine in machines]
+    return BackendComparison(topology.name, tuple(names), ranks, sizes, np.array(times))
+
+
+def default_ranks(topology: Topology) -> tuple[int, ...]:
+    """Return the powers of two up to the topology's ranks, from two nodes on where it has more dimensions than one."""
+    first = 2 * topology.shape[0] if len(topology.shape) > 1 else 2
+    first = 1 << (first - 1).bit_length()
+    found = tuple(1 << bit for bit in range(first.bit_length() - 1, topology.num_ranks.bit_length()))
+    if not found:
+        raise ConfigError(f"topology {topology.name!r} has {topology.num_ranks} ranks; give one of two or more")
+    return found
+
+
+def _times(topology: Topology, count: int, sizes: Sequence[int], algorithm: str) -> list[float]:
+    group = place(topology, range(count))
+    return [collective_cost(KIND, size, group, algorithm).time_s for size in sizes]
+
+
+def _algorithms(
+    topology: Topology, names: Sequence[str], ranks: Sequence[int], sizes: Sequence[int]
+) -> BackendComparison:
+    """Compare the algorithms that can serve the largest group; where one cannot serve fewer ranks it takes for ever."""
+    able = [{found.name for found in candidates(KIND, place(topology, range(count)))} for count in ranks]
+    chosen = tuple(names) or tuple(found.name for found in candidates(KIND, place(topology, range(ranks[-1]))))
+    never = [math.inf] * len(sizes)
+    times = [
+        [
+            _times(topology, count, sizes, name) if name in can or names else never
+            for count, can in zip(ranks, able, strict=True)
+        ]
+        for name in chosen
+    ]
+    return BackendComparison(topology.name, chosen, tuple(ranks), tuple(sizes), np.array(times))

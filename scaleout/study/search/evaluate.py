@@ -1,0 +1,341 @@
+"""One plan to its estimate: stages on the clock of the pipeline, then what follows the last micro-batch.
+
+The answer is that of simulating the program kernel by kernel under the `baseline` schedule, for the cost of its blocks:
+a stage's kernels and collectives follow each other anyway, so their sums go on the clock. What differs is listed in
+`DESIGN.md`, and is never too fast.
+
+Symbols: p places of the pipeline; v model chunks of a rank; m micro-batches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from scaleout.cluster.device.host import check_host
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.topology import Topology, check_ranks
+from scaleout.errors import ConfigError
+from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
+from scaleout.study.search.cost import Prices, Spent, prices_of
+from scaleout.study.search.stages import Ledger, Stage, stages_of
+from scaleout.study.search.work import Collective
+from scaleout.workloads import memory
+from scaleout.workloads.config import Transformer, Workload
+from scaleout.workloads.generate.autograd_tape import Bucket
+from scaleout.workloads.generate.step import Finish, forward_only
+from scaleout.workloads.pipeline import PIPELINES, Action, orders
+from scaleout.workloads.pipeline.blocks import Blocks, blocks, connect
+from scaleout.workloads.pipeline.clock import run
+from scaleout.workloads.pipeline.messages import sends_s
+
+MEETINGS: Mapping[str, Callable[[Transformer, int], tuple[int, ...]]] = {
+    "pipeline_copies": lambda workload, place: (place, workload.pipeline_parallel - 1 - place),
+    "pipeline_ends": lambda workload, _place: _ends(workload),
+    "world": lambda workload, _place: tuple(range(workload.pipeline_parallel)),
+}
+"""Family of groups that reach over places of the pipeline, to the places of the group that a place is in."""
+
+ENOUGH = 4
+"""Rounds of a pipeline, of as many micro-batches as it has places, after which its memory is as full as ever."""
+
+Places = Sequence[Sequence[Stage]]
+"""The stages of each place of the pipeline, by chunk."""
+
+AXIS_OF = {
+    "tensor": "tensor",
+    "context": "context",
+    "expert": "expert",
+    "pipeline_copies": "pipeline",
+    "pipeline_ends": "pipeline",
+    "world": "world",
+}
+"""Family of groups to the axis that its time is counted for; all others are copies of parameters: `data`."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a step of one plan takes; times are means over ranks, and add up to the step.
+
+    Attributes
+    ----------
+    step_s : float
+    compute_s : float
+        Kernels.
+    exposed_s : mapping
+        Axis to the communication along it, none of which is hidden.
+    bubble_s : float
+        Waiting for other places of the pipeline, and for their messages.
+    host_s : float
+        Waiting for the host to issue what comes next.
+    tokens_per_s : float
+        Of the whole job.
+    mfu : float
+        FLOPs that the model needs over what the ranks could do in the step.
+    memory_bytes : mapping
+        What the fullest rank holds at its peak, by kind.
+    """
+
+    step_s: float
+    compute_s: float
+    exposed_s: Mapping[str, float]
+    bubble_s: float
+    tokens_per_s: float
+    mfu: float
+    memory_bytes: Mapping[str, float]
+    host_s: float = 0.0
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step that a rank waits for the pipeline."""
+        return self.bubble_s / self.step_s
+
+    @property
+    def peak_bytes(self) -> float:
+        """What the fullest rank holds at its peak."""
+        return sum(self.memory_bytes.values())
+
+    @property
+    def bound_by(self) -> str:
+        """What takes the largest part of the step."""
+        parts = {"compute": self.compute_s, "bubble": self.bubble_s, "host": self.host_s}
+        parts |= {f"{axis} communication": seconds for axis, seconds in self.exposed_s.items()}
+        return max(parts, key=lambda name: parts[name])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values."""
+        return {**asdict(self), "bubble": self.bubble, "peak_bytes": self.peak_bytes, "bound_by": self.bound_by}
+
+
+def evaluate(
+    workload: Workload, topology: Topology, device: Device, *, host: str = "none", schedule: str = "baseline"
+) -> Estimate:
+    """Estimate a step of a transformer, block by block.
+
+    A `schedule` other than baseline holds within each embedding, layer and head, not across them.
+
+    Under an `eager` host each action begins when the host has nothing else under way and takes as long as it needs to
+    issue it, if that is longer: what a host is ahead by at the end of one is not counted in the next.
+
+    Raises
+    ------
+    ConfigError
+        If the workload is no transformer, has a key that blocks do not know, or the topology has other ranks.
+    """
+    if not isinstance(workload, Transformer):
+        raise ConfigError(
+            f"workload {workload.name!r} is no transformer; plans are of transformers, dense or with experts"
+        )
+    refuse_beside(workload)
+    check_ranks(topology, workload.num_ranks)
+    prices = prices_of(topology, device, schedule)
+    check_host(device, host)
+    places = stages_of_places(workload, prices)
+    found = _blocks(workload)
+    counts = found.counts
+    spent = [_of_blocks(place, counts[:, number]) for number, place in enumerate(places)]
+    # With one place nobody waits for anybody.
+    eager = host == "eager"
+    host_s = [_waits_for_host(place, counts[:, number]) * eager for number, place in enumerate(places)]
+    ends = (
+        [_once(places[0]).total_s + spent[0].total_s + host_s[0]]
+        if len(places) == 1
+        else _on_the_clock(workload, prices, places, found, eager=eager)
+    )
+    ends = [end + sum(stage.put_off.total_s for stage in place) for end, place in zip(ends, places, strict=True)]
+    finish = _finish(workload, prices, places) if workload.mode == "training" else [[] for _ in places]
+    step_s = _meet(workload, finish, ends)
+    totals = [
+        Spent.total(
+            (each, 1)
+            for each in (before, _once(place), *(stage.put_off for stage in place), *(step for step, _ in after))
+        )
+        for before, place, after in zip(spent, places, finish, strict=True)
+    ]
+    return _estimate(workload, device, step_s, totals, host_s)
+
+
+ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": False}
+"""Keys that blocks know at one value only."""
+
+
+def refuse_beside(workload: Transformer) -> None:
+    """Refuse what blocks do not know.
+
+    Raises
+    ------
+    ConfigError
+        If a key of `ON_BLOCKS` has another value.
+    """
+    for key, value in ON_BLOCKS.items():
+        if getattr(workload, key) != value:
+            raise ConfigError(f"{key} {getattr(workload, key)} cannot be timed block by block; set it to {value}")
+
+
+def _blocks(workload: Transformer) -> Blocks:
+    sizes = {
+        "stages": workload.pipeline_parallel, "microbatches": workload.num_microbatches, "chunks": workload.chunks,
+        "group": workload.microbatch_group,
+    }  # fmt: skip
+    if workload.mode == "training":
+        return blocks(workload.pipeline_schedule, **sizes)
+    order = tuple(map(forward_only, orders(workload.pipeline_schedule, **sizes)))
+    return connect(PIPELINES[workload.pipeline_schedule], order, num_chunks=workload.chunks)
+
+
+def peak_of(workload: Transformer) -> memory.Peak:
+    """Return what the fullest rank holds, from few micro-batches where more do not add to it.
+
+    All schedules but GPipe, which keeps every micro-batch, and groups of more than the stages are as full after
+    `ENOUGH` rounds of the pipeline as ever.
+    """
+    few = ENOUGH * workload.pipeline_parallel
+    every = workload.pipeline_schedule == "gpipe" or workload.microbatch_group is not None
+    if every or workload.num_microbatches <= few:
+        return memory.peak(workload)
+    return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
+
+
+def stages_of_places(workload: Transformer, prices: Prices) -> list[list[Stage]]:
+    """Return the stages of each place of the pipeline, by chunk; stages that are alike are one object."""
+    stages = stages_of(workload, prices)
+    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
+    return [[stages[pipeline.stage_of(place, chunk, p, v)] for chunk in range(v)] for place in range(p)]
+
+
+def _of_blocks(place: Sequence[Stage], counts: Any) -> Spent:
+    """Add up what a place spends on all micro-batches; `counts` of actions by chunk, shape (4, v)."""
+    parts = [
+        (stage.actions[action], int(counts[action, chunk])) for chunk, stage in enumerate(place) for action in Action
+    ]
+    return Spent.total([*parts, *((stage.saved, -1) for stage in place)])
+
+
+def _once(place: Sequence[Stage]) -> Spent:
+    """Add up what a place communicates once a step, before its first micro-batch and by its last gradients."""
+    return Spent.total((each, 1) for stage in place for each in (stage.gathered, *stage.reduced))
+
+
+def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
+    """Return the seconds that a place waits for its host, over all micro-batches."""
+    return sum(
+        int(counts[action, chunk]) * (stage.issued_s[action] - stage.actions[action].total_s)
+        for chunk, stage in enumerate(place)
+        for action in Action
+    )
+
+
+def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: Blocks, *, eager: bool) -> list[float]:
+    """Return when each place has done its last micro-batch."""
+    after_s = np.zeros((len(Action), len(places), len(places[0])))
+    after_s[Action.BACKWARD] = [[stage.after_s for stage in place] for place in places]
+    action_s = np.array(
+        [
+            [
+                [stage.issued_s[action] if eager else stage.actions[action].total_s for stage in place]
+                for place in places
+            ]
+            for action in Action
+        ]
+    )
+    hops_s = prices.hops_s(workload.message_bytes, workload.mesh)
+    timeline = run(
+        found,
+        action_s - after_s,
+        send_s=sends_s(hops_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
+        after_s=after_s,
+        begin_s=[sum(stage.gathered.total_s for stage in place) for place in places],
+        first_s=[[-stage.saved.total_s for stage in place] for place in places],
+        last_s=[[stage.reduced[0].total_s for stage in place] for place in places],
+        last_after_s=[[stage.reduced[1].total_s for stage in place] for place in places],
+        blocking=not workload.overlap_sends,
+    )
+    return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
+
+
+def _finish(workload: Transformer, prices: Prices, places: Places) -> list[list[tuple[Spent, str]]]:
+    """Return the end of the step on each place: what it spends, one after another, and where it meets other places."""
+    alike: dict[tuple[int, ...], list[tuple[Spent, str]]] = {}
+    chains = []
+    for place in places:
+        key = tuple(map(id, place))
+        if key not in alike:
+            alike[key] = _end_of(workload, prices, place)
+        chains.append(alike[key])
+    return chains
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a stage holds, for the end of the step."""
+
+    layers: range
+    first: bool
+    last: bool
+    buckets: tuple[Bucket, ...]
+    parameters: Mapping[str, int]
+
+
+def _end_of(workload: Transformer, prices: Prices, place: Sequence[Stage]) -> list[tuple[Spent, str]]:
+    ledger = Ledger.of(workload, prices)
+    buckets = tuple(Bucket(name, sharing) for name, sharing in ledger.sharing.items())
+    held = [_Held(stage.layers, stage.first, stage.last, buckets, stage.parameters) for stage in place]
+    graph = Finish(workload, ledger.axes, held, GraphBuilder("")).write()
+    prices.learn(graph.kernels)
+    chain = []
+    for node in range(len(graph)):
+        if graph.kind[node] == NodeKind.COLLECTIVE:
+            family = ledger.axes.names[graph.group[node]]
+            asked = Collective(COLLECTIVES[graph.collective[node]], int(graph.bytes[node]), family)
+            spent = Spent(0.0, {family: prices.collective_s(asked, workload, ledger.axes)})
+            chain.append((spent, family if family in MEETINGS else ""))
+        else:
+            assert graph.kernel[node] != NONE
+            chain.append((Spent(prices.kernel_s(graph.kernels[graph.kernel[node]])), ""))
+    return chain
+
+
+def _ends(workload: Transformer) -> tuple[int, ...]:
+    """Return the places that hold the embedding and the head."""
+    layout, p, v = PIPELINES[workload.pipeline_schedule].layout, workload.pipeline_parallel, workload.chunks
+    return tuple(sorted({layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}))
+
+
+def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[Spent, str]]], ends: Sequence[float]) -> float:
+    """Let every place run the end of its step, and return when the last one is done; who meets waits for the last."""
+    now, at = list(ends), [0] * len(ends)
+    while any(index < len(chain) for index, chain in zip(at, chains, strict=True)):
+        for place, chain in enumerate(chains):
+            while at[place] < len(chain):
+                spent, family = chain[at[place]]
+                members = MEETINGS[family](workload, place) if family else (place,)
+                if any(at[other] >= len(chains[other]) or chains[other][at[other]][1] != family for other in members):
+                    break
+                done = max(now[other] for other in members) + spent.total_s
+                for other in members:
+                    now[other], at[other] = done, at[other] + 1
+    return max(now)
+
+
+def _estimate(
+    workload: Transformer, device: Device, step_s: float, spent: Sequence[Spent], host_s: Sequence[float]
+) -> Estimate:
+    waits_s = sum(host_s) / len(host_s)
+    mean = Spent.total((each, 1 / len(spent)) for each in spent)
+    exposed_s: dict[str, float] = {}
+    for family, seconds in mean.exposed_s.items():
+        axis = AXIS_OF.get(family, "data")
+        exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
+    tokens = workload.tokens * workload.data_parallel
+    peak_flops = workload.num_ranks * step_s * device.peak(workload.dtype)
+    return Estimate(
+        step_s,
+        mean.compute_s,
+        exposed_s,
+        bubble_s=max(0.0, step_s - mean.total_s - waits_s),
+        host_s=waits_s,
+        tokens_per_s=tokens / step_s,
+        mfu=workload.flops_per_token * tokens / peak_flops,
+        memory_bytes=peak_of(workload).bytes_of,
+    )

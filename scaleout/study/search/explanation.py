@@ -1,0 +1,210 @@
+"""A simulated step to what it hides: what families of groups communicate, what kernels hide, why the rest is exposed.
+
+A collective is exposed for one of four reasons. No kernel of the rank has begun, or none of forward and backward is
+left: it stands at the beginning or the end of the step. Else kernels ran beside it but not for as long as it took; or
+none did, as nothing was ready that did not wait for it. All times are means over ranks.
+
+The fastest plan explained: what it hides and what it cannot, and whether schedules change which plan is best.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from scaleout.analysis.breakdown import covered
+from scaleout.program.graph import NONE, Floats
+from scaleout.simulation.result import Result, Timeline
+from scaleout.study.search.best import BASELINE, Choice, Found, Question
+from scaleout.study.search.evaluate import Estimate
+from scaleout.study.search.scheduled import estimate_under, run_plan, whole_family
+from scaleout.study.search.search import Answer, pool_of
+
+BEGINNING = "at the beginning of the step"
+END = "at the end of the step"
+LONGER = "longer than the computation beside it"
+ALONE = "nothing independent beside it"
+REASONS = (BEGINNING, ALONE, LONGER, END)
+"""Why communication is exposed."""
+
+_ROUNDING = 1e-9
+"""Part of a collective below which what is left of it is rounding."""
+
+_AFTERWARDS = ("gradients", "optimizer")
+"""Phases that follow forward and backward."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Communication of a family of groups in a step, in seconds.
+
+    Attributes
+    ----------
+    family : str
+        Its name; levels of the network that it was divided into are counted together.
+    communication_s : float
+        Time in which it communicates.
+    hidden_s : float
+        The part of it in which kernels run.
+    exposed_s : dict
+        The rest, by reason.
+    """
+
+    family: str
+    communication_s: float
+    hidden_s: float
+    exposed_s: dict[str, float]
+
+
+def hidden_by_family(result: Result) -> tuple[Hidden, ...]:
+    """Say of each family what is hidden, the one that communicates longest first.
+
+    Moments in which several families communicate count for each of them.
+    """
+    num_ranks = result.program.num_ranks
+    totals: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    for line in result.timelines:
+        names = ["", *(whole_family(family.name) for family in result.program.groups)]
+        computed = _Computed.of(line)
+        group = np.where(line.is_communication, line.graph.group, NONE - 1)
+        for name in dict.fromkeys(names):
+            nodes = np.flatnonzero(np.isin(group, [number - 1 for number, each in enumerate(names) if each == name]))
+            if len(nodes):
+                share = len(line.ranks) / num_ranks
+                totals[name] = totals.get(name, np.zeros(2 + len(REASONS))) + share * _of_nodes(line, nodes, computed)
+    found = [
+        Hidden(name or "messages", float(row[0]), float(row[1]), dict(zip(REASONS, row[2:].tolist(), strict=True)))
+        for name, row in totals.items()
+        if row[0] > 0
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.communication_s, each.family)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """When kernels of a rank run: seconds of them up to any time, and when forward and backward begin and end."""
+
+    times_s: Floats
+    until_s: Floats
+    begin_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, line: Timeline) -> "_Computed":
+        """Read them off what ran."""
+        kernels = np.flatnonzero(~line.is_communication & (line.end_s > line.start_s))
+        order = kernels[np.argsort(line.start_s[kernels], kind="stable")]
+        starts, reach = line.start_s[order], np.maximum.accumulate(line.end_s[order])
+        before = np.r_[0.0, reach[:-1]] if len(order) else reach
+        lengths = np.maximum(reach - np.maximum(starts, before), 0.0)
+        times_s = np.stack([reach - lengths, reach], axis=1).ravel()
+        until_s = np.cumsum(np.stack([np.zeros(len(order)), lengths], axis=1).ravel())
+        afterwards = [number for number, name in enumerate(line.graph.phases) if name in _AFTERWARDS]
+        main = kernels[~np.isin(line.graph.phase[kernels], afterwards)]
+        begin_s, end_s = line.start_s[main].min(initial=np.inf), line.end_s[main].max(initial=0.0)
+        return cls(times_s, until_s, float(begin_s), float(end_s))
+
+    def between(self, start_s: Floats, end_s: Floats) -> Floats:
+        """Seconds of kernels from some times to others."""
+        if not len(self.times_s):
+            return np.zeros(len(start_s))
+        return np.asarray(np.interp(end_s, self.times_s, self.until_s) - np.interp(start_s, self.times_s, self.until_s))
+
+
+def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]], computed: _Computed) -> Floats:
+    """Return communication, what is hidden of it, and what is exposed by reason, of some nodes of a rank."""
+    start_s, end_s = line.start_s[nodes], line.end_s[nodes]
+    communication_s = covered(start_s, end_s)
+    order = np.argsort(start_s, kind="stable")
+    reach = np.maximum.accumulate(np.r_[0.0, end_s[order]])[:-1]
+    begin_s, stop_s = np.maximum(start_s[order], reach), np.maximum(end_s[order], reach)  # each moment once
+    beside_s = computed.between(begin_s, stop_s)
+    tail = np.clip(computed.end_s, begin_s, stop_s)
+    late_s = (stop_s - tail) - computed.between(tail, stop_s)
+    early = stop_s <= computed.begin_s
+    rest_s = (stop_s - begin_s) - beside_s - late_s
+    rest_s[rest_s < _ROUNDING * (stop_s - begin_s)] = 0.0
+    partly = beside_s > _ROUNDING * (stop_s - begin_s)
+    exposed_s = {
+        BEGINNING: rest_s[early].sum(),
+        ALONE: rest_s[~early & ~partly].sum(),
+        LONGER: rest_s[~early & partly].sum(),
+        END: late_s.sum(),
+    }
+    return np.array([communication_s, beside_s.sum(), *(exposed_s[reason] for reason in REASONS)])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The fastest plan and its schedule, and what there is to compare with.
+
+    Attributes
+    ----------
+    fastest : Found
+    hidden : tuple of Hidden
+        What it hides of each family of groups.
+    same : tuple of Found
+        Its plan under `baseline` and every schedule asked for.
+    other : tuple of Found
+        Likewise the plan that is fastest under `baseline`; empty if that is the same plan.
+    """
+
+    fastest: Found
+    hidden: tuple[Hidden, ...]
+    same: tuple[Found, ...]
+    other: tuple[Found, ...]
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the fastest is as the best plan under `baseline`."""
+        return (self.other or self.same)[0].estimate.step_s / self.fastest.estimate.step_s
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values."""
+        return {
+            "plan": self.fastest.plan._asdict(),
+            "schedule": self.fastest.schedule,
+            "hidden": [asdict(each) for each in self.hidden],
+            "same_plan": _rows(self.same),
+            "best_plan_under_baseline": _rows(self.other),
+            "gain_over_best_under_baseline": self.gain,
+        }
+
+
+def _rows(compared: Sequence[Found]) -> list[dict[str, Any]]:
+    return [
+        {
+            "plan": found.plan._asdict(),
+            "schedule": found.schedule,
+            "step_s": found.estimate.step_s,
+            "gain": compared[0].estimate.step_s / found.estimate.step_s,
+        }
+        for found in compared
+    ]
+
+
+def verdict(question: Question, answer: Answer, *, workers: int) -> Verdict:
+    """Explain the fastest plan of an answer that has one."""
+    fastest, simple = answer.fastest[0], answer.best_under(BASELINE)
+    assert simple is not None, "every search evaluates plans under baseline"
+    schedules = (BASELINE, *question.schedules)
+    choices = [(plan, schedule) for plan in dict.fromkeys((fastest.plan, simple.plan)) for schedule in schedules]
+    known = {found.choice: found.estimate for found in answer.evaluated}
+    new = [choice for choice in choices if choice not in known]
+    with pool_of(workers) as pool:
+        looked = pool.submit(_hidden, question, fastest.choice)
+        known |= dict(zip(new, pool.map(_estimate, [question] * len(new), new), strict=True))
+        hidden = looked.result()
+    found = [Found(plan, known[plan, schedule], schedule) for plan, schedule in choices]
+    return Verdict(fastest, hidden, tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
+
+
+def _hidden(question: Question, choice: Choice) -> tuple[Hidden, ...]:
+    plan, schedule = choice
+    return hidden_by_family(run_plan(question, plan, schedule)[0])
+
+
+def _estimate(question: Question, choice: Choice) -> Estimate:
+    plan, schedule = choice
+    return estimate_under(question, plan, schedule)

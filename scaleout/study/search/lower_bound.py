@@ -1,0 +1,305 @@
+"""What a step of a plan takes at least, whatever a schedule hides: its kernels, its pipeline, its wires.
+
+Schedules move work about; kernels of a rank still follow each other, a stage starts with what the stage before it has
+made, and all bytes pass the wires. So two times stay below every step: the longest path through one place, of kernels
+alone (see `bound`); and of each dimension of the network, which carries one collective at a time, what all collectives
+need there. Those of a group that extends along several need on each at least what its slices must exchange: a slice of
+``p / m`` ranks takes in once what the other slices have, ``(m - 1) / m n``, over as many ports, and passes it on.
+Latency counts nothing, nor do messages of pipelines and rings. Gradients that all replicas sum may as well be scattered
+and stepped parameters gathered, as a schedule may choose.
+
+What backward makes of weights may be put off: to the end of its action, and by passes that are not known to run a
+rank's actions one after another to the end of the step.
+
+Symbols: n bytes of a collective; p members of its group, m along one dimension.
+
+Bounds below the time of a step, from what stages take at least, without the clock.
+
+A place is busy with all its micro-batches; before its first one the stages before it run forward, and after its last
+one the gradient runs back through them. The longest of these paths is no longer than the step. `lower_bound` takes
+matrix products at the peak rate and nothing else, and so needs neither kernel times nor costs of collectives;
+`bound_of` takes stages as they are priced.
+
+Symbols: p places of the pipeline; v model chunks of a rank; S stages; m micro-batches.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.placement import lying_alike, place
+from scaleout.cluster.topology.topology import Topology
+from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.program.operations import kernel
+from scaleout.study.search.cost import Prices, Site, prices_of, site_of
+from scaleout.study.search.stages import Content, Ledger, Stage, contents_of
+from scaleout.study.search.work import Collective, Part, parts_of, work_key
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.generate.axes import Axes, Sharing
+from scaleout.workloads.pipeline import PIPELINES, Action
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Least:
+    """What each stage takes at least of one micro-batch, and in a step, shape (S,) each.
+
+    Attributes
+    ----------
+    forward_s, back_s : ndarray
+        Forward, and until the gradient of the input is there.
+    both_s : ndarray
+        Forward and backward, both gradients.
+    once_s : ndarray
+        What comes on top once a step, or less than 0 if it is spared.
+    later_s : ndarray
+        Part of the backward for which no other stage ever waits.
+    last_s : ndarray
+        Reductions, which follow the last micro-batch or run by its gradients.
+    begin_s : ndarray
+        What comes before the first micro-batch.
+    """
+
+    forward_s: Floats
+    back_s: Floats
+    both_s: Floats
+    once_s: Floats
+    later_s: Floats
+    last_s: Floats
+    begin_s: Floats
+
+
+def lower_bound(workload: Transformer, topology: Topology, device: Device) -> float:
+    """Return seconds that no step of a plan is shorter than: its matrix products at the device's peak.
+
+    ``max over places (forward of the stages before + m (forward + backward) + backward of the stages before)``.
+    """
+    del topology
+    peak = device.peak(workload.dtype)
+    layers = [_layer_flops(workload, number) / peak for number in range(workload.layers)]
+    ends = np.cumsum([0, *workload.layers_of_stage])
+    forward_s = np.diff(np.r_[0.0, np.cumsum(layers)][ends])
+    forward_s[-1] += (
+        2.0 * workload.local_tokens * workload.hidden * workload.vocabulary / workload.tensor_parallel / peak
+    )
+    nothing = np.zeros(len(forward_s))
+    if workload.mode != "training":
+        return bound_of(workload, Least(forward_s, nothing, forward_s, nothing, nothing, nothing, nothing))
+    return bound_of(workload, Least(forward_s, forward_s, 3 * forward_s, nothing, forward_s, nothing, nothing))
+
+
+def _layer_flops(workload: Transformer, number: int) -> float:
+    """Return the FLOPs of a layer's matrix products on a rank, forward, of one micro-batch; half of attention's."""
+    weights = workload.attention_parameters + workload.active_feed_forward_parameters(number)
+    rows = workload.local_tokens / workload.tensor_parallel
+    scores = workload.heads * workload.score_dim * workload.sequence if workload.mode != "decode" else 0
+    return 2.0 * rows * (weights + scores)
+
+
+def least_of(stages: Sequence[Stage]) -> Least:
+    """Return what priced stages take at least."""
+    columns = []
+    for stage in stages:
+        forward, whole, inputs, weights = (spent.total_s for spent in stage.actions)
+        parted = inputs + weights
+        if parted:
+            columns.append((forward, min(inputs, whole - stage.after_s), forward + min(whole, parted), weights))
+        else:
+            columns.append((forward, whole - stage.after_s, forward + whole, 0.0))
+    forward_s, back_s, both_s, later_s = np.array(columns).T
+    once_s = np.array([-stage.saved.total_s for stage in stages])
+    last_s = np.array([sum(spent.total_s for spent in (stage.put_off, *stage.reduced)) for stage in stages])
+    begin_s = np.array([stage.gathered.total_s for stage in stages])
+    return Least(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
+
+
+def bound_of(workload: Transformer, least: Least) -> float:
+    """Return the longest path through one place."""
+    stage_of, copies = _stages(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
+    m = workload.num_microbatches / copies
+    busy_s = (m * least.both_s + least.once_s)[stage_of].sum(axis=1)
+    last_s = least.last_s[stage_of].sum(axis=1)
+    begin_s = least.begin_s[stage_of].sum(axis=1)
+    if len(stage_of) == 1:
+        return float(begin_s[0] + busy_s[0] + last_s[0])
+    first = stage_of.min(axis=1)
+    before_s = np.maximum(np.r_[0.0, np.cumsum(least.forward_s)][first], begin_s)
+    # Behind its last gradient of an input a place may only have gradients of weights left.
+    later_s = (m * least.later_s)[stage_of].sum(axis=1)
+    back_s = np.r_[0.0, np.cumsum(least.back_s)][first] - later_s
+    return float((before_s + busy_s + np.maximum(back_s, last_s)).max())
+
+
+def family_bound(workload: Transformer, ledger: Ledger) -> float:
+    """Return what no plan of a family is faster than: all micro-batches through all parts, spread over all places."""
+    total_s = 0.0
+    for content in contents_of(workload):
+        for kind, count in content:
+            part = ledger.parts[kind]
+            works = (part.works[action] for action in (Action.FORWARD, Action.BACKWARD))
+            total_s += count * sum(ledger.prices.work(work, workload, ledger.axes).total_s for work in works)
+    return workload.num_microbatches * total_s / workload.pipeline_parallel
+
+
+@functools.lru_cache(maxsize=512)
+def _stages(name: str, p: int, v: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the stage of each chunk of each place, shape (p, v), and how many places hold each."""
+    pipeline = PIPELINES[name]
+    return np.array([[pipeline.stage_of(r, c, p, v) for c in range(v)] for r in range(p)]), pipeline.copies
+
+
+IN_ORDER = frozenset(
+    ("baseline", "overlap", "concurrent", "blocking-tp", "fused", "fused-oblivious", "async-tp", "centauri")
+)
+"""Passes after which a rank still runs the actions of its pipeline one after another."""
+
+_ONCE = ("all_reduce", "all_gather", "reduce_scatter")
+"""Kinds of which a slice of a group needs no more than one copy of what it takes in."""
+
+
+def in_order(schedule: str) -> bool:
+    """Whether all passes of a schedule keep the order of a rank's actions."""
+    return all(part.partition(":")[0] in IN_ORDER for part in schedule.split("+"))
+
+
+@dataclass
+class Leasts:
+    """Least times on a device and a network, with all that was learnt of them."""
+
+    prices: Prices
+    _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
+    _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
+
+    def kernels_s(self, workload: Transformer, *, ordered: bool) -> float:
+        """Return the longest path through one place of the pipeline, of kernels alone.
+
+        `ordered` says whether a rank runs its actions one after another.
+        """
+        seconds = [self._of_content(workload, content) for content in contents_of(workload)]
+        forward_s, whole_s, inputs_s, weights_s, adds_s = np.array(seconds).T
+        later_s = weights_s + adds_s
+        least = Least(
+            forward_s=forward_s,
+            back_s=inputs_s,
+            both_s=forward_s + whole_s + adds_s,
+            once_s=-adds_s,
+            later_s=later_s / workload.num_microbatches if ordered else later_s,
+            last_s=np.zeros(len(seconds)),
+            begin_s=np.zeros(len(seconds)),
+        )
+        return bound_of(workload, least)
+
+    def spread_s(self, workload: Transformer) -> float:
+        """Return the kernels of all micro-batches, spread over all places: what no plan of a family is faster than."""
+        seconds = [self._of_content(workload, content) for content in contents_of(workload)]
+        total_s = sum(forward_s + whole_s for forward_s, whole_s, *_ in seconds)
+        return workload.num_microbatches * total_s / workload.pipeline_parallel
+
+    def _of_content(self, workload: Transformer, content: Content) -> tuple[float, ...]:
+        """Return a stage's seconds of a micro-batch: forward, backward, for inputs, for weights, to add gradients."""
+        dtype, fused = workload.gradient_dtype or workload.dtype, workload.fused_accumulation
+        key = (work_key(workload), workload.num_stages == 1, dtype, fused, content)
+        if key not in self._kernels:
+            parts, total = _parts(workload, content), np.zeros(len(Action) + 1)
+            for kind, count in content:
+                calls = [work.kernels for work in parts[kind].works]
+                learnt = Counter(() if fused else (each.num_parameters for each in parts[kind].learnt))
+                calls.append({kernel("add", dtype=dtype, elements=number): n for number, n in learnt.items()})
+                self.prices.learn(call for some in calls for call in some)
+                total += [count * sum(n * self.prices.kernel_s(call) for call, n in some.items()) for some in calls]
+            forward_s, whole_s, inputs_s, weights_s, adds_s = total.tolist()
+            self._kernels[key] = (forward_s, min(whole_s, inputs_s + weights_s), inputs_s, weights_s, adds_s)
+        return self._kernels[key]
+
+    def wires_s(self, workload: Transformer) -> float:
+        """Return what the busiest dimension of the network carries in a step, the mean over ranks."""
+        axes, m = Axes(workload), workload.num_microbatches
+        sharing = {"dense": axes.dense(), "experts": axes.experts() if isinstance(workload, Moe) else axes.dense()}
+        total = np.zeros(len(self.prices.topology.dimensions))
+        kinds = Counter[str]()
+        for content in contents_of(workload):
+            kinds.update(dict(content))
+        for kind, part in _parts(workload, kinds.items()).items():
+            for name in (name for work in part.works for name in work.families):
+                axes.number(name)
+            each_s = [self._carries(work.collectives, workload, axes) for work in part.works]
+            backward_s = each_s[Action.BACKWARD]
+            if part.works[Action.WEIGHT_GRADIENT].kernels:
+                backward_s = np.minimum(backward_s, each_s[Action.INPUT_GRADIENT] + each_s[Action.WEIGHT_GRADIENT])
+            shared_s = self._carries(_shared(workload, part, sharing, axes.names), workload, axes)
+            if workload.zero in (0, 3):  # what a schedule may change: shards of replicas, parts of shards with copies
+                parts = {name: _parted(each, workload.zero) for name, each in sharing.items()}
+                as_parts_s = self._carries(_shared(workload, part, parts, axes.names), workload, axes)
+                shared_s = np.minimum(shared_s, as_parts_s)
+            total += kinds[kind] * (m * (each_s[Action.FORWARD] + backward_s) + shared_s)
+        return float(total.max()) / workload.pipeline_parallel
+
+    def _carries(self, collectives: Mapping[Collective, int], workload: Transformer, axes: Axes) -> Floats:
+        """Return the least seconds for which collectives hold each dimension, shape (D,)."""
+        total = np.zeros(len(self.prices.topology.dimensions))
+        for collective, count in collectives.items():
+            key = (site_of(workload), collective.family, collective.kind)
+            if key not in self._needs:
+                self._needs[key] = self._per_byte(collective, axes)
+            total += count * collective.size_bytes * self._needs[key]
+        return total
+
+    def _per_byte(self, collective: Collective, axes: Axes) -> Floats:
+        """Return the least seconds for which each byte of a collective holds each dimension, shape (D,)."""
+        topology, kind = self.prices.topology, collective.kind
+        family = axes.family(collective.family)
+        alike = lying_alike(topology, family.members) is not None
+        each = [_per_byte(kind, topology, group) for group in (family.members[:1] if alike else family.members)]
+        return np.asarray(np.min(each, axis=0))
+
+
+@functools.lru_cache(maxsize=8)
+def leasts_of(topology: Topology, device: Device) -> Leasts:
+    """Return the least times on a topology and a device, with all that this process has learnt of them."""
+    return Leasts(prices_of(topology, device))
+
+
+def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
+    """Return the least seconds for which each byte of a group's collective holds each dimension, shape (D,)."""
+    placement = place(topology, group)
+    along = np.flatnonzero(np.ptp(topology.coordinates(np.array(group)), axis=0)).tolist()
+    needs = np.zeros(len(topology.dimensions))
+    if len(along) == 1:
+        needs[along] = wire_bound(kind, 1.0, placement)
+    elif placement.regular and placement.topology is None:
+        for number, extent in zip(along, placement.extents, strict=True):
+            others = placement.num_ranks / extent.size if kind in _ONCE else 1.0
+            if kind in (*_ONCE, "all_to_all"):
+                needs[number] = wire_bound(kind, 1.0 / others, replace(placement, extents=(extent,)))
+    return needs
+
+
+def _parts(workload: Transformer, content: Iterable[tuple[str, int]]) -> dict[str, Part]:
+    return parts_of(workload, (kind for kind, _ in content), split=workload.mode == "training")
+
+
+def _shared(
+    workload: Transformer, part: Part, sharing: Mapping[str, Sharing], names: Sequence[str]
+) -> dict[Collective, int]:
+    """Return what sums the gradients of a part in a step, and gathers the parameters that others have stepped."""
+    found = Counter[Collective]()
+    for learnt in part.learnt:
+        shared, size_bytes = sharing[learnt.bucket], learnt.num_parameters * workload.gradient_bytes
+        times = workload.num_microbatches if workload.zero >= 2 else 1
+        copies = () if workload.copies_at_end else shared.sums_copies(size_bytes - size_bytes % shared.degree)
+        for call in (*shared.reduces(size_bytes), *copies):
+            found[Collective(call.kind, call.size_bytes, names[call.group])] += times
+    for name, number in part.parameters.items():
+        for call in sharing[name].gathers(number * workload.item_bytes, zero=workload.zero):
+            found[Collective(call.kind, call.size_bytes, names[call.group])] += 1
+    return dict(found)
+
+
+def _parted(sharing: Sharing, zero: int) -> Sharing:
+    return replace(sharing, sharded=True) if zero == 0 else replace(sharing, parted=sharing.num_copies > 1)

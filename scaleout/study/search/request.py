@@ -1,0 +1,128 @@
+"""What a user wants searched, by names and texts, to a question; and why there is no answer, if there is none."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import create_model
+
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import format_bytes
+from scaleout.config.validated import Config, nearest, validate
+from scaleout.errors import ConfigError
+from scaleout.schedule import passes_of
+from scaleout.study.search.best import BASELINE, SIMULATIONS, Question
+from scaleout.study.search.evaluate import refuse_beside
+from scaleout.study.search.search import Answer
+from scaleout.study.search.space import Plan, families
+from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.pipeline import PIPELINES
+
+_TRIES = 64
+
+
+def ask(
+    name: str,
+    topology: Topology,
+    device: Device,
+    *,
+    num_ranks: int | None = None,
+    batch: int | None = None,
+    memory_bytes: float | None = None,
+    top: int = 10,
+    changes: Mapping[str, Any] | None = None,
+    schedules: Sequence[str] = (),
+    simulations: int = SIMULATIONS,
+) -> Question:
+    """Make a question about a workload by name or file.
+
+    Parameters
+    ----------
+    num_ranks : int, optional
+        As many as the topology has, which it must be: a part of a topology is another topology.
+    batch : int, optional
+        Sequences in a step over all replicas; what the workload's file comes to if not given.
+    memory_bytes : float, optional
+        What a rank may hold; the device's memory if not given.
+    changes : mapping, optional
+        Keys of the workload to change. Those that a plan chooses are held fixed.
+    schedules : sequence of str
+        Schedules to try each plan under, besides `baseline`.
+    simulations : int
+        How many plans are simulated under each of them at the most.
+
+    Raises
+    ------
+    ConfigError
+        If the workload is no transformer in training, a key, value or schedule is wrong, or ranks do not agree.
+    """
+    given = dict(changes or {})
+    fixed = {key: given.pop(key) for key in Plan._fields if key in given}
+    base = load_workload(name, given | {key: fixed[key] for key in ("zero",) if key in fixed})  # others ask what it is
+    if not isinstance(base, Transformer) or base.mode != "training":
+        what = f"in mode {base.mode!r}" if isinstance(base, Transformer) else f"of kind {base.kind}"
+        raise ConfigError(f"workload {name!r} is {what}; a search is over plans of training a transformer")
+    refuse_beside(base)
+    num_ranks = topology.num_ranks if num_ranks is None else num_ranks
+    if num_ranks != topology.num_ranks:
+        raise ConfigError(
+            f"--ranks {num_ranks}: topology {topology.name!r} has {topology.num_ranks} ranks; give a topology of "
+            f"{num_ranks} ranks, as the links of a part of one are not known"
+        )
+    batch = base.batch_per_replica * base.data_parallel if batch is None else batch
+    fixed = _checked(base, fixed)
+    memory_bytes = device.memory_bytes if memory_bytes is None else memory_bytes
+    others = tuple(name for name in dict.fromkeys(schedules) if name != BASELINE)
+    for schedule in others:
+        passes_of(schedule)
+    if others and topology.library is not None and topology.library.blocks_host:
+        raise ConfigError(
+            f"topology {topology.name!r} has a back end that blocks the host, so that every schedule is the baseline; "
+            f"leave --schedule out, or give another topology"
+        )
+    return Question(base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations)
+
+
+def _checked(base: Transformer, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the values that keys of plans are held at, each for itself."""
+    keys: dict[str, Any] = {key: (info.annotation, info) for key, info in type(base).model_fields.items()}
+    model = create_model("Keys", __base__=Config, **{key: keys[key] for key in Plan._fields})
+    values = validate(model, fixed, where="--set")
+    name = getattr(values, "pipeline_schedule")  # noqa: B009 - the model is made here
+    if name not in PIPELINES:
+        raise ConfigError(f"--set: unknown pipeline_schedule {name!r}; {nearest(name, PIPELINES)}")
+    return {key: getattr(values, key) for key in fixed}
+
+
+def why_none(question: Question, answer: Answer) -> str:
+    """Say why no plan was found, and what would be one."""
+    base, counts = question.base, answer.counts
+    about = f"workload {base.name!r} on {question.num_ranks} ranks with a global batch of {question.batch}"
+    held = "".join(f", {key} {value}" for key, value in question.fixed.items())
+    if answer.nearest is not None:
+        peak_bytes, plan = answer.nearest
+        short = format_bytes(peak_bytes - question.memory_bytes)
+        return (
+            f"no plan of {about}{held} fits {format_bytes(question.memory_bytes)} a rank; the nearest ({plan}) holds "
+            f"{format_bytes(peak_bytes)}, {short} more; give more ranks or a smaller batch"
+        )
+    if not counts.enumerated:
+        degrees = " x ".join(f"{key} {question.fixed[key]}" for key in question.fixed if key.endswith("_parallel"))
+        return (
+            f"no plan of {about} has {degrees}; choose degrees whose product divides "
+            f"{question.num_ranks}, and no more replicas than sequences"
+        )
+    sizes = {"layers": base.layers, "heads": base.heads, "ffn": base.ffn, "vocabulary": base.vocabulary}
+    sizes |= {"kv_heads": base.kv_heads} if base.kv_heads else {}
+    listed = ", ".join(f"{key} {size}" for key, size in sizes.items())
+    reason = f"none of {counts.enumerated} plans of {about}{held} divides: {listed}, sequence {base.sequence}"
+    other = _nearest_ranks(question)
+    return f"{reason}; " + (f"the nearest number of ranks with a plan is {other}" if other else "choose other sizes")
+
+
+def _nearest_ranks(question: Question) -> int | None:
+    for away in range(1, _TRIES):
+        for ranks in (question.num_ranks - away, question.num_ranks + away):
+            if ranks > 0 and any(f.plans for f in families(question.base, ranks, question.batch, fixed=question.fixed)):
+                return ranks
+    return None

@@ -1,0 +1,259 @@
+"""The best plans under schedules that are simulated: the most promising first, as far as asked, and what is left open.
+
+A plan is a candidate if it fits and its least time (`least`) lets it be among the fastest. Its promise is what it takes
+if all is hidden of gradients and parameters, which wait for little, and nothing of what layers communicate: an order,
+never a reason to leave a plan out. What is left unsimulated keeps its least time, which says how much may be missed.
+
+A plan under a schedule: its program, kernel by kernel, scheduled and simulated, and what a step of it takes.
+
+Blocks (`evaluate`) know what follows each other; what a schedule puts side by side only the clock knows. Numbers mean
+what they mean there: exposed communication by axis, and waiting for other places of the pipeline and their messages as
+the bubble.
+
+Plans under `baseline` where messages of a pipeline and kernels share a device: the fastest of them, simulated.
+
+Blocks (`evaluate`) know nothing of what runs at the same time, which makes a step longer, or by an anomaly of list
+scheduling shorter by less than a thousandth. So what they say bounds a plan from below: whatever comes among the
+fastest by it is simulated, until all that are among them were.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scaleout.analysis.breakdown import breakdown, exposed_by_family
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import Topology
+from scaleout.schedule import plan_schedule, prepare
+from scaleout.simulation.contention import contention_of
+from scaleout.simulation.result import Result
+from scaleout.simulation.run import simulate
+from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, Question
+from scaleout.study.search.cost import Spent, prices_of
+from scaleout.study.search.evaluate import AXIS_OF, Estimate, peak_of
+from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
+from scaleout.study.search.space import Plan
+from scaleout.study.search.stages import Stage, stages_of
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.generate import generate
+
+
+def run_under(
+    workload: Transformer, topology: Topology, device: Device, schedule: str, *, memory_bytes: float | None = None
+) -> tuple[Result, Transformer]:
+    """Simulate a step under a schedule; return it, and the workload that the schedule made of the plan's.
+
+    `memory_bytes` is what a schedule that chooses keys of the workload may fill; the device's memory if not given.
+    """
+    capacity_bytes = device.memory_bytes if memory_bytes is None else memory_bytes
+    prepared, _ = prepare(workload, schedule, Machine(replace(device, memory_bytes=capacity_bytes), topology))
+    assert isinstance(prepared, Transformer)
+    program = time_kernels(generate(prepared), device)
+    planned = plan_schedule(program, schedule, machine=Machine(device, topology))
+    if planned.result is not None:
+        return planned.result, prepared
+    return simulate(planned.program, topology, contention=contention_of(device, topology)), prepared
+
+
+def estimate_of(result: Result, workload: Transformer, device: Device) -> Estimate:
+    """Say what a simulated step takes; see `evaluate.Estimate`."""
+    step_s, compute_s = result.makespan_s, breakdown(result).compute_s
+    exposed_s: dict[str, float] = {}
+    for family, seconds in exposed_by_family(result).items():
+        if family and family != "pipeline":  # messages are part of the bubble
+            axis = axis_of(family)
+            exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
+    tokens = workload.tokens * workload.data_parallel
+    return Estimate(
+        step_s,
+        compute_s,
+        exposed_s,
+        bubble_s=max(0.0, step_s - compute_s - sum(exposed_s.values())),
+        tokens_per_s=tokens / step_s,
+        mfu=workload.flops_per_token * tokens / (workload.num_ranks * step_s * device.peak(workload.dtype)),
+        memory_bytes=peak_of(workload).bytes_of,
+    )
+
+
+def whole_family(name: str) -> str:
+    """Return the family that a family of one level of the network was made of."""
+    stem, _, end = name.rpartition("_")
+    return stem if end in ("intra", "inter") else name.partition("_level_")[0]
+
+
+def axis_of(family: str) -> str:
+    """Return the axis that the time of a family of groups, or of one of its levels, is counted for."""
+    return AXIS_OF.get(whole_family(family), "data")
+
+
+def estimate_under(question: Question, plan: Plan, schedule: str) -> Estimate:
+    """Simulate a plan of a question under a schedule, and say what a step takes."""
+    result, workload = run_plan(question, plan, schedule)
+    return estimate_of(result, workload, question.device)
+
+
+def run_plan(question: Question, plan: Plan, schedule: str) -> tuple[Result, Transformer]:
+    """Simulate a plan of a question under a schedule; see `run_under`."""
+    workload, memory_bytes = question.workload(plan), question.memory_bytes
+    return run_under(workload, question.topology, question.device, schedule, memory_bytes=memory_bytes)
+
+
+def contended(question: Question, found: Sequence[Found], *, pool: Executor, workers: int) -> list[Found]:
+    """Return plans under `baseline`, the `top` fastest of them as they are with contention.
+
+    Parameters
+    ----------
+    found : sequence of Found
+        As they are without.
+    """
+    plans = {each.choice: each for each in found}
+    if contention_of(question.device, question.topology) is None:
+        return list(found)
+    simulated: set[Choice] = {each.choice for each in found if each.plan.pipeline_parallel == 1}
+    while True:
+        first = sorted(plans.values(), key=lambda each: each.key)[: question.top]
+        wanted = [each for each in first if each.choice not in simulated][:workers]
+        if not wanted:
+            return list(plans.values())
+        for each, estimate in zip(wanted, pool.map(_estimate, [question] * len(wanted), wanted), strict=True):
+            plans[each.choice] = replace(each, estimate=estimate)
+            simulated.add(each.choice)
+
+
+def _estimate(question: Question, found: Found) -> Estimate:
+    return estimate_under(question, found.plan, BASELINE)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that fits and may be among the fastest, with its promise and its least time."""
+
+    promise_s: float
+    bound_s: float
+    plan: Plan
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Order: what promises most first."""
+        return self.promise_s, self.bound_s, tuple(map(str, self.plan))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What became of plans under the schedules besides `baseline`; a plan counts once for each.
+
+    Attributes
+    ----------
+    found : tuple of Found
+        What was simulated and fits.
+    choices : int
+        All plans whose sizes divide, times the schedules.
+    bounded : int
+        That cannot be among the fastest by their least times, or do not fit.
+    left : int
+        That were not simulated, as enough of greater promise were.
+    least_s : float or None
+        The least time of those left that may be faster than the fastest; none if there is no such plan.
+    """
+
+    found: tuple[Found, ...]
+    choices: int
+    bounded: int
+    left: int
+    least_s: float | None
+
+
+def candidates_of(question: Question, plans: Sequence[Plan], last_s: float) -> list[Candidate]:
+    """Return which of some plans fit and may take less than the last of the fastest."""
+    leasts = leasts_of(question.topology, question.device)
+    ordered = all(map(in_order, question.schedules))
+    found = []
+    for plan in plans:
+        workload = question.workload(plan)
+        bound_s = leasts.kernels_s(workload, ordered=ordered)
+        if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > question.memory_bytes:
+            continue
+        bound_s = max(bound_s, leasts.wires_s(workload))
+        stages = stages_of(workload, prices_of(question.topology, question.device))
+        in_the_way_s = bound_of(workload, least_of([_without_data(stage) for stage in stages]))
+        found.append(Candidate(max(bound_s, in_the_way_s), bound_s, plan))
+    return found
+
+
+def _without_data(stage: Stage) -> Stage:
+    """Return a stage that communicates no gradients and parameters."""
+
+    def rest(spent: Spent) -> Spent:
+        kept = {family: seconds for family, seconds in spent.exposed_s.items() if axis_of(family) != "data"}
+        return Spent(spent.compute_s, kept)
+
+    changes: dict[str, Any] = {"after_s": 0.0}
+    for name, value in vars(stage).items():
+        if isinstance(value, Spent):
+            changes[name] = rest(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Spent):
+            changes[name] = tuple(map(rest, value))
+    return replace(stage, **changes)
+
+
+def simulate_best(
+    question: Question,
+    candidates: Sequence[Candidate],
+    num_plans: int,
+    best: Best,
+    *,
+    pool: Executor,
+    workers: int,
+    known: Mapping[Choice, Estimate],
+    keep: Callable[[Found], None],
+    tell: Callable[[int, int, int, Best], None],
+) -> Simulated:
+    """Simulate the fastest plan so far and the candidates of greatest promise under every schedule.
+
+    What they take is added to the best.
+    Which these are follows from the plans alone, so the answer is the same however many processes there are.
+    """
+    so_far = best.fastest[0].plan if best.fastest else None
+    wanted = [each for each in candidates if _may_be_among(each, best)]
+    wanted.sort(key=lambda each: (each.plan != so_far, each.key))
+    first, rest = wanted[: question.simulations], wanted[question.simulations :]
+    choices = [(candidate, schedule) for candidate in first for schedule in question.schedules]
+    running: set[Future[Found]] = set()
+    found, todo = list[Found](), iter(choices)
+    skipped = 0
+    while True:
+        while len(running) < workers and (choice := next(todo, None)) is not None:
+            candidate, schedule = choice
+            if not _may_be_among(candidate, best):
+                skipped += 1
+            else:
+                estimate = known.get((candidate.plan, schedule))
+                running.add(pool.submit(_simulate, question, candidate.plan, schedule, estimate))
+        if not running:
+            break
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        new = [future.result() for future in done]
+        fitting = [each for each in new if each.estimate.peak_bytes <= question.memory_bytes]
+        skipped += len(new) - len(fitting)
+        best.add(fitting)
+        found += fitting
+        for each in new:
+            keep(each)
+        tell(len(found) + skipped, len(choices), len(found), best)
+    times = len(question.schedules)
+    left = [each for each in rest if _may_be_among(each, best)]
+    faster = [each.bound_s for each in left if each.bound_s < best.fastest[0].estimate.step_s * ROUNDING]
+    total = num_plans * times
+    bounded = total - len(found) - times * len(left)
+    return Simulated(tuple(found), total, bounded, times * len(left), min(faster, default=None))
+
+
+def _may_be_among(candidate: Candidate, best: Best) -> bool:
+    return candidate.bound_s * ROUNDING <= best.last_s
+
+
+def _simulate(question: Question, plan: Plan, schedule: str, known: Estimate | None) -> Found:
+    return Found(plan, known or estimate_under(question, plan, schedule), schedule)

@@ -1,0 +1,263 @@
+"""The best plans of a job: branch and bound over families of plans, on all cores.
+
+Under `baseline` a plan is evaluated in blocks. Where other schedules are asked for as well, what may be among the best
+under any of them is collected on the way, and simulated afterwards (`scheduled`), as are the fastest under `baseline`
+(`contended`).
+
+Families are weighed first by what their stages take at least; those that cannot be among the best are never opened.
+Of an opened family each plan is bounded, then held against the memory, then evaluated. Kept are the `top` fastest
+plans, and of those not more than `SLACK` slower than the fastest all that no plan beats in both time and memory. Both
+are what evaluating every plan would give.
+
+Where a search runs: in processes of its own, or in this one.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, Found, Question
+from scaleout.study.search.cost import prices_of
+from scaleout.study.search.evaluate import Estimate, evaluate, peak_of
+from scaleout.study.search.lower_bound import bound_of, family_bound, least_of, leasts_of
+from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
+from scaleout.study.search.space import Family, Plan, families
+from scaleout.study.search.stages import Ledger, stages_of
+
+
+class _Here(Executor):
+    """Runs everything in this process, at once."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Run a function."""
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments, **named))
+        return future
+
+
+def pool_of(workers: int) -> Executor:
+    """Return what runs functions in other processes, or in this one if it is to be the only one."""
+    return ProcessPoolExecutor(workers, initializer=_leave_interrupts) if workers > 1 else _Here()
+
+
+def _leave_interrupts() -> None:
+    """Let the process that started this one answer to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_WEIGHED_TOGETHER, _OPENED_TOGETHER = 256, 16
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What opening some families gave.
+
+    `nearest` is the plan that holds least of those that do not fit, and what it holds; `candidates` are the plans that
+    schedules may make one of the fastest.
+    """
+
+    found: tuple[Found, ...]
+    counts: Counts
+    nearest: tuple[float, Plan] | None
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best plans, and what became of all others.
+
+    Attributes
+    ----------
+    fastest : tuple of Found
+        The `top` fastest, in order.
+    front : tuple of Found
+        The plans up to `SLACK` slower than the fastest that none beats in both time and memory, fastest first; under
+        schedules besides `baseline`, of those that were simulated.
+    evaluated : tuple of Found
+        All that were evaluated.
+    counts : Counts
+    nearest : (float, Plan) or None
+        Of the plans that do not fit, the one that holds least, and how many bytes that is.
+    simulated : Simulated or None
+        What became of plans under other schedules, if there are any.
+    """
+
+    fastest: tuple[Found, ...]
+    front: tuple[Found, ...]
+    evaluated: tuple[Found, ...]
+    counts: Counts
+    nearest: tuple[float, Plan] | None
+    simulated: Simulated | None = None
+
+    def best_under(self, schedule: str) -> Found | None:
+        """Return the fastest plan that was evaluated under a schedule."""
+        return min((found for found in self.evaluated if found.schedule == schedule), key=_key, default=None)
+
+
+def _key(found: Found) -> tuple[Any, ...]:
+    return found.key
+
+
+def search(
+    question: Question,
+    *,
+    known: Mapping[Choice, Estimate] | None = None,
+    workers: int | None = None,
+    keep: Callable[[Found], None] = lambda _found: None,
+    tell: Callable[[int, int, int, Best], None] = lambda *_told: None,
+) -> Answer:
+    """Find the best plans.
+
+    Parameters
+    ----------
+    question : Question
+    known : mapping, optional
+        Plans that were evaluated before, with their schedules, and their estimates.
+    workers : int, optional
+        Processes; as many as there are cores if not given, and none besides this one if 1.
+    keep : function, optional
+        Called with every plan as soon as it has been evaluated.
+    tell : function, optional
+        Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
+    """
+    workers = workers or os.cpu_count() or 1
+    known = known or {}
+    counts = Counts()
+    todo: list[Family] = []
+    for family in families(question.base, question.num_ranks, question.batch, fixed=question.fixed):
+        counts.enumerated += family.num_plans
+        counts.indivisible += family.num_plans - len(family.plans)
+        if family.plans:
+            todo.append(family)
+    kept = _Kept(counts, Best(question.top))
+    with pool_of(workers) as pool:
+        for opened, done in _opened(question, todo, kept, known, pool=pool, workers=workers):
+            kept.add(opened)
+            for found in opened.found:
+                keep(found)
+            tell(done, len(todo), len(kept.evaluated), kept.best)
+        simulated = None
+        if question.schedules:
+            num_plans = counts.enumerated - counts.indivisible
+            kept.evaluated = contended(question, kept.evaluated, pool=pool, workers=workers)
+            kept.best = Best(question.top)
+            kept.best.add(kept.evaluated)
+            simulated = simulate_best(
+                question, kept.candidates, num_plans, kept.best,
+                pool=pool, workers=workers, known=known, keep=keep, tell=tell,
+            )  # fmt: skip
+            kept.evaluated += simulated.found
+    best = kept.best
+    return Answer(tuple(best.fastest), tuple(best.near), tuple(kept.evaluated), counts, kept.nearest, simulated)
+
+
+@dataclass
+class _Kept:
+    """What is kept of opened families; see `Answer` and `Opened`."""
+
+    counts: Counts
+    best: Best
+    evaluated: list[Found] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    nearest: tuple[float, Plan] | None = None
+
+    def add(self, opened: Opened) -> None:
+        """Add what opening some more families gave."""
+        self.counts.add(opened.counts)
+        self.best.add(opened.found)
+        self.evaluated += opened.found
+        self.candidates += opened.candidates
+        self.nearest = min(filter(None, (self.nearest, opened.nearest)), default=None)
+
+
+def _opened(
+    question: Question,
+    todo: Sequence[Family],
+    kept: _Kept,
+    known: Mapping[Choice, Estimate],
+    *,
+    pool: Executor,
+    workers: int,
+) -> Iterator[tuple[Opened, int]]:
+    """Open the families that may be wanted, the most promising first; yield what each gave, and how many are done."""
+    chunks = list(_chunked(todo, _WEIGHED_TOGETHER))
+    firsts = [[family.plans[0] for family in chunk] for chunk in chunks]
+    bounds = [bound for some in pool.map(_weigh, [question] * len(chunks), firsts) for bound in some]
+    order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
+    done = 0
+    running: dict[Future[Opened], int] = {}
+    left = iter(_chunked(order, _OPENED_TOGETHER))
+    while True:
+        while len(running) < 2 * workers and (some := next(left, None)) is not None:
+            wanted = [number for number in some if _may_be_wanted(bounds[number], kept.best)]
+            kept.counts.bounded += sum(len(todo[number].plans) for number in some if number not in wanted)
+            done += len(some) - len(wanted)
+            if wanted:
+                plans = [plan for number in wanted for plan in todo[number].plans]
+                mine = {plan: known[plan, BASELINE] for plan in plans if (plan, BASELINE) in known}
+                running[pool.submit(_open, question, plans, mine, kept.best)] = len(wanted)
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            opened = future.result()
+            done += running.pop(future)
+            yield opened, done
+
+
+_Bounds = tuple[float, float]
+"""What no plan of a family is faster than: under `baseline`, and under the schedules asked for."""
+
+
+def _may_be_wanted(bounds: _Bounds, best: Best) -> bool:
+    under_baseline_s, under_others_s = bounds
+    return under_baseline_s * ROUNDING <= best.limit() or under_others_s * ROUNDING <= best.last_s
+
+
+def _weigh(question: Question, plans: Sequence[Plan]) -> list[_Bounds]:
+    """Return the bounds of families, each given by one of its plans; new kernels of all are timed together."""
+    prices = prices_of(question.topology, question.device)
+    workloads = [question.workload(plan) for plan in plans]
+    ledgers = [Ledger.of(workload, prices) for workload in workloads]
+    prices.learn(kernel for ledger in ledgers for kernel in ledger.kernels())
+    under_baseline_s = [family_bound(workload, ledger) for workload, ledger in zip(workloads, ledgers, strict=True)]
+    if not question.schedules:
+        return [(bound_s, float("inf")) for bound_s in under_baseline_s]
+    leasts = leasts_of(question.topology, question.device)
+    return [(bound_s, leasts.spread_s(workload)) for bound_s, workload in zip(under_baseline_s, workloads, strict=True)]
+
+
+def _open(question: Question, plans: Sequence[Plan], known: Mapping[Plan, Estimate], best: Best) -> Opened:
+    """Evaluate those plans of some families that may be wanted, the most promising first."""
+    prices = prices_of(question.topology, question.device)
+    best, counts, found, nearest = replace(best), Counts(), list[Found](), None
+    bounded = []
+    for plan in plans:
+        workload = question.workload(plan)
+        bounded.append((bound_of(workload, least_of(stages_of(workload, prices))), plan, workload))
+    for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
+        if bound_s * ROUNDING > best.limit():
+            counts.bounded += 1
+            continue
+        peak_bytes = peak_of(workload).total_bytes
+        if peak_bytes > question.memory_bytes:
+            counts.too_large += 1
+            nearest = min(filter(None, (nearest, (peak_bytes, plan))))
+        elif not best.wants(bound_s, peak_bytes):
+            counts.bounded += 1
+        else:
+            estimate = known.get(plan) or evaluate(workload, question.topology, question.device)
+            counts.evaluated += 1
+            found.append(Found(plan, estimate))
+            best.add(found[-1:])
+    candidates = candidates_of(question, [plan for _, plan, _ in bounded], best.last_s) if question.schedules else []
+    return Opened(tuple(found), counts, nearest, tuple(candidates))
+
+
+def _chunked(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk

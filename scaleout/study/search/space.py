@@ -1,0 +1,205 @@
+"""All plans of a job: degrees of parallelism whose product is the ranks, and what a step may do besides.
+
+The global batch is held: more replicas have fewer sequences each. Plans are told apart by whole numbers before any
+workload is made of one: `fits` says what `Transformer` and `Moe` would say, and a test says that it does.
+
+Symbols: N ranks; B sequences in a step, over all replicas.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.pipeline import PIPELINES
+
+LEAST_TOKENS = 1024
+"""Context parallelism is tried while each rank keeps as many tokens of a sequence: fewer hide no message of a ring."""
+
+
+class Plan(NamedTuple):
+    """The keys of a workload that a search chooses."""
+
+    tensor_parallel: int
+    context_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    expert_parallel: int
+    microbatch: int
+    pipeline_schedule: str
+    model_chunks: int | None
+    recompute: str
+    zero: int
+    sequence_parallel: bool
+
+    def __str__(self) -> str:
+        """Write the plan in a line, leaving out what it does not use."""
+        words = [f"tp {self.tensor_parallel}", f"pp {self.pipeline_parallel}", f"dp {self.data_parallel}"]
+        words += [f"cp {self.context_parallel}"] if self.context_parallel > 1 else []
+        words += [f"ep {self.expert_parallel}"] if self.expert_parallel > 1 else []
+        words.append(f"microbatch {self.microbatch}")
+        if self.pipeline_parallel > 1:
+            words.append(self.pipeline_schedule + (f" x{self.model_chunks}" if self.model_chunks else ""))
+        words += [f"recompute {self.recompute}"] if self.recompute != "none" else []
+        words += [f"zero {self.zero}"] if self.zero else []
+        words += ["sequence parallel"] if self.sequence_parallel else []
+        return ", ".join(words)
+
+
+def workload_of(plan: Plan, base: Transformer, batch: int) -> Transformer:
+    """Return the workload that runs a plan which `fits`."""
+    return base.model_copy(update={**plan._asdict(), "batch_per_replica": batch // plan.data_parallel})
+
+
+class Family(NamedTuple):
+    """Plans whose stages do the same work, micro-batch for micro-batch.
+
+    Attributes
+    ----------
+    plans : tuple of Plan
+        Those that `fits` lets through; they differ in schedule, chunks, and what is sharded.
+    num_plans : int
+        How many there are with those that do not.
+    """
+
+    plans: tuple[Plan, ...]
+    num_plans: int
+
+
+def families(
+    base: Transformer, num_ranks: int, batch: int, *, fixed: Mapping[str, Any] | None = None
+) -> Iterator[Family]:
+    """Yield all plans of a workload on N ranks, by families.
+
+    Parameters
+    ----------
+    base : Transformer
+        The model, and all keys that no plan chooses.
+    num_ranks, batch : int
+        N and B.
+    fixed : mapping, optional
+        Keys of `Plan` that are not to be chosen, and their values.
+    """
+    choose = _Choices(fixed or {})
+    for tensor in choose("tensor_parallel", divisors(num_ranks)):
+        for pipeline in choose("pipeline_parallel", divisors(num_ranks // tensor)):
+            for context in choose("context_parallel", _contexts(base, num_ranks // (tensor * pipeline))):
+                data = num_ranks // (tensor * pipeline * context)
+                if tensor * pipeline * context * data == num_ranks and data in choose("data_parallel", (data,)):
+                    yield from _of_degrees(base, batch, (tensor, context, pipeline, data), choose)
+
+
+class _Choices:
+    """What a key may be: the values that make sense, or the one that is fixed."""
+
+    def __init__(self, fixed: Mapping[str, Any]) -> None:
+        self.fixed = fixed
+
+    def __call__(self, key: str, values: Sequence[Any]) -> Sequence[Any]:
+        return (self.fixed[key],) if key in self.fixed else values
+
+
+def _of_degrees(
+    base: Transformer, batch: int, degrees: tuple[int, int, int, int], choose: _Choices
+) -> Iterator[Family]:
+    tensor, context, pipeline, data = degrees
+    levels = choose("zero", (0, 1, 2, 3) if data * context > 1 else (0,))
+    schedules = _schedules(base, pipeline, choose)
+    for expert, microbatch, recompute, sequence, gathered in product(
+        choose("expert_parallel", divisors(data) if isinstance(base, Moe) else (1,)),
+        choose("microbatch", divisors(batch // data)),
+        choose("recompute", _recomputes(base)),
+        choose("sequence_parallel", (False, True) if tensor > 1 else (False,)),
+        (False, True),
+    ):
+        found = [
+            Plan(tensor, context, pipeline, data, expert, microbatch, schedule, chunks, recompute, zero, sequence)
+            for zero in levels
+            if (zero == 3) == gathered
+            for schedule, chunks in schedules
+        ]
+        if found:
+            alike = divides(found[0], base, batch)
+            yield Family(tuple(plan for plan in found if alike and fits(plan, base, batch)), len(found))
+
+
+def _contexts(base: Transformer, num_ranks: int) -> tuple[int, ...]:
+    return tuple(n for n in divisors(num_ranks) if n == 1 or base.sequence >= n * LEAST_TOKENS)
+
+
+def _schedules(base: Transformer, pipeline: int, choose: _Choices) -> list[tuple[str, int | None]]:
+    """Return the schedules worth a try, with their chunks where these are free; one place needs none."""
+    found: list[tuple[str, int | None]] = []
+    for name in choose("pipeline_schedule", tuple(PIPELINES) if pipeline > 1 else ("1f1b",)):
+        free = name in PIPELINES and PIPELINES[name].num_chunks is None
+        most = max(1, base.layers // pipeline)
+        found += [(name, chunks) for chunks in (choose("model_chunks", divisors(most)[1:]) if free else (None,))]
+    return found
+
+
+def _recomputes(base: Transformer) -> tuple[str, ...]:
+    """Return what may be computed again; a flash kernel has no scores to leave out."""
+    return ("none", "full") if base.attention == "flash" else ("none", "selective", "full")
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors, the least first.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+def fits(plan: Plan, base: Transformer, batch: int) -> bool:
+    """Whether the sizes of a model divide as a plan asks; the same as making a workload of it, in a microsecond."""
+    microbatches = batch // plan.data_parallel // plan.microbatch
+    return divides(plan, base, batch) and _shards(plan, base) and _stages(plan, base, microbatches)
+
+
+def divides(plan: Plan, base: Transformer, batch: int) -> bool:
+    """Whether batch, heads, widths, tokens and experts divide, which is the same for all plans of a family."""
+    tensor, context, data = plan.tensor_parallel, plan.context_parallel, plan.data_parallel
+    if batch % data or (batch // data) % plan.microbatch:
+        return False
+    if any(size % tensor for size in (base.heads, base.key_value_heads, base.ffn, base.vocabulary)):
+        return False
+    if context > 1 and base.sequence % (2 * context):
+        return False
+    tokens = plan.microbatch * (base.sequence // context)
+    return not (plan.sequence_parallel and tokens % tensor) and _experts(plan, base, tokens)
+
+
+def _shards(plan: Plan, base: Transformer) -> bool:
+    replicas = plan.data_parallel * plan.context_parallel
+    shards = base.shard_ranks or replicas
+    if plan.zero == 0:
+        return base.shard_ranks is None and not base.overlap_parameter_gather
+    if base.overlap_parameter_gather and plan.zero == 3 and not 1 < shards < replicas:
+        return False
+    return replicas % shards == 0 and (shards == replicas or plan.expert_parallel == 1)
+
+
+def _stages(plan: Plan, base: Transformer, microbatches: int) -> bool:
+    pipeline, p = PIPELINES[plan.pipeline_schedule], plan.pipeline_parallel
+    chunks = pipeline.num_chunks or plan.model_chunks or 2
+    if base.microbatch_group is not None:
+        if pipeline.in_groups is None:
+            return False
+        pipeline = pipeline.in_groups(base.microbatch_group)
+    if pipeline.check(p, microbatches, chunks) is not None:
+        return False
+    stages = pipeline.num_stages(p, chunks)
+    return len(base.stage_layers) == stages if base.stage_layers else base.layers % stages == 0
+
+
+def _experts(plan: Plan, base: Transformer, tokens: int) -> bool:
+    if not isinstance(base, Moe):
+        return plan.expert_parallel == 1
+    expert = plan.expert_parallel
+    return (
+        plan.data_parallel % expert == 0
+        and base.experts % expert == 0
+        and base.expert_width % plan.tensor_parallel == 0
+        and tokens * base.top_k * expert % base.experts == 0
+    )

@@ -1,0 +1,263 @@
+"""Stages as sums of parts: what each action of a stage takes, and how its gradients are reduced.
+
+Follows the generators: gradients fill buckets in the order in which backward makes them, across parts; what is reduced
+behind the last kernel of an action keeps the rank, but nobody who waits for the action's output.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from scaleout.program.operations import Kernel, kernel
+from scaleout.study.search.cost import Prices, Spent, site_of
+from scaleout.study.search.work import EMBEDDING, HEAD, NO_LAYERS, RECEIVES, SENDS, Collective, Part, parts_of, work_key
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.generate.axes import Axes, Call, Sharing
+from scaleout.workloads.pipeline import PIPELINES, Action, orders
+
+Content = tuple[tuple[str, int], ...]
+"""Kinds of the parts of a stage in order, each with how many follow one another."""
+
+
+def contents_of(workload: Transformer) -> list[Content]:
+    """Return what each stage of a model holds, first to last."""
+    kinds = [workload.layer_kind(number) for number in range(workload.layers)]
+    alike: dict[tuple[str, ...], Content] = {}
+    contents: list[Content] = []
+    end = 0
+    for count in workload.layers_of_stage:
+        end, some = end + count, tuple(kinds[end : end + count])
+        if some not in alike:
+            alike[some] = tuple((kind, len(list(group))) for kind, group in groupby(some))
+        contents.append(alike[some])
+    if workload.scatters:
+        contents = [
+            ((RECEIVES, 1),) * (n > 0) + some + ((SENDS, 1),) * (n < len(contents) - 1)
+            for n, some in enumerate(contents)
+        ]
+    contents[0] = ((EMBEDDING, 1), *contents[0])
+    contents[-1] = (*contents[-1], (HEAD, 1))
+    return contents
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage takes, of one micro-batch where nothing else is said.
+
+    Attributes
+    ----------
+    actions : tuple of Spent
+        What each `Action` takes, gradients being added to those that are there.
+    after_s : float
+        Of `Action.BACKWARD`: reductions behind its last kernel, for which only the rank itself waits.
+    saved : Spent
+        What the first gradients of weights of a step are spared: there are none yet to be added to.
+    put_off : Spent
+        Reductions at the end of the step.
+    reduced : tuple of Spent
+        Reductions by the last gradients of weights of a step, and those of them behind their last kernel.
+    gathered : Spent
+        What gathers stepped parameters at the beginning of the step.
+    issued_s : tuple of float
+        What each `Action` takes where the host issues its calls one by one.
+    layers : range
+        As many as it has.
+    first, last : bool
+        Whether it holds the embedding, or the head.
+    parameters : mapping
+        Name of a bucket to the parameters that it holds.
+    """
+
+    actions: tuple[Spent, ...]
+    after_s: float
+    saved: Spent
+    put_off: Spent
+    reduced: tuple[Spent, Spent]
+    gathered: Spent
+    issued_s: tuple[float, ...]
+    layers: range
+    first: bool
+    last: bool
+    parameters: Mapping[str, int]
+
+
+def stages_of(workload: Transformer, prices: Prices) -> list[Stage]:
+    """Return the stages of a model, first to last; those that are alike are one object, for all plans."""
+    contents = contents_of(workload)
+    split = _splits(workload.pipeline_schedule)
+    about = (
+        work_key(workload), site_of(workload), workload.zero, workload.gradient_bucket, workload.gradient_dtype,
+        workload.fused_accumulation, split, workload.num_stages == 1,
+        workload.overlap_gradient_reduce, workload.overlap_parameter_gather,
+    )  # fmt: skip
+    ledger = None
+    for content in dict.fromkeys(contents):
+        if (about, content) not in prices.stages:
+            if ledger is None:
+                ledger = Ledger.of(workload, prices)
+                prices.learn(ledger.kernels())
+            prices.stages[about, content] = ledger.stage(content)
+    return [prices.stages[about, content] for content in contents]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the stages of one plan are priced with."""
+
+    workload: Transformer
+    prices: Prices
+    axes: Axes
+    parts: Mapping[str, Part]
+    sharing: Mapping[str, Sharing]
+
+    @classmethod
+    def of(cls, workload: Transformer, prices: Prices) -> "Ledger":
+        """Look up the parts of a plan."""
+        axes = Axes(workload)
+        kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
+        parts = parts_of(workload, kinds, split=_splits(workload.pipeline_schedule))
+        dense = axes.dense()
+        sharing = {"dense": dense, "experts": axes.experts() if isinstance(workload, Moe) else dense}
+        for part in parts.values():
+            for work in part.works:
+                for family in work.families:
+                    axes.number(family)
+        return cls(workload, prices, axes, parts, sharing)
+
+    def kernels(self) -> Iterator[Kernel]:
+        """All kernels of all parts."""
+        for part in self.parts.values():
+            for work in part.works:
+                yield from work.kernels
+            yield from (self._add(learnt.num_parameters) for learnt in part.learnt)
+
+    def stage(self, content: Content) -> Stage:
+        """Add up the parts of a stage."""
+        parts = [(self.parts[kind], count) for kind, count in content]
+        adds = Counter[Kernel]()
+        if self.workload.mode == "training" and not self.workload.fused_accumulation:
+            for part, count in parts:
+                for learnt in part.learnt:
+                    adds[self._add(learnt.num_parameters)] += count
+        saved = Spent(sum(count * self.prices.kernel_s(add) for add, count in adds.items()))
+        nothing = (Spent(), Spent())
+        at_once = self.workload.zero >= 2
+        by_last = self.workload.overlap_gradient_reduce and not at_once
+        learns = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[: 1 + _splits(self.workload.pipeline_schedule)]
+        reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in learns}
+        actions = [
+            Spent.total([(self.prices.work(part.works[action], self.workload, self.axes), n) for part, n in parts])
+            for action in Action
+        ]
+        for action, reductions in reduced.items():
+            extra = reductions if at_once else ()
+            actions[action] = Spent.total((spent, 1) for spent in (actions[action], saved, *extra))
+        parameters: dict[str, int] = {}
+        for part, count in parts:
+            for name, number in part.parameters.items():
+                parameters[name] = parameters.get(name, 0) + count * number
+        kinds = [kind for kind, _ in content]
+        return Stage(
+            tuple(actions),
+            after_s=reduced[Action.BACKWARD][1].total_s if at_once else 0.0,
+            saved=saved,
+            put_off=Spent.total((each, 1) for each in (nothing if at_once or by_last else reduced[Action.BACKWARD])),
+            reduced=reduced[Action.BACKWARD] if by_last else nothing,
+            gathered=self._gathered(content),
+            issued_s=tuple(
+                self._issued_s(action, content, spent.total_s) for action, spent in zip(Action, actions, strict=True)
+            ),
+            layers=range(sum(count for kind, count in content if kind not in NO_LAYERS)),
+            first=EMBEDDING in kinds,
+            last=HEAD in kinds,
+            parameters=parameters,
+        )
+
+    def _issued_s(self, action: Action, content: Content, total_s: float) -> float:
+        """Return what an action takes if the host issues it part by part, from when it waits for nothing.
+
+        A part ends when it is computed, after the one before it, and not before it is issued. What the stage does
+        besides its parts adds to the device's time.
+        """
+        start = self.prices.start_s(backward=action != Action.FORWARD)
+        host_s = device_s = start
+        parts_s = 0.0
+        for kind, count in content if action == Action.FORWARD else reversed(content):
+            work = self.parts[kind].works[action]
+            part_s, issue_s = self.prices.work(work, self.workload, self.axes).total_s, self.prices.host_s(work)
+            gaps_s = self.prices.device.launch_gap_s * sum(work.kernels.values())
+            for _ in range(count):
+                done_s = max(device_s, host_s) + part_s + gaps_s
+                host_s += issue_s
+                device_s = max(done_s, host_s)
+                parts_s += part_s
+        return device_s + total_s - parts_s
+
+    def _add(self, num_parameters: int) -> Kernel:
+        return kernel("add", dtype=self.workload.gradient_dtype or self.workload.dtype, elements=num_parameters)
+
+    def _reduced(self, content: Content, *, whole: bool) -> tuple[Spent, Spent]:
+        """Return the reductions of a stage's gradients, and those of them behind the last kernel of its backward.
+
+        Gathered parts (ZeRO-3) reduce what is left before the next one begins, unless weights have their turn later.
+        """
+        waiting, found = dict.fromkeys(self.sharing, 0), (list[Collective](), list[Collective]())
+
+        def flush(names: Iterable[str], *, late: bool) -> None:
+            for name in names:
+                found[late].extend(self._reduction(self.sharing[name], waiting[name]))
+                waiting[name] = 0
+
+        backward = [self.parts[kind] for kind, count in reversed(content) for _ in range(count)]
+        while backward and not backward[-1].learnt:
+            backward.pop()
+        for number, part in enumerate(backward):
+            last = number == len(backward) - 1
+            for learnt in part.learnt:
+                waiting[learnt.bucket] += learnt.num_parameters * self.workload.gradient_bytes
+                if waiting[learnt.bucket] >= self.workload.bucket_bytes:
+                    flush((learnt.bucket,), late=last and learnt.ends)
+            if self.workload.zero == 3 and whole:
+                flush(waiting, late=last)
+        flush(waiting, late=True)
+        in_time, late = (self._spent(collectives) for collectives in found)
+        return in_time, late
+
+    def _gathered(self, content: Content) -> Spent:
+        """Return what gathers the parameters of a stage part by part, as `generators.stage.Stage.gathers`."""
+        workload = self.workload
+        if not (workload.overlap_parameter_gather and workload.mode == "training"):
+            return Spent()
+        return self._spent(
+            [
+                self._named(call)
+                for kind, count in content
+                for name, number in self.parts[kind].parameters.items()
+                for call in self.sharing[name].gathers(number * workload.item_bytes, zero=workload.zero)
+                for _ in range(count)
+            ]
+        )
+
+    def _reduction(self, sharing: Sharing, size_bytes: int) -> Iterator[Collective]:
+        yield from map(self._named, sharing.reduces(size_bytes))
+        if not self.workload.copies_at_end:
+            yield from map(self._named, sharing.sums_copies(size_bytes))
+
+    def _named(self, call: Call) -> Collective:
+        return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
+
+    def _spent(self, collectives: list[Collective]) -> Spent:
+        return Spent.total(
+            (Spent(0.0, {each.family: self.prices.collective_s(each, self.workload, self.axes)}), count)
+            for each, count in Counter(collectives).items()
+        )
+
+
+@functools.cache
+def _splits(schedule: str) -> bool:
+    """Whether a schedule parts the gradient of the input from those of weights, seen from its smallest order."""
+    chunks = PIPELINES[schedule].num_chunks or 2
+    slots = (slot for order in orders(schedule, stages=2, microbatches=8, chunks=chunks) for slot in order)
+    return any(step.action == Action.INPUT_GRADIENT for slot in slots for step in slot)

@@ -1,0 +1,199 @@
+"""Strategies of training that frameworks follow, side by side: keys of a step and a schedule, by name.
+
+The degrees of parallelism, the model and the batch are the workload's; a strategy says who shards what, when gradients
+are reduced and parameters gathered, and in which order micro-batches run. What a strategy does not say stays as it is.
+`centauri` chooses these keys itself.
+
+Source: see each; compared as in Chen et al., Centauri, ASPLOS 2024, Sec. 5.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scaleout.analysis.efficiency import Fit, fit
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.topology import Topology
+from scaleout.config.validated import nearest, validate
+from scaleout.errors import ConfigError
+from scaleout.study.comparison import Comparison, Outcome, compare
+from scaleout.workloads.config import Transformer
+
+Keys = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to train.
+
+    Attributes
+    ----------
+    description : str
+        One line.
+    source : str
+        Where it was published.
+    keys : function
+        From a workload to the keys of the step that the strategy sets.
+    schedule : str
+    """
+
+    description: str
+    source: str
+    keys: Callable[[Transformer], Keys]
+    schedule: str = "overlap"
+
+
+def _replicated(job: Transformer) -> Keys:
+    return {"zero": 0, "overlap_gradient_reduce": job.pipeline_parallel > 1, "overlap_parameter_gather": False}
+
+
+def _sharded(zero: int) -> Callable[[Transformer], Keys]:
+    def keys(job: Transformer) -> Keys:
+        early = zero == 1 and job.pipeline_parallel > 1
+        return {"zero": zero, "overlap_gradient_reduce": early, "overlap_parameter_gather": False}
+
+    return keys
+
+
+def _interleaved(job: Transformer) -> Keys:
+    """Interleave the fewest chunks a rank into which its layers divide, where micro-batches do; else as it is."""
+    p = job.pipeline_parallel
+    if p == 1 or job.pipeline_schedule != "1f1b" or job.stage_layers or job.num_microbatches % p or job.layers % p:
+        return {}
+    chunks = next((v for v in range(2, job.layers // p + 1) if job.layers % (p * v) == 0), 1)
+    return {"pipeline_schedule": "interleaved_1f1b", "model_chunks": chunks} if chunks > 1 else {}
+
+
+def _megatron(job: Transformer) -> Keys:
+    at_end = {"zero": 0, "overlap_gradient_reduce": False, "overlap_parameter_gather": False}
+    return {**at_end, **_interleaved(job), "sequence_parallel": job.tensor_parallel > 1}
+
+
+def _megatron_core(job: Transformer) -> Keys:
+    in_time = {"zero": 1, "overlap_gradient_reduce": job.pipeline_parallel > 1, "overlap_parameter_gather": True}
+    return {**_megatron(job), **in_time}
+
+
+def _breadth_first(job: Transformer) -> Keys:
+    found = {**_interleaved(job), **_replicated(job)}
+    if found.get("pipeline_schedule", job.pipeline_schedule) == "interleaved_1f1b":
+        found["microbatch_group"] = job.num_microbatches
+    return found
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "ddp": Strategy("gradients reduced over replicas beside backward", "Li et al., VLDB 2020", _replicated),
+    "zero-1": Strategy("optimizer states sharded; parameters gathered at the end", "arXiv:1910.02054", _sharded(1)),
+    "zero-2": Strategy("gradients sharded too", "arXiv:1910.02054", _sharded(2)),
+    "zero-3": Strategy("parameters sharded too (FSDP), a layer gathered ahead", "arXiv:2304.11277", _sharded(3)),
+    "out-of-order": Strategy(
+        "gradients of weights put off behind those of activations", "Oh et al., EuroSys 2022", _replicated,
+        "out-of-order",
+    ),
+    "megatron": Strategy(
+        "interleaved 1F1B, sequence parallel, gradients of a pipeline reduced at the end",
+        "arXiv:2104.04473, arXiv:2205.05198",
+        _megatron,
+    ),
+    "megatron-core": Strategy(
+        "the same, optimizer states sharded, gradients and parameters moved in time",
+        "Megatron-core's overlap-grad-reduce, overlap-param-gather",
+        _megatron_core,
+    ),
+    "breadth-first": Strategy(
+        "all micro-batches of a model chunk before the next chunk's", "Lamy-Poirier, arXiv:2211.05953", _breadth_first
+    ),
+    "coconet": Strategy(
+        "collectives substituted, and cut into even chunks with their products", "Jangda et al., ASPLOS 2022",
+        _replicated, "coconet",
+    ),
+    "centauri": Strategy(
+        "every communication partitioned, scheduled in three tiers", "Chen et al., ASPLOS 2024", _interleaved,
+        "centauri",
+    ),
+}  # fmt: skip
+"""Name to strategy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A step of a job under a strategy.
+
+    Attributes
+    ----------
+    name : str
+    workload : Transformer, optional
+        With the strategy's keys, and those that it chose; None if they cannot be.
+    outcome : Outcome, optional
+    fit : Fit, optional
+        Whether it fits the memory of a device.
+    reason : str
+        Why it cannot be, if so.
+    """
+
+    name: str
+    workload: Transformer | None = None
+    outcome: Outcome | None = None
+    fit: Fit | None = None
+    reason: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it runs."""
+        return self.fit is not None and self.fit.peak.total_bytes <= self.fit.capacity_bytes
+
+
+def follow(
+    name: str,
+    workload: Transformer,
+    *,
+    topology: Topology,
+    device: Device,
+    algorithms: Mapping[str, str] | None = None,
+    schedule: str | None = None,
+) -> Followed:
+    """Simulate a step of a job under a strategy; where its keys cannot be, say why instead.
+
+    Parameters
+    ----------
+    algorithms : mapping, optional
+        Kind of collective to the algorithm to use instead of the fastest.
+    schedule : str, optional
+        To use instead of the strategy's, such as `centauri:model`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy, or the job does not train.
+    """
+    if name not in STRATEGIES:
+        raise ConfigError(f"unknown strategy {name!r}; {nearest(name, STRATEGIES)}")
+    if workload.mode != "training":
+        raise ConfigError(f"strategies are of training, and {workload.name} runs in mode {workload.mode!r}")
+    strategy = STRATEGIES[name]
+    try:
+        job = validate(type(workload), {**workload.model_dump(), **strategy.keys(workload)}, where=f"strategy {name}")
+        schedules = (schedule or strategy.schedule,)
+        found = compare(job, topology=topology, device=device, schedules=schedules, algorithms=algorithms)
+    except ConfigError as error:
+        return Followed(name, reason=str(error))
+    (outcome,) = found.outcomes
+    job = outcome.transformer or job
+    return Followed(name, job, outcome, fit(job, device))
+
+
+def side_by_side(found: Sequence[Followed], *, device: Device) -> Comparison:
+    """Return the steps under those strategies that can be as one comparison; speed-ups are over the first.
+
+    Raises
+    ------
+    ConfigError
+        If none can be; with the reason of each.
+    """
+    having = [(each.name, each.outcome) for each in found if each.outcome is not None]
+    if not having:
+        raise ConfigError("; ".join(f"{each.name}: {each.reason}" for each in found) or "no strategy was named")
+    first_s = having[0][1].makespan_s
+    outcomes = [replace(outcome, schedule=name, speedup=first_s / outcome.makespan_s) for name, outcome in having]
+    program = outcomes[0].result.program
+    return Comparison(program.name, outcomes[0].result.topology, device.name, program.num_ranks, tuple(outcomes))

@@ -1,0 +1,224 @@
+"""Calls through PyTorch to the time that the host takes to issue them, within whole layers, one JSON line each.
+
+Layers of tiny tensors are run forward and backward, so that the device is done before the host has issued the next
+call. The clock is read after every call forward and, by a hook on its result, when autograd comes by on the way back;
+what a hook takes itself is measured by another hook on the same tensor, and taken off. A call in a loop of its own is
+up to twice as fast as among others, so it is not measured that way.
+
+A backward includes what autograd does there besides: gradients of weights are handed over, and where an input has
+another use the two gradients are added, which counts to the call whose backward comes last. Collectives are those of
+an autograd function, over all GPUs of the host, which all measure at once; the time is the mean over them.
+
+The step `loop` is one call over and over, without gradients.
+"""
+
+import gc
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from scaleout.validation.measure.exchange import COLLECTIVES, exchange
+from scaleout.validation.measure.session import Session
+
+_LAYERS, _REPEATS, _WARM_UP = 8, 40, 8
+_ROWS, _HIDDEN, _HEAD, _TOP_K = 128, 512, 128, 2
+
+Weights = list[torch.Tensor]
+Call = Callable[[torch.Tensor, Weights], torch.Tensor]
+Times = dict[str, list[float]]
+
+
+def _communicate(forward: str, backward: str) -> Call:
+    return lambda x, _: exchange(x, forward, backward)
+
+
+def _layer_norm(x: torch.Tensor, weights: Weights) -> torch.Tensor:
+    return functional.layer_norm(x, (x.shape[-1],), weights[0][0], weights[0][1])
+
+
+def _gemm(number: int) -> Call:
+    return lambda x, weights: functional.linear(x, weights[number])
+
+
+def _attention(x: torch.Tensor, _: Weights) -> torch.Tensor:
+    """Heads of a sequence-first layer, as Megatron-LM lays them out, from queries, keys and values side by side."""
+    parts = x.view(x.shape[0], 1, -1, 3 * _HEAD).permute(1, 2, 0, 3).chunk(3, dim=-1)
+    y = functional.scaled_dot_product_attention(*parts, is_causal=True)
+    return y.permute(2, 0, 1, 3).reshape(x.shape[0], 1, -1)
+
+
+_RESIDUAL = "add"
+_SHAPES = ((2, _HIDDEN), (3 * _HIDDEN, _HIDDEN), (_HIDDEN, _HIDDEN), (4 * _HIDDEN, _HIDDEN), (_HIDDEN, 4 * _HIDDEN))
+
+
+def _block(into: str, out: str, backward_of_into: str, backward_of_out: str) -> list[tuple[str, Call | None]]:
+    """Calls of a transformer layer; one without a function adds what the last such one, or the layer, began with."""
+    enter = (f"{into}_into_{backward_of_into}", _communicate(into, backward_of_into))
+    leave = (f"{out}_into_{backward_of_out}", _communicate(out, backward_of_out))
+    exchanges = (enter, leave) if into != out else ()
+    attention: list[tuple[str, Call | None]] = [
+        ("layer_norm", _layer_norm), *exchanges[:1], ("gemm", _gemm(1)), ("attention", _attention),
+        ("gemm", _gemm(2)), *exchanges[1:], (_RESIDUAL, None),
+    ]  # fmt: skip
+    return [
+        *attention, ("layer_norm", _layer_norm), *exchanges[:1], ("gemm", _gemm(3)),
+        ("gelu", lambda x, _: functional.gelu(x)), ("gemm", _gemm(4)), *exchanges[1:], (_RESIDUAL, None),
+    ]  # fmt: skip
+
+
+STEPS: Mapping[str, list[tuple[str, Call | None]]] = {
+    "data_parallel": _block("nothing", "nothing", "nothing", "nothing"),
+    "tensor_parallel": _block("nothing", "all_reduce", "all_reduce", "nothing"),
+    "sequence_parallel": _block("all_gather", "reduce_scatter", "reduce_scatter", "all_gather"),
+    "mixture_of_experts": [
+        ("moe_repeat_topk", lambda x, _: x.repeat_interleave(_TOP_K, dim=0)),
+        ("all_to_all_into_all_to_all", _communicate("all_to_all", "all_to_all")),
+        ("gemm", _gemm(3)),
+        ("gelu", lambda x, _: functional.gelu(x)),
+        ("gemm", _gemm(4)),
+        ("all_to_all_into_all_to_all", _communicate("all_to_all", "all_to_all")),
+        ("moe_sum_topk", lambda x, _: x.view(-1, _TOP_K, 1, x.shape[-1]).sum(dim=1)),
+    ],
+    "perceptron": [("gemm", _gemm(2)), ("relu", lambda x, _: torch.relu(x))],
+}
+"""Name of a step to the calls of one of its layers, in order."""
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16).mul_(0.02).requires_grad_()
+
+
+def _run(calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], read: bool) -> tuple[float, list[Any]]:
+    """Run all layers once; return the whole step's host microseconds, and (call, direction, microseconds) of each."""
+    passes: list[tuple[str, float]] = []
+    ticks: list[tuple[str, float]] = []
+    x = _random(_ROWS, 1, _HIDDEN)
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    before = skipped = x
+    for layer in weights:
+        for name, call in calls:
+            x = x + skipped if call is None else call(x, layer)
+            skipped = x if call is None else skipped
+            if read:
+                passes.append((name, time.perf_counter()))
+                if x.requires_grad:
+                    _watch(x, name, ticks)
+                passes.append(("hooks", time.perf_counter()))
+    if x.requires_grad:
+        ticks.append(("start", time.perf_counter()))
+        torch.autograd.backward(x, torch.ones_like(x))
+        ticks.append(("end", time.perf_counter()))
+    elapsed_us = (time.perf_counter() - begin) * 1e6
+    torch.cuda.synchronize()
+    del before
+    return elapsed_us, [*_forward(begin, passes), *_backward(ticks)]
+
+
+def _watch(x: torch.Tensor, name: str, ticks: list[tuple[str, float]]) -> None:
+    """Note when the gradient of a call's result is there, twice: the second says what noting takes."""
+    for end in (name, "hook"):
+        x.register_hook(lambda gradient, end=end: ticks.append((end, time.perf_counter())))
+
+
+def _forward(begin: float, passes: list[tuple[str, float]]) -> list[tuple[str, str, float]]:
+    found = []
+    for name, tick in passes:
+        if name != "hooks":
+            found.append((name, "forward", (tick - begin) * 1e6))
+        begin = tick
+    return found
+
+
+def _backward(ticks: list[tuple[str, float]]) -> list[tuple[str, str, float]]:
+    """Between the second hook of a call's result and the first of its input's lies its backward, and one hook."""
+    found = []
+    for number, (name, tick) in enumerate(ticks[:-2]):
+        following = ticks[number + 1]
+        if following[0] == "hook":
+            found.append(("hook", "backward", (following[1] - tick) * 1e6))
+        elif name == "hook":
+            found.append((ticks[number - 1][0], "backward", (following[1] - tick) * 1e6))
+        elif name == "start":
+            found.append(("start", "backward", (following[1] - tick) * 1e6))
+    return found
+
+
+def measure(row: Mapping[str, Any], session: Session) -> list[dict[str, Any]]:
+    """Return the host's microseconds of each call of a row's step, and of the whole step."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _loops(session.repeats) if row["step"] == LOOP else _measured(STEPS[row["step"]])
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def join(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the means over the ranks."""
+    return [
+        {**rows[0], "us": round(statistics.fmean(row["us"] for row in rows), 2)} for rows in zip(*found, strict=True)
+    ]
+
+
+def _measured(calls: Sequence[tuple[str, Call | None]]) -> list[dict[str, Any]]:
+    weights = [[_random(*shape) for shape in _SHAPES] for _ in range(_LAYERS)]
+    rows = []
+    for grad in (False, True):
+        whole, times = [], defaultdict(list)
+        with torch.set_grad_enabled(grad):
+            for repeat in range(_REPEATS):
+                for weight in (weight for layer in weights for weight in layer):
+                    weight.grad = None
+                elapsed_us, found = _run(calls, weights, read=repeat % 2 == 0)
+                if repeat < _WARM_UP:
+                    continue
+                if repeat % 2:
+                    whole.append(elapsed_us)
+                for name, direction, us in found:
+                    times[name, direction].append(us)
+        hook_us = statistics.median(times.pop(("hook", "backward"), [0.0]))
+        for (name, direction), values in times.items():
+            us = statistics.median(values) - (hook_us if direction == "backward" else 0.0)
+            rows.append({"call": name, "direction": direction if grad else "no_grad", "us": us})
+        rows.append({"call": "whole", "direction": "both" if grad else "no_grad", "us": statistics.median(whole)})
+    return rows
+
+
+LOOP = "loop"
+"""The step of one call over and over, as bench-marks of single calls make them."""
+_LOOPED = 200
+
+
+def _loops(repeats: int) -> list[dict[str, Any]]:
+    x, weights = _random(_ROWS, 1, _HIDDEN).detach(), [_random(*shape).detach() for shape in _SHAPES]
+    calls: dict[str, Callable[[], Any]] = {
+        "pointwise": lambda: torch.add(x, x),
+        "gemm": lambda: x[:, 0] @ weights[2],
+        "layer_norm": lambda: _layer_norm(x, weights),
+        "attention": lambda: _attention(functional.linear(x, weights[1]), weights),
+        **{name: partial(call, x) for name, call in COLLECTIVES.items() if name != "nothing"},
+    }
+    medians = {}
+    for name, call in calls.items():
+        times = []
+        for _ in range(repeats + 1):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(_LOOPED):
+                call()
+            times.append((time.perf_counter() - begin) / _LOOPED * 1e6)
+            torch.cuda.synchronize()
+        medians[name] = statistics.median(times[1:])
+    medians["attention"] -= medians["gemm"]  # it came with the product that makes its input
+    return [{"call": name, "direction": LOOP, "us": us} for name, us in medians.items()]

@@ -1,0 +1,388 @@
+"""What was measured in a folder to files that other verbs take: `device.yaml`, `machine.yaml` and `nccl.yaml`.
+
+A device's peak rates and memory are those of its data sheet where it is one that scaleout knows, and else the fastest
+that was measured, which is less. A machine is one switch; what its communication library's protocols take is fitted to
+the runs in which they were forced, and without such runs to all together. Every number says where it comes from.
+
+Measured host times of calls to the `host_launch` of a device file.
+
+Of the steps that make a call the median; a linear layer's backward makes two products, so that of `gemm` is half of
+it; a sum over ranks comes with the identity whose backward it is; what heads are copied by is counted with attention.
+
+Measured collectives to the terms of what they cost: ``t = S + k h + f n / B + n / (p C)``.
+
+Least absolute relative error, by reweighted least squares; a term that would be below zero is left out.
+
+Symbols: S start-up; h step, of which a ring makes k; n bytes of the whole buffer; f n what crosses a rank's links; B
+their bandwidth; p ranks; C the rate at which a rank's own shard passes.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from scaleout.cluster.device.spec import Device, load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.library import find
+from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.config.validated import read_yaml
+from scaleout.errors import ConfigError
+from scaleout.network.collectives import BUS_FACTORS
+from scaleout.program.operations import kernel
+from scaleout.validation.measure.checkpoint import Journal, Row, read
+from scaleout.validation.measure.experiment_plans import LARGEST, RINGS
+from scaleout.validation.measured.case import MACHINES
+
+_ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""Times that a ring goes round, less one step each; steps of other collectives count with their start-up."""
+_REWEIGHTINGS = 30
+
+
+class Terms(NamedTuple):
+    """The terms, in seconds and bytes a second, and the median relative error; without its term a rate is infinite."""
+
+    startup_s: float
+    step_s: float
+    bytes_per_s: float
+    local_bytes_per_s: float
+    median_error: float
+
+
+def fit(rows: Iterable[Mapping[str, Any]]) -> Terms:
+    """Fit rows with `collective`, `ranks`, `bytes` and `us`, at least four of them."""
+    table = [(_terms(row), float(row["us"]) * 1e-6) for row in rows]
+    terms, measured = np.array([each for each, _ in table]), np.array([seconds for _, seconds in table])
+    used = np.asarray(terms.max(axis=0) > 0)
+    found, errors = _reweighted(terms, measured, used)
+    while (found < 0).any():
+        used[int(found.argmin())] = False
+        found, errors = _reweighted(terms, measured, used)
+    rate, local = (1 / each if each > 0 else np.inf for each in found[2:])
+    return Terms(float(found[0]), float(found[1]), float(rate), float(local), float(np.median(errors)))
+
+
+def _terms(row: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    kind, ranks, size_bytes = row["collective"], row["ranks"], row["bytes"]
+    steps = _ROUNDS.get(kind, 0) * (ranks - 1)
+    return 1.0, float(steps), BUS_FACTORS[kind](ranks) * size_bytes, size_bytes / ranks
+
+
+def _reweighted(
+    terms: npt.NDArray[np.float64], measured: npt.NDArray[np.float64], used: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    scale = np.maximum(terms.max(axis=0), 1.0)  # sizes in bytes and ones lie far apart
+    weights = 1 / measured
+    errors = np.zeros(len(measured))
+    found = np.zeros(4)
+    for _ in range(_REWEIGHTINGS):
+        part = np.linalg.lstsq((terms / scale)[:, used] * weights[:, None], measured * weights, rcond=None)[0]
+        found = np.zeros(4)
+        found[used] = part / scale[used]
+        errors = np.abs(terms @ found / measured - 1)
+        weights = 1 / measured / np.sqrt(np.maximum(errors, 0.02))
+    return found, errors
+
+
+_WITH_ATTENTION = {"heads_cat_backward": 0.0, "heads_to_rows_backward": 0.0}
+_DIRECTIONS = ("no_grad", "forward", "backward")
+_PLAIN = ("add", "attention", "gelu", "gemm", "layer_norm", "moe_repeat_topk", "moe_sum_topk", "relu")
+_PARTS = {"gemm_backward": 0.5}
+_EXCHANGES: Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "all_reduce": {
+        "forward": (("all_reduce_into_nothing", "forward"), ("nothing_into_all_reduce", "forward")),
+        "backward": (("nothing_into_all_reduce", "backward"), ("all_reduce_into_nothing", "backward")),
+        "no_grad": (("all_reduce_into_nothing", "no_grad"), ("nothing_into_all_reduce", "no_grad")),
+    },
+    "all_gather": {
+        "forward": (("all_gather_into_reduce_scatter", "forward"),),
+        "backward": (("reduce_scatter_into_all_gather", "backward"),),
+        "no_grad": (("all_gather_into_reduce_scatter", "no_grad"),),
+    },
+    "reduce_scatter": {
+        "forward": (("reduce_scatter_into_all_gather", "forward"),),
+        "backward": (("all_gather_into_reduce_scatter", "backward"),),
+        "no_grad": (("reduce_scatter_into_all_gather", "no_grad"),),
+    },
+    "all_to_all": {direction: (("all_to_all_into_all_to_all", direction),) for direction in _DIRECTIONS},
+}
+"""Collective and direction to the measured calls that together are one."""
+
+
+def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the microseconds of each call that a device file's `host_launch` names, of those that were measured."""
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        times[row["call"], row["direction"]].append(float(row["us"]))
+    known = {key: median(values) for key, values in times.items()}
+    found: dict[str, float] = {}
+    for call in _PLAIN:
+        for direction in _DIRECTIONS:
+            if (call, direction) in known:
+                name = f"{call}_{direction}"
+                found[name] = known[call, direction] * _PARTS.get(name, 1.0)
+    for kind, directions in _EXCHANGES.items():
+        for direction, calls in directions.items():
+            if all(call in known for call in calls):
+                found[f"{kind}_{direction}"] = sum(known[call] for call in calls)
+    for direction in _DIRECTIONS:
+        if f"gelu_{direction}" in found:
+            found[f"pointwise_{direction}"] = found[f"gelu_{direction}"]
+    if ("start", "backward") in known:
+        found |= {
+            "start_backward": known["start", "backward"],
+            "heads_cat_backward": 0.0,
+            "heads_to_rows_backward": 0.0,
+        }
+    loops = {call: us for (call, direction), us in known.items() if direction == "loop"}
+    found |= {f"{call}_loop": us for call, us in loops.items()}
+    exchanges = [loops[kind] for kind in _EXCHANGES if kind in loops]
+    if exchanges:
+        found["collective_loop"] = median(exchanges)
+    return {name: round(max(us, 0.0), 2) for name, us in sorted(found.items())}
+
+
+DEVICE, MACHINE, LIBRARY = "device.yaml", "machine.yaml", "nccl.yaml"
+_LINK = "nvlink"
+_STREAMS = ("copy_d2d", "clone", "add")
+"""Operations whose fastest call says what the memory's bandwidth is."""
+_MESSAGE_LIMIT_BYTES = 512 * 2**10
+_LEAST_ROWS = 4
+"""Fewer rows are not worth a fit of four terms."""
+
+
+def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]:
+    """Write what the rows in a folder suffice for, and the environment; return the files and what each is."""
+    where = f"measured on {environment['gpu']}, {environment.get('date', 'no date')}, by scaleout measure"
+    rows = {name: read(Journal(folder, name).rows) for name in ("kernels", "collectives", "host")}
+    written: dict[Path, str] = {}
+    device = device_file(environment, rows["kernels"], rows["host"], rows["collectives"], where=where)
+    if device is not None:
+        written[_write(folder / DEVICE, device)] = "the device, for --device"
+    machine, library = machine_files(environment, rows["collectives"], where=where)
+    if library is not None:
+        written[_write(folder / LIBRARY, library)] = "what its communication library takes"
+    if machine is not None:
+        written[_write(folder / MACHINE, machine)] = "its GPUs and links, for --topology"
+    names = {"device": DEVICE, "topology": MACHINE}
+    known = {key: name for key, name in names.items() if (folder / name).is_file()}
+    (folder / "environment.json").write_text(json.dumps({**environment, **known}, indent=2) + "\n", encoding="utf-8")
+    return written
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(dict(values), sort_keys=False, width=110), encoding="utf-8")
+    return path
+
+
+def shipped(gpu: str) -> Device | None:
+    """Return the device that scaleout knows a GPU as, or None."""
+    name = next((name for prefix, (name, _) in MACHINES.items() if gpu.startswith(prefix)), None)
+    return None if name is None else load_device(name)
+
+
+def device_file(
+    environment: Mapping[str, Any],
+    kernels: Iterable[Row],
+    host: Iterable[Row],
+    collectives: Iterable[Row],
+    *,
+    where: str,
+) -> dict[str, Any] | None:
+    """Return what a device file holds; None if too little was measured, of a GPU that is not known."""
+    known = shipped(str(environment["gpu"]))
+    kernels = list(kernels)
+    rates = _known_rates(known) if known else _measured_rates(kernels, where)
+    if not kernels or rates is None:
+        return None
+    values: dict[str, Any] = {"name": environment["gpu"], "vendor": str(environment["gpu"]).split()[0], **rates}
+    for key, name in (("memory", "memory_bytes"), ("l2", "l2_bytes"), ("sms", "sms")):
+        if name in environment:
+            amount = environment[name]
+            value = amount if key == "sms" else f"{amount} B"
+            values[key] = {"value": value, "source": f"{where}: the driver, through PyTorch"}
+    fastest = max((row["bytes"] / row["us"] * 1e6 for row in collectives if row["collective"] == "send"), default=0.0)
+    if known is None:
+        source = f"{where}: the fastest message from GPU to GPU" if fastest else f"{where}: no other GPU was measured"
+        values["link_bandwidth"] = _sourced(f"{fastest / 1e9:.4g} GB/s", source)
+    values["kernels"] = ["kernels.jsonl"]
+    launches = host_launch_us(host)
+    if launches:
+        values["host_launch"] = {name: _sourced(f"{us} us", f"{where}: host") for name, us in launches.items()}
+        if known and known.launch_gap_s:
+            values["launch_gap"] = _sourced(format_seconds(known.launch_gap_s), known.sources["launch_gap"])
+    elif known and known.host_launch_s:
+        values["host_launch"] = {
+            name: _sourced(f"{seconds * 1e6:.2f} us", f"not measured here; as {known.name}")
+            for name, seconds in known.host_launch_s.items()
+        }
+    return values
+
+
+def _sourced(value: Any, source: str) -> dict[str, Any]:
+    return {"value": value, "source": source}
+
+
+def _known_rates(known: Device) -> dict[str, Any]:
+    peaks = {
+        dtype: _sourced(format_flops_per_s(rate), known.sources[f"peak_flops.{dtype}"])
+        for dtype, rate in known.peak_flops_per_s.items()
+    }
+    rates = {
+        "memory_bandwidth": format_bytes_per_s(known.memory_bytes_per_s),
+        "memory": format_bytes(known.memory_bytes),
+        "l2": format_bytes(known.l2_bytes),
+        "sms": known.num_sms,
+        "link_bandwidth": format_bytes_per_s(known.link_bytes_per_s),
+    }
+    return {"peak_flops": peaks, **{key: _sourced(value, known.sources[key]) for key, value in rates.items()}}
+
+
+def _measured_rates(kernels: Iterable[Row], where: str) -> dict[str, Any] | None:
+    """Fastest products and copies; None if there is none of either."""
+    peaks: dict[str, tuple[float, str]] = {}
+    stream = (0.0, "")
+    for row in kernels:
+        call = kernel(row["op"], dtype=row["dtype"], **row["shape"])
+        text = f"{where}: the fastest {row['op']}, {', '.join(f'{key} {value}' for key, value in row['shape'].items())}"
+        if row["op"] in ("gemm", "gemm_fp8"):
+            peaks[row["dtype"]] = max(peaks.get(row["dtype"], (0.0, "")), (call.flops / row["us"] * 1e6, text))
+        if row["op"] in _STREAMS and row.get("method") == "graph_replay" and call.bytes > _CACHED_BYTES:
+            stream = max(stream, (call.bytes / row["us"] * 1e6, text))
+    if not peaks or not stream[0]:
+        return None
+    return {
+        "peak_flops": {dtype: _sourced(f"{rate / 1e12:.4g} TFLOP/s", text) for dtype, (rate, text) in peaks.items()},
+        "memory_bandwidth": _sourced(f"{stream[0] / 1e9:.4g} GB/s", stream[1]),
+    }
+
+
+_CACHED_BYTES = 100e6
+"""Copies of less may lie in a cache."""
+
+
+def machine_files(
+    environment: Mapping[str, Any], collectives: Iterable[Row], *, where: str
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return what a topology file and a library file hold; None for what too little was measured."""
+    rows = list(collectives)
+    free = [row for row in rows if "protocol" not in row and row["collective"] in RINGS]
+    if len(free) < _LEAST_ROWS:
+        return None, None
+    found = {name: fit(forced) for name in LARGEST if len(forced := _forced(rows, name)) >= _LEAST_ROWS}
+    best = max(found.values(), key=lambda terms: terms.bytes_per_s) if found else fit(free)
+    dimension = {
+        "kind": "switch",
+        "size": environment["gpus"],
+        "bandwidth": f"{best.bytes_per_s / 1e9:.4g} GB/s",
+        "bandwidth_source": f"{where}: fit, median error {best.median_error:.1%}",
+        "latency": "0 us" if found else f"{best.step_s * 1e6:.4g} us",
+        "latency_source": "in the protocols' own" if found else f"{where}: fit, a step of a ring",
+    }
+    machine: dict[str, Any] = {
+        "source": f"{where}: NCCL {environment.get('nccl', '')} on {environment['gpus']} GPUs",
+        "startup": "0 us" if found else f"{best.startup_s * 1e6:.4g} us",
+        "startup_source": "in the protocols' own" if found else f"{where}: fit, before the first step",
+    }
+    if not found:
+        return {**machine, "dimensions": [dimension]}, None
+    dimension["link"] = _LINK
+    library = {"name": f"NCCL {environment.get('nccl', '')}", **_library(rows, found, where, best)}
+    return {**machine, "library": LIBRARY, "dimensions": [dimension]}, _as_known(library, environment, best)
+
+
+def _forced(rows: Iterable[Row], protocol: str) -> list[Row]:
+    least = {"LL": 0, "LL128": 2**18, "Simple": 2**20}[protocol]
+    return [row for row in rows if row.get("protocol") == protocol and least <= row["bytes"] <= LARGEST[protocol]]
+
+
+def _library(rows: list[Row], found: Mapping[str, Terms], where: str, best: Terms) -> dict[str, Any]:
+    protocols = [_protocol(name, list(RINGS), terms, best, where) for name, terms in found.items()]
+    free = [row for row in rows if "protocol" not in row]
+    messages = [row for row in free if row["collective"] in ("all_to_all", "send")]
+    trees = [row for row in free if row["collective"] in ("broadcast", "reduce")]
+    small = [row for row in messages if _message_bytes(row) <= _MESSAGE_LIMIT_BYTES]
+    large = [row for row in messages if _message_bytes(row) > _MESSAGE_LIMIT_BYTES]
+    parts = (("p2p small", ["all_to_all", "send"], small), ("p2p", ["all_to_all", "send"], large),
+             ("tree", ["broadcast", "reduce"], trees))  # fmt: skip
+    for name, kinds, some in parts:
+        if len(some) >= _LEAST_ROWS:
+            protocol = _protocol(name, kinds, fit(some), best, where)
+            limit = {"largest_message": "512 KiB"} if name == "p2p small" and len(large) >= _LEAST_ROWS else {}
+            protocols.append({**protocol, **limit})
+    return {
+        "source": f"{where}; the fastest protocol is taken where it does not say what the library expects",
+        "algorithms": {
+            "all_reduce": ["ring"], "all_gather": ["ring"], "reduce_scatter": ["ring"], "all_to_all": ["direct"],
+            "broadcast": ["double_binary_tree", "scatter_all_gather"], "reduce": ["double_binary_tree"],
+            "send": ["point_to_point"],
+        },
+        "protocols": protocols,
+    }  # fmt: skip
+
+
+def _as_known(library: dict[str, Any], environment: Mapping[str, Any], best: Terms) -> dict[str, Any]:
+    """Add what is known of NCCL on this GPU and not measured here: what it expects, and what it takes from kernels."""
+    gpu = str(environment["gpu"])
+    names = [topology for prefix, (_, topology) in MACHINES.items() if gpu.startswith(prefix)]
+    if not names:
+        return library
+    known = load_topology(names[0])
+    file = find("topology", names[0])
+    shipped_library = file.parent / str(read_yaml(file)["library"])
+    contention = read_yaml(shipped_library).get("contention")
+    wires = known.dimensions[0].bytes_per_s / best.bytes_per_s
+    expected = (
+        {each.name: each.expects for each in known.library.protocols[:3] if each.expects} if known.library else {}
+    )
+    for protocol in library["protocols"]:
+        terms = expected.get(protocol["name"])
+        if terms is not None:
+            hop = next(hop for hop in terms.hops if hop.link == _LINK)
+            link = {"latency": f"{hop.latency_s * 1e6:.4g} us", "efficiency": round(hop.efficiency * wires, 4)}
+            protocol["expected"] = {"startup": f"{terms.startup_s * 1e6:.4g} us", "links": {_LINK: link}}
+    return {**library, **({"contention": contention} if contention else {})}
+
+
+def _message_bytes(row: Row) -> float:
+    return float(row["bytes"] / row["ranks"] if row["collective"] == "all_to_all" else row["bytes"])
+
+
+def _protocol(name: str, kinds: list[str], terms: Terms, best: Terms, where: str) -> dict[str, Any]:
+    efficiency = min(1.0, terms.bytes_per_s / best.bytes_per_s)
+    step = {"latency": f"{terms.step_s * 1e6:.4g} us", "efficiency": round(efficiency, 4)}
+    local = terms.local_bytes_per_s
+    return {
+        "name": name,
+        "collectives": kinds,
+        "startup": f"{terms.startup_s * 1e6:.4g} us",
+        **({"local_bandwidth": f"{local / 1e9:.4g} GB/s"} if local < float("inf") else {}),
+        "links": {_LINK: step},
+        "source": f"{where}: fit, median error {terms.median_error:.1%}",
+    }
+
+
+def check_folder(folder: Path, environment: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds measurements of another machine.
+
+    Raises
+    ------
+    ConfigError
+        If its environment names another GPU or number of them.
+    """
+    file = folder / "environment.json"
+    if not file.is_file():
+        return
+    known = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    for key in ("gpu", "gpus", "torch", "nccl"):
+        if known.get(key) != environment.get(key):
+            raise ConfigError(
+                f"{folder}: holds measurements of another machine: {key} {known.get(key)!r} there and "
+                f"{environment.get(key)!r} here; give another folder"
+            )

@@ -1,0 +1,94 @@
+"""A kernel to its time on the GPU at hand, by one of two methods.
+
+`graph_replay`: a call is made on several sets of random data in turn, more than the L2 cache holds, inside a CUDA
+graph, and the graph is replayed. The time has neither the host's launch cost nor the cache's help, but it has the gaps
+between the device kernels of one call.
+
+`kernel_durations`: a call is made on the same data a few times in a row, and the durations of its device kernels are
+added up. Small data lie in the L2 cache, and the chip has not yet slowed down for its power limit.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from scaleout.program.operations import Kernel, kernel
+from scaleout.validation.measure.calls import MAKERS
+from scaleout.validation.measure.session import Session
+from scaleout.validation.measure.stopwatch import captured, times_us
+from scaleout.validation.measure.tensors import DTYPES, Call
+
+_CACHE_BYTES = 200e6
+"""Data of all sets together: more than three times the L2 cache of an H100 or H200."""
+_MOST_SETS = 24
+_AIM_US = 10_000
+"""How long one timed replay should take, so that the clock's resolution does not matter."""
+_PROFILED_CALLS = 10
+
+
+def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
+    """Time the kernel of a row.
+
+    Returns
+    -------
+    mapping
+        `us`, the median time of a call in microseconds; `us_min`, `us_max`; and `launches`, its device kernels, if
+        profiled; or `error`.
+    """
+    call = kernel(row["op"], dtype=row["dtype"], **row["shape"])
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = call.dtype == "tf32"
+    return _METHODS[row["method"]](call, session.repeats)
+
+
+def _make(call: Kernel, sets: int) -> list[Call]:
+    made = [MAKERS[call.op](call.sizes, DTYPES[call.dtype]) for _ in range(sets)]
+    for _ in range(2):
+        for make in made:
+            make()
+    torch.cuda.synchronize()
+    return made
+
+
+def _replayed(call: Kernel, repeats: int) -> Mapping[str, Any]:
+    sets = max(1, min(_MOST_SETS, int(_CACHE_BYTES // max(call.bytes, 1)) + 1))
+    stream = torch.cuda.Stream()
+    # Autograd runs a backward kernel on the stream of its forward, so that one must be on the captured stream, too.
+    with torch.cuda.stream(stream):
+        calls = _make(call, sets)
+        replay = captured(calls, stream)
+        return _summary(times_us(replay, calls=sets, repeats=repeats, least_us=_AIM_US, most=200))
+
+
+def _summary(times: Sequence[float]) -> dict[str, Any]:
+    return {
+        "us": round(statistics.median(times), 3),
+        "us_min": round(min(times), 3),
+        "us_max": round(max(times), 3),
+    }
+
+
+def _profiled(call: Kernel, repeats: int) -> Mapping[str, Any]:
+    calls = max(_PROFILED_CALLS, repeats)
+    (make,) = _make(call, 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(calls):
+            make()
+        torch.cuda.synchronize()
+    kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    kernels.sort(key=lambda event: event.time_range.start)
+    launches = len(kernels) // calls
+    if launches == 0 or len(kernels) % calls:
+        return {"error": f"{len(kernels)} device kernels in {calls} calls"}
+    times = [
+        sum(event.device_time_total for event in kernels[first : first + launches])
+        for first in range(0, len(kernels), launches)
+    ]
+    return {**_summary(times), "launches": launches}
+
+
+_METHODS: Mapping[str, Callable[[Kernel, int], Mapping[str, Any]]] = {
+    "graph_replay": _replayed,
+    "kernel_durations": _profiled,
+}

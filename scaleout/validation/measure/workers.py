@@ -1,0 +1,132 @@
+"""Processes that measure the rows of a job, one process a GPU; each row is written once it is measured.
+
+Rows of one GPU are dealt out; rows of several are measured by all together. A row that fails, as for lack of memory,
+is written as failed and the next one follows; a process that ends takes the others with it, and leaves what there is.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scaleout.errors import MeasurementError
+from scaleout.validation.measure.checkpoint import Journal
+from scaleout.validation.measure.experiments import EXPERIMENTS, Job, Row
+from scaleout.validation.measure.session import Session
+
+
+def gpus() -> int:
+    """How many GPUs PyTorch finds."""
+    return int(torch.cuda.device_count())
+
+
+def environment() -> Mapping[str, Any]:
+    """Return what the times depend on: the GPU, its clock and driver, and the versions of the software."""
+    properties = torch.cuda.get_device_properties(0)
+    found = {
+        "gpu": torch.cuda.get_device_name(0),
+        "gpus": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
+        "sms": properties.multi_processor_count,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),
+        "python": sys.version.split()[0],
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    return {**found, **_driver()}
+
+
+def _driver() -> Mapping[str, str]:
+    """Return what nvidia-smi says of the driver, the clocks and the power limit; nothing where there is none."""
+    names = {
+        "driver": "driver_version",
+        "clock": "clocks.max.sm",
+        "memory_clock": "clocks.max.mem",
+        "power_limit": "power.limit",
+    }
+    command = ["nvidia-smi", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader", "--id=0"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(names, (part.strip() for part in answer.split(",")), strict=False))
+
+
+def launch(job: Job) -> Iterator[None]:
+    """Start the processes of a job and wait for them, yielding now and then.
+
+    Raises
+    ------
+    MeasurementError
+        If a process ends before its time.
+    """
+    _clear(job)
+    context = torch.multiprocessing.spawn(work, (job,), job.gpus, join=False)
+    while True:
+        try:
+            if context.join(timeout=0.5):
+                _clear(job)
+                return
+        except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException) as error:
+            raise MeasurementError(str(error).strip().splitlines()[-1]) from None
+        yield
+
+
+def _clear(job: Job) -> None:
+    """Remove where processes met, and what NCCL said."""
+    for file in (Path(job.folder) / ".meeting", *Path(job.folder).glob(".nccl.*.log")):
+        file.unlink(missing_ok=True)
+
+
+def work(rank: int, job: Job) -> None:
+    """Measure a job's rows as one of its processes."""
+    experiment = EXPERIMENTS[job.experiment]
+    warnings.simplefilter("ignore")  # of PyTorch, about what measuring does on purpose
+    torch.cuda.set_device(rank)
+    if job.experiment == "collectives":  # it says what NCCL chose; a line for every call would slow steps down
+        log = Path(job.folder) / f".nccl.{rank}.log"
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(log))
+    session = Session(rank, job.gpus, job.repeats, job.folder)
+    journal = Journal(Path(job.folder), job.experiment)
+    module = importlib.import_module(f"scaleout.validation.measure.{experiment.module}")
+    if not experiment.together:
+        for row in job.rows[rank :: job.gpus]:
+            journal.begin(row, rank)
+            journal.end(row, [_found(module, row, session)], rank)
+        return
+    session.meet()
+    for row in job.rows:
+        if rank == 0:
+            journal.begin(row, rank)
+        found = session.exchange(_found(module, row, session))
+        if rank == 0:
+            journal.end(row, _joined(module, found), rank)
+    session.part()
+
+
+def _found(module: Any, row: Row, session: Session) -> Any:
+    """Measure one row; `error` stands in place of what was found where it fails."""
+    try:
+        return module.measure(row, session)
+    except Exception as error:  # whatever it is, it is this row's, and the next one is measured
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    finally:
+        torch.cuda.empty_cache()
+
+
+def _joined(module: Any, found: list[Any]) -> list[Mapping[str, Any]]:
+    """Join what the processes found; those that had no part in a row found nothing."""
+    found = [each for each in found if each is not None]
+    failed = [each for each in found if "error" in each]
+    joined = failed[0] if failed else module.join(found)
+    return joined if isinstance(joined, list) else [joined]

@@ -1,0 +1,299 @@
+"""Rows to predictions beside what was measured, and to how good they are, by family.
+
+A row that no family knows, or that its family has no model of, is kept with the reason: it counts against coverage.
+A row that a family knows but that lacks a key, or holds a value that cannot be, is an error.
+
+Errors of predictions to the few numbers that sum them up.
+
+An error is ``predicted / measured - 1``. Symbols: N rows that could be predicted.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaleout.cluster.machine import Machine
+from scaleout.errors import ConfigError, GraphError, SimulationError
+from scaleout.program import operations
+from scaleout.validation.measured import async_tp, direct, steps
+from scaleout.validation.measured import concurrent as beside
+from scaleout.validation.measured import isolated as alone
+from scaleout.validation.measured import isolated as fused
+from scaleout.validation.measured.case import QUANTITIES, Case, NoModelError, machine_of
+from scaleout.validation.measured.rows import Row, read_rows
+from scaleout.validation.published import TABLES, Table
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How good predictions are; NaN where none could be made.
+
+    Attributes
+    ----------
+    num_rows, predicted : int
+        Rows in all, and those that could be predicted.
+    mean_absolute_error, median_absolute_error, p90_absolute_error : float
+    worst : float
+        The error furthest from zero, with its sign.
+    bias : float
+        Mean error: below zero, predictions are too fast.
+    """
+
+    num_rows: int
+    predicted: int
+    mean_absolute_error: float
+    median_absolute_error: float
+    p90_absolute_error: float
+    worst: float
+    bias: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of the rows that could be predicted."""
+        return self.predicted / self.num_rows if self.num_rows else 0.0
+
+
+def accuracy_of(errors: Sequence[float], *, num_rows: int) -> Accuracy:
+    """Sum up the errors of the rows that could be predicted.
+
+    >>> accuracy_of([0.1, -0.3, 0.05], num_rows=4).worst
+    -0.3
+    """
+    if not errors:
+        return Accuracy(num_rows, 0, *[float("nan")] * 5)
+    signed = np.array(errors)
+    absolute = np.abs(signed)
+    return Accuracy(
+        num_rows,
+        len(errors),
+        float(absolute.mean()),
+        float(np.median(absolute)),
+        float(np.quantile(absolute, 0.9)),
+        float(signed[absolute.argmax()]),
+        float(signed.mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that are read alike.
+
+    Attributes
+    ----------
+    name : str
+        For tables.
+    knows : callable
+        Whether a row is of the family.
+    case : callable
+        From a row and its machine to something to predict; raises `NoModelError` where there is no model.
+    home : callable
+        Device and topology that a row was measured on, where its family says so; None if it does not.
+    split : callable
+        A row to the measured runs in it, a row of its own each.
+    """
+
+    name: str
+    knows: Callable[[Row], bool]
+    case: Callable[[Row, Machine], Case]
+    home: Callable[[Row], tuple[str, str] | None] = lambda row: None
+    split: Callable[[Row], list[Row]] = lambda row: [row]
+
+
+def _named(*starts: str) -> Callable[[Row], bool]:
+    return lambda row: row.name.startswith(starts)
+
+
+def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
+    def case(row: Row, machine: Machine) -> Case:
+        raise NoModelError(reason)
+
+    return case
+
+
+def _is_part(part: str, row: Row) -> bool:
+    return row.name == "contention" and row.values.get("part") == part
+
+
+def _of_operations(family: operations.Family) -> Callable[[Row], bool]:
+    def knows(row: Row) -> bool:
+        found = operations.OPERATIONS.get(str(row.values.get("op")))
+        return found is not None and found.family is family
+
+    return knows
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("described run", lambda row: "workload" in row.values, alone.described),
+    Family(
+        "fused operators, bulk-synchronous",
+        lambda row: "fused_us" in row.values and row.values.get("time") == "baseline_us",
+        fused.case,
+    ),
+    Family("fused operators", lambda row: "fused_us" in row.values, fused.case, split=fused.split),
+    Family(
+        "host", lambda row: row.name == "host_launch", _no_model("a cost of the host, which is given and not predicted")
+    ),
+    *(Family(f"kernels, {family}", _of_operations(family), alone.measured_kernel) for family in operations.Family),
+    Family("kernels", lambda row: "op" in row.values, alone.measured_kernel),
+    Family("transformer", _named("transformer_"), steps.tensor_parallel),
+    Family("data parallel", _named("dp_", "fsdp"), steps.data_parallel),
+    Family("hybrid", _named("hybrid_"), steps.hybrid),
+    Family("pipeline", lambda row: row.name == "pipeline", steps.pipeline),
+    Family("pipeline stage", lambda row: row.name == "pipeline_stage", steps.pipeline_stage),
+    Family(
+        "mixture of experts",
+        lambda row: row.name.startswith("moe_") and "topk" in row.values,
+        direct.mixture_of_experts,
+    ),
+    Family("DLRM", _named("dlrm_"), steps.dlrm),
+    Family(
+        "DLRM", lambda row: row.name == "embedding_all_to_all" and "step_us" in row.values, steps.embedding_exchange
+    ),
+    Family("chunked overlap", _named("gemm_then_collective"), direct.chunked),
+    Family("async TP", lambda row: row.name == "all_gather_then_matmul", direct.gather_then_product),
+    Family("async TP", _named("async_tp"), async_tp.fused),
+    *(Family(f"contention, {part}", partial(_is_part, part), beside.beside) for part in beside.PARTS),
+    Family("contention", lambda row: row.name == "contention", beside.beside, split=beside.split),
+    Family("collectives", lambda row: "collective" in row.values, alone.collective),
+)
+"""Families, the first that knows a row takes it."""
+
+
+def family_of(row: Row) -> Family | Table | None:
+    """Return the published table that a row is of, or else its family; None if there is none."""
+    return TABLES.get(row.source) or next((family for family in FAMILIES if family.knows(row)), None)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row: what was measured and, unless there is a reason why not, what is predicted.
+
+    Attributes
+    ----------
+    id, name, family : str
+    measured, predicted : float or None
+        In seconds or bytes, as `quantity` says.
+    reason : str
+        Why there is no prediction.
+    quantity : str
+        A key of `QUANTITIES`.
+    variant : tuple of (str, int), optional
+        What a number is to be chosen for, and the number in this row; see `chunks`.
+    """
+
+    id: str
+    name: str
+    family: str
+    measured: float | None
+    predicted: float | None
+    reason: str = ""
+    quantity: str = "time"
+    variant: tuple[str, int] | None = None
+
+    @property
+    def error(self) -> float | None:
+        """``predicted / measured - 1``."""
+        if self.measured is None or self.predicted is None:
+            return None
+        return self.predicted / self.measured - 1
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values: times as `measured_us`, memory as `measured_bytes`."""
+        unit = QUANTITIES[self.quantity]
+        return {
+            "id": self.id,
+            f"measured_{unit.name}": None if self.measured is None else self.measured * unit.per_base,
+            f"predicted_{unit.name}": None if self.predicted is None else self.predicted * unit.per_base,
+            "error": self.error,
+            **({"reason": self.reason} if self.reason else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows of some files."""
+
+    rows: tuple[Compared, ...]
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Of all rows."""
+        return _accuracy(self.rows)
+
+    @property
+    def families(self) -> dict[str, Accuracy]:
+        """Of each family's rows."""
+        names = dict.fromkeys(row.family for row in self.rows)
+        return {name: _accuracy([row for row in self.rows if row.family == name]) for name in names}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as plain values, as `scaleout validate --json` prints them; what is not known is null."""
+        rows = [row.summary() for row in self.rows]
+        families = {name: _plain(accuracy) for name, accuracy in self.families.items()}
+        return {"rows": rows, **_plain(self.accuracy), "families": families}
+
+
+def _accuracy(rows: Sequence[Compared]) -> Accuracy:
+    return accuracy_of([row.error for row in rows if row.error is not None], num_rows=len(rows))
+
+
+def _plain(accuracy: Accuracy) -> dict[str, Any]:
+    values = {**asdict(accuracy), "coverage": accuracy.coverage}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def compare_files(
+    paths: Sequence[Path], *, table: str | None = None, device: str | None = None, topology: str | None = None
+) -> Comparison:
+    """Predict all rows of some files.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+    table : str, optional
+        The table to read, where the files hold tables.
+    device, topology : str, optional
+        The machine, instead of the one that rows or their file's environment name.
+
+    Raises
+    ------
+    ConfigError
+        If a file or row cannot be read, or names a machine that is not known; the message says which.
+    """
+    rows = [part for path in paths for row in read_rows(path, table=table) for part in _runs_of(row)]
+    return Comparison(tuple(_compare(row, device, topology) for row in rows))
+
+
+def _runs_of(row: Row) -> list[Row]:
+    """Return a row for each measured run in a row."""
+    family = family_of(row)
+    return family.split(row) if family else [row]
+
+
+def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
+    family = family_of(row)
+    if family is None:
+        return Compared(row.id, row.name, row.source, None, None, "rows of this kind are not known")
+    measured, quantity = None, "time"
+    try:
+        home = (device, topology) if device and topology else family.home(row) or (device, topology)
+        case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
+        measured, quantity = case.measured, case.quantity
+        name, predicted = _name(family, quantity), case.predict()
+        return Compared(row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant)
+    except (NoModelError, GraphError, SimulationError) as reason:
+        return Compared(row.id, row.name, _name(family, quantity), measured, None, str(reason), quantity)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(row.where) else f"{row.where}: {text}") from None
+
+
+def _name(family: Family | Table, quantity: str) -> str:
+    """Name a family so that times and memory are summed up apart."""
+    apart = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
+    return f"{family.name}{apart}"

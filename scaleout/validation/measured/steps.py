@@ -1,0 +1,163 @@
+"""Rows of whole steps of transformers and DLRMs, as PyTorch runs them eagerly, to workloads.
+
+The layers are those of Megatron-LM without embedding and head, forward or forward and backward; gradients are reduced
+one parameter at a time, by DDP in buckets, or by FSDP, one unit a layer. Rows of hybrid jobs and of pipelines are of
+the same layers, four times as wide inside as outside.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaleout.cluster.machine import Machine
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.operations import kernel
+from scaleout.validation.measured.case import Case, NoModelError, case_of, simulated, workload_of
+from scaleout.validation.measured.direct import one_role
+from scaleout.validation.measured.rows import Row
+
+_MEBIBYTE = 2**20
+_ALONE = 1
+"""Size of a bucket that every gradient fills by itself."""
+
+
+def layers(row: Row, **options: Any) -> dict[str, Any]:
+    """Return the keys of a workload of plain layers."""
+    hidden = row.count("hidden")
+    return {
+        "kind": "transformer",
+        "dtype": row.word("dtype", ("bf16", "fp16", "fp32")) if "dtype" in row.values else "bf16",
+        "hidden": hidden,
+        "heads": row.count("heads") if "heads" in row.values else max(hidden // 128, 1),
+        "layers": row.count("layers"),
+        "ffn": 4 * hidden,
+        "sequence": row.count("seq"),
+        "optimizer": "none",
+        "master_weights": False,
+        "layout_copies": True,
+        **options,
+    }
+
+
+def tensor_parallel(row: Row, machine: Machine) -> Case:
+    """Forward, or forward and backward, of tensor-parallel layers; `tp_sp` cuts the sequence as well."""
+    mode = row.word("mode", ("tp", "tp_sp"))
+    values = layers(
+        row,
+        tensor_parallel=row.count("gpus"),
+        batch_per_replica=row.count("batch"),
+        sequence_parallel=mode == "tp_sp",
+        mode="training" if row.name.endswith("backward") else "prefill",
+    )
+    return case_of(workload_of(values, row, machine), row, machine)
+
+
+_DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
+    "dp_compute_only": {"data_parallel": 1},
+    "dp_serial_allreduce_per_parameter": {"gradient_bucket": _ALONE},
+    "dp_ddp_overlap": {"schedule": "overlap", "copied_buckets": True},
+    "fsdp2_fully_shard": {"schedule": "overlap", "zero": 3},
+}
+"""Kind of data-parallel step to the keys of its workload, and its schedule."""
+
+
+def data_parallel(row: Row, machine: Machine) -> Case:
+    """Forward and backward of whole layers, with their gradients reduced in one way or another."""
+    if row.name not in _DATA_PARALLEL:
+        raise NoModelError(f"no model of a step {row.name!r}")
+    options = {"data_parallel": row.count("gpus"), **_DATA_PARALLEL[row.name]}
+    schedule = options.pop("schedule", "baseline")
+    if "bucket_mb" in row.values:
+        options["gradient_bucket"] = row.number("bucket_mb") * _MEBIBYTE
+    values = layers(row, batch_per_replica=row.count("batch"), **options)
+    return case_of(workload_of(values, row, machine), row, machine, schedule=schedule)
+
+
+_HYBRID: Mapping[str, Mapping[str, Any]] = {
+    "tp_only": {"data_parallel": 1},
+    "serial_grad_allreduce_adamw": {"optimizer": "adamw", "gradient_bucket": _ALONE},
+    "ddp_overlap_adamw": {"optimizer": "adamw", "schedule": "overlap", "copied_buckets": True},
+}
+
+
+def hybrid(row: Row, machine: Machine) -> Case:
+    """Two ranks of tensor parallelism by two of data parallelism; or one of its parts alone."""
+    variant = row.word("variant", (*_HYBRID, "adamw_only"))
+    if variant == "adamw_only":
+        graph = GraphBuilder("optimizer_loop")
+        graph.compute(kernel("adamw_fused", dtype=row.word("dtype", ("bf16", "fp32")), parameters=_parameters(row)))
+        return simulated(row, one_role(row.id, graph, 1), machine)
+    options = {"tensor_parallel": 2, "data_parallel": 2, **_HYBRID[variant]}
+    schedule = options.pop("schedule", "baseline")
+    values = layers(row, batch_per_replica=row.count("batch"), **options)
+    return case_of(workload_of(values, row, machine), row, machine, schedule=schedule)
+
+
+def _parameters(row: Row) -> int:
+    return row.count("parameters_per_gpu")
+
+
+def pipeline(row: Row, machine: Machine) -> Case:
+    """A pipeline of equal stages; PyTorch's interleaved schedule posts messages one at a time, as they are made."""
+    microbatch = row.count("microbatch")
+    schedule = row.word("schedule", ("gpipe", "1f1b", "interleaved_1f1b"))
+    chunks = row.count("virtual")
+    values = layers(
+        row,
+        pipeline_parallel=row.count("stages"),
+        pipeline_schedule=schedule,
+        batch_per_replica=microbatch * row.count("microbatches"),
+        microbatch=microbatch,
+        messages="as_made" if chunks > 1 else "at_need",
+        **({"model_chunks": chunks} if chunks > 1 else {}),
+    )
+    return case_of(workload_of(values, row, machine), row, machine, schedule="overlap", clocks="sustained")
+
+
+def pipeline_stage(row: Row, machine: Machine) -> Case:
+    """One stage alone, over and over: what a micro-batch takes whose gradients are added to those of another."""
+    microbatch = row.count("microbatch")
+    one, two = (
+        case_of(
+            workload_of(layers(row, batch_per_replica=count * microbatch, microbatch=microbatch), row, machine),
+            row, machine, measured="forward_backward_us", clocks="sustained",
+        )
+        for count in (1, 2)
+    )  # fmt: skip
+    return Case(one.measured, lambda: two.predict() - one.predict())
+
+
+def dlrm(row: Row, machine: Machine) -> Case:
+    """A DLRM's forward pass, or its step with one all-reduce a parameter and sparse gradients of its tables."""
+    values = {
+        "kind": "dlrm",
+        "dtype": row.word("dtype", ("fp32",)),
+        "data_parallel": row.count("gpus"),
+        "global_batch": row.count("batch"),
+        "tables_per_rank": row.count("tables_per_gpu"),
+        "rows_per_table": 200_000,
+        "embedding_dim": row.count("dim"),
+        "pooling": row.count("pooling"),
+        "dense_features": 256,
+        "mlp_width": row.count("mlp"),
+        "bottom_layers": 3,
+        "top_layers": row.count("top_layers"),
+        "interaction": "dot",
+        "optimizer": "none",
+        "gradient_bucket": _ALONE,
+        "mode": "training" if "backward" in row.name else "forward",
+    }
+    return case_of(workload_of(values, row, machine), row, machine)
+
+
+def embedding_exchange(row: Row, machine: Machine) -> Case:
+    """Pooling of a rank's tables for the whole batch, the all-to-all, and the order of samples."""
+    ranks, batch, tables, dim = (row.count(key) for key in ("gpus", "batch", "tables_per_gpu", "dim"))
+    graph = GraphBuilder("embedding_loop")
+    pool = kernel(
+        "embedding_bag_fwd", dtype="fp32", batch=batch, tables=tables, dim=dim, pooling=row.count("pooling"),
+        rows=200_000,
+    )  # fmt: skip
+    sent = graph.collective("all_to_all", batch * tables * dim * 4, group=0, after=(graph.compute(pool),))
+    order = kernel("permute_for_all_to_all", dtype="fp32", batch=batch // ranks, tables=tables * ranks, dim=dim)
+    graph.compute(order, after=(sent,))
+    return simulated(row, one_role(row.id, graph, ranks), machine)

@@ -1,0 +1,1 @@
+"""Workloads: validated files, the programs they become, pipeline schedules, and memory."""

@@ -1,0 +1,78 @@
+"""Workload files: a model, its parallelism and the options of a run, validated.
+
+A workload is one of four kinds, told apart by the key `kind`. All sizes must divide exactly: what does not
+divide is refused with a message that says which key, and no value is ever rounded. A file may be `like` another, by
+name or file, and then holds only the keys that differ.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scaleout.config.library import find, is_path
+from scaleout.config.validated import nearest, read_yaml, validate
+from scaleout.errors import ConfigError
+from scaleout.workloads.config.convolutional import Convolutional
+from scaleout.workloads.config.dlrm import Dlrm
+from scaleout.workloads.config.moe import Moe
+from scaleout.workloads.config.transformer import Transformer
+
+__all__ = ["KINDS", "Convolutional", "Dlrm", "Moe", "Transformer", "Workload", "load_workload"]
+
+Workload = Convolutional | Dlrm | Moe | Transformer
+KINDS: dict[str, type[Convolutional] | type[Dlrm] | type[Transformer] | type[Moe]] = {
+    "convolutional": Convolutional,
+    "dlrm": Dlrm,
+    "transformer": Transformer,
+    "moe": Moe,
+}
+"""Kinds of workload and what validates them."""
+
+RANKS = "{ranks}"
+"""In the name of a workload's topology: the number of its ranks."""
+
+
+def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> Workload:
+    """Read a workload by name or file, with some of its keys changed.
+
+    Parameters
+    ----------
+    name_or_file : str
+        A name that `scaleout list workloads` prints, or a path.
+    changes : mapping, optional
+        Keys of the file and the values to put in their place.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such workload, a key is unknown, or sizes do not divide.
+    """
+    path = find("workload", name_or_file)
+    values = {"name": path.stem} | _read(path) | dict(changes or {})
+    kind = values.get("kind")
+    if kind is None:
+        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
+    workload = validate(KINDS[kind], values, where=f"workload {name_or_file}")
+    return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
+
+
+def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file's keys over those of the workload that it is `like`, if it names one."""
+    if path in seen:
+        raise ConfigError(f"{path}: like leads back to this file; let one of {', '.join(map(str, seen))} do without")
+    values = read_yaml(path)
+    values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    if not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
+    return _read(find("workload", like, asked_by=f"{path}: like"), seen=(*seen, path)) | values
+
+
+def _beside(path: Path, name: Any) -> Any:
+    """Read a relative path in a workload file as relative to that file; a name stays a name."""
+    is_relative = isinstance(name, str) and is_path(name) and not Path(name).is_absolute()
+    return str(path.parent / name) if is_relative else name

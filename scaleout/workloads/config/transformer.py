@@ -1,0 +1,243 @@
+"""Decoders: the sizes of the model, what tensor parallelism cuts, and the tokens that a rank handles."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from scaleout.config.validated import Config
+from scaleout.workloads.config.parallel import Count
+from scaleout.workloads.config.training import Training
+
+
+class Latent(Config):
+    """Multi-head latent attention: queries, keys and values through projections of low rank.
+
+    Source: DeepSeek-V2, arXiv:2405.04434, 2.1.
+    """
+
+    query_rank: Count
+    key_value_rank: Count
+    plain_dim: Count = Field(description="width of a head's query and key without positions")
+    rotary_dim: Count = Field(description="width of a head's query and key with positions; keys share it")
+    value_dim: Count
+    put_together: bool = Field(
+        default=False,
+        description="heads are copied together from their parts, as Megatron-LM does without fused rotary",
+    )
+
+
+class Transformer(Training):
+    """Dense decoder; tensor parallelism as Megatron-LM, arXiv:1909.08053, sequence parallelism as arXiv:2205.05198."""
+
+    kind: Literal["transformer"]
+    hidden: Count
+    heads: Count
+    kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
+    head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
+    latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
+    ffn: Count = Field(description="width of the feed-forward network")
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    norm: Literal["layer_norm", "rms_norm", "rms_norm_unfused"] = Field(
+        default="layer_norm", description="rms_norm_unfused: in single operations, in fp32"
+    )
+    biases: bool = Field(
+        default=False, description="products with weights add a bias, whose gradient is a sum over tokens"
+    )
+    rotary: bool = False
+    attention: Literal["flash", "triton", "unfused"] = Field(
+        default="flash",
+        description="flash: one kernel, no scores kept; triton: the same by FlashAttention 1 in Triton; unfused: "
+        "scores, softmax, values one by one",
+    )
+    products: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
+        default="same",
+        description="products with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
+        "steps, of tensors or of rows",
+    )
+    separate_projections: bool = Field(
+        default=False,
+        description="queries, keys and values, and both halves of SwiGLU, are products of their own, whose inputs' "
+        "gradients are added up",
+    )
+    compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
+    dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
+    vocabulary: int = Field(
+        default=0, ge=0, strict=True, description="tokens known; 0 leaves out embedding, head and loss"
+    )
+    tied_embedding: bool = False
+    loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
+        default="unfused",
+        description="cross entropy as the framework's several kernels, as one that reads once, as one that leaves the "
+        "gradient in the logits' place, or as Megatron-LM's: logits to fp32, then maximum, difference, exponential, "
+        "sum and quotient one by one",
+    )
+    logged_losses: int = Field(
+        default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
+    )
+    sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
+    sequence_parallel: bool = False
+    keep_gathered: bool = Field(
+        default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"
+    )
+
+    @model_validator(mode="after")
+    def _divides(self) -> "Transformer":
+        if self.hidden % self.heads and self.head_size is None and self.latent is None:
+            raise ValueError(
+                f"hidden {self.hidden} does not divide by heads {self.heads}; a head's width is their quotient"
+            )
+        if self.heads % self.key_value_heads:
+            raise ValueError(
+                f"heads {self.heads} does not divide by kv_heads {self.key_value_heads}; groups share a head"
+            )
+        for key, size in (
+            ("heads", self.heads),
+            ("kv_heads", self.key_value_heads),
+            ("ffn", self.ffn),
+            ("vocabulary", self.vocabulary),
+        ):
+            if size % self.tensor_parallel:
+                raise ValueError(
+                    f"{key} {size} does not divide over tensor_parallel {self.tensor_parallel} ranks; "
+                    f"choose a divisor of {size}"
+                )
+        self._check_sequence()
+        if type(self) is Transformer and self.expert_parallel != 1:
+            raise ValueError(f"expert_parallel {self.expert_parallel} needs experts; a dense transformer has none")
+        return self
+
+    def _check_sequence(self) -> None:
+        # Causal attention is balanced by giving each rank one early and one late part of the sequence.
+        parts = 2 * self.context_parallel
+        if self.context_parallel > 1 and self.mode == "decode":
+            raise ValueError(f"context_parallel {self.context_parallel} cuts sequences; decode has one token of each")
+        if self.context_parallel > 1 and self.sequence % parts:
+            raise ValueError(
+                f"sequence {self.sequence} does not divide over context_parallel {self.context_parallel} ranks with "
+                f"two parts each; use a multiple of {parts}"
+            )
+        dealt = self.tensor_parallel * self.context_parallel
+        if self.context_exchange == "all_to_all" and self.context_parallel > 1 and self.key_value_heads % dealt:
+            raise ValueError(
+                f"context_exchange all_to_all deals heads out, and kv_heads {self.key_value_heads} do not divide over "
+                f"tensor_parallel x context_parallel {dealt} ranks; choose a divisor, or ring or all_gather"
+            )
+        if self.sequence_parallel and self.local_tokens % self.tensor_parallel:
+            raise ValueError(
+                f"sequence_parallel: {self.local_tokens} tokens do not divide over tensor_parallel "
+                f"{self.tensor_parallel}; choose sizes that do, or set sequence_parallel to false"
+            )
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def score_dim(self) -> int:
+        """Width of a head as attention's FLOPs see it: the mean of its key's and its value's."""
+        if self.latent is None:
+            return self.head_dim
+        return (self.latent.plain_dim + self.latent.rotary_dim + self.latent.value_dim) // 2
+
+    @property
+    def gates(self) -> int:
+        """Matrices that read the feed-forward network's input: SwiGLU has a gate beside the value."""
+        return 2 if self.activation == "swiglu" else 1
+
+    @property
+    def norm_width(self) -> int:
+        """Parameters of one normalisation of the hidden state."""
+        return self.hidden * (2 if self.norm == "layer_norm" else 1)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of a layer's attention."""
+        if self.latent is None:
+            return self.hidden * self.head_dim * 2 * (self.heads + self.key_value_heads)
+        latent, width = self.latent, self.latent.plain_dim + self.latent.rotary_dim
+        return (
+            self.hidden * (latent.query_rank + latent.key_value_rank + latent.rotary_dim)
+            + latent.query_rank * self.heads * width
+            + latent.key_value_rank * self.heads * (latent.plain_dim + latent.value_dim)
+            + self.heads * latent.value_dim * self.hidden
+            + latent.query_rank
+            + latent.key_value_rank
+        )
+
+    def layer_kind(self, layer: int) -> str:
+        """Name what a layer is; layers of one kind are alike."""
+        del layer
+        return "dense"
+
+    def feed_forward_parameters(self, layer: int) -> int:
+        """Parameters of a layer's feed-forward network."""
+        del layer
+        return (self.gates + 1) * self.hidden * self.ffn
+
+    def active_feed_forward_parameters(self, layer: int) -> int:
+        """Parameters that a token meets in a layer's feed-forward network."""
+        return self.feed_forward_parameters(layer)
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the model, biases and learnt positions left out."""
+        feed_forward = sum(self.feed_forward_parameters(layer) for layer in range(self.layers))
+        return self._parameters(feed_forward, vocabularies=1 if self.tied_embedding else 2)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that multiply a token: of its own experts only, the embedding, a look-up, left out."""
+        feed_forward = sum(self.active_feed_forward_parameters(layer) for layer in range(self.layers))
+        return self._parameters(feed_forward, vocabularies=1)
+
+    def _parameters(self, feed_forward: int, *, vocabularies: int) -> int:
+        norms = (2 * self.layers + 1) * self.norm_width
+        return (
+            self.layers * self.attention_parameters
+            + feed_forward
+            + norms
+            + vocabularies * self.vocabulary * self.hidden
+        )
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs that the model needs for a token: forward and, in training, backward; nothing computed again.
+
+        Six (forward alone: two) for each active parameter, and for each layer, key and channel two products of
+        attention, counted in full as if no mask saved half of them (PaLM, arXiv:2204.02311, appendix B).
+        """
+        passes = 3 if self.mode == "training" else 1
+        scores = 2 * self.layers * self.heads * self.score_dim * self.sequence
+        return float(passes * 2 * (self.active_parameters + scores))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a replica handles in a step."""
+        return self.batch_per_replica * (1 if self.mode == "decode" else self.sequence)
+
+    @property
+    def local_sequence(self) -> int:
+        """Tokens of each sequence that a rank handles."""
+        return 1 if self.mode == "decode" else self.sequence // self.context_parallel
+
+    @property
+    def scatters(self) -> bool:
+        """Whether tensor-parallel ranks hold the same output of a stage and send a part each."""
+        return self.scatter_messages and self.tensor_parallel > 1 and not self.sequence_parallel
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes that a rank sends to the next stage for a micro-batch."""
+        parts = self.tensor_parallel if self.sequence_parallel or self.scatters else 1
+        return -(-self.local_tokens // parts) * self.hidden * self.item_bytes
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a micro-batch that a rank handles."""
+        return self.microbatch_size * self.local_sequence

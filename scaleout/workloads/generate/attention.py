@@ -1,0 +1,280 @@
+"""Attention of one rank: projections, scores and values of its heads, over its part of the sequence.
+
+With context parallelism each rank has one early and one late part of every sequence, so that causal attention is
+balanced: against the keys of each of the c ranks, its own included, a rank does as much as causal attention over its
+own tokens takes. Keys and values go round a ring, each step beside the one that computes, or are gathered first. Or an
+all-to-all deals heads out for tokens before, and back after: each rank attends to whole sequences with its c-th of the
+heads.
+
+Symbols: c ranks of the context axis.
+Source: Liu et al., ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783, 3.3.2 (all-gather); Jacobs et al.,
+DeepSpeed-Ulysses, arXiv:2309.14509 (all-to-all); DeepSeek-V2, arXiv:2405.04434 (latent attention); Korthikanti et al.,
+arXiv:2205.05198 (what unfused attention keeps).
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from scaleout.program.graph import NONE, NodeKind
+from scaleout.program.operations import ITEM_BYTES
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.generate.autograd_tape import URGENT, Bucket, Tape
+from scaleout.workloads.generate.layers import (
+    SHUFFLE,
+    Exchange,
+    checkpoint,
+    dropout,
+    exchange,
+    norm,
+    pointwise,
+    product,
+)
+from scaleout.workloads.generate.linear import linear
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What a rank computes: its heads, and the family of groups along the context axis."""
+
+    workload: Transformer
+    bucket: Bucket
+    kept_tokens: int
+    context: int = NONE
+
+    @property
+    def heads(self) -> int:
+        """Query heads of the rank."""
+        return self.workload.heads // self.workload.tensor_parallel
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values of the rank."""
+        return self.workload.key_value_heads // self.workload.tensor_parallel
+
+    @property
+    def key_value_elements(self) -> int:
+        """Elements of the keys and values of the rank's tokens and heads."""
+        return 2 * self.workload.local_tokens * self.kv_heads * self.workload.head_dim
+
+    @property
+    def all_elements(self) -> int:
+        """Elements of queries, keys and values of the rank's tokens and heads."""
+        latent, tokens = self.workload.latent, self.workload.local_tokens
+        if latent is not None:
+            return tokens * self.heads * (2 * (latent.plain_dim + latent.rotary_dim) + latent.value_dim)
+        return tokens * self.heads * self.workload.head_dim + self.key_value_elements
+
+
+def attend(tape: Tape, x: int, heads: Heads, label: str) -> int:
+    """Query, key and value projections, attention, and the output projection, for a rank's heads."""
+    workload = heads.workload
+    x = (_project if workload.latent is None else _project_latent)(tape, x, heads, label)
+    value_dim = workload.head_dim if workload.latent is None else workload.latent.value_dim
+    width = heads.heads * value_dim
+    x = _scores(tape, x, heads)
+    tokens = workload.local_tokens
+    return linear(
+        tape,
+        x,
+        tokens=tokens,
+        inputs=width,
+        outputs=workload.hidden,
+        bucket=heads.bucket,
+        name=f"{label}_output",
+        bias=workload.biases,
+        saved=False,
+        gathered="gradient" if workload.sequence_parallel else "",
+    )
+
+
+def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
+    workload = heads.workload
+    width, kv_width = heads.heads * workload.head_dim, heads.kv_heads * workload.head_dim
+    x = linear(
+        tape, x, tokens=workload.local_tokens, inputs=workload.hidden, outputs=(width, kv_width, kv_width),
+        bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens, bias=workload.biases,
+        gathered="input" if workload.sequence_parallel else "",
+    )  # fmt: skip
+    tape.keep(workload.local_tokens * (width + 2 * kv_width))
+    if workload.layout_copies and not workload.compiled and workload.mode == "training":
+        tape.push(partial(_put_together, tape, heads))
+    if workload.rotary:
+        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width, makes=heads.all_elements)
+    return x
+
+
+def _rotate(tape: Tape, x: int, *, tokens: int, hidden: int, makes: int = 0) -> int:
+    """Rotate queries and keys by their positions; backward rotates back."""
+    kernels = ("rope_fwd", "rope_fwd") if tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
+    return pointwise(tape, x, *kernels, makes=makes, tokens=tokens, hidden=hidden)
+
+
+def _put_together(tape: Tape, heads: Heads, dy: int) -> int:
+    """Copy the gradients of queries, keys and values side by side, and then into the layout of the product."""
+    workload = heads.workload
+    for op in ("heads_cat", "heads_to_rows"):
+        dy = tape.kernel(
+            op, dy, batch=workload.microbatch_size, heads=heads.heads + 2 * heads.kv_heads,
+            seq=workload.local_sequence, head_dim=workload.head_dim,
+        )  # fmt: skip
+    return dy
+
+
+def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:
+    """Project down to the ranks of queries and of keys and values, together; normalise; project up to the heads."""
+    workload, latent, tokens = heads.workload, heads.workload.latent, heads.workload.local_tokens
+    assert latent is not None
+    of = partial(linear, tape, tokens=tokens, bucket=heads.bucket)
+    down = latent.query_rank + latent.key_value_rank
+    width = latent.plain_dim + latent.rotary_dim
+    x = of(
+        x, inputs=workload.hidden, outputs=down + latent.rotary_dim, name=f"{label}_down", kept_tokens=heads.kept_tokens
+    )
+    x = norm(tape, x, workload.norm, tokens=tokens, hidden=down, bucket=heads.bucket)
+    x = of(x, inputs=latent.query_rank, outputs=heads.heads * width, name=f"{label}_query_up")
+    up = latent.plain_dim + latent.value_dim
+    x = of(x, inputs=latent.key_value_rank, outputs=heads.heads * up, name=f"{label}_key_value_up")
+    tape.keep(heads.all_elements)
+    rotated = (heads.heads + 1) * latent.rotary_dim
+    x = _rotate(tape, x, tokens=tokens, hidden=rotated)
+    if latent.put_together:
+        x = pointwise(
+            tape, x, "clone", "clone", name="heads_together", makes=heads.all_elements, elements=heads.all_elements
+        )
+    return x
+
+
+def _scores(tape: Tape, x: int, heads: Heads) -> int:
+    workload = heads.workload
+    if workload.mode == "decode":
+        return tape.kernel(
+            "attention_decode", x, batch=workload.microbatch_size, heads=heads.heads, kv_heads=heads.kv_heads,
+            kv_seq=workload.sequence, head_dim=workload.head_dim,
+        )  # fmt: skip
+    if workload.context_parallel > 1:
+        ways = {"ring": _around, "all_gather": _gathered, "all_gather_steps": _in_steps, "all_to_all": _dealt_out}
+        return ways[workload.context_exchange](tape, x, heads)
+    if workload.attention != "unfused":
+        return _flash(tape, x, heads)
+    core = partial(_unfused, heads=heads)
+    return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
+
+
+def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1, dealt: int = 1) -> int:
+    """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept.
+
+    With `dealt` ranks it has as many times the tokens, and of the heads one in as many.
+    """
+    workload = heads.workload
+    of = partial(
+        pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // dealt,
+        seq=dealt * workload.local_sequence, head_dim=workload.score_dim, causal=1, makes=heads.all_elements,
+    )  # fmt: skip
+    if workload.attention == "triton":
+        x = of("attention_triton_fwd", "attention_triton_bwd")
+    elif heads.kv_heads == heads.heads:
+        x = of("attention_fwd", "attention_bwd")
+    else:
+        x = of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads // dealt)
+    tape.keep(workload.local_tokens * heads.heads, 4)
+    return x
+
+
+def _unfused(tape: Tape, x: int, heads: Heads) -> int:
+    """Scores, softmax and values one after the other; the scores' mask saves nothing."""
+    workload = heads.workload
+    rows = workload.microbatch_size * heads.heads * workload.sequence
+    x = product(tape, x, m=rows, n=workload.sequence, k=workload.score_dim, name="attention_scores")
+    tape.keep(rows * workload.sequence)
+    x = pointwise(tape, x, "softmax_fwd", "softmax_bwd", name="softmax", tokens=rows, keys=workload.sequence)
+    if workload.dropout:
+        x = dropout(tape, x, elements=rows * workload.sequence)
+        tape.keep(rows * workload.sequence)
+    return product(tape, x, m=rows, n=workload.score_dim, k=workload.sequence, name="attention_values")
+
+
+def _dealt_out(tape: Tape, x: int, heads: Heads) -> int:
+    """Exchange tokens for heads, attend, and exchange back; both times rows are put in order before and after."""
+    workload = heads.workload
+
+    def exchanged(node: int, elements: int, name: str) -> int:
+        in_order = partial(pointwise, tape, forward="clone", backward="clone", makes=elements, elements=elements)
+        node = in_order(node, name=f"{name}_by_rank")
+        size_bytes = elements * tape.item_bytes
+        node = exchange(tape, node, SHUFFLE, size_bytes, group=heads.context, name=name)
+        return in_order(node, name=f"{name}_by_token")
+
+    x = exchanged(x, heads.all_elements, "heads_out")
+    x = _flash(tape, x, heads, dealt=workload.context_parallel)
+    output = workload.local_tokens * heads.heads * workload.head_dim
+    tape.keep(output)  # before it is exchanged back, as the next product keeps it after
+    return exchanged(x, output, "heads_back")
+
+
+def _gathered(tape: Tape, x: int, heads: Heads) -> int:
+    """All-gather keys and values of the whole sequences, then attend to them."""
+    degree = heads.workload.context_parallel
+    size_bytes = degree * heads.key_value_elements * tape.item_bytes
+    gather = Exchange("all_gather", ("reduce_scatter",))
+    x = exchange(tape, x, gather, size_bytes, group=heads.context, name="keys_and_values")
+    tape.keep((degree - 1) * heads.key_value_elements)
+    return _flash(tape, x, heads, times=degree)
+
+
+def _in_steps(tape: Tape, x: int, heads: Heads) -> int:
+    """All-gather keys and values of all heads, attend to each rank's after the other, and merge; all in fp32.
+
+    Backward, gradients of keys and values go round in fp32 as they are added up: as much as a reduce-scatter of them.
+    """
+    workload, degree = heads.workload, heads.workload.context_parallel
+    elements = workload.local_tokens * heads.heads * workload.head_dim
+    of = partial(exchange, group=heads.context, name="keys_and_values")
+    x = of(tape, x, Exchange(None, ("reduce_scatter",)), degree * 2 * elements * ITEM_BYTES["fp32"])
+    x = of(tape, x, Exchange("all_gather"), degree * 2 * elements * tape.item_bytes)
+    tape.keep((degree - 1) * 2 * elements)
+    x = _flash(tape, x, heads)
+    for _ in range(degree - 1):
+        x = _flash(tape, x, heads)
+        x = pointwise(tape, x, "merge_partials_fwd", "merge_partials_bwd", elements=elements)
+    return x
+
+
+def _around(tape: Tape, x: int, heads: Heads) -> int:
+    """Send keys and values on to the next rank while attending to those at hand; backward, their gradients as well."""
+    degree = heads.workload.context_parallel
+    size_bytes = heads.key_value_elements * tape.item_bytes
+    steps = [tape.branch() for _ in range(degree)]
+
+    def ring(node: int, size: int, attend_to: list[partial[int]]) -> int:
+        arrived = node
+        for number, step in enumerate(attend_to):
+            ready = (arrived, node)
+            following = _pass_on(tape, ready, size, heads.context, tag=number) if number < degree - 1 else NONE
+            tape.page.waits = (arrived,) if arrived != node else ()
+            node = step(node)
+            arrived = following
+        return node
+
+    tape.push(lambda dy: ring(dy, 2 * size_bytes, [partial(_play, step) for step in reversed(steps)]))
+    x = ring(x, size_bytes, [partial(_flash_on, step, heads=heads) for step in steps])
+    tape.keep(heads.workload.local_tokens * heads.heads, 4)
+    return x
+
+
+def _flash_on(tape: Tape, x: int, heads: Heads) -> int:
+    return _flash(tape, x, heads)
+
+
+def _play(tape: Tape, dy: int) -> int:
+    return tape.backward(dy)
+
+
+def _pass_on(tape: Tape, ready: tuple[int, int], size_bytes: int, context: int, *, tag: int) -> int:
+    """Send a buffer to the next rank of the context axis, and return the node that has the previous one's.
+
+    Both ends are posted together, as one call of the library, once the buffer is there and the step before has read the
+    one that the next takes the place of.
+    """
+    columns = {"bytes": size_bytes, "group": context, "tag": tag, "priority": URGENT}
+    tape.graph.add(ready, name="keys_and_values_send", kind=NodeKind.SEND, peer=1, **columns)
+    return tape.graph.add(ready, name="keys_and_values_recv", kind=NodeKind.RECV, peer=-1, **columns)

@@ -1,0 +1,327 @@
+"""A tape: what backward must do, remembered by the layers as they write their forward kernels.
+
+A layer writes its forward kernels into the tape's graph at once and pushes what backward must do; `Tape.backward` plays
+that from the end, as autograd does, into whatever graph the tape then has. So one forward gives the graphs of backward
+as often as they are needed: with or without the gradients' reduction, in one part or in two. The tape also counts the
+bytes that layers keep for backward.
+
+Gradients that are ready go into buckets, each reduced over its group as soon as it is full, as PyTorch's DDP does.
+
+Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients. `NONE` stands for the
+input of the whole graph.
+Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); ZeRO, arXiv:1910.02054 (reduce-scatter instead).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
+from scaleout.workloads.generate.axes import Call, Sharing
+from scaleout.workloads.generate.style import PLAIN, Style
+
+Action = Callable[[int], int]
+
+
+@dataclass
+class Span:
+    """What one action of backward does to memory, in bytes.
+
+    Attributes
+    ----------
+    kept_bytes : float
+        What was kept for it, and goes when it is done.
+    made_bytes : float
+        The gradient that it makes; 0 if it hands on the one that it gets.
+    scratch_bytes : float
+        What it needs meanwhile.
+    aside_bytes : float
+        Gradients that it puts aside, or takes up again if below zero.
+    """
+
+    kept_bytes: float = 0.0
+    made_bytes: float = 0.0
+    scratch_bytes: float = 0.0
+    aside_bytes: float = 0.0
+
+
+BULK, URGENT = 0, 1
+"""Priority of gradient reductions, and of collectives that the next kernel waits for."""
+
+
+@dataclass
+class Bucket:
+    """Gradients of one group that wait to be reduced together."""
+
+    name: str
+    sharing: Sharing
+    nodes: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction that is put off: its collectives, one after the other, and the nodes that make the gradients.
+
+    Attributes
+    ----------
+    collectives : tuple of Call
+    after : tuple of int
+    copy : Kernel, optional
+        Copies the gradients into the bucket before, and out of it after.
+    """
+
+    collectives: tuple[Call, ...]
+    after: tuple[int, ...]
+    copy: Kernel | None = None
+
+    def write(self, graph: GraphBuilder) -> int:
+        """Write the collectives and the copies, and return the last node."""
+        after = self.after
+        if self.copy is not None:
+            after = (graph.compute(self.copy, after=after, name="copy_into_bucket"),)
+        for kind, size_bytes, group in self.collectives:
+            name = f"gradients_{kind}"
+            after = (graph.collective(kind, size_bytes, group=group, after=after, name=name, priority=BULK),)
+        if self.copy is not None:
+            after = (graph.compute(self.copy, after=after, name="copy_out_of_bucket"),)
+        return after[0]
+
+
+@dataclass
+class Gradients:
+    """What backward learns: the nodes after which its gradients are final.
+
+    Attributes
+    ----------
+    bucket_bytes : float
+        Size from which on a bucket is reduced.
+    item_bytes : int
+        Bytes of one element of a gradient.
+    reduces : bool
+        Whether these gradients are reduced; otherwise they are added up until those of a later micro-batch are.
+    accumulates : str
+        Data type of the gradients that are there already, to which a kernel of its own adds these; empty if none.
+    copied : str
+        Data type of gradients that are copied into their bucket and out of it; empty if they lie there.
+    put_off : list or None
+        Reductions are put off into this list, if there is one: in a pipeline other ranks wait for what comes next.
+    final : list of int
+        The nodes.
+    copies : str
+        Data type of the gradients, if they are copied into the buffers that are reduced; empty if not.
+    flat : tuple of str
+        Kernels, with their data types, that turn sharded gradients into one flat tensor that is ready to be reduced.
+    copies_at_end : bool
+        Whether shards are summed over their copies at the end of the step, and not here.
+    """
+
+    bucket_bytes: float
+    item_bytes: int
+    reduces: bool = True
+    accumulates: str = ""
+    copied: str = ""
+    put_off: list[Reduction] | None = None
+    final: list[int] = field(default_factory=list)
+    copies: str = ""
+    flat: tuple[tuple[str, str], ...] = ()
+    copies_at_end: bool = False
+
+    def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
+        """Take a gradient into its bucket, and reduce the bucket if that fills it."""
+        if self.accumulates:
+            add = kernel("add", dtype=self.accumulates, elements=num_parameters)
+            gradient = graph.compute(add, after=(gradient,), name="accumulate_gradient")
+        if not self.reduces:
+            return
+        sharing = bucket.sharing
+        if self._copies_in(sharing):
+            scale = kernel("mul_scalar", dtype=self.copies, elements=num_parameters)
+            gradient = graph.compute(scale, after=(gradient,), name="gradient_into_bucket")
+        bucket.nodes.append(gradient)
+        bucket.size_bytes += num_parameters * self.item_bytes
+        if bucket.size_bytes >= self.bucket_bytes:
+            self.flush(graph, bucket)
+
+    def _copies_in(self, sharing: Sharing) -> bool:
+        """Whether each gradient is scaled into its bucket: where that holds several, and is not copied whole."""
+        if not self.copies or self.copied or sharing.sharded:
+            return False
+        return sharing.degree > 1 and self.bucket_bytes > self.item_bytes
+
+    def flush(self, graph: GraphBuilder, bucket: Bucket) -> None:
+        """Reduce what a bucket holds over its group, if anybody shares it."""
+        if not bucket.nodes:
+            return
+        sharing, size_bytes = bucket.sharing, bucket.size_bytes
+        if self.copies and not self.copied and sharing.sharded:
+            fill = kernel("clone", dtype=self.copies, elements=size_bytes // self.item_bytes)
+            bucket.nodes = [graph.compute(fill, after=bucket.nodes, name="gradients_copy_in")]
+        for op, dtype in self.flat if sharing.sharded and sharing.degree > 1 else ():
+            made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
+            bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
+        steps = [*sharing.reduces(size_bytes), *(() if self.copies_at_end else sharing.sums_copies(size_bytes))]
+        copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
+        reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
+        if not steps:
+            self.final += bucket.nodes
+        elif self.put_off is None:
+            self.final.append(reduction.write(graph))
+        else:
+            self.put_off.append(reduction)
+        bucket.nodes, bucket.size_bytes = [], 0
+
+
+@dataclass
+class Page:
+    """Where tapes write now.
+
+    Attributes
+    ----------
+    graph : GraphBuilder
+    weights : list or None
+        Gradients of weights are put off into this list, if there is one, instead of being made at once.
+    waits : tuple of int
+        Nodes that the next kernel waits for besides its inputs.
+    """
+
+    graph: GraphBuilder
+    weights: list[Callable[[], None]] | None = None
+    waits: tuple[int, ...] = ()
+
+
+@dataclass
+class Tape:
+    """A graph being written and what its backward pass must do.
+
+    Attributes
+    ----------
+    page : Page
+        Shared with the tapes of branches.
+    dtype : str
+        Of activations and weights.
+    gradients : Gradients or None
+        None if there is no backward.
+    actions : list
+        What backward does, in forward order.
+    kept_bytes : float
+        What the layers keep for backward.
+    again_bytes : float
+        The most that a part which backward computes again keeps meanwhile.
+    all_again_bytes : float
+        What all parts that backward computes again keep together, where gradients of weights are put off.
+    parameters : dict
+        Name of a bucket to the parameters that its layers hold.
+    phase_suffix : str
+        Ends the names of the phases that layers write.
+    needed : int
+        Nodes of the graph when a layer last kept something: those after make nothing that backward reads.
+    style : Style
+        How layers become kernels.
+    saved : bool
+        Whether what layers compute again leaves out the operations whose results were kept.
+    operations_bytes : float
+        Results of those operations.
+    spans : list
+        What each action does to memory.
+    weights : set of (int, int)
+        Outputs and inputs of the weights of its layers.
+    """
+
+    page: Page
+    dtype: str
+    gradients: Gradients | None
+    actions: list[Action] = field(default_factory=list)
+    kept_bytes: float = 0.0
+    again_bytes: float = 0.0
+    all_again_bytes: float = 0.0
+    parameters: dict[str, int] = field(default_factory=dict)
+    phase_suffix: str = "_forward"
+    needed: int = 0
+    style: Style = PLAIN
+    saved: bool = False
+    operations_bytes: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    weights: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def graph(self) -> GraphBuilder:
+        """Where nodes go."""
+        return self.page.graph
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self.dtype]
+
+    def kernel(self, op: str, *after: int, name: str = "", **shape: int) -> int:
+        """Add one kernel of the tape's data type, and return its index."""
+        return self.add(kernel(op, dtype=self.dtype, **shape), *after, name=name)
+
+    def add(self, made: Kernel, *after: int, name: str = "") -> int:
+        """Add one kernel, and return its index."""
+        waits, self.page.waits = self.page.waits, ()
+        return self.graph.compute(made, after=(*after, *waits), name=name)
+
+    def aside(self, op: str, after: int, *, name: str, **shape: int) -> int:
+        """Add a kernel that does not wait for what the next one of the layers does, and return its index."""
+        return self.graph.compute(kernel(op, dtype=self.dtype, **shape), after=(after,), name=name)
+
+    def push(self, action: Action, *, makes: float = 0.0, scratch_bytes: float = 0.0, aside: float = 0.0) -> None:
+        """Remember what backward does here, and the elements of gradients that it makes or puts aside."""
+        if self.gradients is not None:
+            self.actions.append(action)
+            self.spans.append(Span(0.0, makes * self.item_bytes, scratch_bytes, aside * self.item_bytes))
+
+    def keep(self, elements: float, item_bytes: float | None = None) -> None:
+        """Count elements that are kept for backward, of the tape's data type unless another size is given."""
+        if self.gradients is not None:
+            size_bytes = elements * (self.item_bytes if item_bytes is None else item_bytes)
+            self.kept_bytes += size_bytes
+            self.needed = len(self.graph)
+            if self.spans:
+                self.spans[-1].kept_bytes += size_bytes
+
+    def hold(self, num_parameters: int, bucket: Bucket) -> None:
+        """Count parameters of a layer."""
+        self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
+
+    def branch(self) -> "Tape":
+        """Return a tape of its own that writes to the same page, of layers beside those of this one."""
+        return Tape(
+            self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix,
+            style=self.style, saved=self.saved, weights=self.weights,
+        )  # fmt: skip
+
+    def again(self, *, saved: bool = False) -> "Tape":
+        """Return a tape for layers that are computed again."""
+        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style, saved=saved)
+
+    def learn(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
+        """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""
+
+        def made(node: int) -> None:
+            assert self.gradients is not None, "only backward learns"
+            self.gradients.learn(self.graph, make(node), num_parameters, bucket)
+
+        if self.page.weights is None:
+            made(source)
+        else:
+            self.page.weights.append(lambda: made(NONE))
+
+    def backward(self, dy: int) -> int:
+        """Play the tape from the end; return the node that makes the gradient of the first input."""
+        for action in reversed(self.actions):
+            dy = action(dy)
+        return dy
+
+    def temporary_bytes(self, entering_bytes: float) -> float:
+        """Return the most that backward holds beyond all that is kept when it begins, with a gradient that comes in."""
+        freed, live, aside, most = 0.0, entering_bytes, 0.0, entering_bytes
+        for span in reversed(self.spans):
+            most = max(most, live + aside + span.made_bytes + span.scratch_bytes - freed)
+            freed += span.kept_bytes
+            aside += span.aside_bytes
+            if span.made_bytes or span.aside_bytes > 0:  # what is put aside is the gradient itself, not a copy
+                live = span.made_bytes
+        return most

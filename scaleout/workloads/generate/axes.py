@@ -1,0 +1,138 @@
+"""The process groups of a job, made as they are first asked for, and who shares which parameters.
+
+Who shares parameters: what reduces their gradients, who steps them, and what gathers what others have stepped.
+
+Where shards have copies (hybrid sharding), gradients are reduce-scattered among the shards and then summed over the
+copies: by an all-reduce, after which each copy steps its whole shard, or by a reduce-scatter, after which it steps a
+part of it and gathers the others' parts in the next forward.
+
+Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centauri, ASPLOS 2024, Fig. 3 (parts of
+shards).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from scaleout.program.program import GroupFamily
+from scaleout.workloads.config.training import Training
+
+
+class Call(NamedTuple):
+    """A collective of gradients or parameters: its kind, its bytes, and the family of its group."""
+
+    kind: str
+    size_bytes: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who shares some parameters: the group that reduces their gradients, and how.
+
+    Attributes
+    ----------
+    group, degree : int
+        Index of the group's family in the program, and its ranks.
+    sharded : bool
+        Whether each rank of the group keeps a shard of the reduced gradients, instead of all.
+    copies, num_copies : int
+        Family and ranks of the groups that hold the same shard.
+    parted : bool
+        Whether each copy of a shard steps a part of it, instead of all.
+    """
+
+    group: int
+    degree: int
+    sharded: bool = False
+    copies: int = 0
+    num_copies: int = 1
+    parted: bool = False
+
+    @property
+    def shards(self) -> int:
+        """Parts into which the group divides what is sharded."""
+        return self.degree if self.sharded else 1
+
+    @property
+    def owners(self) -> int:
+        """Parts that are stepped by one rank each, or by one rank of each copy."""
+        return self.shards * (self.num_copies if self.parted else 1)
+
+    def reduces(self, size_bytes: int) -> Iterator[Call]:
+        """Yield what reduces gradients within the group."""
+        if size_bytes and self.degree > 1:
+            yield Call("reduce_scatter" if self.sharded else "all_reduce", size_bytes, self.group)
+
+    def sums_copies(self, size_bytes: int) -> Iterator[Call]:
+        """Yield what sums gradients, of so many bytes before they are sharded, over the copies of their shards."""
+        if size_bytes and self.num_copies > 1:
+            yield Call("reduce_scatter" if self.parted else "all_reduce", -(-size_bytes // self.degree), self.copies)
+
+    def gathers(self, size_bytes: int, *, zero: int) -> Iterator[Call]:
+        """Yield what gathers parameters that others have stepped, where no layer does it itself (`zero` 3)."""
+        if size_bytes and self.parted:
+            yield Call("all_gather", -(-size_bytes // self.degree), self.copies)
+        elif size_bytes and zero < 3 and self.shards > 1:
+            yield Call("all_gather", size_bytes, self.group)
+
+
+@dataclass
+class Axes:
+    """Families of groups by the name of their axis, in the order in which they were asked for.
+
+    Who shares what is known from the degrees alone; ranks are listed only when `families` is read.
+    """
+
+    workload: Training
+    _makers: dict[str, Callable[[], GroupFamily]] = field(default_factory=dict)
+
+    @property
+    def families(self) -> tuple[GroupFamily, ...]:
+        """The families."""
+        return tuple(make() for make in self._makers.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the families."""
+        return tuple(self._makers)
+
+    def family(self, name: str) -> GroupFamily:
+        """Return a family that was asked for, by its name."""
+        return self._makers[name]()
+
+    def number(self, axis: str) -> int:
+        """Return the index of an axis's family in the program."""
+        return self._number(axis, lambda: self.workload.mesh.groups(axis))
+
+    def at(self, name: str, places: Sequence[Sequence[int]]) -> int:
+        """Return the family of the ranks of each pipeline that stand at the same list of places of it."""
+        return self._number(name, lambda: self.workload.mesh.at(name, places))
+
+    def dense(self) -> Sharing:
+        """Say who shares the parameters that are no expert's."""
+        return self._sharing("replica" if self.workload.context_parallel > 1 else "data", self.workload.sharding)
+
+    def experts(self) -> Sharing:
+        """Say who shares the parameters of experts: ranks that hold the same ones."""
+        axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
+        return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
+
+    def _sharing(self, axis: str, shard: int) -> Sharing:
+        degree = self.workload.mesh.degree(axis)
+        if degree == 1 or shard in (1, degree):
+            return Sharing(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
+        parted = self.workload.zero == 3 and self.workload.overlap_parameter_gather
+        within, copies = (
+            self._number(f"{axis}_{part}", partial(self._part, axis, shard, which))
+            for which, part in enumerate(("shard", "copy"))
+        )
+        return Sharing(within, shard, sharded=True, copies=copies, num_copies=degree // shard, parted=parted)
+
+    def _part(self, axis: str, shard: int, which: int) -> GroupFamily:
+        return self.workload.mesh.split(axis, shard)[which]
+
+    def _number(self, name: str, make: Callable[[], GroupFamily]) -> int:
+        self._makers.setdefault(name, make)
+        return list(self._makers).index(name)

@@ -1,0 +1,127 @@
+"""DLRM: one training or forward pass of a recommendation model.
+
+Embedding tables are model-parallel: a rank pools its own tables for the whole batch, and an all-to-all gives each
+rank all pooled vectors of its share of the batch. The MLPs are data-parallel over the same ranks. Backward runs
+the same way round; the loss, a few numbers a sample, is left out.
+
+Source: Naumov et al., arXiv:1906.00091; Mudigere et al., ISCA 2022 (backward and sparse update in one kernel).
+"""
+
+import numpy as np
+
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.operations import kernel
+from scaleout.program.program import Program
+from scaleout.workloads.config import Dlrm
+from scaleout.workloads.generate.autograd_tape import URGENT, Bucket, Gradients, Page, Tape
+from scaleout.workloads.generate.axes import Sharing
+from scaleout.workloads.generate.layers import pointwise
+from scaleout.workloads.generate.linear import linear
+
+_WORLD = 0
+_INTERACTION = {
+    "dot": ("interaction_bmm", "interaction_gather"),
+    "cat": ("interaction_cat",),
+    "sum": ("interaction_sum",),
+}
+"""Kind of interaction to the kernels that make it, in forward order."""
+
+
+def generate(workload: Dlrm) -> Program:
+    """Write the graph that every rank runs, in one role."""
+    graph = GraphBuilder()
+    item_bytes = workload.item_bytes
+    gradients = Gradients(workload.gradient_bucket, item_bytes) if workload.mode == "training" else None
+    bottom, top = (Tape(Page(graph), workload.dtype, gradients) for _ in range(2))
+    bucket = Bucket("dense", Sharing(_WORLD, workload.data_parallel))
+
+    graph.phase = "embedding_forward"
+    pooled = _embedding(graph, workload)
+    vectors = _shuffle(graph, workload, pooled, name="embedding_all_to_all")
+    graph.phase = "bottom_mlp_forward"
+    bottom_widths, top_widths = workload.layer_widths()
+    dense = _mlp(bottom, None, bottom_widths, workload=workload, bucket=bucket, name="bottom")
+    graph.phase = "interaction_forward"
+    vectors = _permute(graph, workload, vectors)
+    features = _interaction(graph, workload, "fwd", after=(vectors, dense))
+    graph.phase = "top_mlp_forward"
+    score = _mlp(top, features, top_widths, workload=workload, bucket=bucket, name="top")
+
+    if gradients is not None:
+        graph.phase = "top_mlp_backward"
+        gradient = top.backward(score)
+        graph.phase = "interaction_backward"
+        gradient = _interaction(graph, workload, "bwd", after=(gradient,))
+        graph.phase = "embedding_backward"
+        vectors = _shuffle(graph, workload, _permute(graph, workload, gradient), name="gradients_all_to_all")
+        _embedding_backward(graph, workload, vectors)
+        graph.phase = "bottom_mlp_backward"
+        bottom.backward(gradient)
+        gradients.flush(graph, bucket)
+        if workload.optimizer == "sgd":
+            graph.phase = "optimizer"
+            step = kernel("sgd", dtype="fp32", parameters=sum(tape.parameters["dense"] for tape in (bottom, top)))
+            graph.compute(step, after=gradients.final)
+    groups = (workload.mesh.groups("world"),)
+    return Program(workload.name, (graph.build(),), np.zeros(workload.num_ranks, np.int64), groups)
+
+
+def _local_batch(workload: Dlrm) -> int:
+    return workload.global_batch // workload.data_parallel
+
+
+def _tables(workload: Dlrm) -> dict[str, int]:
+    return {
+        "batch": workload.global_batch,
+        "tables": workload.tables_per_rank,
+        "dim": workload.embedding_dim,
+        "pooling": workload.pooling,
+    }
+
+
+def _embedding(graph: GraphBuilder, workload: Dlrm) -> int:
+    pool = kernel("embedding_bag_fwd", dtype=workload.dtype, rows=workload.rows_per_table, **_tables(workload))
+    return graph.compute(pool)
+
+
+def _embedding_backward(graph: GraphBuilder, workload: Dlrm, gradient: int) -> int:
+    # With an optimizer the rows are updated in the same kernel; without one their sparse gradient is made.
+    op = "embedding_sgd_sparse" if workload.optimizer == "sgd" else "embedding_bag_bwd_sparse"
+    return graph.compute(kernel(op, dtype=workload.dtype, **_tables(workload)), after=(gradient,))
+
+
+def _shuffle(graph: GraphBuilder, workload: Dlrm, node: int, *, name: str) -> int:
+    """Exchange pooled vectors: a rank's tables for the whole batch against all tables for its samples."""
+    size_bytes = workload.global_batch * workload.tables_per_rank * workload.embedding_dim * workload.item_bytes
+    return graph.collective("all_to_all", size_bytes, group=_WORLD, after=(node,), name=name, priority=URGENT)
+
+
+def _permute(graph: GraphBuilder, workload: Dlrm, node: int) -> int:
+    """Bring received vectors, sorted by sender, into the order of samples; or back."""
+    order = kernel(
+        "permute_for_all_to_all",
+        dtype=workload.dtype,
+        batch=_local_batch(workload),
+        tables=workload.num_vectors - 1,
+        dim=workload.embedding_dim,
+    )
+    return graph.compute(order, after=(node,))
+
+
+def _interaction(graph: GraphBuilder, workload: Dlrm, direction: str, *, after: tuple[int, ...]) -> int:
+    operations = _INTERACTION[workload.interaction]
+    shape = {"batch": _local_batch(workload), "features": workload.num_vectors, "dim": workload.embedding_dim}
+    for op in operations if direction == "fwd" else reversed(operations):
+        sizes = {key: size for key, size in shape.items() if key != "dim" or op != "interaction_gather"}
+        after = (graph.compute(kernel(f"{op}_{direction}", dtype=workload.dtype, **sizes), after=after),)
+    return after[0]
+
+
+def _mlp(tape: Tape, x: int | None, widths: list[tuple[int, int]], *, workload: Dlrm, bucket: Bucket, name: str) -> int:
+    batch = _local_batch(workload)
+    for index, (inputs, outputs) in enumerate(widths):
+        label = f"{name}_mlp_{index}"
+        x = linear(tape, x, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket, name=label)
+        x = pointwise(tape, x, "relu_fwd", "relu_bwd", name=f"{label}_relu", elements=batch * outputs)
+    assert x is not None, "an MLP has at least one layer"
+    return x

@@ -1,0 +1,199 @@
+"""Layers: forward kernels now, backward kernels when the tape is played, and the bytes kept in between.
+
+A generator calls a layer with the node that makes its input and gets the node that makes its output.
+
+Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients.
+Source: Megatron-LM, arXiv:1909.08053 (f and g operators); Korthikanti et al., arXiv:2205.05198 (what is kept);
+Chen et al., arXiv:1604.06174 (checkpoints).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scaleout.workloads.generate.autograd_tape import URGENT, Action, Bucket, Tape
+from scaleout.workloads.generate.style import CASTS
+
+Layer = Callable[[Tape, int], int]
+"""From the node that makes an input to the node that makes the output."""
+
+
+def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
+    """Multiply two activations, (m, k) by (k, n): one GEMM forward, two backward."""
+
+    def backward(dy: int) -> int:
+        dx = tape.kernel("gemm", dy, name=f"{name}_left_gradient", M=m, N=k, K=n)
+        return tape.kernel("gemm", dx, name=f"{name}_right_gradient", M=k, N=n, K=m)
+
+    tape.push(backward, makes=m * k + n * k)
+    return tape.kernel("gemm", x, name=name, M=m, N=n, K=k)
+
+
+def pointwise(
+    tape: Tape, x: int, forward: str, backward: str, *, name: str = "", makes: float = 0.0, **shape: int
+) -> int:
+    """A kernel without parameters, and its backward of the same shape, which `makes` a gradient of so many elements.
+
+    Attention is one of the operations whose results are kept where those of operations are.
+    """
+    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape), makes=makes)
+    if tape.saved and forward.startswith("attention"):
+        return x
+    return tape.kernel(forward, x, name=name or forward, **shape)
+
+
+def norm(tape: Tape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket) -> int:
+    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale)."""
+
+    def backward(dy: int) -> int:
+        dx = tape.kernel(f"{kind}_bwd", dy, tokens=tokens, hidden=hidden)
+        tape.learn(lambda node: node, dx, num_parameters, bucket)
+        return dx
+
+    num_parameters = hidden * (2 if kind == "layer_norm" else 1)
+    tape.hold(num_parameters, bucket)
+    tape.push(backward, makes=tokens * hidden)
+    tape.keep(tokens * hidden)
+    return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)
+
+
+def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
+    """``y = x + branch(x)``; backward, the two gradients meet where the branch began."""
+    skipped: list[int] = []
+
+    add, add_gradient = ("add_fused_fwd", "add_fused_bwd") if tape.style.compiled else ("add", "add")
+
+    def join(dx: int) -> int:
+        return tape.kernel(add_gradient, dx, skipped.pop(), name="residual_gradient", elements=elements)
+
+    def fork(dy: int) -> int:
+        skipped.append(dy)
+        return dy
+
+    tape.push(join, makes=elements, aside=-elements)
+    y = branch(tape, x)
+    tape.push(fork, aside=elements)
+    return tape.kernel(add, y, x, name="residual", elements=elements)
+
+
+def dropout(tape: Tape, x: int, *, elements: int) -> int:
+    """Drop elements at random; a mask of one byte an element is kept."""
+    y = pointwise(tape, x, "dropout_fwd", "dropout_bwd", name="dropout", makes=elements, elements=elements)
+    tape.keep(elements, 1)
+    return y
+
+
+def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
+    """GELU, or SwiGLU: SiLU of one half of the input times the other; `elements` counts the output."""
+    forward, backward, inputs = _ACTIVATIONS[kind]
+    if tape.style.compiled:
+        forward = forward.removesuffix("_unfused")
+    y = pointwise(tape, x, forward, backward, makes=inputs * elements, elements=elements)
+    tape.keep(inputs * elements)
+    return y
+
+
+_ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1), "swiglu": ("swiglu_fwd_unfused", "swiglu_bwd", 2)}
+"""Kind to forward and backward kernels, and inputs for each output."""
+
+
+def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
+    """Apply a layer as a phase of its own, forward and backward."""
+
+    def enter(dy: int) -> int:
+        tape.graph.phase = f"{phase}_backward"
+        return dy
+
+    tape.graph.phase = f"{phase}{tape.phase_suffix}"
+    y = layer(tape, x)
+    tape.push(enter)
+    return y
+
+
+def checkpoint(
+    tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False, saved: bool = False
+) -> int:
+    """Apply a layer of which only the input is kept: backward computes it again first.
+
+    With `stop_early` that ends with the last node that makes something to be kept; with `saved` the results of some
+    operations are kept as well, and those operations left out.
+    """
+    if tape.gradients is None:
+        return layer(tape, x)
+    forward = tape.branch()
+    y = layer(forward, x)
+    tape.again_bytes = max(tape.again_bytes, forward.kept_bytes + forward.again_bytes)
+    tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
+
+    def backward(dy: int) -> int:
+        again, phase, begin = tape.again(saved=saved), tape.graph.phase, len(tape.graph)
+        tape.graph.phase = f"{phase.removesuffix('_backward')}{again.phase_suffix}"
+        y = layer(again, dy)
+        if stop_early and again.needed > begin:
+            tape.graph.shorten(again.needed)
+            y = again.needed - 1
+        tape.graph.phase = phase
+        return again.backward(y)
+
+    tape.push(backward, makes=kept_elements, scratch_bytes=forward.temporary_bytes(kept_elements * tape.item_bytes))
+    tape.keep(kept_elements)
+    if saved:
+        tape.keep(forward.operations_bytes, 1)
+    return y
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective forward, and the collectives that are its backward, in order; either may be nothing."""
+
+    forward: str | None
+    backward: Sequence[str] = ()
+
+
+COPY_IN = Exchange(None, ("all_reduce",))  # Megatron's f: every rank has the input, its gradient is a sum
+SUM_OUT = Exchange("all_reduce")  # Megatron's g
+GATHER_IN = Exchange("all_gather", ("reduce_scatter",))
+GATHER_IN_AGAIN = Exchange("all_gather", ("all_gather", "reduce_scatter"))  # the input is kept in parts
+SCATTER_OUT = Exchange("reduce_scatter", ("all_gather",))
+WHOLE_IN = Exchange("all_gather")  # the gradient is sent in parts
+WHOLE_OUT = Exchange(None, ("all_gather",))
+SHUFFLE = Exchange("all_to_all", ("all_to_all",))
+
+
+def exchange(
+    tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str, shard: int = 0, degree: int = 1
+) -> int:
+    """Communicate a buffer over a group, forward and backward; of a scattered gradient a rank has its `degree`-th.
+
+    What products take is cast before it is gathered where the style says so, the `shard` elements of a rank.
+    """
+
+    def communicate(kind: str, node: int, suffix: str) -> int:
+        moved = size_bytes
+        if kind == "all_gather" and shard and tape.style.gathers_fp8:
+            moved //= tape.item_bytes
+            for op in CASTS[tape.style.products]:
+                node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", elements=shard)
+        return tape.graph.collective(
+            kind, moved, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT
+        )
+
+    def backward(dy: int) -> int:
+        for kind in kinds.backward:
+            dy = communicate(kind, dy, "_gradient")
+        return dy
+
+    made_bytes = {"reduce_scatter": size_bytes / degree, "all_reduce": 0.0}.get(
+        (kinds.backward or ("",))[-1], size_bytes
+    )
+    again_bytes = size_bytes if len(kinds.backward) > 1 else 0.0
+    tape.push(backward, makes=made_bytes / tape.item_bytes, scratch_bytes=again_bytes)
+    if kinds.forward is None or (tape.saved and kinds.forward == "reduce_scatter"):
+        return x
+    return communicate(kinds.forward, x, "")
+
+
+__all__ = [
+    "COPY_IN", "GATHER_IN", "GATHER_IN_AGAIN", "SCATTER_OUT", "SHUFFLE", "SUM_OUT", "WHOLE_IN", "WHOLE_OUT", "Action",
+    "Exchange", "Layer", "activation", "checkpoint", "dropout", "exchange", "norm", "phased", "pointwise", "product",
+    "residual",
+]  # fmt: skip

@@ -1,0 +1,197 @@
+"""Stages: the parts of a model that a rank runs as a whole, and the graphs of each of their actions.
+
+A stage is written once. Its forward graph, and its backward graph in one part or in two, are then put end to end by
+`step`, once for each micro-batch.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.generate.autograd_tape import Bucket, Gradients, Page, Reduction, Tape
+from scaleout.workloads.generate.axes import Axes, Call
+from scaleout.workloads.generate.style import style_of
+from scaleout.workloads.generate.transformer import forward
+from scaleout.workloads.generate.units import Rank
+from scaleout.workloads.pipeline import Action
+
+
+@dataclass(frozen=True)
+class Part:
+    """One action of a stage on one micro-batch.
+
+    Attributes
+    ----------
+    graph : ExecutionGraph
+        Its nodes without dependencies wait for the input.
+    output : int
+        The node that makes what other stages wait for, or `NONE` if nothing does.
+    final : tuple of int
+        Nodes after which gradients are final, if this action reduces them.
+    reductions : tuple of Reduction
+        Reductions of its gradients that are put off to the end of the step.
+    """
+
+    graph: ExecutionGraph
+    output: int
+    final: tuple[int, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        """The output, and the last kernel: what must be done when the action is."""
+        kernels = (self.graph.kind == NodeKind.COMPUTE).nonzero()[0]
+        last = int(kernels[-1]) if len(kernels) else NONE
+        return tuple(sorted({self.output, last} - {NONE}))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """When a micro-batch comes: whether gradients are there already, and whether none will follow."""
+
+    accumulates: bool
+    reduces: bool
+
+
+def flat_gradients(workload: Transformer) -> tuple[tuple[str, str], ...]:
+    """Return the kernels that make one flat tensor of a layer's gradients: put together, cast, and scaled."""
+    if not workload.flat_gradients or workload.zero < 2:
+        return ()
+    dtype = workload.gradient_dtype or workload.dtype
+    cast = (("cast_to_fp32", workload.dtype),) if dtype == "fp32" != workload.dtype else ()
+    return (("clone", workload.dtype), *cast, ("mul_scalar", dtype))
+
+
+@dataclass
+class Stage:
+    """A stage of a model on one rank.
+
+    Attributes
+    ----------
+    workload : Transformer
+    number : int
+        Among all stages, first to last.
+    layers : range
+    rank : Rank
+    tape : Tape
+        Of its forward pass: `kept_bytes` for each micro-batch, `again_bytes`, and `parameters` by bucket.
+    forward : Part
+    """
+
+    workload: Transformer
+    axes: Axes
+    number: int
+    rank: Rank = field(init=False)
+    tape: Tape = field(init=False)
+    forward: Part = field(init=False)
+    _backward: dict[tuple[bool, Turn], tuple[Part, Part | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        workload = self.workload
+        self.rank = Rank(workload, self.axes, tied=[] if workload.tied_embedding and self.first and self.last else None)
+        gradients = None
+        if workload.mode == "training":
+            dtype = workload.gradient_dtype or workload.dtype
+            gradients = Gradients(
+                workload.bucket_bytes,
+                workload.gradient_bytes,
+                copied=dtype if workload.copied_buckets else "",
+                copies=dtype if workload.layout_copies else "",
+                flat=flat_gradients(workload),
+                copies_at_end=workload.copies_at_end,
+            )
+        self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
+        output = forward(
+            self.tape, self.rank, self.layers, first=self.first, last=self.last,
+            receives=not self.first, sends=not self.last,
+        )  # fmt: skip
+        self.forward = Part(self.tape.graph.build(), output)
+
+    @property
+    def layers(self) -> range:
+        """Numbers of its layers."""
+        counts = self.workload.layers_of_stage
+        begin = sum(counts[: self.number])
+        return range(begin, begin + counts[self.number])
+
+    @property
+    def first(self) -> bool:
+        """Whether it holds the embedding."""
+        return self.number == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it holds the head."""
+        return self.number == self.workload.num_stages - 1
+
+    @property
+    def buckets(self) -> tuple[Bucket, Bucket]:
+        """Where gradients wait."""
+        return self.rank.buckets
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Name of a bucket to the parameters that it holds."""
+        return self.tape.parameters
+
+    def gathers(self) -> Iterator[tuple[int, Call]]:
+        """Yield what gathers the parameters that other ranks have stepped, unit by unit in the order of forward.
+
+        Yields
+        ------
+        (int, Call)
+            The node of forward that waits for it, and what gathers.
+        """
+        for unit in self.rank.units:
+            for bucket in self.buckets:
+                size_bytes = unit.parameters.get(bucket.name, 0) * self.workload.item_bytes
+                for call in bucket.sharing.gathers(size_bytes, zero=self.workload.zero):
+                    yield unit.entry, call
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that a rank sends to the next stage for a micro-batch."""
+        return self.workload.message_bytes
+
+    def part(self, action: Action, turn: Turn) -> Part:
+        """Return the graph of an action."""
+        if action == Action.FORWARD:
+            return self.forward
+        key = (action != Action.BACKWARD, turn)
+        if key not in self._backward:
+            self._backward[key] = self._play(*key)
+        of_inputs, of_weights = self._backward[key]
+        if action != Action.WEIGHT_GRADIENT:
+            return of_inputs
+        assert of_weights is not None
+        return of_weights
+
+    def _play(self, split: bool, turn: Turn) -> tuple[Part, Part | None]:
+        """Play the tape into graphs of its own: both gradients in one, or first those of inputs, then of weights."""
+        gradients, page = self.tape.gradients, self.tape.page
+        assert gradients is not None
+        gradients.reduces, gradients.final = turn.reduces, []
+        workload = self.workload
+        later = workload.pipeline_parallel > 1 and workload.zero < 2 and not workload.overlap_gradient_reduce
+        gradients.put_off = [] if later else None
+        accumulates = turn.accumulates and not workload.fused_accumulation
+        gradients.accumulates = (workload.gradient_dtype or workload.dtype) if accumulates else ""
+        page.graph, page.weights = GraphBuilder(), [] if split else None
+        output = self.tape.backward(NONE)
+        if not split:
+            return self._learnt(gradients, output), None
+        of_inputs = Part(page.graph.build(), output)
+        page.graph, put_off, page.weights = GraphBuilder("weight_gradients"), page.weights or [], None
+        for make in put_off:
+            make()
+        return of_inputs, self._learnt(gradients, NONE)
+
+    def _learnt(self, gradients: Gradients, output: int) -> Part:
+        """Reduce what is left, and freeze the graph."""
+        graph = self.tape.graph
+        graph.phase = "gradients"
+        for bucket in self.rank.buckets:
+            gradients.flush(graph, bucket)
+        final = tuple(sorted(set(gradients.final) - {NONE}))
+        return Part(graph.build(), output, final, tuple(gradients.put_off or ()))

@@ -1,0 +1,347 @@
+"""A step of a transformer: the actions of all micro-batches in the order of a pipeline schedule, then the optimizer.
+
+Every rank runs its slots one after another. What a stage on another rank waits for is sent on; both ends say how many
+places further along the pipeline the other stands, so ranks of one stage run one graph. After the last micro-batch
+gradients are reduced, and the optimizer steps once all of them are final. Steps follow each other: what one leaves to
+the forward of the next, to gather stepped parameters, stands at the beginning.
+
+Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from scaleout.program.concat import Splice, interleave
+from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind
+from scaleout.program.operations import ITEM_BYTES, kernel
+from scaleout.program.program import Program
+from scaleout.workloads import pipeline as pipelines
+from scaleout.workloads.config import Transformer
+from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Bucket, Reduction
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.stage import Part, Stage, Turn
+from scaleout.workloads.pipeline import PIPELINES, Action, Slot, Step
+from scaleout.workloads.pipeline.messages import POSTINGS, Items, Message
+
+_WEIGHTS = (Action.BACKWARD, Action.WEIGHT_GRADIENT)
+"""Actions that make gradients of weights."""
+
+_PASSES = {"clear": "fill", "check": "sum_all", "scale": "mul_scalar"}
+"""Pass over a rank's gradients to its kernel; all are counted at the end of the step."""
+
+
+def generate(workload: Transformer) -> Program:
+    """Write the graphs of all ranks, in one role for each place in the pipeline."""
+    axes = Axes(workload)
+    stages = stages_of(workload, axes)
+    orders = pipelines.orders(
+        workload.pipeline_schedule,
+        stages=workload.pipeline_parallel,
+        microbatches=workload.num_microbatches,
+        chunks=workload.chunks,
+        group=workload.microbatch_group,
+    )
+    if workload.mode != "training":
+        orders = tuple(forward_only(order) for order in orders)
+    items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
+    graphs = tuple(_Rank(workload, axes, stages[place], place).write(own) for place, own in enumerate(items))
+    return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
+
+
+def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    """Leave out what only training does."""
+    slots = (tuple(step for step in slot if step.action == Action.FORWARD) for slot in order)
+    return tuple(slot for slot in slots if slot)
+
+
+def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:
+    """Return the stages that each place of the pipeline holds, by chunk."""
+    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
+    return [[Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)]
+
+
+_Of = tuple[bool, int, int]
+"""Whether forward, chunk and micro-batch."""
+
+
+class _Where(NamedTuple):
+    microbatch: int
+    stage: int
+
+
+@dataclass
+class _Rank:
+    """The graph of one place in the pipeline as it is written."""
+
+    workload: Transformer
+    axes: Axes
+    stages: list[Stage]
+    place: int
+    splice: Splice = field(default_factory=Splice)
+    final: list[int] = field(default_factory=list)
+    reductions: list[tuple[Reduction, tuple[int, ...], _Where]] = field(default_factory=list)
+    made: dict[_Of, tuple[int, ...]] = field(default_factory=dict)
+    received: dict[_Of, int] = field(default_factory=dict)
+    last_message: int = NONE
+    pairs: dict[tuple[int, int], tuple[ExecutionGraph, tuple[Ints, ...]]] = field(default_factory=dict)
+    gathered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def write(self, items: Items) -> ExecutionGraph:
+        """Write all slots and messages, and the end of the step."""
+        order = [item for item in items if not isinstance(item, Message)]
+        turns = self._turns(order)
+        if self.workload.overlap_parameter_gather and self.workload.mode == "training":
+            self._gather(dict.fromkeys(step.chunk for slot in order for step in slot))
+        before: tuple[int, ...] = ()
+        for item in items:
+            if isinstance(item, Message):
+                self._write_message(item)
+                if item.sends and not self.workload.overlap_sends:
+                    before = (*before, self.last_message)
+                continue
+            before = self._act(item, [turns.get((s.chunk, s.microbatch), Turn(False, False)) for s in item], before)
+        if self.workload.mode == "training":
+            self._finish(before)
+        return self.splice.build()
+
+    def _turns(self, order: Sequence[Slot]) -> dict[tuple[int, int], Turn]:
+        """Say of each micro-batch of each chunk whether its gradients are added to others, and whether it is last."""
+        turns: dict[tuple[int, int], Turn] = {}
+        for chunk in range(self.workload.chunks):
+            mine = [s.microbatch for slot in order for s in slot if s.action in _WEIGHTS and s.chunk == chunk]
+            for place, microbatch in enumerate(mine):
+                last = place == len(mine) - 1 or self.workload.zero >= 2
+                turns[chunk, microbatch] = Turn(accumulates=place > 0, reduces=last)
+        return turns
+
+    def _gather(self, chunks: Iterable[int]) -> None:
+        """Gather the parameters that the step before has stepped, in the order in which chunks first use them.
+
+        Where layers gather theirs themselves (ZeRO-3) those go first: kernels wait for them.
+        """
+        priority = BULK if self.workload.zero == 3 else URGENT
+        for chunk in chunks:
+            stage, graph, entries = self.stages[chunk], GraphBuilder("parameters"), list[int]()
+            for entry, (kind, size_bytes, group) in stage.gathers():
+                graph.collective(kind, size_bytes, group=group, name=f"parameters_{kind}", priority=priority)
+                entries.append(entry)
+            offset = self.splice.add(graph.build(), stage=stage.number)
+            self.gathered[chunk] = [(entry, offset + number) for number, entry in enumerate(entries)]
+
+    def _act(self, slot: Slot, turns: Sequence[Turn], before: tuple[int, ...]) -> tuple[int, ...]:
+        """Write the actions of a slot behind what came before and what they received; return what the next waits for.
+
+        Two actions run at the same time: their nodes alternate, so that one computes while the other communicates.
+        """
+        parts = [self.stages[step.chunk].part(step.action, turn) for step, turn in zip(slot, turns, strict=True)]
+        keys = [(step.action == Action.FORWARD, step.chunk, step.microbatch) for step in slot]
+        received = [
+            self.received[key]
+            for key, step in zip(keys, slot, strict=True)
+            if key in self.received and step.action != Action.WEIGHT_GRADIENT
+        ]
+        after = (*before, *received)
+        graph, places = self._together(parts)
+        columns = {"microbatch": np.empty(len(graph), np.int64), "stage": np.empty(len(graph), np.int64)}
+        for step, place in zip(slot, places, strict=True):
+            columns["microbatch"][place] = step.microbatch
+            columns["stage"][place] = self.stages[step.chunk].number
+        waits = [
+            (int(place[entry]), gather)
+            for step, place in zip(slot, places, strict=True)
+            if step.action == Action.FORWARD
+            for entry, gather in self.gathered.pop(step.chunk, ())
+        ]
+        offset = self.splice.add(graph, after=after, waits=waits, **columns)
+        done: list[int] = []
+        for step, key, part, place in zip(slot, keys, parts, places, strict=True):
+            exits = tuple((offset + place[list(part.exits)]).tolist()) or after
+            self.made[key] = exits
+            done += exits
+            self._reduce_later(part, offset + place, step)
+        return tuple(done)
+
+    def _together(self, parts: Sequence[Part]) -> tuple[ExecutionGraph, tuple[Ints, ...]]:
+        """Return the graph of the parts of a slot, and where the nodes of each are in it."""
+        if len(parts) == 1:
+            return parts[0].graph, (np.arange(len(parts[0].graph)),)
+        key = (id(parts[0]), id(parts[1]))
+        if key not in self.pairs:
+            graph, *places = interleave(parts[0].graph, parts[1].graph)
+            self.pairs[key] = graph, tuple(places)
+        return self.pairs[key]
+
+    def _reduce_later(self, part: Part, at: Ints, step: Step) -> None:
+        """Remember a part's final gradients, and its reductions that were put off; its nodes are `at`."""
+        self.final += at[list(part.final)].tolist()
+        where = _Where(step.microbatch, self.stages[step.chunk].number)
+        for reduction in part.reductions:
+            makers = sorted(set(reduction.after) - {NONE}) or list(part.exits)
+            self.reductions.append((replace(reduction, after=()), tuple(at[makers].tolist()), where))
+
+    def _write_message(self, end: Message) -> None:
+        """Write one end of a message: a send behind what makes it; where messages keep an order, behind the last."""
+        kind = NodeKind.SEND if end.sends else NodeKind.RECV
+        key = (end.forward, end.chunk, end.microbatch)
+        after = self.made[key] if end.sends else ()
+        if self.workload.messages == "as_made" and self.last_message != NONE:
+            after = (*after, self.last_message)
+        graph = GraphBuilder(f"pipeline_{'forward' if end.forward else 'backward'}")
+        name = f"{'activations' if end.forward else 'gradients'}_{kind.name.lower()}"
+        family = self.axes.number("pipeline")
+        graph.add((), name=name, kind=kind, group=family, bytes=self.stages[0].output_bytes)
+        self.last_message = self.splice.add(
+            graph.build(),
+            after=after,
+            peer=(end.peer - self.place) % self.workload.pipeline_parallel,
+            tag=(end.maker * 2 + (not end.forward)) * self.workload.num_microbatches + end.microbatch,
+            microbatch=end.microbatch,
+            stage=self.stages[end.chunk].number,
+        )
+        if not end.sends:
+            self.received[key] = self.last_message
+
+    def _finish(self, before: Sequence[int]) -> None:
+        """Reduce what was put off and what several stages share; step the optimizer once all gradients are final."""
+        for reduction, after, where in self.reductions:
+            graph = GraphBuilder("gradients")
+            reduction.write(graph)
+            begin = self.splice.add(graph.build(), after=after, microbatch=where.microbatch, stage=where.stage)
+            self.final.append(begin + len(graph) - 1)
+        finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients"))
+        end = finish.write()
+        if len(end):
+            self.splice.add(end, after={*self.final, *before})
+
+
+class Holds(Protocol):
+    """What a stage holds, as far as the end of a step depends on it."""
+
+    @property
+    def layers(self) -> range:
+        """Numbers of its layers."""
+        ...
+
+    @property
+    def first(self) -> bool:
+        """Whether it holds the embedding."""
+        ...
+
+    @property
+    def last(self) -> bool:
+        """Whether it holds the head."""
+        ...
+
+    @property
+    def buckets(self) -> Sequence[Bucket]:
+        """Where gradients wait."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Name of a bucket to the parameters that it holds."""
+        ...
+
+
+@dataclass
+class Finish:
+    """The end of a step on one rank, after all its gradients have been reduced over its replicas."""
+
+    workload: Transformer
+    axes: Axes
+    stages: Sequence[Holds]
+    graph: GraphBuilder
+
+    def write(self) -> ExecutionGraph:
+        """Write it; every node waits for those before it."""
+        for name in self.workload.buffer_passes:
+            if name in _PASSES:
+                self._chain_kernel(_PASSES[name], elements=max(self._held(), 1))
+        self._share()
+        workload, mesh = self.workload, self.workload.mesh
+        if workload.clip_gradients:
+            self._chain_kernel("sum_all", elements=self._owned())
+            if mesh.num_ranks > 1:
+                self._all_reduce(ITEM_BYTES["fp32"], self.axes.number("world"), "gradient_norm_all_reduce")
+            self._chain_kernel("mul_scalar", elements=self._owned())
+        if workload.optimizer == "adamw":
+            self.graph.phase = "optimizer"
+            dtype = "fp32" if workload.master_weights else workload.dtype
+            self._chain_kernel(f"adamw_{workload.optimizer_kernels}", parameters=self._owned(), dtype=dtype)
+        if "copy" in workload.buffer_passes:
+            self._chain_kernel("cast_to_fp32", elements=self._owned(), dtype=workload.dtype)  # and back: as many bytes
+        if workload.zero in (1, 2) and not workload.overlap_parameter_gather:
+            self._gather()
+        return self.graph.build()
+
+    def _share(self) -> None:
+        """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
+        workload = self.workload
+        for number in range(len(self.stages[0].buckets)) if workload.copies_at_end else ():
+            bucket = self.stages[0].buckets[number]
+            held = sum(stage.parameters.get(bucket.name, 0) for stage in self.stages)
+            for kind, size_bytes, group in bucket.sharing.sums_copies(held * workload.gradient_bytes):
+                self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
+        if workload.sequence_parallel and workload.tensor_parallel > 1:
+            # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
+            norms = sum(2 * len(stage.layers) + stage.last for stage in self.stages)
+            size_bytes = norms * workload.norm_width * workload.gradient_bytes
+            self._all_reduce(size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
+        p, v = workload.pipeline_parallel, workload.chunks
+        pipeline = PIPELINES[workload.pipeline_schedule]
+        if pipeline.copies > 1 and p > 1:
+            pairs = [(place, p - 1 - place) for place in range(p // 2)]
+            size_bytes = self._held() * workload.gradient_bytes
+            self._all_reduce(size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
+        ends = {pipeline.layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}
+        holds_end = any(stage.first or stage.last for stage in self.stages)
+        if workload.tied_embedding and workload.vocabulary and workload.num_stages > 1 and holds_end:
+            elements = workload.vocabulary // workload.tensor_parallel * workload.hidden
+            if len(ends) == 1:
+                self._chain_kernel("add", elements=elements)
+            else:
+                group = self.axes.at("pipeline_ends", [sorted(ends)])
+                self._all_reduce(elements * workload.gradient_bytes, group, "tied_gradients_all_reduce")
+
+    def _held(self) -> int:
+        """Count the parameters that the rank's layers hold."""
+        return sum(sum(stage.parameters.values()) for stage in self.stages)
+
+    def _owned(self) -> int:
+        """Count the parameters that the rank steps: all it holds, or its shards of them."""
+        total = 0
+        for stage in self.stages:
+            for bucket in stage.buckets:
+                total += -(-stage.parameters.get(bucket.name, 0) // bucket.sharing.owners)
+        return max(total, 1)
+
+    def _gather(self) -> None:
+        """Gather the parameters that each rank of a group has stepped a shard of."""
+        parameters: dict[int, int] = {}
+        for stage in self.stages:
+            for bucket in stage.buckets:
+                if bucket.sharing.shards > 1:
+                    group = bucket.sharing.group
+                    parameters[group] = parameters.get(group, 0) + stage.parameters.get(bucket.name, 0)
+        for group, count in parameters.items():
+            if count:
+                self.graph.collective(
+                    "all_gather", count * self.workload.item_bytes, group=group, after=self._last(),
+                    name="parameters_all_gather",
+                )  # fmt: skip
+
+    def _chain_kernel(self, op: str, *, dtype: str = "", **shape: int) -> None:
+        dtype = dtype or self.workload.gradient_dtype or self.workload.dtype
+        self.graph.compute(kernel(op, dtype=dtype, **shape), after=self._last())
+
+    def _all_reduce(self, size_bytes: int, group: int, name: str) -> None:
+        self._collective("all_reduce", size_bytes, group, name)
+
+    def _collective(self, kind: str, size_bytes: int, group: int, name: str) -> None:
+        self.graph.collective(kind, size_bytes, group=group, after=self._last(), name=name)
+
+    def _last(self) -> tuple[int, ...]:
+        return (len(self.graph) - 1,) if len(self.graph) else ()

@@ -1,0 +1,68 @@
+"""How layers become kernels: in which precision products are made, and what a compiler fuses.
+
+Products in fp8 need their operands cast, each time anew: an input and a weight forward and the output's gradient
+backward, each in the two layouts that its two products read. Scales are those of earlier steps (`fp8_delayed`: one
+kernel casts both layouts), of the whole tensor (`fp8_tensorwise`: its largest value is looked for first), or of each
+row (`fp8_rowwise`: a row's largest value, once for each layout).
+
+Source: Micikevicius et al., FP8 formats for deep learning, arXiv:2209.05433; NVIDIA Transformer Engine (delayed);
+github.com/pytorch/ao, torchao/float8/README.md (tensorwise, rowwise).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scaleout.workloads.config import Transformer
+
+FP8 = "fp8_e4m3"
+
+CASTS: Mapping[str, tuple[str, ...]] = {
+    "same": (),
+    "fp8_delayed": ("cast_to_fp8_twice",),
+    "fp8_tensorwise": ("sum_all", "cast_to_fp8", "cast_to_fp8"),
+    "fp8_rowwise": ("sum_all", "cast_to_fp8", "sum_all", "cast_to_fp8"),
+}
+"""Precision and scaling of products to the kernels that cast one operand for both of its products."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the layers of a tape become kernels.
+
+    Attributes
+    ----------
+    products : str
+        A name in `CASTS`: how products with weights are made.
+    compiled : bool
+        Whether element-wise kernels that follow each other are one.
+    separate : bool
+        Whether matrices that read the same input are products of their own.
+    casts_weights : bool
+        Whether weights are cast for each product; they are not where they are gathered as products read them.
+    """
+
+    products: str = "same"
+    compiled: bool = False
+    separate: bool = False
+    casts_weights: bool = True
+
+    def gemm(self, dtype: str) -> tuple[str, str]:
+        """Return the operation and the data type of a product with weights, of layers in a data type."""
+        if self.products == "same":
+            return "gemm", dtype
+        return "gemm_fp8_rowwise" if self.products == "fp8_rowwise" else "gemm_fp8", FP8
+
+    @property
+    def gathers_fp8(self) -> bool:
+        """Whether operands are cast before they are gathered, which one scale for the whole tensor allows."""
+        return self.products == "fp8_tensorwise"
+
+
+PLAIN = Style()
+
+
+def style_of(workload: Transformer) -> Style:
+    """Return the style that a workload asks for."""
+    return Style(
+        workload.products, workload.compiled, workload.separate_projections, casts_weights=workload.gather_dtype is None
+    )

@@ -1,0 +1,247 @@
+"""Transformer decoders, dense or mixture-of-experts: the layers of one stage, forward and backward, for one rank.
+
+Tensor parallelism cuts heads and feed-forward columns over ranks: each half of a layer ends with an all-reduce,
+or, with sequence parallelism, begins with an all-gather and ends with a reduce-scatter. In decode every sequence makes
+one token against a cache of `sequence` tokens. Layers, embedding and head are units of sharding each, see `units`.
+
+Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (sequence parallelism, recompute).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from scaleout.program.graph import NONE
+from scaleout.program.operations import ITEM_BYTES, kernel
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.generate.attention import Heads, attend
+from scaleout.workloads.generate.autograd_tape import URGENT, Tape
+from scaleout.workloads.generate.layers import (
+    COPY_IN,
+    GATHER_IN,
+    GATHER_IN_AGAIN,
+    SCATTER_OUT,
+    SUM_OUT,
+    WHOLE_IN,
+    WHOLE_OUT,
+    Exchange,
+    Layer,
+    activation,
+    checkpoint,
+    dropout,
+    exchange,
+    norm,
+    phased,
+    residual,
+)
+from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.moe import Experts, mixture
+from scaleout.workloads.generate.units import Rank, Units
+
+
+def forward(
+    tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool, receives: bool = False, sends: bool = False
+) -> int:
+    """Write the forward pass of some layers, with the embedding before the first and the head after the last.
+
+    One that `receives` its input in parts gathers them; one that `sends` its output receives its gradient so.
+
+    Returns
+    -------
+    int
+        The node that makes the output.
+    """
+    x = NONE
+    units = Units(rank)
+    item_bytes = ITEM_BYTES[rank.workload.gather_dtype or tape.dtype]
+    if receives and rank.workload.scatters:
+        tape.graph.phase = "pipeline_forward"
+        x = exchange(tape, x, WHOLE_IN, rank.whole_bytes, group=rank.tensor, name="activations")
+    if first:
+        x = units.apply(tape, x, partial(_embedding, rank=rank), phase="embedding")
+    for number in layers:
+        whole = partial(_layer, rank=rank, number=number)
+        if rank.workload.recompute in ("operations", "full"):
+            again = partial(
+                checkpoint, layer=whole, kept_elements=rank.elements, stop_early=rank.workload.stop_recompute_early,
+                saved=rank.workload.recompute == "operations",
+            )  # fmt: skip
+            x = units.apply(tape, x, again, item_bytes=item_bytes)
+        else:
+            x = units.apply(tape, x, whole, item_bytes=item_bytes)
+    if sends and rank.workload.scatters:
+        x = phased(tape, x, partial(_whole_gradient, rank=rank), phase="pipeline")
+    return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
+
+
+def _whole_gradient(tape: Tape, x: int, rank: Rank) -> int:
+    return exchange(tape, x, WHOLE_OUT, rank.whole_bytes, group=rank.tensor, name="activations")
+
+
+def _layer(tape: Tape, x: int, rank: Rank, number: int) -> int:
+    label = f"layer_{number}"
+    for phase, branch in (("attention", _attention), ("feed_forward", _feed_forward)):
+        block = partial(branch, rank=rank, number=number, label=f"{label}_{phase}")
+        half = partial(residual, branch=partial(_dropped, layer=block, rank=rank), elements=rank.elements)
+        x = phased(tape, x, half, phase=phase)
+    return x
+
+
+def _dropped(tape: Tape, x: int, layer: Layer, rank: Rank) -> int:
+    """Apply a layer, and dropout to its output where the model has it."""
+    x = layer(tape, x)
+    return dropout(tape, x, elements=rank.elements) if rank.workload.dropout and tape.gradients else x
+
+
+def _tensor_parallel(tape: Tape, x: int, rank: Rank, block: Layer, *, label: str) -> int:
+    """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
+    workload = rank.workload
+    x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
+    if workload.tensor_parallel == 1:
+        return block(tape, x)
+    into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
+    over = partial(
+        exchange, tape, size_bytes=rank.whole_bytes, group=rank.tensor, name=label, degree=workload.tensor_parallel,
+        shard=rank.elements if workload.sequence_parallel else 0,
+    )  # fmt: skip
+    return over(block(tape, over(x, into)), out)
+
+
+def _kept_tokens(rank: Rank) -> int:
+    """Tokens of a tensor-parallel block's input that are kept for backward."""
+    return rank.workload.local_tokens if rank.workload.keep_gathered else rank.tokens
+
+
+def _gather_in(workload: Transformer) -> Exchange:
+    return GATHER_IN if workload.keep_gathered else GATHER_IN_AGAIN
+
+
+def _attention(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
+    del number
+    workload = rank.workload
+    context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
+    heads = Heads(workload, rank.dense, kept_tokens=_kept_tokens(rank), context=context)
+    return _tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
+
+
+def _feed_forward(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
+    workload = rank.workload
+    if isinstance(workload, Moe) and workload.layer_kind(number) == "moe":
+        group = rank.axes.number("expert") if workload.expert_parallel > 1 else NONE
+        experts = Experts(group=group, router=rank.dense, weights=rank.experts, kept_tokens=_kept_tokens(rank))
+        block = partial(mixture, workload=workload, experts=experts, label=label)
+    else:
+        block = partial(feed_forward, rank=rank, label=label)
+    return _tensor_parallel(tape, x, rank, block, label=label)
+
+
+def feed_forward(tape: Tape, x: int, rank: Rank, label: str) -> int:
+    """Two products with an activation between, their columns cut over the tensor axis."""
+    workload = rank.workload
+    width = workload.ffn // workload.tensor_parallel
+    of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
+    x = of(
+        x, inputs=workload.hidden, outputs=(width,) * workload.gates, name=f"{label}_1", kept_tokens=_kept_tokens(rank),
+        gathered="input" if workload.sequence_parallel else "",
+    )  # fmt: skip
+    x = activation(tape, x, workload.activation, elements=workload.local_tokens * width)
+    return of(
+        x, inputs=width, outputs=workload.hidden, name=f"{label}_2", saved=workload.gates > 1,
+        gathered="gradient" if workload.sequence_parallel else "",
+    )  # fmt: skip
+
+
+def _embedding(tape: Tape, x: int, rank: Rank) -> int:
+    """Look tokens up; a rank that lacks a token's row gives zeros, and the tensor axis adds up.
+
+    The gradient of a `tied` table is the sum of its own and of the head's, and final only then.
+    """
+    workload = rank.workload
+    rows = workload.vocabulary // workload.tensor_parallel
+    tape.graph.phase = "embedding_forward"
+
+    def backward(dy: int) -> int:
+        tape.graph.phase = "embedding_backward"
+        dw = tape.kernel("embedding_bwd", dy, tokens=workload.local_tokens, hidden=workload.hidden, vocab=rows)
+        if rank.tied:
+            dw = tape.kernel("add", dw, rank.tied.pop(), name="tied_gradients", elements=rows * workload.hidden)
+        tape.learn(lambda node: node, dw, rows * workload.hidden, rank.dense)
+        return dw
+
+    if workload.vocabulary == 0:
+        return tape.kernel("clone", x, name="input", elements=rank.elements)
+    tape.push(backward, scratch_bytes=rows * workload.hidden * tape.item_bytes)
+    tape.hold(rows * workload.hidden, rank.dense)
+    x = tape.kernel("embedding_fwd", x, tokens=workload.local_tokens, hidden=workload.hidden)
+    if workload.tensor_parallel > 1:
+        out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
+        degree = workload.tensor_parallel
+        x = exchange(tape, x, out, rank.whole_bytes, group=rank.tensor, name="embedding", degree=degree)
+    return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
+
+
+def _head(tape: Tape, x: int, rank: Rank) -> int:
+    """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
+    workload = rank.workload
+    x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
+    if workload.vocabulary == 0:
+        return x
+    if workload.tensor_parallel > 1:
+        into = _gather_in(workload) if workload.sequence_parallel else COPY_IN
+        degree = workload.tensor_parallel
+        x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name="head", degree=degree)
+    # Prefill needs the logits of each sequence's last token only.
+    tokens = workload.microbatch_size if workload.mode == "prefill" else workload.local_tokens
+    part = workload.vocabulary // workload.tensor_parallel
+    x = linear(
+        tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",
+        shared=rank.tied, kept_tokens=_kept_tokens(rank), plain=True,
+        placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
+    )  # fmt: skip
+    if workload.mode == "training":
+        return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
+    if workload.tensor_parallel > 1:
+        size_bytes = tokens * workload.vocabulary * workload.item_bytes
+        x = tape.graph.collective("all_gather", size_bytes, group=rank.tensor, after=(x,), name="logits_all_gather")
+    return x
+
+
+def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
+    """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
+    degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
+    if loss == "in_place":  # the logits are their gradient until the product before has used it
+        tape.keep(elements)
+    makes = 0 if loss == "in_place" else elements
+    if loss == "vocabulary_parallel":
+        tape.push(lambda dy: _in_fp32(tape, dy, ("mul_scalar", "cast_to_fp32"), elements=elements), makes=makes)
+        x = _in_fp32(tape, x, _VOCABULARY_PARALLEL, elements=elements)
+    else:
+        op = "cross_entropy" if loss == "unfused" else "cross_entropy_fused"
+        tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary), makes=makes)
+        x = tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
+    if loss != "in_place":
+        tape.keep(elements, ITEM_BYTES["fp32"])
+    for _ in range(rank.workload.logged_losses):
+        tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=elements)
+        tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
+    for number in ("maximum", "sum", "target") if degree > 1 else ():
+        x = tape.graph.collective(
+            "all_reduce",
+            tokens * ITEM_BYTES["fp32"],
+            group=rank.tensor,
+            after=(x,),
+            name=f"loss_{number}_all_reduce",
+            priority=URGENT,
+        )
+    return x
+
+
+_VOCABULARY_PARALLEL = ("cast_to_fp32", "sum_all", "mul_scalar", "mul_scalar", "sum_all", "mul_scalar")
+"""What Megatron-LM's cross entropy runs over all logits: to fp32, maximum, difference, exponential, sum, quotient."""
+
+
+def _in_fp32(tape: Tape, x: int, ops: Sequence[str], *, elements: int) -> int:
+    """Write kernels that work on fp32, and casts between that and the model's type."""
+    for op in ops:
+        call = kernel(op, dtype=tape.dtype if op == "cast_to_fp32" else "fp32", elements=elements)
+        x = tape.add(call, x, name=f"cross_entropy_{op}")
+    return x

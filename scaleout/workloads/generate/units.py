@@ -1,0 +1,175 @@
+"""What a rank of a stage holds, and the units, layers among them, whose parameters are gathered and reduced together.
+
+Where parameters are sharded (ZeRO-3, FSDP), a unit's are gathered before it, forward and backward, while the units
+before it compute, and its gradients are reduced behind it.
+
+Source: FSDP, arXiv:2304.11277; the order of its calls: PyTorch 2.11's, profiled (`traces/h200-pair/profiles.jsonl`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.generate.autograd_tape import URGENT, Bucket, Page, Tape
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.layers import Layer
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A layer, the embedding or the head in a stage's forward: its first node, and its parameters by bucket.
+
+    Where a layer gathers its parameters itself, that comes first.
+    """
+
+    entry: int
+    parameters: Mapping[str, int]
+
+
+@dataclass
+class Rank:
+    """What one rank of one stage holds, and where its gradients go.
+
+    Attributes
+    ----------
+    workload : Transformer
+    axes : Axes
+    tokens : int
+        Tokens of a micro-batch outside tensor-parallel blocks.
+    dense, experts : Bucket
+        Where gradients wait.
+    tied : list or None
+        Where a head leaves the gradient of the table that it shares with the embedding of the same rank.
+    units : list of Unit
+        Whose parameters are gathered together, in the order of forward.
+    """
+
+    workload: Transformer
+    axes: Axes
+    tied: list[int] | None = None
+    units: list[Unit] = field(default_factory=list)
+    dense: Bucket = field(init=False)
+    experts: Bucket = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dense = Bucket("dense", self.axes.dense())
+        self.experts = Bucket("experts", self.axes.experts() if isinstance(self.workload, Moe) else self.axes.dense())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch outside tensor-parallel blocks."""
+        workload = self.workload
+        return workload.local_tokens // (workload.tensor_parallel if workload.sequence_parallel else 1)
+
+    @property
+    def elements(self) -> int:
+        """Activations outside tensor-parallel blocks."""
+        return self.tokens * self.workload.hidden
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the activations that tensor-parallel blocks read and make."""
+        return self.workload.local_tokens * self.workload.hidden * self.workload.item_bytes
+
+    @property
+    def tensor(self) -> int:
+        """Family of the tensor axis."""
+        return self.axes.number("tensor")
+
+    @property
+    def buckets(self) -> tuple[Bucket, Bucket]:
+        """Where gradients wait."""
+        return self.dense, self.experts
+
+
+@dataclass
+class Units:
+    """Layers whose parameters are gathered together where they are sharded: each is gathered ahead of its turn.
+
+    Gathers are written as PyTorch's FSDP issues them: in forward as a layer begins, in backward those of the layers
+    ahead as one begins, which is behind the reductions of those that have ended.
+    """
+
+    rank: Rank
+    held: list[tuple[dict[str, int], int]] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    gathers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    graph: GraphBuilder | None = None
+
+    def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "", item_bytes: int | None = None) -> int:
+        """Apply a layer, with its parameters gathered before it, and again before its backward."""
+        workload = self.rank.workload
+        if workload.zero < 3:
+            return self._apply_whole(tape, x, layer)
+        unit = len(self.held)
+        held = Tape(Page(GraphBuilder()), tape.dtype, None)
+        layer(held, NONE)
+        self.held.append((held.parameters, item_bytes or tape.item_bytes))
+        if phase:
+            tape.graph.phase = f"{phase}_forward"
+
+        def leave(dy: int) -> int:
+            if workload.reshard_after_forward:
+                self._gather_again(tape, dy, unit)
+            return dy
+
+        def enter(dx: int) -> int:
+            assert tape.gradients is not None
+            for bucket in self.rank.buckets:
+                tape.gradients.flush(tape.graph, bucket)
+            return dx
+
+        self.begun.append(x)
+        after = self.begun[-1 - workload.prefetch] if workload.prefetch < len(self.begun) else NONE
+        self.rank.units.append(Unit(len(tape.graph), held.parameters))
+        self._use(tape, self._gather(tape, unit, after))
+        tape.push(enter)
+        y = layer(tape, x)
+        tape.push(leave)
+        return y
+
+    def _apply_whole(self, tape: Tape, x: int, layer: Layer) -> int:
+        """Apply a layer whose parameters stand whole all through a step, and note where it begins."""
+        entry, before = len(tape.graph), dict(tape.parameters)
+        y = layer(tape, x)
+        held = {name: count - before.get(name, 0) for name, count in tape.parameters.items()}
+        self.rank.units.append(Unit(entry, {name: count for name, count in held.items() if count}))
+        return y
+
+    def _gather_again(self, tape: Tape, dy: int, unit: int) -> None:
+        """Begin the backward of a unit: gather it unless it was gathered ahead, and the units ahead of it."""
+        if self.graph is not tape.graph:  # backward is played into a graph anew
+            self.graph, self.gathers = tape.graph, {}
+        for other in range(unit, max(unit - self.rank.workload.gathered_ahead, 0) - 1, -1):
+            if other not in self.gathers:
+                self.gathers[other] = self._gather(tape, other, dy)
+        self._use(tape, self.gathers[unit])
+
+    def _gather(self, tape: Tape, unit: int, after: int) -> list[tuple[int, int]]:
+        """Gather the parameters of a unit behind a node; return each gather and its elements."""
+        parameters, item_bytes = self.held[unit]
+        gathers = []
+        for bucket in self.rank.buckets:
+            size_bytes = parameters.get(bucket.name, 0) * item_bytes
+            if size_bytes and bucket.sharing.degree > 1:
+                gathers.append((self._gather_bucket(tape, bucket, size_bytes, after), size_bytes // tape.item_bytes))
+        return gathers
+
+    def _gather_bucket(self, tape: Tape, bucket: Bucket, size_bytes: int, after: int) -> int:
+        """Gather the parameters of a bucket; where eager FSDP copies, from a buffer that it fills."""
+        if self.rank.workload.layout_copies:
+            elements = -(-size_bytes // tape.item_bytes // bucket.sharing.degree)
+            after = tape.aside("clone", after, name="parameters_copy_in", elements=elements)
+        return tape.graph.collective(
+            "all_gather", size_bytes, group=bucket.sharing.group, after=(after,),
+            name="parameters_all_gather", priority=URGENT,
+        )  # fmt: skip
+
+    def _use(self, tape: Tape, gathers: list[tuple[int, int]]) -> None:
+        """Let the next kernel wait for gathers; where eager FSDP copies, for what it copies out of their buffers."""
+        for gather, elements in gathers:
+            ready = gather
+            if self.rank.workload.layout_copies:
+                ready = tape.aside("clone", gather, name="parameters_copy_out", elements=elements)
+            tape.page.waits += (ready,)

@@ -1,0 +1,268 @@
+"""Workload to the bytes that its ranks hold: what stands all through a step, and activations as micro-batches pass.
+
+What a layer holds is counted by the generators as they write it (`Tape.kept_bytes`, `Tape.parameters`); layers that are
+alike are written once. How many micro-batches are in flight, and when, follows from the order of the pipeline schedule,
+so nothing is simulated. Where a workload asks for them (`temporaries`), results that no layer keeps are counted from
+the actions of backward in their order (`Tape.temporary_bytes`). Left out: those of forward, the allocator's fragments,
+and the libraries' own memory.
+
+Gradients stand all through a step, where they are added up and reduced in place; where they are sharded, one bucket of
+whole ones is a communication buffer. Where the backward is in two parts, all that is kept waits for the second.
+
+Symbols: p places of the pipeline; v model chunks of a rank; K moments that can be the peak of a place.
+Source: Korthikanti et al., arXiv:2205.05198 (activations); Rajbhandari et al., ZeRO, arXiv:1910.02054 (states).
+
+Pipeline schedules to the moments at which the memory of a rank can be highest, whatever a micro-batch holds.
+
+Symbols: p places of the pipeline; v model chunks of a rank; m micro-batches; K moments of all places.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.memory.parts import Held, Units, units_of_stages
+from scaleout.workloads.memory.persistent import standing
+from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders
+from scaleout.workloads.pipeline.blocks import blocks
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Slots of all places during which their memory can be highest, by place.
+
+    Attributes
+    ----------
+    first : (p,)
+        Where each place begins.
+    place, slot : (K,)
+    in_flight : (K, v)
+        Micro-batches whose activations are kept.
+    again : (K, v)
+        Whether a backward runs that may compute parts again, one at a time.
+    waiting : (K, v)
+        Micro-batches of which all that is computed again is held, for the gradients of weights.
+    """
+
+    first: Index
+    place: Index
+    slot: Index
+    in_flight: Index
+    again: Index
+    waiting: Index
+
+
+def moments_of(workload: Transformer) -> Moments:
+    """Return the moments at which the memory of a workload's ranks can be highest."""
+    return _moments(
+        workload.pipeline_schedule, workload.pipeline_parallel, workload.num_microbatches, workload.chunks,
+        workload.microbatch_group,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _moments(name: str, p: int, m: int, v: int, group: int | None) -> Moments:
+    found = blocks(name, stages=p, microbatches=m, chunks=v, group=group)
+    kept = np.concatenate(found.in_flight())
+    after_inputs = kept - np.concatenate(found.in_flight(Action.INPUT_GRADIENT))
+    action, chunk = found.what // (p * v), found.what % v
+    runs = np.zeros((len(Action) + 1, len(kept), v), np.int64)
+    for step in range(2):
+        runs[action[:, step], np.arange(len(kept)), chunk[:, step]] = 1
+    place = np.repeat(np.arange(p), np.diff(found.offsets))
+    slot = np.arange(len(kept)) - found.offsets[place]
+    waiting = after_inputs + runs[Action.INPUT_GRADIENT]
+    columns = np.column_stack([place, slot, kept, runs[Action.BACKWARD], waiting])
+    for column in range(2, 2 + v):  # of moments that differ in one chunk only, the fullest
+        others = [index for index in range(columns.shape[1]) if index not in (1, column)]
+        # Rows in order of all others, the fullest first, then the earliest.
+        rows = np.lexsort((columns[:, 1], -columns[:, column], *columns[:, others].T))
+        sorted_rows = columns[rows]
+        new = np.r_[True, (np.diff(sorted_rows[:, others], axis=0) != 0).any(axis=1)]
+        columns = sorted_rows[new]
+    columns = columns[np.lexsort((columns[:, 1], columns[:, 0]))]
+    place, slot, parts = columns[:, 0], columns[:, 1], columns[:, 2:].reshape(-1, 3, v)
+    return Moments(np.searchsorted(place, np.arange(p)), place, slot, parts[:, 0], parts[:, 1], parts[:, 2])
+
+
+Floats = npt.NDArray[np.float64]
+
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "communication_buffers",
+    "kv_cache",
+    "activations",
+    "recomputed_activations",
+    "temporary_results",
+)
+"""What memory is held for."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that a rank holds, and when.
+
+    Attributes
+    ----------
+    place : int
+        Place of the rank in its pipeline.
+    bytes_of : mapping
+        Bytes of each of `KINDS`.
+    in_flight : tuple of int
+        Micro-batches whose activations it holds then, for each of its chunks; empty without a backward.
+    slot : Slot
+        What it runs then; empty without a backward.
+    slot_number, num_slots : int
+        Which of its slots that is.
+    """
+
+    place: int
+    bytes_of: Mapping[str, float]
+    in_flight: tuple[int, ...] = ()
+    slot: Slot = ()
+    slot_number: int = 0
+    num_slots: int = 0
+
+    @property
+    def total_bytes(self) -> float:
+        """All kinds together."""
+        return sum(self.bytes_of.values())
+
+    @property
+    def moment(self) -> str:
+        """The moment in words."""
+        if not self.slot:
+            return "all of the pass"
+        steps = " and ".join(
+            f"{step.action.name.lower().replace('_', ' ')} of micro-batch {step.microbatch}"
+            + (f", chunk {step.chunk}" if len(self.in_flight) > 1 else "")
+            for step in self.slot
+        )
+        flying = " + ".join(map(str, self.in_flight))
+        return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} micro-batches in flight"
+
+
+def peak(workload: Transformer) -> Peak:
+    """Return the most that any rank of a job holds, and when, from the order of its pipeline alone."""
+    ledger = Ledger.of(workload)
+    return ledger.peak_of(int(ledger.peak_bytes.argmax()))
+
+
+def peaks(workload: Transformer) -> list[Peak]:
+    """Return the most that the ranks of each place of the pipeline hold, and when."""
+    ledger = Ledger.of(workload)
+    return [ledger.peak_of(place) for place in range(workload.pipeline_parallel)]
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """What the ranks of each place of the pipeline hold.
+
+    Attributes
+    ----------
+    workload : Transformer
+    stages : sequence of sequence of Held
+        For each place, its chunks.
+    standing : sequence of mapping
+        For each place, the bytes of each of `KINDS` that it holds all through a step.
+    activation_bytes, recomputed_bytes, temporary_bytes : (p,)
+        At the moment when they are highest together.
+    peak_bytes : (p,)
+        With what stands.
+    peak_moment : (p,)
+        Which moment of `moments_of` that is.
+    """
+
+    workload: Transformer
+    stages: Sequence[Sequence[Held]]
+    standing: Sequence[Mapping[str, float]]
+    activation_bytes: Floats
+    recomputed_bytes: Floats
+    temporary_bytes: Floats
+    peak_bytes: Floats
+    peak_moment: Index
+
+    @classmethod
+    def of(cls, workload: Transformer) -> "Ledger":
+        """Count them."""
+        units = units_of_stages(workload)
+        numbers = _stages_of_places(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
+        of_stage = [sum((held.times(count) for held, count in stage), Held()) for stage in units]
+        stages = [[of_stage[number] for number in place] for place in numbers]
+        axes = Axes(workload)
+        sharing = (axes.dense(), axes.experts() if isinstance(workload, Moe) else axes.dense())
+        alike: dict[tuple[tuple[Units, ...], int], Mapping[str, float]] = {}
+        of_place = []
+        for place in numbers:
+            held = tuple(units[number] for number in place)
+            key = (held, sum(workload.layers_of_stage[number] for number in place))
+            if key not in alike:
+                alike[key] = standing(workload, held, sharing, layers=key[1])
+            of_place.append(alike[key])
+        kept, again, made, moment = _highest(workload, stages)
+        total = np.array([sum(each.values()) for each in of_place]) + kept + again + made
+        return cls(workload, stages, of_place, kept, again, made, total, moment)
+
+    def peak_of(self, place: int) -> Peak:
+        """Return the most that the ranks of a place hold."""
+        passing = (self.activation_bytes, self.recomputed_bytes, self.temporary_bytes)
+        bytes_of = {
+            **self.standing[place],
+            **{kind: float(b[place]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
+        }
+        if self.workload.mode != "training":
+            return Peak(place, bytes_of)
+        moments, row = moments_of(self.workload), int(self.peak_moment[place])
+        order = orders(
+            self.workload.pipeline_schedule,
+            stages=self.workload.pipeline_parallel,
+            microbatches=self.workload.num_microbatches,
+            chunks=self.workload.chunks,
+            group=self.workload.microbatch_group,
+        )[place]
+        slot = int(moments.slot[row])
+        return Peak(place, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
+
+
+def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Floats, Index]:
+    """Return the most that each place holds as micro-batches pass, and at which moment, shape (p,) each.
+
+    That is activations, kept and computed again, and temporary results.
+
+    A pass without backward holds at most what one of its layers would keep for it.
+    """
+    if workload.mode != "training":
+        layers = [held for stage in units_of_stages(workload) for held, _ in stage]
+        one = max(held.kept_bytes + held.again_bytes for held in layers)
+        p = len(stages)
+        return np.full(p, one), np.zeros(p), np.zeros(p), np.zeros(p, np.int64)
+    kept, again, all_again, temporary = (
+        np.array([[getattr(held, name) for held in place] for place in stages])
+        for name in ("kept_bytes", "again_bytes", "all_again_bytes", "temporary_bytes")
+    )
+    moments = moments_of(workload)
+    of = moments.place
+    held = (moments.in_flight * kept[of]).sum(axis=1)
+    recomputed = np.zeros(len(held))
+    if again.any():
+        recomputed = (moments.again * again[of] + moments.waiting * all_again[of]).sum(axis=1)
+    made = (moments.again * temporary[of]).sum(axis=1)
+    total = held + recomputed + made
+    at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
+    first = at[np.searchsorted(of[at], np.arange(len(stages)))]
+    return held[first], recomputed[first], made[first], first
+
+
+@functools.lru_cache(maxsize=512)
+def _stages_of_places(name: str, p: int, v: int) -> tuple[tuple[int, ...], ...]:
+    pipeline = PIPELINES[name]
+    return tuple(tuple(pipeline.stage_of(place, chunk, p, v) for chunk in range(v)) for place in range(p))

@@ -1,0 +1,188 @@
+"""Plans that do not fit to plans that would: changes of a workload's keys, each one tried.
+
+A change leaves the model and the sequences of a step as they are. Where an axis grows and the data axis can shrink by
+as much, the ranks stay as many; otherwise the change needs more ranks, and says so by its keys.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.memory import Peak, peak
+
+_FACTORS = (2, 4, 8, 16)
+"""By how much an axis is tried to grow, or a micro-batch to shrink."""
+
+_ROUNDS = 6
+"""Changes that are tried together at most."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change that helps.
+
+    Attributes
+    ----------
+    changes : mapping
+        Keys of the workload, and the values to set.
+    ranks : int
+        What the job then needs.
+    peak : Peak
+    fits : bool
+    """
+
+    changes: Mapping[str, Any]
+    ranks: int
+    peak: Peak
+    fits: bool
+
+    @property
+    def settings(self) -> str:
+        """The changes as options of the command line, each with its ``--set``."""
+        return " ".join(f"--set {key}={json.dumps(value)}" for key, value in self.changes.items()).replace('"', "")
+
+
+def advise(workload: Transformer, capacity_bytes: float) -> list[Advice]:
+    """Say what would make a job fit into the memory of its devices.
+
+    Returns
+    -------
+    list of Advice
+        Single changes that help, those that fit on fewest ranks first, of each kind the smallest that fits or else the
+        one that helps most. If none fits on as many ranks as the job has, several that do so together come last, if
+        any do; if none fits at all, several on more ranks. Empty if the job fits.
+    """
+    now = peak(workload).total_bytes
+    if now <= capacity_bytes:
+        return []
+    best: dict[str, Advice] = {}
+    for kind, changes in _changes(workload):
+        found = _try(workload, changes, capacity_bytes)
+        if found is None or found.peak.total_bytes >= now:
+            continue
+        known = best.get(kind)
+        if known is None or (not known.fits and found.peak.total_bytes < known.peak.total_bytes):
+            best[kind] = found
+    singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
+    if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
+        return singles
+    together = _together(workload, capacity_bytes, more_ranks=False)
+    if together is None and not (singles and singles[0].fits):
+        together = _together(workload, capacity_bytes, more_ranks=True)
+    return singles if together is None else [*singles, together]
+
+
+def _together(workload: Transformer, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
+    """Change what helps most, again and again until the job fits; then take back what was not needed."""
+    steps: list[dict[str, Any]] = []
+    current, least = workload, peak(workload).total_bytes
+    while least > capacity_bytes and len(steps) < _ROUNDS:
+        tried = [(_try(current, changes, capacity_bytes), changes) for _, changes in _changes(current)]
+        found = [
+            (advice.peak.total_bytes, number)
+            for number, (advice, _) in enumerate(tried)
+            if advice is not None and (more_ranks or advice.ranks <= workload.num_ranks)
+        ]
+        if not found or min(found)[0] >= least:
+            return None
+        least, number = min(found)
+        steps.append(tried[number][1])
+        changed = _changed(current, steps[-1])
+        assert changed is not None
+        current = changed
+    best = _try(workload, _merged(steps), capacity_bytes)
+    for step in list(steps):
+        without = [other for other in steps if other is not step]
+        fewer = _try(workload, _merged(without), capacity_bytes)
+        if fewer is not None and fewer.fits:
+            best, steps = fewer, without
+    return best if best is not None and best.fits else None
+
+
+def _merged(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    return {key: value for step in steps for key, value in step.items()}
+
+
+def _try(workload: Transformer, changes: Mapping[str, Any], capacity_bytes: float) -> Advice | None:
+    changed = _changed(workload, changes)
+    if changed is None:
+        return None
+    found = peak(changed)
+    return Advice(dict(changes), changed.num_ranks, found, found.total_bytes <= capacity_bytes)
+
+
+def _changed(workload: Transformer, changes: Mapping[str, Any]) -> Transformer | None:
+    """Return the changed workload, or None if it cannot be."""
+    try:
+        return type(workload).model_validate({**workload.model_dump(), **changes})
+    except ValidationError:
+        return None
+
+
+def _changes(workload: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield kinds of change and what they set, those that cost least time first."""
+    w = workload
+    replicas = w.data_parallel * w.context_parallel
+    if w.tensor_parallel > 1 and not w.sequence_parallel:
+        yield "sequence_parallel", {"sequence_parallel": True}
+    if w.sequence_parallel and w.keep_gathered:
+        yield "keep_gathered", {"keep_gathered": False}
+    if w.attention == "unfused" and not w.dropout:
+        yield "attention", {"attention": "flash"}
+    yield from (("zero", {"zero": level}) for level in range(w.zero + 1, 4) if replicas > 1)
+    if w.mode == "training":
+        yield from (("data_parallel", _spread(w, factor)) for factor in _FACTORS if w.batch_per_replica % factor == 0)
+    if w.zero and w.shard_ranks is not None:
+        without_copies = {"overlap_parameter_gather": False} if w.zero == 3 and w.overlap_parameter_gather else {}
+        yield "shard_ranks", {"shard_ranks": None, **without_copies}
+    if w.zero == 3 and not w.reshard_after_forward:
+        yield "reshard_after_forward", {"reshard_after_forward": True}
+    if w.mode == "training":
+        yield from _training_changes(w)
+    for axis in ("pipeline_parallel", "tensor_parallel", "context_parallel"):
+        yield from ((axis, _grown(w, axis, factor)) for factor in _FACTORS)
+    if isinstance(w, Moe):
+        yield from (("expert_parallel", {"expert_parallel": w.expert_parallel * factor}) for factor in _FACTORS)
+
+
+def _training_changes(w: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
+    if w.recompute == "none" and w.attention == "unfused":
+        yield "selective", {"recompute": "selective"}
+    if w.microbatch_group is not None:
+        yield "microbatch_group", {"microbatch_group": None}
+    if w.pipeline_schedule != "1f1b" and w.pipeline_parallel > 1:
+        keys: dict[str, Any] = {"model_chunks": None} if w.model_chunks is not None else {}
+        keys |= {"microbatch_group": None} if w.microbatch_group is not None else {}
+        keys |= {"stage_layers": ()} if w.stage_layers else {}
+        yield "pipeline_schedule", {"pipeline_schedule": "1f1b"} | keys
+    for factor in _FACTORS:
+        if w.microbatch_size % factor == 0:
+            yield "microbatch", {"microbatch": w.microbatch_size // factor}
+    if w.recompute != "full":
+        yield "full", {"recompute": "full"}
+
+
+def _spread(w: Transformer, factor: int) -> dict[str, Any]:
+    """Return what spreads the sequences of a step, and the states, over more replicas."""
+    batch = w.batch_per_replica // factor
+    return {
+        "data_parallel": w.data_parallel * factor,
+        "batch_per_replica": batch,
+        "microbatch": min(w.microbatch_size, batch),
+        "zero": max(w.zero, 1),
+    }
+
+
+def _grown(w: Transformer, axis: str, factor: int) -> dict[str, Any]:
+    """Return what makes an axis longer, the sequences of a step being as many as before."""
+    changes: dict[str, Any] = {axis: getattr(w, axis) * factor}
+    if w.data_parallel % factor == 0:
+        batch = w.batch_per_replica * factor
+        changes |= {"data_parallel": w.data_parallel // factor, "batch_per_replica": batch}
+        if w.mode == "training":
+            changes["microbatch"] = w.microbatch_size
+    return changes

@@ -1,0 +1,317 @@
+"""The slots of all ranks as columns, and which of them waits for which.
+
+A forward waits for the forward of the stage before it, a gradient for that of the stage after it, both also for what
+their own rank did to the microbatch; a rank runs its slots in their order. Nothing here has a duration: the blocks of
+a schedule are found once and timed often.
+
+Symbols: p ranks; v model chunks of a rank; N slots and S steps of all ranks together.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.errors import ConfigError, SimulationError
+from scaleout.workloads.pipeline import PIPELINES, chunks_of, orders
+from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Step
+
+Index = npt.NDArray[np.int64]
+
+FORWARD_FLOW, GRADIENT_FLOW, NO_FLOW = range(3)
+"""Where what a step makes goes: to the next stage, to the stage before, nowhere."""
+
+_FLOWS = np.array([FORWARD_FLOW, GRADIENT_FLOW, GRADIENT_FLOW, NO_FLOW])  # of each action
+_NOTHING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Slots of all ranks, rank by rank; every slot has one or two steps.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+        The schedule, for its layout.
+    num_ranks, num_chunks : int
+        p and v.
+    orders : sequence of tuple of Slot
+        The slots themselves, one tuple for each rank.
+    offsets : ndarray of int64, shape (p + 1,)
+        Slots of rank r are ``offsets[r]`` to ``offsets[r + 1]``.
+    what : ndarray of int64, shape (N, 2)
+        Action, rank and chunk of both steps as one number, ``(action p + rank) v + chunk``; ``4 p v`` if there is none.
+    sends : ndarray of int64, shape (N, 2)
+        Which link the step's output takes to another rank: the link between chunk c of rank r and its successor is
+        ``r v + c``, whichever way it is used; ``p v`` if nothing is sent.
+    makers : ndarray of int64, shape (N, 2)
+        Slot on another rank that makes what the step needs; N if there is none.
+    receives : ndarray of int64, shape (N, 2)
+        Link that the step's input takes, numbered as `sends`.
+    sequence : ndarray of int64, shape (N,)
+        The slots so that every one comes after those that it waits for.
+    """
+
+    pipeline: Pipeline
+    num_ranks: int
+    num_chunks: int
+    orders: Sequence[Order]
+    offsets: Index
+    what: Index
+    sends: Index
+    makers: Index
+    receives: Index
+    sequence: Index
+
+    @property
+    def previous(self) -> Index:
+        """Slot that the same rank runs before each slot, shape (N,); ``N + 1 + r`` before the first of rank r."""
+        previous = np.arange(-1, len(self.what) - 1)
+        previous[self.offsets[:-1]] = len(self.what) + 1 + np.arange(self.num_ranks)
+        return previous
+
+    @functools.cached_property
+    def first_forwards(self) -> Index:
+        """Slot in which each chunk of each rank takes its first micro-batch forward, shape (p, v)."""
+        pv = self.num_ranks * self.num_chunks
+        slot, step = np.nonzero(self.what // pv == Action.FORWARD)
+        first = np.full(pv, len(self.what))
+        np.minimum.at(first, self.what[slot, step] % pv, slot)
+        return first.reshape(self.num_ranks, -1)
+
+    @property
+    def first_gradients(self) -> Index:
+        """Slot in which each chunk of each rank makes its first gradients of weights, shape (p, v)."""
+        return self._learning_slots[0]
+
+    @property
+    def last_gradients(self) -> Index:
+        """Slot in which each chunk of each rank makes its last gradients of weights, shape (p, v)."""
+        return self._learning_slots[1]
+
+    @functools.cached_property
+    def _learning_slots(self) -> tuple[Index, Index]:
+        pv = self.num_ranks * self.num_chunks
+        slot, step = np.nonzero(np.isin(self.what // pv, (Action.BACKWARD, Action.WEIGHT_GRADIENT)))
+        place = self.what[slot, step] % pv
+        first, last = np.full(pv, len(self.what)), np.full(pv, _NOTHING)
+        np.minimum.at(first, place, slot)
+        np.maximum.at(last, place, slot)
+        assert (last != _NOTHING).all(), "every chunk learns"
+        return first.reshape(self.num_ranks, -1), last.reshape(self.num_ranks, -1)
+
+    @functools.cached_property
+    def counts(self) -> Index:
+        """How often each chunk of each rank takes each action, shape (4, p, v)."""
+        shape = (len(Action), self.num_ranks, self.num_chunks)
+        return np.bincount(self.what.ravel(), minlength=math.prod(shape) + 1)[:-1].reshape(shape)
+
+    def in_flight(self, until: Action = Action.WEIGHT_GRADIENT) -> tuple[Index, ...]:
+        """Count the microbatches whose activations a rank holds during each of its slots.
+
+        A microbatch is in flight from the start of its forward to the end of its backward; of a backward in two
+        parts, to the end of the part `until`. Between two slots a rank holds what the next one starts with, less
+        the forwards in it.
+
+        Returns
+        -------
+        tuple of ndarray of int64, shape (slots of the rank, v)
+            For each rank, the microbatches in flight on each of its chunks.
+        """
+        assert until in (Action.INPUT_GRADIENT, Action.WEIGHT_GRADIENT)
+        pv = self.num_ranks * self.num_chunks
+        action, chunk = self.what // pv, self.what % self.num_chunks
+        change = np.zeros((len(self.what) + 1, self.num_chunks), np.int64)
+        slot, step = np.nonzero(action == Action.FORWARD)
+        np.add.at(change, (slot, chunk[slot, step]), 1)
+        slot, step = np.nonzero((action == Action.BACKWARD) | (action == until))
+        np.subtract.at(change, (slot + 1, chunk[slot, step]), 1)
+        return tuple(np.split(np.cumsum(change, axis=0)[:-1], self.offsets[1:-1]))
+
+
+@functools.lru_cache(maxsize=64)
+def blocks(name: str, *, stages: int, microbatches: int, chunks: int = 1, group: int | None = None) -> Blocks:
+    """Return the blocks of a schedule in `PIPELINES`; the sizes are those of `orders`.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule is unknown or cannot be with these sizes.
+    """
+    found = orders(name, stages=stages, microbatches=microbatches, chunks=chunks, group=group)
+    return connect(PIPELINES[name], found, num_chunks=chunks_of(name, chunks))
+
+
+def connect(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> Blocks:
+    """Find out who waits for whom in any orders, one of a rank.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        Gives the layout of the stages.
+    orders : sequence of tuple of Slot
+        For each rank its slots.
+    num_chunks : int
+        Model chunks of a rank, v.
+
+    Raises
+    ------
+    ConfigError
+        If a rank has nothing to do, a slot has no step or more than two, or a step stands twice.
+    SimulationError
+        If the orders cannot be run to their end: a rank waits for itself, in a circle, or for what nobody does.
+    """
+    for rank, order in enumerate(orders):
+        if not order or not all(1 <= len(slot) <= 2 for slot in order):
+            raise ConfigError(f"rank {rank} of the pipeline has no slots, or one that is not of one or two steps")
+    steps = _Steps.of(orders, num_chunks)
+    places, num_slots = len(orders) * num_chunks, sum(map(len, orders))
+    before, after = _neighbours(pipeline, len(orders), num_chunks)
+    nowhere = np.full(places, places)
+    source = np.array([before, after, nowhere])[steps.flow, steps.place]
+    target = np.array([after, before, nowhere])[steps.flow, steps.place]
+    from_afar, to_afar = ((other < places) & (other // num_chunks != steps.rank) for other in (source, target))
+    own, passed = _needs(steps, source, places, num_slots)
+    _check(pipeline, steps, own, local=np.ones_like(from_afar))
+    _check(pipeline, steps, passed, local=~from_afar)
+    forward = steps.flow == FORWARD_FLOW
+    offsets = np.cumsum([0, *map(len, orders)])
+    makers = steps.by_slot(np.where(from_afar, passed, num_slots), num_slots)
+    return Blocks(
+        pipeline,
+        num_ranks=len(orders),
+        num_chunks=num_chunks,
+        orders=orders,
+        offsets=offsets,
+        what=steps.by_slot(steps.action * places + steps.place, len(Action) * places),
+        sends=steps.by_slot(np.where(to_afar, np.where(forward, steps.place, target), places), places),
+        makers=makers,
+        receives=steps.by_slot(np.where(from_afar, np.where(forward, source, steps.place), places), places),
+        sequence=_sequence(pipeline, orders, offsets, makers),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """All steps as columns of shape (S,), in the order of `connect`'s orders."""
+
+    all: list[Step]
+    rank: Index
+    slot: Index
+    second: Index  # 1 for the second step of its slot
+    action: Index
+    flow: Index
+    place: Index  # rank and chunk as one number, rank v + chunk
+    microbatch: Index
+
+    @classmethod
+    def of(cls, orders: Sequence[Order], num_chunks: int) -> "_Steps":
+        slots = [slot for order in orders for slot in order]
+        steps = [step for slot in slots for step in slot]
+        slot = np.repeat(np.arange(len(slots)), [len(slot) for slot in slots])
+        rank = np.repeat(np.arange(len(orders)), [len(order) for order in orders])[slot]
+        action = np.array([step.action for step in steps], np.int64)
+        chunk = np.array([step.chunk for step in steps], np.int64)
+        return cls(
+            steps,
+            rank,
+            slot,
+            second=(np.diff(slot, prepend=-1) == 0).astype(np.int64),
+            action=action,
+            flow=_FLOWS[action],
+            place=rank * num_chunks + chunk,
+            microbatch=np.array([step.microbatch for step in steps], np.int64),
+        )
+
+    def by_slot(self, values: Index, fill: int) -> Index:
+        """Lay out a column by slot and step, shape (N, 2)."""
+        both = np.full((self.slot[-1] + 1, 2), fill)
+        both[self.slot, self.second] = values
+        return both
+
+
+def _neighbours(pipeline: Pipeline, p: int, v: int) -> tuple[Index, Index]:
+    """Return the places before and after each place, shape (p v,); p v if there is none."""
+    places = [(rank, chunk) for rank in range(p) for chunk in range(v)]
+    found = [[way(*place, p, v) for place in places] for way in (pipeline.before, pipeline.after)]
+    before, after = ([p * v if other is None else other[0] * v + other[1] for other in row] for row in found)
+    return np.array(before), np.array(after)
+
+
+def _needs(steps: _Steps, source: Index, places: int, num_slots: int) -> tuple[Index, Index]:
+    """Return the slots whose results each step needs: of its own place, and passed on by a neighbour, shape (S,).
+
+    A slot that no order holds is `_NOTHING`; N where nothing is needed.
+
+    Raises
+    ------
+    ConfigError
+        If a step stands twice.
+    """
+    shape = (NO_FLOW + 2, places + 1, int(steps.microbatch.max()) + 1)
+    made = np.full(shape, _NOTHING)
+    made[:, places] = made[-1] = num_slots
+    keys = np.ravel_multi_index((steps.flow, steps.place, steps.microbatch), shape)
+    twice = np.flatnonzero(np.bincount(keys)[keys] > 1)
+    if len(twice):
+        raise ConfigError(f"rank {steps.rank[twice[0]]} of the pipeline runs {describe(steps.all[twice[0]])} twice")
+    made.ravel()[keys] = steps.slot
+    # Of its own place a gradient needs the forward, a gradient of weights that of the input, a forward (row -1) none.
+    return made[steps.flow - 1, steps.place, steps.microbatch], made[steps.flow, source, steps.microbatch]
+
+
+def _check(pipeline: Pipeline, steps: _Steps, needs: Index, *, local: npt.NDArray[np.bool_]) -> None:
+    late = local & (needs >= steps.slot) & (needs <= steps.slot[-1])
+    for index in np.flatnonzero(late | (needs == _NOTHING))[:1]:
+        why = "runs later, or beside it; change the order" if late[index] else "nobody runs; add it to an order"
+        raise SimulationError(
+            f"pipeline {pipeline.name}: rank {steps.rank[index]} waits for ever: {describe(steps.all[index])} "
+            f"needs a step that {'the rank itself ' if late[index] else ''}{why}"
+        )
+
+
+def _sequence(pipeline: Pipeline, orders: Sequence[Order], offsets: Index, makers: Index) -> Index:
+    """Return all slots so that each comes after the one before it on its rank and after its makers, shape (N,).
+
+    Raises
+    ------
+    SimulationError
+        If ranks wait for one another in a circle; the message names each and what it waits for.
+    """
+    first, second = makers.T.tolist()
+    upcoming, ends = offsets[:-1].tolist(), offsets[1:].tolist()
+    done = [False] * ends[-1] + [True]
+    waiting: dict[int, list[int]] = {}  # slot to the ranks that wait for it
+    sequence = []
+    ready = list(reversed(range(len(orders))))
+    while ready:
+        rank = ready.pop()
+        slot, end = upcoming[rank], ends[rank]
+        while slot < end:
+            missing = first[slot] if not done[first[slot]] else second[slot]
+            if not done[missing]:
+                waiting.setdefault(missing, []).append(rank)
+                break
+            done[slot] = True
+            sequence.append(slot)
+            if slot in waiting:
+                ready += waiting.pop(slot)
+            slot += 1
+        upcoming[rank] = slot
+    if waiting:
+        rank_of = np.repeat(np.arange(len(orders)), np.diff(offsets))
+        waits = sorted((rank, int(rank_of[slot])) for slot, ranks in waiting.items() for rank in ranks)
+        named = [
+            f"rank {rank} waits for rank {other} before {describe(orders[rank][upcoming[rank] - offsets[rank]][0])}"
+            for rank, other in waits
+        ]
+        raise SimulationError(f"pipeline {pipeline.name} cannot finish: {'; '.join(named)}; change the orders")
+    return np.array(sequence)
+
+
+def describe(step: Step) -> str:
+    """Name a step in a message."""
+    return f"the {step.action.name.lower().replace('_', ' ')} of microbatch {step.microbatch} on chunk {step.chunk}"

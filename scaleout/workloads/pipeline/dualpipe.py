@@ -1,0 +1,104 @@
+"""DualPipe: microbatches enter at both ends of the pipeline, and forwards overlap with backwards of the other way.
+
+Every rank holds two stages, one for each direction. On a rank that is k from the nearer end, *near* microbatches are
+those that entered at this end, n of them, and *far* ones those that come from the middle. With ``h = p / 2`` ranks to
+the middle and ``d = h - 1 - k`` between:
+
+1. 2 d near forwards, until the far microbatches come;
+2. near and far forward in turn, k + 1 times;
+3. far input gradient, its weights', and a far forward, d times;
+4. near forward with far backward, far forward with near backward, each pair at the same time, to the last near one;
+5. far backward, then far forward with near backward, d times;
+6. far and near backward in turn, k + 1 times; the last k + 1 of these make the input gradient only;
+7. a gradient of weights put off, a near input gradient, d times;
+8. the k + 1 gradients of weights that are left.
+
+The bubble, largest in the middle, is ``(h - 1) (F&B + B - 3 W)`` where neither F nor W exceeds ``B - W``, the input's
+part; F&B are the seconds of an overlapped pair. At most p + 1 microbatches are in flight on a rank.
+
+Symbols: p ranks; m microbatches of both directions, ``n = m / 2``; F, B, W seconds of a forward, a whole backward, its
+weights' part.
+Source: DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.1, Fig. 5 and Table 2.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from scaleout.workloads.pipeline.layout import TWO_WAY
+from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Step
+
+FORWARD, BACKWARD, INPUT, WEIGHT = Action
+NEAR, FAR = range(2)
+
+Turn = tuple[tuple[Action, int], ...]
+"""A slot before its microbatches have numbers: action and side of each step."""
+
+
+def two_sided(k: int, h: int, *, near: range, far: range, near_chunk: int = 0) -> Order:
+    """Return the slots of a rank, k from its end and h - 1 - k from the middle.
+
+    Parameters
+    ----------
+    k, h : int
+        Distance from the nearer end; ranks from there to the middle.
+    near, far : range
+        Microbatches that entered at this end, and those that come from the middle; as many of each, 2 h or more.
+    near_chunk : int
+        Which of the rank's chunks takes the near ones; the other takes the far ones.
+    """
+    chunks = (near_chunk, 1 - near_chunk)
+    forwards, backwards = ([iter(near), iter(far)] for _ in range(2))
+    owed: deque[tuple[int, int]] = deque()  # gradients of weights put off: chunk and microbatch
+
+    def step(action: Action, side: int) -> Step:
+        if action == WEIGHT:
+            return Step(action, *owed.popleft())
+        microbatch = next(forwards[side] if action == FORWARD else backwards[side])
+        if action == INPUT:
+            owed.append((chunks[side], microbatch))
+        return Step(action, chunks[side], microbatch)
+
+    return tuple(tuple(step(*part) for part in turn) for turn in _turns(k, h, len(near)))
+
+
+def _turns(k: int, h: int, n: int) -> Iterator[Turn]:
+    d = h - 1 - k
+    near, far = ((FORWARD, NEAR),), ((FORWARD, FAR),)
+    put_off = ((WEIGHT, NEAR),)  # of whichever side is owed
+    yield from [near] * (2 * d)
+    yield from [near, far] * (k + 1)
+    yield from [((INPUT, FAR),), put_off, far] * d
+    yield from [(*near, (BACKWARD, FAR)), (*far, (BACKWARD, NEAR))] * (n - 2 * d - (k + 1))
+    yield from [((BACKWARD, FAR),), (*far, (BACKWARD, NEAR))] * d
+    ends = [(BACKWARD, FAR), (BACKWARD, NEAR)] * (k + 1)
+    yield from ((part,) for part in ends[: k + 1])
+    yield from (((INPUT, side),) for _, side in ends[k + 1 :])
+    yield from [put_off, ((INPUT, NEAR),)] * d
+    yield from [put_off] * (k + 1)
+
+
+def _order(rank: int, p: int, m: int, _v: int) -> Order:
+    ways = (range(m // 2), range(m // 2, m))
+    near = 0 if rank < p // 2 else 1
+    return two_sided(min(rank, p - 1 - rank), p // 2, near=ways[near], far=ways[1 - near], near_chunk=near)
+
+
+def _check(p: int, m: int, _v: int) -> str | None:
+    if p % 2:
+        return f"{p} stages have no middle where the two directions meet; give an even number"
+    if m % 2:
+        return f"{m} microbatches do not halve into two directions; give an even number"
+    if m < 2 * p:
+        return f"{m} microbatches are too few for {p} stages; give {2 * p} or more"
+    return None
+
+
+PIPELINE = Pipeline(
+    "dualpipe",
+    "microbatches from both ends, forward and backward overlapped; two copies of the parameters",
+    "DeepSeek-AI, arXiv:2412.19437",
+    num_chunks=2,
+    order=_order,
+    layout=TWO_WAY,
+    check=_check,
+)

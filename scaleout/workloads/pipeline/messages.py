@@ -1,0 +1,174 @@
+"""When the ends of messages are posted: orders of slots to orders of slots, sends and receives.
+
+A stage's output goes to another rank as a message. Both its ends have a place among what their rank does. *At need*, a
+receive stands just before the slot that needs it, and messages wait for nothing but their makers. *As made*, the way
+of runtimes that lower a schedule to one list a rank, both ends are posted as soon as the maker is in a list: ranks take
+turns, first to last, each to put its next slot into its list if its inputs have been posted. A rank's messages are then
+carried out in that order, one at a time, so that one which waits holds up those behind it, as in a stream of NCCL's.
+
+Source: torch.distributed.pipelining, PyTorch 2.11, whose interleaved schedules behave so on 4 H200.
+
+What messages take from each place of an axis to the next, alone on the network: of all groups the slowest.
+
+Pairs that lie alike in the topology are asked about once. Source: none; bookkeeping over `alpha_beta.send_cost`.
+
+Symbols: p places of a pipeline; v model chunks of a rank.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleout.cluster.topology.peers import distances
+from scaleout.cluster.topology.topology import Topology
+from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
+from scaleout.program.mesh import Mesh
+from scaleout.workloads.pipeline import PIPELINES
+from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Slot, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One end of a message.
+
+    Attributes
+    ----------
+    sends : bool
+        Whether this is the sender's end.
+    forward : bool
+        Whether it carries activations, or their gradients.
+    chunk, microbatch : int
+        Of the step at this end.
+    peer : int
+        The rank at the other end.
+    maker : int
+        The stage that makes it.
+    """
+
+    sends: bool
+    forward: bool
+    chunk: int
+    microbatch: int
+    peer: int
+    maker: int
+
+
+Items = tuple[Slot | Message, ...]
+"""All that a rank does, in order."""
+
+
+def at_need(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> tuple[Items, ...]:
+    """Put each receive before the slot that needs it, and each send after the slot that makes it."""
+    found = []
+    for rank, order in enumerate(orders):
+        items: list[Slot | Message] = []
+        for slot in order:
+            ends = [_ends(pipeline, rank, step, p=len(orders), v=num_chunks) for step in slot]
+            items += [receive for receive, _ in ends if receive is not None]
+            items.append(slot)
+            items += [send for _, send in ends if send is not None]
+        found.append(tuple(items))
+    return tuple(found)
+
+
+def as_made(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> tuple[Items, ...]:
+    """Post both ends of a message as soon as its maker stands in a list."""
+    p, v = len(orders), num_chunks
+    lists: list[list[Slot | Message]] = [[] for _ in orders]
+    left = [list(order)[::-1] for order in orders]
+    posted: set[tuple[int, bool, int, int]] = set()
+    while any(left):
+        before = len(posted), sum(map(len, left))
+        for rank, slots in enumerate(left):
+            ends = [_ends(pipeline, rank, step, p=p, v=v) for step in slots[-1]] if slots else []
+            needs = [(rank, end.forward, end.chunk, end.microbatch) for end, _ in ends if end is not None]
+            if not slots or not posted.issuperset(needs):
+                continue
+            lists[rank].append(slots.pop())
+            for _, send in ends:
+                if send is not None:
+                    receive = _other_end(pipeline, rank, send, p=p, v=v)
+                    lists[rank].append(send)
+                    lists[send.peer].append(receive)
+                    posted.add((send.peer, receive.forward, receive.chunk, receive.microbatch))
+        assert before != (len(posted), sum(map(len, left))), "orders of `PIPELINES` come to an end"
+    return tuple(map(tuple, lists))
+
+
+POSTINGS = {"at_need": at_need, "as_made": as_made}
+"""Ways to post messages by name."""
+
+
+def _ends(pipeline: Pipeline, rank: int, step: Step, *, p: int, v: int) -> tuple[Message | None, Message | None]:
+    """What a step receives and sends."""
+    if step.action == Action.WEIGHT_GRADIENT:
+        return None, None
+    forward = step.action == Action.FORWARD
+    before, after = pipeline.before(rank, step.chunk, p, v), pipeline.after(rank, step.chunk, p, v)
+    source, target = (before, after) if forward else (after, before)
+    stage = pipeline.stage_of(rank, step.chunk, p, v)
+    made_by = stage + (-1 if forward else 1)
+    here = (forward, step.chunk, step.microbatch)
+    return (
+        None if source is None or source[0] == rank else Message(False, *here, source[0], made_by),
+        None if target is None or target[0] == rank else Message(True, *here, target[0], stage),
+    )
+
+
+def _other_end(pipeline: Pipeline, rank: int, send: Message, *, p: int, v: int) -> Message:
+    target = (pipeline.after if send.forward else pipeline.before)(rank, send.chunk, p, v)
+    assert target is not None
+    return Message(False, send.forward, target[1], send.microbatch, rank, send.maker)
+
+
+Pairs = tuple[tuple[int, int], ...]
+"""Ranks, each with its next along an axis."""
+
+
+def neighbours(topology: Topology, mesh: Mesh, axis: str) -> list[Pairs]:
+    """Return for each place of an axis the pairs of a rank and its next that are not alike; the last's is the first."""
+    groups = np.array(mesh.groups(axis).members)
+    following = np.roll(groups, -1, axis=1)
+    sources, targets = groups.T.ravel(), following.T.ravel()
+    apart = distances(topology, sources, targets)
+    first, kind = np.unique(apart, axis=0, return_index=True, return_inverse=True)[1:]
+    pairs = list(zip(sources[first].tolist(), targets[first].tolist(), strict=True))
+    places = kind.reshape(groups.shape[::-1])
+    return [tuple(pairs[number] for number in np.unique(place)) for place in places]
+
+
+def slowest(size_bytes: int, topology: Topology, *, between: Sequence[Pairs]) -> list[CollectiveCost]:
+    """Return the slowest message of each place, of those between its pairs."""
+    return [
+        max(
+            (send_cost(size_bytes, topology, source=source, destination=to) for source, to in pairs),
+            key=lambda cost: cost.time_s,
+        )
+        for pairs in between
+    ]
+
+
+def sends_s(hops_s: Sequence[float], pipeline_schedule: str, p: int, v: int) -> list[list[float]]:
+    """Return the seconds of a message between each chunk of each place and its successor, shape (p, v).
+
+    Parameters
+    ----------
+    hops_s : sequence of float, length p
+        From each place to the next.
+    """
+    return [
+        [0.0 if to is None else hops_s[place if (to - place) % p == 1 else to] for to in row]
+        for place, row in enumerate(_targets(pipeline_schedule, p, v))
+    ]
+
+
+@functools.lru_cache(maxsize=512)
+def _targets(name: str, p: int, v: int) -> tuple[tuple[int | None, ...], ...]:
+    """Return the place that each chunk of each place sends to; None for the last stage, or its own place."""
+    rows = []
+    for place_ in range(p):
+        found = [PIPELINES[name].after(place_, chunk, p, v) for chunk in range(v)]
+        rows.append(tuple(None if to is None or to[0] == place_ else to[0] for to in found))
+    return tuple(rows)
