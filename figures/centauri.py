@@ -31,7 +31,7 @@ NAMES = {
     "breadth-first": "breadth-first", "centauri": "Centauri",
 }  # fmt: skip
 COLOURS = dict(zip(NAMES, (*SERIES[:6], SERIES[0], SERIES[3], SERIES[2], "#222222"), strict=True))
-LANES = {"": "collectives", "inter": "between nodes", "intra": "within nodes"}
+CHAINS = {"": "collectives", "inter": "between nodes", "intra": "within nodes"}
 PRODUCTS = {"attention_qkv": "A", "attention_output": "B", "feed_forward_1": "C", "feed_forward_2": "D"}
 """Products with large weights, by the letters of the paper's Fig. 12."""
 
@@ -104,7 +104,7 @@ def figure_12(axes: Axes) -> None:
     panels = place.subgridspec(len(found), 1)
     for row, (batch, steps) in enumerate(found.items()):
         panel = figure.add_subplot(panels[row])
-        lanes(panel, steps)
+        chains(panel, steps)
         speedup, bound = centauri.bound_of(steps["centauri"])
         panel.set_title(
             f"batch {batch}: {centauri.gain(steps['zero-3'], steps['centauri']):.2f} times as fast as FSDP, "
@@ -119,13 +119,13 @@ def figure_12(axes: Axes) -> None:
     figure.legend(handles=handles, frameon=False, fontsize=7, ncols=6, loc="outside upper right")
 
 
-def lanes(axes: Axes, steps: dict[str, Step]) -> None:
+def chains(axes: Axes, steps: dict[str, Step]) -> None:
     """Draw a lane of kernels and one for each level of collectives, for each strategy."""
     labels: list[str] = []
     for name, step in steps.items():
         line = step.result.timelines[0]
         rows = {"kernels": line.graph.kind == NodeKind.COMPUTE}
-        rows |= {label: mine for end, label in LANES.items() if (mine := _on_level(step, line, end)).any()}
+        rows |= {label: mine for end, label in CHAINS.items() if (mine := _on_level(step, line, end)).any()}
         for label, chosen in rows.items():
             for node in np.flatnonzero(chosen & (line.duration_s > 0)).tolist():
                 start_ms, length_ms = 1e3 * line.start_s[node], 1e3 * line.duration_s[node]
@@ -138,7 +138,7 @@ def lanes(axes: Axes, steps: dict[str, Step]) -> None:
     axes.set_xlim(0)
 
 
-def _letters(axes: Axes, line: Timeline, lane: int) -> None:
+def _letters(axes: Axes, line: Timeline, chain: int) -> None:
     """Name products in the middle of the longest stretch of their parts, where a letter has room."""
     for product, letter in PRODUCTS.items():
         for end in ("", "_weight_gradient", "_input_gradient"):
@@ -150,7 +150,7 @@ def _letters(axes: Axes, line: Timeline, lane: int) -> None:
             start_ms, end_ms = max(stretches, key=lambda each: each[1] - each[0])
             if end_ms - start_ms > 0.012 * 1e3 * line.end_s.max():
                 axes.annotate(
-                    letter, ((start_ms + end_ms) / 2, lane), ha="center", va="center", fontsize=6, color="white",
+                    letter, ((start_ms + end_ms) / 2, chain), ha="center", va="center", fontsize=6, color="white",
                     fontweight="bold",
                 )  # fmt: skip
 

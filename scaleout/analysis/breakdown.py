@@ -90,10 +90,10 @@ def exposed_by_family(result: Result) -> dict[str, float]:
         edges = np.unique(np.concatenate([line.start_s, line.end_s]))
         if len(edges) < 2:
             continue
-        lanes = np.where(line.is_communication, line.graph.group + 2, 0)  # kernels, no group, each family
+        chains = np.where(line.is_communication, line.graph.group + 2, 0)  # kernels, no group, each family
         steps = np.zeros((len(names) + 1, len(edges)), np.int64)
         for times, change in ((line.start_s, 1), (line.end_s, -1)):
-            np.add.at(steps, (lanes, np.searchsorted(edges, times)), change)
+            np.add.at(steps, (chains, np.searchsorted(edges, times)), change)
         busy = np.cumsum(steps, axis=1)[:, :-1] > 0
         families = busy[1:] & ~busy[0]
         parts = families / np.maximum(families.sum(axis=0), 1)

@@ -7,6 +7,7 @@ when it runs, so that `scaleout --help` answers at once.
 import gc
 import os
 import sys
+import warnings
 
 import click
 
@@ -46,6 +47,7 @@ def main() -> None:
     """Run the command line and turn the user's errors into one message and exit code 2."""
     from scaleout.errors import ScaleoutError
 
+    warnings.showwarning = _say  # what users are told of old names, as one line
     gc.set_threshold(50_000, 20, 20)  # graphs are a million small tuples without cycles, and soon gone: look less often
     try:
         scaleout.main(standalone_mode=False)
@@ -66,3 +68,8 @@ def main() -> None:
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
         click.echo(f"error: {what} ({error.strerror})", err=True)
         sys.exit(2)
+
+
+def _say(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line."""
+    click.echo(f"warning: {message}", err=True)

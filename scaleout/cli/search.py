@@ -9,8 +9,8 @@ import click
 from scaleout.cli.options import contention_option, json_option, parse_settings, set_option
 
 if TYPE_CHECKING:
-    from scaleout.study.search.best import Found, Question
-    from scaleout.study.search.explanation import Verdict
+    from scaleout.study.search.best import Found, SearchRequest
+    from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.search import Answer
 
 
@@ -83,13 +83,13 @@ def search(
     from scaleout.errors import ConfigError
     from scaleout.simulation.contention import undisturbed
     from scaleout.study.search.best import SIMULATIONS
-    from scaleout.study.search.explanation import verdict
+    from scaleout.study.search.explanation import explanation
     from scaleout.study.search.request import ask, why_none
     from scaleout.workloads.config import load_workload
 
     loaded = load_workload(workload)
     cluster = load_topology(topology or loaded.topology)
-    question = ask(
+    request = ask(
         workload,
         cluster if contention else undisturbed(cluster),
         load_device(device or loaded.device),
@@ -101,20 +101,20 @@ def search(
         schedules=schedules,
         simulations=simulations or SIMULATIONS,
     )
-    if simulations and not question.schedules:
+    if simulations and not request.schedules:
         raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
-    answer = _find(question, output, workers, quiet=as_json)
+    answer = _find(request, output, workers, quiet=as_json)
     if not answer.fastest:
-        raise ConfigError(why_none(question, answer))
-    found = verdict(question, answer, workers=workers or os.cpu_count() or 1) if question.schedules else None
-    summary = _summary(question, answer, found)
-    written = _write(question, answer, summary, output)
+        raise ConfigError(why_none(request, answer))
+    found = explanation(request, answer, workers=workers or os.cpu_count() or 1) if request.schedules else None
+    summary = _summary(request, answer, found)
+    written = _write(request, answer, summary, output)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
-    _print(question, answer)
+    _print(request, answer)
     if found is not None:
-        _print_verdict(answer, found)
+        _print_explanation(answer, found)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
 
@@ -129,7 +129,7 @@ def _memory(text: str) -> float:
     return size_bytes
 
 
-def _find(question: "Question", output: Path | None, workers: int | None, *, quiet: bool) -> "Answer":
+def _find(request: "SearchRequest", output: Path | None, workers: int | None, *, quiet: bool) -> "Answer":
     """Search, with a bar of progress on standard error; evaluated plans go into the journal at once."""
     from contextlib import ExitStack
 
@@ -141,7 +141,7 @@ def _find(question: "Question", output: Path | None, workers: int | None, *, qui
     from scaleout.study.search.search import search as find
 
     with ExitStack() as stack:
-        journal = None if output is None else stack.enter_context(Journal(output, question))
+        journal = None if output is None else stack.enter_context(Journal(output, request))
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         shown = Console(stderr=True)
         hidden = quiet or not shown.is_terminal
@@ -156,12 +156,12 @@ def _find(question: "Question", output: Path | None, workers: int | None, *, qui
             progress.refresh()
 
         if journal is None:
-            return find(question, workers=workers, tell=tell)
-        return find(question, workers=workers, tell=tell, known=journal.known, keep=journal.add)
+            return find(request, workers=workers, tell=tell)
+        return find(request, workers=workers, tell=tell, known=journal.known, keep=journal.add)
 
 
 def _write(
-    question: "Question", answer: "Answer", summary: dict[str, Any], output: Path | None
+    request: "SearchRequest", answer: "Answer", summary: dict[str, Any], output: Path | None
 ) -> list[tuple[Path, str]]:
     if output is None:
         return []
@@ -169,7 +169,7 @@ def _write(
     from scaleout.study.search.checkpoint import FILE
 
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    draw_plans(question, answer, output / "pareto.png")
+    draw_plans(request, answer, output / "pareto.png")
     return [
         (output / FILE, "every plan that was evaluated; the same search goes on from it"),
         (output / "summary.json", "the numbers of the tables"),
@@ -177,14 +177,14 @@ def _write(
     ]
 
 
-def _summary(question: "Question", answer: "Answer", found: "Verdict | None") -> dict[str, Any]:
+def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> dict[str, Any]:
     summary = {
-        "workload": question.base.name,
-        "topology": question.topology.name,
-        "device": question.device.name,
-        "ranks": question.num_ranks,
-        "global_batch": question.batch,
-        "memory_bytes": question.memory_bytes,
+        "workload": request.base.name,
+        "topology": request.topology.name,
+        "device": request.device.name,
+        "ranks": request.num_ranks,
+        "global_batch": request.batch,
+        "memory_bytes": request.memory_bytes,
         "counts": vars(answer.counts),
         "fastest": [_row(found) for found in answer.fastest],
         "front": [_row(found) for found in answer.front],
@@ -200,22 +200,22 @@ def _row(found: "Found") -> dict[str, Any]:
     return {"plan": found.plan._asdict(), "schedule": found.schedule, **found.estimate.summary()}
 
 
-def _print(question: "Question", answer: "Answer") -> None:
+def _print(request: "SearchRequest", answer: "Answer") -> None:
     from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_bytes
 
-    where = f"{question.base.name} on {question.topology.name}, ranks {question.num_ranks}"
-    title = f"{where}, global batch {question.batch}, {format_bytes(question.memory_bytes)} a rank"
-    several = bool(question.schedules)
+    where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
+    title = f"{where}, global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
+    several = bool(request.schedules)
     _print_plans("least memory for its time, up to a quarter slower than the fastest", answer.front, several=several)
     _print_plans(title, answer.fastest, several=several)
     counts = vars(answer.counts)
     print_table("plans", [key.replace("_", " ") for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
-    if not question.schedules:
+    if not request.schedules:
         console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
 
 
-def _print_verdict(answer: "Answer", found: "Verdict") -> None:
+def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     """Print what the fastest plan hides and what it cannot, the same plans under all schedules, and what is left."""
     from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_seconds

@@ -151,10 +151,10 @@ def _print_fit(found: Fit, under: str) -> None:
         return
     console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:", highlight=False)
     for advice in found.advice:
-        verdict = "fits" if advice.fits else "not enough"
+        explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
         console().print(
-            f"  {advice.settings}: {size} on {advice.ranks} ranks, {verdict}", highlight=False, soft_wrap=True
+            f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", highlight=False, soft_wrap=True
         )
     if not found.advice:
         console().print("  nothing that was tried; take devices with more memory", highlight=False)

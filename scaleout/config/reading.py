@@ -4,7 +4,8 @@ Apart from `config`, which validates what was read and takes five times as long 
 """
 
 import difflib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     words = sorted(known)
     close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
+
+
+def renamed(word: str, names: Mapping[str, str], *, what: str) -> str:
+    """Return the new name of a word that was renamed, with a warning that names it; any other word as it is.
+
+    Parameters
+    ----------
+    word : str
+        What the user wrote.
+    names : mapping of str to str
+        Old names to new ones.
+    what : str
+        What the word is, such as ``key`` or ``--clocks``, for the warning.
+    """
+    if word not in names:
+        return word
+    warnings.warn(f"{what} {word!r} is now {names[word]!r}; the old name goes with the next release", FutureWarning, 2)
+    return names[word]

@@ -6,20 +6,35 @@ Numbers of files that stand beside their source: ``{value: 4.8 TB/s, source: "NV
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from scaleout.config.reading import nearest, read_yaml
+from scaleout.config.reading import nearest, read_yaml, renamed
 from scaleout.errors import ConfigError
 
-__all__ = ["Config", "Model", "nearest", "read_yaml", "validate"]
+__all__ = ["Config", "Model", "nearest", "read_yaml", "renamed", "validate"]
 
 
 class Config(BaseModel):
-    """Base of every validated file: unknown keys are refused, values are frozen."""
+    """Base of every validated file: unknown keys are refused, values are frozen.
+
+    `RENAMED` maps a key's old name to its new one; for one release a file may still hold the old one, with a warning.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_new_names(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        old = [key for key in values if key in cls.RENAMED]
+        for key in old:
+            if cls.RENAMED[key] in values:
+                raise ValueError(f"{key!r} is the old name of {cls.RENAMED[key]!r}; give the new one alone")
+        return {renamed(key, cls.RENAMED, what="key"): value for key, value in values.items()} if old else values
 
 
 Model = TypeVar("Model", bound=BaseModel)

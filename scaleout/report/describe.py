@@ -99,7 +99,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
         **({"protocols": _protocols(found.library)} if found.library else {}),
-        **({"contention": asdict(found.library.appetite)} if found.library and found.library.appetite else {}),
+        **({"contention": asdict(found.library.resource_use)} if found.library and found.library.resource_use else {}),
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
@@ -112,13 +112,13 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
         {
             "protocol": protocol.name,
             "collectives": ", ".join(protocol.collectives),
-            "startup_s": protocol.takes.startup_s,
+            "startup_s": protocol.actual.startup_s,
             "link": hop.link,
             "latency_s": hop.latency_s,
             "efficiency": hop.efficiency,
         }
         for protocol in found.protocols
-        for hop in protocol.takes.hops
+        for hop in protocol.actual.hops
     ]
 
 
@@ -171,9 +171,11 @@ def device(name_or_file: str) -> dict[str, Any]:
         "sources": dict(found.sources),
     }
     if not found.kernel_files:
-        lender = found.efficiency_from
+        reference = found.efficiency_from
         calibrated = ", times the calibration of its class" if found.calibration else ""
-        facts["kernel_times"] = f"roofline, with the efficiency that the nearest kernel reached on {lender}{calibrated}"
+        facts["kernel_times"] = (
+            f"roofline, with the efficiency that the nearest kernel reached on {reference}{calibrated}"
+        )
         facts["calibration"] = dict(found.calibration)
         return facts
     if found.calibration:

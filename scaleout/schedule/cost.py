@@ -105,7 +105,7 @@ class Prices:
             return 1.0, 1.0
         call, alone_s = graph.kernels[graph.kernel[node]], float(graph.duration_s[node])
         if (call, alone_s) not in self._beside:
-            channels = self.contention.appetite.num_sms
+            channels = self.contention.resource_use.num_sms
             slower = self.contention.slows(call, alone_s, channels=channels)
             taken_bytes_per_s = self.contention.taken(channels, slower=slower)
             kernels = self.contention.slowed(call, num_sms=channels, taken_bytes_per_s=taken_bytes_per_s)

@@ -13,7 +13,7 @@ from scaleout.program.graph import INPUT, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 
 COMPUTE_STREAM = 0
-LANES = 16
+CHAINS = 16
 """Streams of a group, and thus collectives of it that are under way side by side at the most, under `concurrent`."""
 
 
@@ -29,15 +29,15 @@ def overlap(program: Program, machine: Machine | None = None) -> Program:
 
 def concurrent(program: Program, machine: Machine | None = None) -> Program:
     """Move the collectives of each group to streams in turn."""
-    return program.map_graphs(lambda graph: _overlap(graph, lanes=LANES))
+    return program.map_graphs(lambda graph: _overlap(graph, chains=CHAINS))
 
 
-def _overlap(graph: ExecutionGraph, *, lanes: int = 1) -> ExecutionGraph:
+def _overlap(graph: ExecutionGraph, *, chains: int = 1) -> ExecutionGraph:
     collective = graph.kind == NodeKind.COLLECTIVE
     num_groups = int(graph.group.max(initial=0)) + 1
-    turn = np.cumsum(collective) % lanes
+    turn = np.cumsum(collective) % chains
     stream = np.where(collective, communication_stream(0) + graph.group + num_groups * turn, COMPUTE_STREAM)
     if INPUT in graph.phases:
-        host = communication_stream(num_groups * lanes)
+        host = communication_stream(num_groups * chains)
         stream = np.where(graph.phase == graph.phases.index(INPUT), host, stream)
     return graph.with_columns(stream=stream)

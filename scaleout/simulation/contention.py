@@ -24,7 +24,7 @@ from functools import lru_cache
 from scaleout.cluster.device.analytical import STREAM_SHARE
 from scaleout.cluster.device.interpolation import blocks, calls_of, crowded, guess
 from scaleout.cluster.device.spec import Device
-from scaleout.cluster.topology.communication_library import Appetite
+from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.operations import CUSTOM, Kernel
 
@@ -40,13 +40,13 @@ class Contention:
     """A device and what the library's collectives take from it."""
 
     device: Device
-    appetite: Appetite
+    resource_use: ResourceUse
 
     def suffers(self, kernel: Kernel | None, duration_s: float) -> float:
         """How many times as slow a channel is beside a kernel that takes so long alone: ``a + b u``."""
         moved = 0 if kernel is None or duration_s <= 0 else kernel.bytes
         share = min(1.0, moved / duration_s / self.device.memory_bytes_per_s) if moved else 0.0
-        return self.appetite.slowdown + self.appetite.slowdown_by_memory * share
+        return self.resource_use.slowdown + self.resource_use.slowdown_by_memory * share
 
     def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
         """How many times as long a collective takes beside a kernel that takes so long alone."""
@@ -54,7 +54,7 @@ class Contention:
 
     def taken(self, channels: int, *, slower: float = 1.0) -> float:
         """Traffic of the memory by a collective, in B/s, when it takes so many times as long as alone."""
-        whole = self.appetite.memory_bytes_per_s / self._reached(self.appetite.num_sms)
+        whole = self.resource_use.memory_bytes_per_s / self._reached(self.resource_use.num_sms)
         return whole * self._reached(channels) / slower
 
     def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
@@ -102,7 +102,7 @@ class Contention:
 
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""
-        return float((1.0 + (self.appetite.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
+        return float((1.0 + (self.resource_use.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
 
 
 @lru_cache(maxsize=4096)
@@ -113,11 +113,11 @@ def _blocks_of(kernel: Kernel, device: Device) -> float | None:
 
 def contention_of(device: Device, topology: Topology) -> Contention | None:
     """Return what kernels and collectives of a device on a network take from each other; None for nothing."""
-    appetite = None if topology.library is None else topology.library.appetite
-    return None if appetite is None else Contention(device, appetite)
+    resource_use = None if topology.library is None else topology.library.resource_use
+    return None if resource_use is None else Contention(device, resource_use)
 
 
 def undisturbed(topology: Topology) -> Topology:
     """Return a topology whose collectives take nothing from a device."""
     library = topology.library
-    return topology if library is None else replace(topology, library=replace(library, appetite=None))
+    return topology if library is None else replace(topology, library=replace(library, resource_use=None))

@@ -5,23 +5,23 @@ import numpy as np
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.program.graph import NodeKind
 from scaleout.simulation.engine import Tasks, Times
-from scaleout.simulation.job import Job, Meetings, locate, name_of, say
+from scaleout.simulation.job import CollectiveInstances, Job, locate, name_of, say
 
 
-def why_stuck(job: Job, tasks: Tasks, times: Times, meetings: Meetings) -> str:
+def why_stuck(job: Job, tasks: Tasks, times: Times, instances: CollectiveInstances) -> str:
     """Say who waits for whom, from the collectives at which some members have come and others have not."""
     reasons: list[str] = []
-    for index, meeting in enumerate(meetings):
-        come = [task for task in meeting.tasks if times.posted[task]]
+    for index, instance in enumerate(instances):
+        come = [task for task in instance.tasks if times.posted[task]]
         if not come:
             continue
         classes = {locate(job, task)[0] for task in come}
         absent = [
-            c for c in job.folding.families[meeting.family].members_of_class[meeting.group_class] if c not in classes
+            c for c in job.folding.families[instance.family].members_of_class[instance.group_class] if c not in classes
         ]
         ranks = [int(job.folding.representative[number]) for number in absent]
         number, node = locate(job, come[0])
-        never = len(meeting.tasks) < tasks.meeting_size[index]
+        never = len(instance.tasks) < tasks.instance_size[index]
         verb = "never calls it" if never else "has not reached it"
         reasons.append(
             f"{name_of(job, number, node)} waits in {say(job.graphs[number], node)} for rank "

@@ -47,9 +47,9 @@ class Tasks:
     priority: Sequence[int]
     users: Sequence[Sequence[int]]
     num_dependencies: Sequence[int]
-    meeting: Sequence[int]
-    meeting_size: Sequence[int]
-    meeting_wires: Sequence[tuple[int, ...]]
+    instance: Sequence[int]
+    instance_size: Sequence[int]
+    instance_links: Sequence[tuple[int, ...]]
     issue_s: Sequence[float] = ()
     wire_s: Sequence[tuple[float, ...]] = ()
 
@@ -57,11 +57,11 @@ class Tasks:
 class Network(Protocol):
     """What times the meetings that have no duration of their own."""
 
-    def come(self, meeting: int, task: int, now_s: float) -> None:
+    def come(self, instance: int, task: int, now_s: float) -> None:
         """Let a task come to a meeting, whether or not all others have."""
         ...
 
-    def begin(self, meeting: int, now_s: float) -> None:
+    def begin(self, instance: int, now_s: float) -> None:
         """Let a meeting begin."""
         ...
 
@@ -180,12 +180,12 @@ def _advance(state: _State, network: Network) -> None:
     """
     now_s, released, done = network.advance(state.now_s)
     state.now_s = now_s
-    for meeting in released:
-        for task in sorted(state.come[meeting]):
+    for instance in released:
+        for task in sorted(state.come[instance]):
             state.released_s[task] = now_s
             _release(state, task)
-    for meeting in done:
-        for task in sorted(state.come.pop(meeting)):
+    for instance in done:
+        for task in sorted(state.come.pop(instance)):
             if task not in state.released_s:
                 state.released_s[task] = now_s
                 _release(state, task)
@@ -223,37 +223,37 @@ def _issue(state: _State) -> None:
         freed_s, by = state.freed.get(stream, _NEVER)
         # Whatever came last let the task start: the stream's last holder, or the task's last dependency.
         state.cause[task] = by if freed_s == now_s and by != NONE else state.ready_cause[task]
-        meeting = tasks.meeting[task]
-        if meeting == NONE:
+        instance = tasks.instance[task]
+        if instance == NONE:
             _start(state, task)
             continue
         if state.network is not None:
-            state.network.come(meeting, task, now_s)
-        _come(state, meeting, task)
+            state.network.come(instance, task, now_s)
+        _come(state, instance, task)
     state.touched.clear()
     if state.queue:
-        _begin_meetings(state)
+        _start_instances(state)
 
 
-def _come(state: _State, meeting: int, task: int) -> None:
+def _come(state: _State, instance: int, task: int) -> None:
     """Let a task come to its meeting, which is queued when it is complete."""
-    come = state.come.setdefault(meeting, [])
+    come = state.come.setdefault(instance, [])
     come.append(task)
-    if len(come) == state.tasks.meeting_size[meeting]:
+    if len(come) == state.tasks.instance_size[instance]:
         priority = max(map(state.tasks.priority.__getitem__, come))
-        heapq.heappush(state.queue, (-priority, meeting))
+        heapq.heappush(state.queue, (-priority, instance))
 
 
-def _begin_meetings(state: _State) -> None:
+def _start_instances(state: _State) -> None:
     """Start complete meetings whose wires are free, the highest priority of a member first, then the lowest index."""
     tasks, now_s, holder = state.tasks, state.now_s, state.wire_holder
     while state.queue:
         entry = heapq.heappop(state.queue)
-        meeting = entry[1]
-        members = state.come[meeting]
+        instance = entry[1]
+        members = state.come[instance]
         last = members[-1]
         cause = state.cause[last]
-        wires = tasks.meeting_wires[meeting]
+        wires = tasks.instance_links[instance]
         if wires:
             if not holder.keys().isdisjoint(wires):
                 taken = next(wire for wire in wires if wire in holder)
@@ -264,15 +264,15 @@ def _begin_meetings(state: _State) -> None:
                 continue
             freed_s, by = max([state.wire_freed.get(wire, _NEVER) for wire in wires])
             cause = by if by != NONE and freed_s == now_s else cause
-            holder.update(dict.fromkeys(wires, meeting))
-            for hold_s in set(tasks.wire_s[meeting] if tasks.wire_s else ()) - {math.inf}:
-                heapq.heappush(state.events, (now_s + hold_s, meeting, _WIRES))
+            holder.update(dict.fromkeys(wires, instance))
+            for hold_s in set(tasks.wire_s[instance] if tasks.wire_s else ()) - {math.inf}:
+                heapq.heappush(state.events, (now_s + hold_s, instance, _WIRES))
         for task in members:
             state.cause[task] = cause
             _start(state, task)
         if math.isnan(tasks.duration_s[last]):
             assert state.network is not None
-            state.network.begin(meeting, now_s)
+            state.network.begin(instance, now_s)
 
 
 def _look_again(state: _State, wire: int) -> None:
@@ -299,10 +299,10 @@ def _start(state: _State, task: int) -> None:
 def _release(state: _State, task: int) -> None:
     """Free a task's stream and, with the first member of a meeting, its wires."""
     tasks = state.tasks
-    meeting, stream = tasks.meeting[task], tasks.stream[task]
-    if meeting != NONE:
-        for wire in tasks.meeting_wires[meeting]:
-            if state.wire_holder.get(wire) == meeting:
+    instance, stream = tasks.instance[task], tasks.stream[task]
+    if instance != NONE:
+        for wire in tasks.instance_links[instance]:
+            if state.wire_holder.get(wire) == instance:
                 _free(state, wire, task)
     if stream != NONE:
         del state.holder[stream]
@@ -310,11 +310,11 @@ def _release(state: _State, task: int) -> None:
         state.touched.add(stream)
 
 
-def _free_wires(state: _State, meeting: int) -> None:
+def _free_wires(state: _State, instance: int) -> None:
     """Free those wires of a meeting that it has held as long as it needs them."""
-    first = state.come[meeting][0]
-    for wire, hold_s in zip(state.tasks.meeting_wires[meeting], state.tasks.wire_s[meeting], strict=True):
-        if state.start_s[first] + hold_s <= state.now_s and state.wire_holder.get(wire) == meeting:
+    first = state.come[instance][0]
+    for wire, hold_s in zip(state.tasks.instance_links[instance], state.tasks.wire_s[instance], strict=True):
+        if state.start_s[first] + hold_s <= state.now_s and state.wire_holder.get(wire) == instance:
             _free(state, wire, first)
 
 

@@ -23,7 +23,7 @@ _AGREED = ("collective", "bytes", "pieces")
 """Columns in which members of a group must agree."""
 
 
-class Meeting(NamedTuple):
+class CollectiveInstance(NamedTuple):
     """A collective instance: the groups that it stands for, and the tasks of the timelines that come."""
 
     family: int
@@ -32,7 +32,7 @@ class Meeting(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Meetings:
+class CollectiveInstances:
     """The M collective instances of a job, at which T tasks meet.
 
     Their order decides between those that could take a wire at the same moment: their place in the program, and, where
@@ -53,11 +53,11 @@ class Meetings:
     def __len__(self) -> int:
         return len(self.family)
 
-    def __getitem__(self, index: int) -> Meeting:
+    def __getitem__(self, index: int) -> CollectiveInstance:
         tasks = self.tasks[self.offsets[index] : self.offsets[index + 1]]
-        return Meeting(int(self.family[index]), int(self.group_class[index]), tuple(tasks.tolist()))
+        return CollectiveInstance(int(self.family[index]), int(self.group_class[index]), tuple(tasks.tolist()))
 
-    def __iter__(self) -> Iterator[Meeting]:
+    def __iter__(self) -> Iterator[CollectiveInstance]:
         return (self[index] for index in range(len(self)))
 
     @property
@@ -92,7 +92,7 @@ def column_of(job: Job, name: str) -> Any:
     return np.concatenate([getattr(graph, name) for graph in job.graphs])
 
 
-def meetings_of(job: Job) -> Meetings:
+def instances_of(job: Job) -> CollectiveInstances:
     """Match the collectives of all classes: the k-th of a rank on its group meets the k-th of the other members."""
     tasks = np.flatnonzero(column_of(job, "kind") == NodeKind.COLLECTIVE)
     number = np.searchsorted(job.offsets, tasks, side="right") - 1
@@ -114,9 +114,9 @@ def meetings_of(job: Job) -> Meetings:
     offsets = np.concatenate(([0], np.cumsum(sizes[order])))
     within = np.arange(len(tasks)) - np.repeat(offsets[:-1], sizes[order])
     ordered = tasks[by_key[np.repeat(begins[order], sizes[order]) + within]]
-    meetings = Meetings(family[found[order]], group_class[found[order]], ordered, offsets)
-    _check_agreement(job, meetings)
-    return meetings
+    instances = CollectiveInstances(family[found[order]], group_class[found[order]], ordered, offsets)
+    _check_agreement(job, instances)
+    return instances
 
 
 def _wide(values: Ints) -> int:
@@ -146,18 +146,18 @@ def _group_class(job: Job, number: int, node: int) -> int:
     return int(family.class_of_group[group])
 
 
-def _check_agreement(job: Job, meetings: Meetings) -> None:
+def _check_agreement(job: Job, instances: CollectiveInstances) -> None:
     """Refuse a meeting at which not all want to do the same."""
-    firsts = np.repeat(meetings.firsts, np.diff(meetings.offsets))
+    firsts = np.repeat(instances.firsts, np.diff(instances.offsets))
     for column in _AGREED:
         values = column_of(job, column)
-        if (values[meetings.tasks] != values[firsts]).any():
-            for meeting in meetings:
-                _check_meeting(job, meeting)
+        if (values[instances.tasks] != values[firsts]).any():
+            for instance in instances:
+                _check_instance(job, instance)
 
 
-def _check_meeting(job: Job, meeting: Meeting) -> None:
-    first, *others = [locate(job, task) for task in meeting.tasks]
+def _check_instance(job: Job, instance: CollectiveInstance) -> None:
+    first, *others = [locate(job, task) for task in instance.tasks]
     for number, node in others:
         mine, theirs = job.graphs[first[0]], job.graphs[number]
         for column in _AGREED:
@@ -185,19 +185,19 @@ def name_of(job: Job, number: int, node: int) -> str:
     return f"rank {job.folding.representative[number]}, node {node} ({job.graphs[number].names[node]!r})"
 
 
-def groups_of(job: Job, meeting: Meeting) -> tuple[Group, ...]:
+def groups_of(job: Job, instance: CollectiveInstance) -> tuple[Group, ...]:
     """Return all groups that a meeting stands for; the same object for the same ones."""
-    key = (meeting.family, meeting.group_class)
+    key = (instance.family, instance.group_class)
     if key not in job.groups:
-        members = job.program.groups[meeting.family].members
-        chosen = np.flatnonzero(job.folding.families[meeting.family].class_of_group == meeting.group_class).tolist()
+        members = job.program.groups[instance.family].members
+        chosen = np.flatnonzero(job.folding.families[instance.family].class_of_group == instance.group_class).tolist()
         job.groups[key] = tuple(members[number] for number in chosen)
     return job.groups[key]
 
 
-def asked(job: Job, meeting: Meeting) -> tuple[str, float, int]:
+def asked(job: Job, instance: CollectiveInstance) -> tuple[str, float, int]:
     """Return the kind of a meeting's collective, the bytes of its whole transfer, and the slices that it is cut in."""
-    number, node = locate(job, meeting.tasks[0])
+    number, node = locate(job, instance.tasks[0])
     graph = job.graphs[number]
     pieces = int(graph.pieces[node])
     name = COLLECTIVES[graph.collective[node]]
@@ -206,10 +206,10 @@ def asked(job: Job, meeting: Meeting) -> tuple[str, float, int]:
     return name, float(int(graph.bytes[node]) * pieces), pieces
 
 
-def cost_of(job: Job, meeting: Meeting) -> CollectiveCost:
+def cost_of(job: Job, instance: CollectiveInstance) -> CollectiveCost:
     """Charge the whole transfer that a meeting belongs to: a slice is part of one, with the algorithm of the whole."""
-    name, size_bytes, _ = asked(job, meeting)
-    return cost_among(job, job.folding.families[meeting.family], meeting.group_class, name, size_bytes)
+    name, size_bytes, _ = asked(job, instance)
+    return cost_among(job, job.folding.families[instance.family], instance.group_class, name, size_bytes)
 
 
 def cost_among(job: Job, family: FoldedFamily, group_class: int, kind: str, size_bytes: float) -> CollectiveCost:

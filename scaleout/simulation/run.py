@@ -27,7 +27,7 @@ from scaleout.simulation.contention import Contention
 from scaleout.simulation.deadlock import why_stuck
 from scaleout.simulation.engine import Tasks, Times, run
 from scaleout.simulation.fold import fold
-from scaleout.simulation.job import Job, asked, cost_of, groups_of, job_of, meetings_of
+from scaleout.simulation.job import Job, asked, cost_of, groups_of, instances_of, job_of
 from scaleout.simulation.result import Result, Timeline
 from scaleout.simulation.shared_devices import SharedDevices
 from scaleout.simulation.tasks import tasks_of
@@ -94,12 +94,12 @@ def simulate(
             f"a limit to what a rank sends over all its links is one of the link model, and this is {network}; choose "
             f"the network model link (--network link), or leave the limit out (--injection)"
         )
-    meetings = meetings_of(job)
+    instances = instances_of(job)
     shared = None if contention is None or links is not None else _shared(job, contention)
-    tasks, chosen = tasks_of(job, meetings, links, shared)
+    tasks, chosen = tasks_of(job, instances, links, shared)
     times = run(tasks, shared or links)
     if np.isnan(times.start_s).any():
-        raise SimulationError(why_stuck(job, tasks, times, meetings))
+        raise SimulationError(why_stuck(job, tasks, times, instances))
     result = _result(job, tasks, times, chosen, network)
     if links is None:
         return result
@@ -122,11 +122,11 @@ def _on_links(job: Job, *, unfold: bool) -> tuple[Job, Symmetry]:
 def _symmetry(job: Job) -> Symmetry:
     """Find the moves of all ranks that keep their roles, groups and messages."""
     messages = {}
-    for meeting in meetings_of(job):
-        name, algorithm = asked(job, meeting)[0], cost_of(job, meeting).algorithm
-        key = (meeting.family, meeting.group_class, name, algorithm)
+    for instance in instances_of(job):
+        name, algorithm = asked(job, instance)[0], cost_of(job, instance).algorithm
+        key = (instance.family, instance.group_class, name, algorithm)
         if algorithm and key not in messages:
-            messages[key] = demand.messages_of(job.topology, groups_of(job, meeting), name, algorithm)
+            messages[key] = demand.messages_of(job.topology, groups_of(job, instance), name, algorithm)
     sets = [pairs for found in messages.values() for pairs in found]
     for ends in hops_of_program(job.program).values():
         having = np.flatnonzero(ends != NONE)

@@ -94,14 +94,14 @@ class SharedDevices:
         self._slows: dict[tuple[object, ...], float] = {}
 
     def offer_kernel(
-        self, meeting: int, device: int, kernel: Kernel | None, duration_s: float, *, issue_s: float = 0.0
+        self, instance: int, device: int, kernel: Kernel | None, duration_s: float, *, issue_s: float = 0.0
     ) -> None:
         """Say what a meeting is: a kernel on a device, which the host issues at a time; 0 if no host issues calls."""
         key = (device, id(kernel), duration_s, issue_s)
-        self._kernel_offers[meeting] = self._alike.setdefault(key, (device, (kernel, duration_s), issue_s))
+        self._kernel_offers[instance] = self._alike.setdefault(key, (device, (kernel, duration_s), issue_s))
 
     def offer_transfer(
-        self, meeting: int, devices: Sequence[int], duration_s: float, *, channels: int,
+        self, instance: int, devices: Sequence[int], duration_s: float, *, channels: int,
         device_of: Mapping[int, int] | None = None, posted: Collection[int] = (), races: bool = False,
         communicator: int = NONE,
     ) -> None:  # fmt: skip
@@ -112,21 +112,21 @@ class SharedDevices:
         One that `races` does so with kernels that begin when it comes. Those of one `communicator` are one kernel of
         as many channels as the widest; `NONE` is a communicator of its own.
         """
-        self._offers[meeting] = _Running(
+        self._offers[instance] = _Running(
             tuple(devices), duration_s, None, channels, frozenset(posted), races, communicator
         )
         self._device_of |= device_of or {}
 
-    def come(self, meeting: int, task: int, now_s: float) -> None:
+    def come(self, instance: int, task: int, now_s: float) -> None:
         """Let a member come to a transfer: it waits for the kernels that run there, then its channels hold SMs."""
         if task in self._device_of:
             device = self._device_of[task]
-            races = self._offers[meeting].races and self._freed_s.get(device) != now_s
+            races = self._offers[instance].races and self._freed_s.get(device) != now_s
             event_s = now_s if races else math.nan
-            self._arrive(meeting, device, _Stand(self._ahead(meeting, device), event_s))
+            self._arrive(instance, device, _Stand(self._ahead(instance, device), event_s))
             self._turn(self._kernels.get(device, ()), now_s)
 
-    def _ahead(self, meeting: int, device: int) -> set[int]:
+    def _ahead(self, instance: int, device: int) -> set[int]:
         """Return the kernels that a transfer comes behind on a device; the others spare it what they do not need."""
         ahead: set[int] = set()
         for found in self._kernels.get(device, ()):
@@ -134,45 +134,47 @@ class SharedDevices:
             if spares is None:
                 ahead.add(found)
             else:
-                spares.add(meeting)
+                spares.add(instance)
         return ahead
 
-    def _arrive(self, meeting: int, device: int, stand: _Stand) -> None:
-        self._arrived.setdefault(device, {}).setdefault(meeting, stand)
+    def _arrive(self, instance: int, device: int, stand: _Stand) -> None:
+        self._arrived.setdefault(device, {}).setdefault(instance, stand)
 
-    def begin(self, meeting: int, now_s: float) -> None:
+    def begin(self, instance: int, now_s: float) -> None:
         """Let a meeting begin."""
-        if meeting in self._kernel_offers:
-            self._begin_kernel(meeting, now_s)
+        if instance in self._kernel_offers:
+            self._begin_kernel(instance, now_s)
             return
-        entry = self._running[meeting] = self._offers.pop(meeting)
+        entry = self._running[instance] = self._offers.pop(instance)
         entry.since_s = entry.begun_s = now_s
         for device in entry.devices:
-            if meeting not in self._arrived.get(device, ()):
-                self._arrive(meeting, device, _Stand(set() if device in entry.posted else self._ahead(meeting, device)))
-        self._turn_around(meeting, entry.devices, now_s)
+            if instance not in self._arrived.get(device, ()):
+                self._arrive(
+                    instance, device, _Stand(set() if device in entry.posted else self._ahead(instance, device))
+                )
+        self._turn_around(instance, entry.devices, now_s)
 
-    def _begin_kernel(self, meeting: int, now_s: float) -> None:
-        device, kernel, issue_s = self._kernel_offers.pop(meeting)
-        entry = self._running[meeting] = _Running((device,), kernel[1], kernel, since_s=now_s, begun_s=now_s)
-        self._kernels.setdefault(device, []).append(meeting)
+    def _begin_kernel(self, instance: int, now_s: float) -> None:
+        device, kernel, issue_s = self._kernel_offers.pop(instance)
+        entry = self._running[instance] = _Running((device,), kernel[1], kernel, since_s=now_s, begun_s=now_s)
+        self._kernels.setdefault(device, []).append(instance)
         arrived = self._arrived.get(device)
         if not arrived:
-            self._turn((meeting,), now_s)
+            self._turn((instance,), now_s)
             return
-        is_queued = 0 < issue_s <= now_s - self.contention.appetite.queue_s
+        is_queued = 0 < issue_s <= now_s - self.contention.resource_use.queue_s
         if self._raced_s.get(device) == now_s:  # where the kernel before won, this one has begun long ago
             for stand in arrived.values():
                 if stand.event_s == now_s:
-                    stand.behind.add(meeting)
+                    stand.behind.add(instance)
         held = [found for found, stand in arrived.items() if not stand.behind]
         entry.held_by, entry.held_sms = frozenset(held), sum(channels for channels, _ in self._held(device))
         for found in held:
             if is_queued and arrived[found].event_s == now_s:
-                arrived[found].races.add(meeting)
+                arrived[found].races.add(instance)
                 entry.won = True
-                heapq.heappush(self._spared, (now_s + entry.left_s, meeting, True))
-        self._turn_around(meeting, entry.devices, now_s)
+                heapq.heappush(self._spared, (now_s + entry.left_s, instance, True))
+        self._turn_around(instance, entry.devices, now_s)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance to the next end, but not beyond a time; return the time, and what is done then."""
@@ -201,22 +203,22 @@ class SharedDevices:
 
     def _end(self, done: list[int], now_s: float) -> None:
         beside: set[int] = set()
-        for meeting in done:
-            entry = self._running.pop(meeting)
+        for instance in done:
+            entry = self._running.pop(instance)
             for device in entry.devices:
                 if entry.kernel is None:
-                    del self._arrived[device][meeting]
+                    del self._arrived[device][instance]
                     self._freed_s[device] = now_s
-                    self._free(device, meeting, now_s)
+                    self._free(device, instance, now_s)
                     beside |= self._beside(device)
                     continue
-                self._kernels[device].remove(meeting)
+                self._kernels[device].remove(instance)
                 if entry.won:
                     self._raced_s[device] = now_s
                 if self._arrived.get(device):  # else nothing is beside it but kernels, which take nothing of each other
                     for stand in self._arrived[device].values():
-                        stand.behind.discard(meeting)
-                        stand.races.discard(meeting)
+                        stand.behind.discard(instance)
+                        stand.races.discard(instance)
                     beside |= self._beside(device)
         if beside:
             self._turn(sorted(beside.difference(done)), now_s)
@@ -258,31 +260,31 @@ class SharedDevices:
         running = self._running
         return {*self._kernels.get(device, ()), *[found for found in self._arrived.get(device, ()) if found in running]}
 
-    def _turn_around(self, meeting: int, devices: Sequence[int], now_s: float) -> None:
-        beside = set[int]().union(*[self._beside(device) for device in devices]) - {meeting}
-        self._turn([meeting, *sorted(beside)], now_s)
+    def _turn_around(self, instance: int, devices: Sequence[int], now_s: float) -> None:
+        beside = set[int]().union(*[self._beside(device) for device in devices]) - {instance}
+        self._turn([instance, *sorted(beside)], now_s)
 
-    def _turn(self, meetings: Sequence[int], now_s: float) -> None:
+    def _turn(self, instances: Sequence[int], now_s: float) -> None:
         """Give meetings the rates that what runs beside them leaves."""
-        for meeting in meetings:
-            entry = self._running[meeting]
-            rate = self._kernel_rate(entry) if entry.kernel is not None else self._transfer_rate(meeting, entry)
+        for instance in instances:
+            entry = self._running[instance]
+            rate = self._kernel_rate(entry) if entry.kernel is not None else self._transfer_rate(instance, entry)
             if rate == entry.rate and entry.turn:
                 continue
             entry.left_s = max(0.0, entry.left_s - (now_s - entry.since_s) * entry.rate)
             entry.rate, entry.since_s, entry.turn = rate, now_s, entry.turn + 1
             if rate > 0:
-                heapq.heappush(self._ends, (now_s + entry.left_s / rate, meeting, entry.turn))
+                heapq.heappush(self._ends, (now_s + entry.left_s / rate, instance, entry.turn))
 
-    def _transfer_rate(self, meeting: int, entry: _Running) -> float:
-        if self._waits(meeting, entry):
+    def _transfer_rate(self, instance: int, entry: _Running) -> float:
+        if self._waits(instance, entry):
             return 0.0
         beside = {self._running[found].kernel for device in entry.devices for found in self._kernels.get(device, ())}
         return 1.0 / max((self._slows_of(kernel, entry.channels) for kernel in beside if kernel), default=1.0)
 
-    def _waits(self, meeting: int, entry: _Running) -> bool:
+    def _waits(self, instance: int, entry: _Running) -> bool:
         """Whether a transfer that all have come to still waits for kernels somewhere."""
-        stands = (self._arrived[device][meeting] for device in entry.devices)
+        stands = (self._arrived[device][instance] for device in entry.devices)
         return any(stand.behind or stand.races for stand in stands)
 
     def _slows_of(self, kernel: tuple[Kernel | None, float], channels: int) -> float:

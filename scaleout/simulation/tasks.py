@@ -26,9 +26,9 @@ from scaleout.network.flow.instances import LinkNetwork
 from scaleout.program.graph import COLLECTIVES, INPUT, NONE, ExecutionGraph, Floats, Ints, NodeKind, users_in
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.job import (
+    CollectiveInstance,
+    CollectiveInstances,
     Job,
-    Meeting,
-    Meetings,
     asked,
     column_of,
     cost_among,
@@ -152,38 +152,41 @@ def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float
 
 
 def tasks_of(
-    job: Job, meetings: Meetings, links: LinkNetwork | None, shared: SharedDevices | None
+    job: Job, instances: CollectiveInstances, links: LinkNetwork | None, shared: SharedDevices | None
 ) -> tuple[Tasks, list[str]]:
     """Lay out what the clock runs, and the algorithm of each task; what others time has no duration of its own."""
-    charges, of_meeting = _charges(job, meetings, on_links=links is not None)
-    sizes = np.diff(meetings.offsets)
+    charges, of_instance = _charges(job, instances, on_links=links is not None)
+    sizes = np.diff(instances.offsets)
     lasts_s = np.array([charge.lasts_s for charge in charges], np.float64)
     holds_s = np.array([charge.holds_s for charge in charges], np.float64)
     served_by = np.array([charge.served_by for charge in charges], object)
     duration_s = _durations(job)
     occupancy_s = duration_s.copy()
-    meeting_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
-    of_task = np.repeat(of_meeting, sizes)
-    duration_s[meetings.tasks], occupancy_s[meetings.tasks] = lasts_s[of_task], holds_s[of_task]
-    meeting_of[meetings.tasks], algorithms[meetings.tasks] = np.repeat(np.arange(len(sizes)), sizes), served_by[of_task]
-    charged = [charges[kind] for kind in of_meeting.tolist()]
+    instance_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
+    of_task = np.repeat(of_instance, sizes)
+    duration_s[instances.tasks], occupancy_s[instances.tasks] = lasts_s[of_task], holds_s[of_task]
+    instance_of[instances.tasks], algorithms[instances.tasks] = (
+        np.repeat(np.arange(len(sizes)), sizes),
+        served_by[of_task],
+    )
+    charged = [charges[kind] for kind in of_instance.tolist()]
     if links is not None:
         for index, charge in enumerate(charged):
             if charge.is_sent:
-                _offer(job, meetings[index], links, index)
+                _offer(job, instances[index], links, index)
     users, counts = _dependencies(job)
     laid = _Laid(
-        job, duration_s.tolist(), occupancy_s.tolist(), users, counts, meeting_of.tolist(),
+        job, duration_s.tolist(), occupancy_s.tolist(), users, counts, instance_of.tolist(),
         [charge.size for charge in charged], [charge.wires for charge in charged],
         [charge.wire_s for charge in charged],
     )  # fmt: skip
     _add_messages(laid, links, shared)
     if shared is not None:
-        _share_devices(laid, meetings, shared)
+        _share_devices(laid, instances, shared)
     issue_s, priority = column_of(job, "issue_s"), column_of(job, "priority")
     tasks = Tasks(
-        laid.duration_s, laid.occupancy_s, _streams(job), priority.tolist(), users, counts, laid.meeting_of, laid.sizes,
-        laid.wires, issue_s.tolist() if issue_s.any() else (), laid.wire_s,
+        laid.duration_s, laid.occupancy_s, _streams(job), priority.tolist(), users, counts, laid.instance_of,
+        laid.sizes, laid.wires, issue_s.tolist() if issue_s.any() else (), laid.wire_s,
     )  # fmt: skip
     return tasks, algorithms.tolist()
 
@@ -200,24 +203,24 @@ class _Charge(NamedTuple):
     is_sent: bool
 
 
-def _charges(job: Job, meetings: Meetings, *, on_links: bool) -> tuple[list[_Charge], Ints]:
+def _charges(job: Job, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Charge], Ints]:
     """Charge the kinds of collectives that differ, and return which of them each meeting is, (M,)."""
-    columns = [column_of(job, name)[meetings.firsts] for name in ("collective", "bytes", "pieces", "stream")]
-    keys = np.stack([meetings.family, meetings.group_class, *columns])
+    columns = [column_of(job, name)[instances.firsts] for name in ("collective", "bytes", "pieces", "stream")]
+    keys = np.stack([instances.family, instances.group_class, *columns])
     _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    return [_charge(job, meetings[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
+    return [_charge(job, instances[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
 
 
-def _charge(job: Job, meeting: Meeting, *, on_links: bool) -> _Charge:
+def _charge(job: Job, instance: CollectiveInstance, *, on_links: bool) -> _Charge:
     """Charge a collective; what links time has no duration of its own."""
-    cost = cost_of(job, meeting)
-    pieces = asked(job, meeting)[2]
+    cost = cost_of(job, instance)
+    pieces = asked(job, instance)[2]
     serialization_s = cost.serialization_s / pieces
     lasts_s = cost.latency_s + serialization_s
-    early = pieces > 1 or (cost.concurrent and _is_aside(job, meeting))
+    early = pieces > 1 or (cost.concurrent and _is_aside(job, instance))
     holds_s = serialization_s if early else lasts_s
-    family = job.folding.families[meeting.family]
-    members, along = family.members_of_class[meeting.group_class], family.dimensions_of_class[meeting.group_class]
+    family = job.folding.families[instance.family]
+    members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
     is_sent = on_links and bool(cost.algorithm)
     if is_sent:
         lasts_s = holds_s = np.nan
@@ -242,9 +245,9 @@ def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) 
     return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
 
 
-def _is_aside(job: Job, meeting: Meeting) -> bool:
+def _is_aside(job: Job, instance: CollectiveInstance) -> bool:
     """Whether a collective is on a stream of its group, so that others may be under way while its last bytes fly."""
-    number, node = locate(job, meeting.tasks[0])
+    number, node = locate(job, instance.tasks[0])
     return int(job.graphs[number].stream[node]) != 0
 
 
@@ -256,24 +259,24 @@ class _Laid(NamedTuple):
     occupancy_s: list[float]
     users: list[tuple[int, ...]]
     counts: list[int]
-    meeting_of: list[int]
+    instance_of: list[int]
     sizes: list[int]
     wires: list[tuple[int, ...]]
     wire_s: list[tuple[float, ...]]
 
 
-def _share_devices(laid: _Laid, meetings: Meetings, shared: SharedDevices) -> None:
+def _share_devices(laid: _Laid, instances: CollectiveInstances, shared: SharedDevices) -> None:
     """Let kernels and whole collectives be timed as they share the devices of their classes."""
     job = laid.job
-    for index, meeting in enumerate(meetings):
-        first = meeting.tasks[0]
+    for index, instance in enumerate(instances):
+        first = instance.tasks[0]
         if laid.duration_s[first] > 0 and laid.duration_s[first] == laid.occupancy_s[first]:
-            devices = job.folding.families[meeting.family].members_of_class[meeting.group_class]
+            devices = job.folding.families[instance.family].members_of_class[instance.group_class]
             shared.offer_transfer(
-                index, devices, laid.duration_s[first], channels=shared.contention.appetite.num_sms,
-                device_of={task: locate(job, task)[0] for task in meeting.tasks}, races=True,
+                index, devices, laid.duration_s[first], channels=shared.contention.resource_use.num_sms,
+                device_of={task: locate(job, task)[0] for task in instance.tasks}, races=True,
             )  # fmt: skip
-            for task in meeting.tasks:
+            for task in instance.tasks:
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
     for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
         kernels = (*graph.kernels, None)  # `NONE` is the last entry
@@ -284,7 +287,7 @@ def _share_devices(laid: _Laid, meetings: Meetings, shared: SharedDevices) -> No
         for index, (node, kernel, issue_s) in enumerate(zip(*columns, strict=True), first):
             task = offset + node
             shared.offer_kernel(index, number, kernels[kernel], laid.duration_s[task], issue_s=issue_s)
-            laid.meeting_of[task] = index
+            laid.instance_of[task] = index
             laid.duration_s[task] = laid.occupancy_s[task] = np.nan
         laid.sizes.extend([1] * len(nodes))
         laid.wires.extend([()] * len(nodes))
@@ -314,7 +317,7 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
             lasts_s = holds_s = np.nan
         for task in ends:
             laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
-            laid.meeting_of[task] = len(laid.sizes) if message.meets or on_links else NONE
+            laid.instance_of[task] = len(laid.sizes) if message.meets or on_links else NONE
         if message.meets or on_links:
             laid.sizes.append(len(ends))
             of, to = ([locate(laid.job, task)[0]] for task in (message.send, message.receive))
@@ -333,7 +336,7 @@ def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: 
     devices = sorted({*device_of.values(), *posted})
     number, node = locate(laid.job, message.send)
     shared.offer_transfer(
-        len(laid.sizes), devices, lasts_s, channels=shared.contention.appetite.message_sms, device_of=device_of,
+        len(laid.sizes), devices, lasts_s, channels=shared.contention.resource_use.message_sms, device_of=device_of,
         posted=posted, communicator=int(laid.job.graphs[number].group[node]),
     )  # fmt: skip
 
@@ -360,15 +363,15 @@ def _dependencies(job: Job) -> tuple[list[tuple[int, ...]], list[int]]:
     return users, counts
 
 
-def _offer(job: Job, meeting: Meeting, links: LinkNetwork, index: int) -> None:
+def _offer(job: Job, instance: CollectiveInstance, links: LinkNetwork, index: int) -> None:
     """Tell the network what a meeting sends: all groups that it stands for."""
-    name, size_bytes, pieces = asked(job, meeting)
+    name, size_bytes, pieces = asked(job, instance)
     links.offer(
         index,
         name,
         size_bytes / pieces,
-        groups=groups_of(job, meeting),
-        cost=cost_of(job, meeting),
+        groups=groups_of(job, instance),
+        cost=cost_of(job, instance),
         slice_of_more=pieces > 1,
     )
 

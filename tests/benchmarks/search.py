@@ -14,7 +14,7 @@ from rich.table import Table
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.study.search.best import Question
+from scaleout.study.search.best import SearchRequest
 from scaleout.study.search.cost import prices_of
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.lower_bound import bound_of, least_of, lower_bound
@@ -49,7 +49,7 @@ def main() -> None:
         return bound_of(workload, least_of(stages_of(workload, prices_of(topology, device))))
 
     base = load_workload("gpt-3")
-    question = Question(base, topology, device, topology.num_ranks, BATCH, 80e9)
+    request = SearchRequest(base, topology, device, topology.num_ranks, BATCH, 80e9)
     answers = []
     for what, call in (
         ("lower bound, first call", lambda: lower_bound(workload, topology, device)),
@@ -58,7 +58,7 @@ def main() -> None:
         ("another micro-batch", lambda: evaluate(other, topology, device)),
         ("the plan again", lambda: evaluate(workload, topology, device)),
         ("bound of priced stages", bound),
-        ("search", lambda: answers.append(search(question))),
+        ("search", lambda: answers.append(search(request))),
     ):
         wall_s, cpu = timed(call)
         table.add_row(what, f"{wall_s * 1e3:,.2f} ms", f"{cpu * 1e3:,.2f} ms")

@@ -59,7 +59,7 @@ class Smoothness:
     length: float
     trend: float = 0.0
     noise: float = 0.03
-    kinship: float = 1.0
+    correlation: float = 1.0
     offset: float = 0.0
 
 
@@ -81,7 +81,7 @@ _LEVEL = 1.0
 """Standard deviation of the constant: any level is about equally likely."""
 _NOISE_LENGTH = 0.05
 """Length of the term that stands for noise, in units of the coordinates."""
-_SOURCE_KINSHIP = 0.97
+_SOURCE_CORRELATION = 0.97
 """Correlation of the departures of two sources of one series."""
 _SOURCE_OFFSET = 0.05
 """Standard deviation of the constant by which two sources of one series differ."""
@@ -155,7 +155,7 @@ def _covariance(a: Array, labels_a: Labels, b: Array, labels_b: Labels, smoothne
     departure = smoothness.amplitude**2 * (1.0 + r + r * r / 3.0) * np.exp(-r)
     series, source = np.moveaxis(labels_a[:, :, None, :] == labels_b[:, None, :, :], -1, 0)
     same = series & source
-    alike = np.where(same, 1.0, np.where(series, _SOURCE_KINSHIP, smoothness.kinship))
+    alike = np.where(same, 1.0, np.where(series, _SOURCE_CORRELATION, smoothness.correlation))
     covariance = alike * departure + _LEVEL**2 + smoothness.trend**2 * (a @ b.transpose(0, 2, 1))
     covariance += series * smoothness.offset**2
     covariance += same * (_SOURCE_OFFSET**2 + smoothness.noise**2 * np.exp(-distance / _NOISE_LENGTH))
@@ -194,13 +194,13 @@ _GUESSES: Mapping[str, Guess] = {
 
 _SMOOTHNESS = {
     Family.GEMM: Smoothness(amplitude=0.5, length=6.0, trend=0.2, noise=0.03),
-    Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, kinship=0.8, offset=0.5),
-    Family.ATTENTION: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, kinship=0.5),
-    Family.ROWS: Smoothness(amplitude=0.2, length=4.0, trend=0.05, noise=0.02, kinship=0.3),
-    Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, kinship=0.6, offset=0.6),
-    Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, kinship=0.5),
+    Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, correlation=0.8, offset=0.5),
+    Family.ATTENTION: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, correlation=0.5),
+    Family.ROWS: Smoothness(amplitude=0.2, length=4.0, trend=0.05, noise=0.02, correlation=0.3),
+    Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, correlation=0.6, offset=0.6),
+    Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, correlation=0.5),
 }
-_TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, kinship=0.9, offset=1.0)
+_TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, correlation=0.9, offset=1.0)
 """Of matrix products: which kernel the library picks changes from shape to shape, and so does the power state."""
 
 

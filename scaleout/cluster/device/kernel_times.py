@@ -272,26 +272,26 @@ def _borrowed(device: Device, calls: Calls) -> Array:
     inside = np.zeros(len(calls.bytes), dtype=bool)
     seconds = np.zeros(len(inside))
     if calls.op == "gemm" and ITEM_BYTES[calls.dtype] == 2 and device.clock_hz and not _has_like(device, calls.op):
-        lender = _lender(device.efficiency_from, device.name)
-        if lender.clock_hz and (calls.op, calls.dtype) in read_table(lender.kernel_files).rows:
-            measured, _ = _measured(lender, (calls.op, calls.dtype))
+        reference = _reference_device(device.efficiency_from, device.name)
+        if reference.clock_hz and (calls.op, calls.dtype) in read_table(reference.kernel_files).rows:
+            measured, _ = _measured(reference, (calls.op, calls.dtype))
             calls = calls._replace(launches=measured.launches, warm=np.full(len(inside), measured.warm[0]))
             inside = _inside(measured, calls)
             if inside.any():
                 few = _select(calls, inside)
-                lent_s = _lent(lender, few) * guess(few, device) / guess(few, lender)
-                seconds[inside] = np.maximum(lent_s / device.calibrated(calls.op), roofline(few, device))
+                transferred_s = _lent(reference, few) * guess(few, device) / guess(few, reference)
+                seconds[inside] = np.maximum(transferred_s / device.calibrated(calls.op), roofline(few, device))
     if not inside.all():
         seconds[~inside] = _scaled_roofline(device, _select(calls, ~inside))
     return seconds
 
 
-def _lent(lender: Device, calls: Calls) -> Array:
+def _lent(reference: Device, calls: Calls) -> Array:
     """Return the times of calls on a device that measured them or their neighbours."""
-    exact = read_table(lender.kernel_files).series((calls.op, calls.dtype)).exact
+    exact = read_table(reference.kernel_files).series((calls.op, calls.dtype)).exact
     shapes = np.column_stack(list(calls.sizes.values())).astype(np.int64).tolist()
     known = [exact.get(tuple(shape)) for shape in shapes]
-    return np.where([one is None for one in known], interpolated(lender, calls), [one or 0.0 for one in known])
+    return np.where([one is None for one in known], interpolated(reference, calls), [one or 0.0 for one in known])
 
 
 def _scaled_roofline(device: Device, calls: Calls) -> Array:
@@ -299,23 +299,23 @@ def _scaled_roofline(device: Device, calls: Calls) -> Array:
 
     A device whose efficiency is borrowed reaches what its calibration makes of it, but no more than its peaks.
     """
-    lender = device if _has_like(device, calls.op) else _lender(device.efficiency_from, device.name)
-    table = read_table(lender.kernel_files)
+    reference = device if _has_like(device, calls.op) else _reference_device(device.efficiency_from, device.name)
+    table = read_table(reference.kernel_files)
     keys = _resembling(table, calls)
     measure = _log2 if keys[0][0] == calls.op else _work
-    series = [_measured(lender, key) for key in keys]
-    if lender is not device:
+    series = [_measured(reference, key) for key in keys]
+    if reference is not device:
         series = [_without_fallback(*one) for one in series]
     known = np.vstack([measure(measured) for measured, _ in series])
-    bound = np.concatenate([roofline(measured, lender) for measured, _ in series])
-    floor_s = min(_shortest_s(lender, op) for op, _ in keys)
+    bound = np.concatenate([roofline(measured, reference) for measured, _ in series])
+    floor_s = min(_shortest_s(reference, op) for op, _ in keys)
     above_s = np.concatenate([seconds for _, seconds in series]) - floor_s
     efficiency = np.minimum(1.0, bound / np.maximum(above_s, bound))
     closest = ((measure(calls)[:, None, :] - known[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
     lent = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
     ratio = np.repeat(lent, [len(seconds) for _, seconds in series])
-    if lender is not device and not np.any(calls.flops > 0):
-        efficiency = _without_waiting_for_sms(efficiency, lender, device)
+    if reference is not device and not np.any(calls.flops > 0):
+        efficiency = _without_waiting_for_sms(efficiency, reference, device)
     reached = np.minimum(1.0, efficiency * ratio)[closest]
     return np.asarray(floor_s + roofline(calls, device) / reached)
 
@@ -328,16 +328,16 @@ def _without_fallback(calls: Calls, seconds: Array) -> tuple[Calls, Array]:
     return _select(calls, usual), seconds[usual]
 
 
-def _without_waiting_for_sms(efficiency: Array, lender: Device, device: Device) -> Array:
+def _without_waiting_for_sms(efficiency: Array, reference: Device, device: Device) -> Array:
     """Return the share of the memory's bandwidth that kernels reach which leave some of the lender's unused.
 
     Those wait for the SMs: for instructions, or for loads of which an SM holds so many. They take as long on a device
     whose SMs are as many and as fast, however fast its memory is, as long as that carries it: ``min(e r, share)`` with
     r the bandwidth that the lender has for each clock of its SMs over that of the device.
     """
-    if not (lender.clock_hz and device.clock_hz):
+    if not (reference.clock_hz and device.clock_hz):
         return efficiency
-    fed = (one.memory_bytes_per_s / one.num_sms / one.clock_hz for one in (lender, device))
+    fed = (one.memory_bytes_per_s / one.num_sms / one.clock_hz for one in (reference, device))
     scaled = np.minimum(efficiency * next(fed) / next(fed), STREAM_SHARE)
     return np.where(efficiency < STREAM_SHARE, scaled, efficiency)
 
@@ -377,10 +377,10 @@ def _resembling(table: KernelTable, calls: Calls) -> list[Key]:
 
 
 @functools.cache
-def _lender(name: str, borrower: str) -> Device:
-    lender = load_device(name)
-    if not lender.kernel_files:
+def _reference_device(name: str, borrower: str) -> Device:
+    reference = load_device(name)
+    if not reference.kernel_files:
         raise ConfigError(
             f"device {borrower!r}: efficiency_from: {name!r} has no measured kernels; name a device that has"
         )
-    return lender
+    return reference

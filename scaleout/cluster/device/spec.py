@@ -246,10 +246,10 @@ def _borrowed_host(given: DeviceFile, path: Path) -> dict[str, float]:
         raise ConfigError(f"{path}: host_from and host_ratio belong together; give both or neither")
     if given.host_from is None or given.host_ratio is None:
         return {}
-    lent_s = load_device(given.host_from).host_launch_s
-    if not lent_s:
+    transferred_s = load_device(given.host_from).host_launch_s
+    if not transferred_s:
         raise ConfigError(f"{path}: host_from: {given.host_from!r} has no host_launch; name a device that has")
-    return {call: given.host_ratio.value * seconds for call, seconds in lent_s.items()}
+    return {call: given.host_ratio.value * seconds for call, seconds in transferred_s.items()}
 
 
 def _values(numbers: Mapping[str, Sourced[float]]) -> Mapping[str, float]:

@@ -124,7 +124,7 @@ def _joined(topology: Topology, policy: str, names: Sequence[str], selection: Se
         tuple(protocol for protocol in others if protocol.collectives) + protocols,
         (*algorithms, (KIND, served)),
         "\n".join(library.source for library in parts.values()),
-        default.appetite if default else None,
+        default.resource_use if default else None,
         blocks_host=bool(blocking),
         selection=selection,
     )

@@ -212,9 +212,9 @@ class Protocol:
     name : str
     collectives : tuple of str
         Kinds of collectives that it serves.
-    takes : Terms
+    actual : Terms
         What a call costs.
-    expects : Terms or None
+    modelled : Terms or None
         What the library expects it to cost; None if it knows what it costs.
     largest_message_bytes : float
         The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
@@ -229,8 +229,8 @@ class Protocol:
 
     name: str
     collectives: tuple[str, ...]
-    takes: Terms = WIRES
-    expects: Terms | None = None
+    actual: Terms = WIRES
+    modelled: Terms | None = None
     largest_message_bytes: float = math.inf
     algorithms: tuple[str, ...] = ()
     backend: str = ""
@@ -242,7 +242,7 @@ BARE = Protocol("", (), WIRES)
 
 
 @dataclass(frozen=True)
-class Appetite:
+class ResourceUse:
     """What a collective takes from the device while it runs, and what it suffers beside a kernel; see `contention`.
 
     Attributes
@@ -296,7 +296,7 @@ class Library:
     protocols: tuple[Protocol, ...]
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     source: str = ""
-    appetite: Appetite | None = None
+    resource_use: ResourceUse | None = None
     blocks_host: bool = False
     selection: Selection | None = None
 
@@ -319,7 +319,7 @@ class Library:
     @property
     def links(self) -> tuple[str, ...]:
         """Kinds of links that its protocols know."""
-        return tuple(dict.fromkeys(hop.link for protocol in self.protocols for hop in protocol.takes.hops))
+        return tuple(dict.fromkeys(hop.link for protocol in self.protocols for hop in protocol.actual.hops))
 
     def algorithms_for(self, kind: str) -> tuple[str, ...]:
         """Return the names of the algorithms for a kind of collective; none if any will do."""
@@ -363,7 +363,7 @@ class _ProtocolFile(validated.Config):
     source: str
 
 
-class _AppetiteFile(validated.Config):
+class _ResourceUseFile(validated.Config):
     sms: Annotated[int, Field(ge=1)]
     message_sms: Annotated[int, Field(ge=1)]
     channels_to_fill: Annotated[float, Field(gt=0)]
@@ -377,7 +377,7 @@ class _AppetiteFile(validated.Config):
 class _LibraryFile(validated.Config):
     name: str
     source: str
-    contention: _AppetiteFile | None = None
+    contention: _ResourceUseFile | None = None
     concurrent: bool = False
     blocks_host: bool = False
     algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
@@ -404,15 +404,15 @@ def load_library(path: Path) -> Library:
         tuple(_protocol(entry, values.concurrent) for entry in values.protocols),
         tuple((kind, names) for kind, names in values.algorithms.items()),
         "\n".join(lines),
-        _appetite(values.contention),
+        _resource_use(values.contention),
         values.blocks_host,
     )
 
 
-def _appetite(entry: _AppetiteFile | None) -> Appetite | None:
+def _resource_use(entry: _ResourceUseFile | None) -> ResourceUse | None:
     if entry is None:
         return None
-    return Appetite(
+    return ResourceUse(
         num_sms=entry.sms,
         message_sms=entry.message_sms,
         memory_bytes_per_s=entry.memory_bandwidth,
@@ -427,8 +427,8 @@ def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
     expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
     rates = (entry.local_bandwidth, entry.staging_bandwidth, entry.adding_bandwidth)
     limit = math.inf if entry.largest_message is None else entry.largest_message
-    takes = Terms(entry.startup, _hops(entry.links), *(math.inf if rate is None else rate for rate in rates))
-    return Protocol(entry.name, entry.collectives, takes, expected, limit, entry.algorithms, concurrent=concurrent)
+    actual = Terms(entry.startup, _hops(entry.links), *(math.inf if rate is None else rate for rate in rates))
+    return Protocol(entry.name, entry.collectives, actual, expected, limit, entry.algorithms, concurrent=concurrent)
 
 
 def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from scaleout.interop.astra.aware import Collective, folded_elapsed, looks_alike
 from scaleout.interop.astra.clock import Clock
-from scaleout.interop.astra.instance import Meeting
+from scaleout.interop.astra.instance import CollectiveInstance
 from scaleout.interop.astra.job import Job
 from scaleout.interop.astra.links import Links, route
 from scaleout.interop.astra.plan import Plan
@@ -26,7 +26,7 @@ class Fabric(Protocol):
     def carry(self, source: int, target: int, size_bytes: int, deliver: Callable[[], None]) -> None:
         """Carry a message and call `deliver` when it has arrived."""
 
-    def joined(self, meeting: Meeting, unit: Unit, index: int) -> None:
+    def joined(self, instance: CollectiveInstance, unit: Unit, index: int) -> None:
         """Take note that a unit has just come to a meeting."""
 
 
@@ -41,20 +41,20 @@ class UnawareFabric:
         """Carry a message and call `deliver` when it has arrived."""
         self._clock.at(self._clock.now_ns + self._job.network.send_ns(source, target, size_bytes), deliver)
 
-    def joined(self, meeting: Meeting, unit: Unit, index: int) -> None:
+    def joined(self, instance: CollectiveInstance, unit: Unit, index: int) -> None:
         """Let the collective end for all, if the unit was the last to come."""
-        if not meeting.is_complete:
+        if not instance.is_complete:
             return
-        times = {now_ns for _, _, now_ns in meeting.came}
-        passed_ns = self._times.elapsed(meeting.plan, meeting.members) if len(times) == 1 else None
+        times = {now_ns for _, _, now_ns in instance.came}
+        passed_ns = self._times.elapsed(instance.plan, instance.members) if len(times) == 1 else None
         if passed_ns is not None:
-            for each, task, now_ns in meeting.came:
+            for each, task, now_ns in instance.came:
                 self._end_at(now_ns + passed_ns, each, task)
             return
-        came = {rank: now_ns for each, _, now_ns in meeting.came for rank in each.ranks}
-        ends = self._times.ends(meeting.plan, meeting.members, [came[rank] for rank in meeting.members])
-        end_of = dict(zip(meeting.members, ends, strict=True))
-        for each, task, _ in meeting.came:
+        came = {rank: now_ns for each, _, now_ns in instance.came for rank in each.ranks}
+        ends = self._times.ends(instance.plan, instance.members, [came[rank] for rank in instance.members])
+        end_of = dict(zip(instance.members, ends, strict=True))
+        for each, task, _ in instance.came:
             by_end: dict[int, list[int]] = {}
             for rank in each.ranks:
                 by_end.setdefault(end_of[rank], []).append(rank)
@@ -74,56 +74,56 @@ class AwareFabric:
         self._job, self._clock, self._end = job, clock, end
         dimension = job.network.dimensions[0]
         self._links = Links(clock, dimension, route(dimension))
-        self._new: list[tuple[Meeting, Unit, int]] = []
-        self._running: dict[Meeting, Collective] = {}
+        self._new: list[tuple[CollectiveInstance, Unit, int]] = []
+        self._running: dict[CollectiveInstance, Collective] = {}
         self._folded: dict[Plan, int] = {}
 
     def carry(self, source: int, target: int, size_bytes: int, deliver: Callable[[], None]) -> None:
         """Carry a message and call `deliver` when it has arrived."""
         self._links.carry(source, target, size_bytes, deliver)
 
-    def joined(self, meeting: Meeting, unit: Unit, index: int) -> None:
+    def joined(self, instance: CollectiveInstance, unit: Unit, index: int) -> None:
         """Begin now, or if all may begin together, at the end of this nanosecond, when it is known."""
         now_ns = self._clock.now_ns
-        if not self._new and (self._links.num_messages or meeting.came[0][2] != now_ns):
-            self._begin_each([(meeting, unit, index)])
+        if not self._new and (self._links.num_messages or instance.came[0][2] != now_ns):
+            self._begin_each([(instance, unit, index)])
             return
         if not self._new:
             self._clock.at(now_ns, self._begin)
-        self._new.append((meeting, unit, index))
+        self._new.append((instance, unit, index))
 
     def _begin(self) -> None:
         new, self._new = self._new, []
-        meeting = new[0][0]
-        if self._is_alike(meeting, new):
-            if meeting.plan not in self._folded:
-                self._folded[meeting.plan] = folded_elapsed(self._job, meeting.plan)
-            end_ns = self._clock.now_ns + self._folded[meeting.plan]
-            for unit, index, _ in meeting.came:
+        instance = new[0][0]
+        if self._is_alike(instance, new):
+            if instance.plan not in self._folded:
+                self._folded[instance.plan] = folded_elapsed(self._job, instance.plan)
+            end_ns = self._clock.now_ns + self._folded[instance.plan]
+            for unit, index, _ in instance.came:
                 self._clock.at(end_ns, partial(self._end, unit, index), known_ns=end_ns - self._job.endpoint_ns)
             return
         self._begin_each(new)
 
-    def _begin_each(self, new: list[tuple[Meeting, Unit, int]]) -> None:
+    def _begin_each(self, new: list[tuple[CollectiveInstance, Unit, int]]) -> None:
         """Let every rank send for itself."""
-        for meeting, unit, index in new:
+        for instance, unit, index in new:
             units = [unit] if len(unit.ranks) == 1 else unit.part([(rank,) for rank in unit.ranks])
             for each in units:
-                position = meeting.members.index(each.ranks[0])
-                self._collective(meeting).begin(position, partial(self._end, each, index))
+                position = instance.members.index(each.ranks[0])
+                self._collective(instance).begin(position, partial(self._end, each, index))
 
-    def _is_alike(self, meeting: Meeting, new: list[tuple[Meeting, Unit, int]]) -> bool:
+    def _is_alike(self, instance: CollectiveInstance, new: list[tuple[CollectiveInstance, Unit, int]]) -> bool:
         """Whether these are all ranks, which begin one collective together on an idle network."""
         return (
-            sum(len(unit.ranks) for each, unit, _ in new if each is meeting) == self._job.network.num_ranks
-            and len(new) == len(meeting.came)
+            sum(len(unit.ranks) for each, unit, _ in new if each is instance) == self._job.network.num_ranks
+            and len(new) == len(instance.came)
             and self._links.num_messages == 0
-            and looks_alike(self._job, meeting.plan)
+            and looks_alike(self._job, instance.plan)
         )
 
-    def _collective(self, meeting: Meeting) -> Collective:
-        if meeting not in self._running:
-            self._running[meeting] = Collective(
-                self._job, meeting.plan, clock=self._clock, carry=self._links.carry, members=meeting.members
+    def _collective(self, instance: CollectiveInstance) -> Collective:
+        if instance not in self._running:
+            self._running[instance] = Collective(
+                self._job, instance.plan, clock=self._clock, carry=self._links.carry, members=instance.members
             )
-        return self._running[meeting]
+        return self._running[instance]

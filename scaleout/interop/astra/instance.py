@@ -19,7 +19,7 @@ Carry = Callable[[int, int, int, Callable[[], None]], None]
 
 
 @dataclass(eq=False)
-class Meeting:
+class CollectiveInstance:
     """One collective.
 
     Attributes

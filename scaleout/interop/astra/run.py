@@ -16,7 +16,7 @@ from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, SimulationError, TraceError
 from scaleout.interop.astra.clock import Clock
 from scaleout.interop.astra.fabric import AwareFabric, Fabric, UnawareFabric
-from scaleout.interop.astra.instance import Mail, Meeting, describe_group
+from scaleout.interop.astra.instance import CollectiveInstance, Mail, describe_group
 from scaleout.interop.astra.job import Job, Options, load
 from scaleout.interop.astra.network import Lines
 from scaleout.interop.astra.plan import Plan, Turns, dimensions_of, plan_collective, plan_group
@@ -117,7 +117,7 @@ class _Simulation:
         backend: Callable[..., Fabric] = AwareFabric if job.aware else UnawareFabric
         self.fabric = backend(job, self.clock, self.end)
         self.mail = Mail(self.clock, self.fabric.carry, rendezvous=job.rendezvous)
-        self.meetings: dict[tuple[str, int], Meeting] = {}
+        self.instances: dict[tuple[str, int], CollectiveInstance] = {}
         self.num_runs: Counter[tuple[Plan, tuple[int, ...]]] = Counter()
         self.everyone = tuple(range(job.network.num_ranks))
         self.plan_world: Callable[..., Plan] = lru_cache(maxsize=None)(self._plan_world)
@@ -132,7 +132,7 @@ class _Simulation:
         self.clock.run()
         leaves = [leaf for unit in self.units for leaf in unit.leaves()]
         if any(unit.left for unit in leaves):
-            raise SimulationError(explain(leaves, list(self.meetings.values())))
+            raise SimulationError(explain(leaves, list(self.instances.values())))
         self.mail.check()
         by_rank = {rank: unit for unit in leaves for rank in unit.ranks}
         ordered = [by_rank[rank] for rank in self.everyone]
@@ -187,16 +187,16 @@ class _Simulation:
 
     def meet(self, unit: Unit, index: int, key: tuple[str, int], members: tuple[int, ...]) -> None:
         task = unit.graph.tasks[index]
-        meeting = self.meetings.get(key)
-        if meeting is None:
-            meeting = Meeting(*key, members, task, self.plan(task, len(members), unit))
-            self.meetings[key] = meeting
-        meeting.join(unit, index, self.clock.now_ns)
-        unit.turns = meeting.plan.turns
-        if meeting.is_complete:
-            del self.meetings[key]
-            self.num_runs[meeting.plan, members] += 1
-        self.fabric.joined(meeting, unit, index)
+        instance = self.instances.get(key)
+        if instance is None:
+            instance = CollectiveInstance(*key, members, task, self.plan(task, len(members), unit))
+            self.instances[key] = instance
+        instance.join(unit, index, self.clock.now_ns)
+        unit.turns = instance.plan.turns
+        if instance.is_complete:
+            del self.instances[key]
+            self.num_runs[instance.plan, members] += 1
+        self.fabric.joined(instance, unit, index)
 
     def groups(self, unit: Unit, task: Task) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
         """Return where the ranks of a unit go for a collective: a key, all who meet there, and those of the unit.
@@ -275,12 +275,12 @@ def _check_peers(job: Job) -> None:
 _MOST_LINES = 6
 
 
-def explain(units: Sequence[Unit], meetings: Sequence[Meeting]) -> str:
+def explain(units: Sequence[Unit], instances: Sequence[CollectiveInstance]) -> str:
     """Say what the ranks that did not finish wait for, the collectives first."""
     stuck = sum(len(unit.ranks) for unit in units if unit.left)
     total = sum(len(unit.ranks) for unit in units)
     by_rank = {rank: unit for unit in units for rank in unit.ranks}
-    lines = [_meeting(meeting, by_rank) for meeting in meetings]
+    lines = [_instance(instance, by_rank) for instance in instances]
     lines += [
         f"rank {rank} waits for {unit.graph.tasks[index]} from rank {unit.graph.tasks[index].peer} (tag "
         f"{unit.graph.tasks[index].tag}, {unit.graph.tasks[index].size_bytes} bytes), which "
@@ -305,13 +305,13 @@ def explain(units: Sequence[Unit], meetings: Sequence[Meeting]) -> str:
     )
 
 
-def _meeting(meeting: Meeting, by_rank: dict[int, Unit]) -> str:
-    came = sorted(rank for unit, _, _ in meeting.came for rank in unit.ranks)
-    missing = [rank for rank in meeting.members if rank not in set(came)]
+def _instance(instance: CollectiveInstance, by_rank: dict[int, Unit]) -> str:
+    came = sorted(rank for unit, _, _ in instance.came for rank in unit.ranks)
+    missing = [rank for rank in instance.members if rank not in set(came)]
     first = missing[0]
     return (
-        f"{_ranks(came)} wait{'s' * (len(came) == 1)} in {meeting.task} ({meeting.task.kind} of "
-        f"{describe_group(meeting.group)}) for {_ranks(missing)}; rank {first} {_state(by_rank[first])}"
+        f"{_ranks(came)} wait{'s' * (len(came) == 1)} in {instance.task} ({instance.task.kind} of "
+        f"{describe_group(instance.group)}) for {_ranks(missing)}; rank {first} {_state(by_rank[first])}"
     )
 
 

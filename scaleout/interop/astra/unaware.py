@@ -93,7 +93,7 @@ class _Run:
     def __init__(self, plan: Plan, phase_ends: PhaseEnds, peers: Peers, members: list[_Member]) -> None:
         self.plan, self.phase_ends, self.peers, self.members = plan, phase_ends, peers, members
         self.events: list[tuple[int, int, int, int, int]] = []  # time, order, member, stream, phase
-        self.meetings: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
+        self.instances: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
         self.count = 0
 
     def enter(self, member: int, stream: int, index: int, now_ns: int) -> None:
@@ -112,10 +112,10 @@ class _Run:
         for stream, index in self.members[member].admit(queue):
             phase = self.plan.streams[stream][index]
             group = self.peers(phase, member)
-            meeting = self.meetings[stream, index, group[0]]
-            meeting[member] = now_ns
-            if len(meeting) == len(group):
-                begun = [meeting[other] for other in group]
+            instance = self.instances[stream, index, group[0]]
+            instance[member] = now_ns
+            if len(instance) == len(group):
+                begun = [instance[other] for other in group]
                 for other, end_ns in zip(group, self.phase_ends(phase, begun), strict=True):
                     self.count += 1
                     heapq.heappush(self.events, (end_ns, self.count, other, stream, index))

@@ -204,13 +204,13 @@ def _collective_cost(
         offers = _selected(offers, kind, placement.library, size_bytes, placement.num_ranks)
 
     def expected_s(offer: _Offer) -> float:
-        terms = offer.protocol.expects or offer.protocol.takes
+        terms = offer.protocol.modelled or offer.protocol.actual
         return _on_terms(terms, offer.expected, size_bytes, shard_bytes, chunks=chunks).time_s
 
     offer = min(offers, key=expected_s)
-    cost = _on_terms(offer.protocol.takes, offer.taken, size_bytes, shard_bytes, chunks=chunks)
+    cost = _on_terms(offer.protocol.actual, offer.taken, size_bytes, shard_bytes, chunks=chunks)
     bare = _at_size(offer.bare, size_bytes, chunks)
-    before_s = offer.protocol.takes.startup_s if offer.bare.pipelined else cost.latency_s - bare.latency_s
+    before_s = offer.protocol.actual.startup_s if offer.bare.pipelined else cost.latency_s - bare.latency_s
     return replace(
         cost,
         algorithm=offer.algorithm,
@@ -246,8 +246,8 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
         _Offer(
             name,
             protocol,
-            _profile(kind, placement, name, protocol.expects or protocol.takes),
-            _profile(kind, placement, name, protocol.takes),
+            _profile(kind, placement, name, protocol.modelled or protocol.actual),
+            _profile(kind, placement, name, protocol.actual),
             _profile(kind, placement, name, WIRES, bare=True),
         )
         for name in names
@@ -270,12 +270,12 @@ def _on_terms(
 def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, bare: bool = False) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
     load_on = load_of if bare else functools.partial(_load_on, terms=terms)
-    lanes = [[(step.repeat, load_on(step, placement)) for step in lane] for lane in schedule.lanes]
-    latency_s = max((sum(repeat * load.latency_s for repeat, load in lane) for lane in lanes), default=0.0)
-    seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in lane) for lane in lanes), default=0.0)
-    link_latency_s, by_extent = _most_used([each for lane in lanes for each in lane])
+    chains = [[(step.repeat, load_on(step, placement)) for step in chain] for chain in schedule.chains]
+    latency_s = max((sum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
+    seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
+    link_latency_s, by_extent = _most_used([each for chain in chains for each in chain])
     link_s_per_byte = max(by_extent.values(), default=0.0)
-    if len(lanes) > 1:  # lanes share the links that they meet on
+    if len(chains) > 1:  # lanes share the links that they meet on
         seconds_per_byte = max(seconds_per_byte, link_s_per_byte)
     if not schedule.pipelined:
         link_latency_s, link_s_per_byte = latency_s, seconds_per_byte

@@ -155,9 +155,9 @@ def _phase(*, relayed: bool) -> Scheduler:
     def schedule(placement: Placement) -> Schedule:
         p, rings = placement.num_ranks, rings_of(placement, relayed=relayed)
         steps = []
-        for lane, ring in enumerate(rings):
+        for chain, ring in enumerate(rings):
             sources, destinations = zip(*ring, strict=True)
-            steps.append(Step(Edges(sources, destinations), 1 / (p * len(rings)), repeat=p - 1, lane=lane))
+            steps.append(Step(Edges(sources, destinations), 1 / (p * len(rings)), repeat=p - 1, chain=chain))
         return Schedule(tuple(steps))
 
     return schedule

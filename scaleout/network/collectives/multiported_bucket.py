@@ -34,15 +34,15 @@ def rings_only(placement: Placement) -> str | None:
 def _reduce_scatter(placement: Placement) -> Schedule:
     first_s = [_ring_s_per_byte(extent) for extent in placement.extents]
     total = sum(1 / each for each in first_s)
-    lanes = [_lane(placement, number, 1 / (each * total)) for number, each in enumerate(first_s)]
-    return Schedule(tuple(step for lane in lanes for step in lane))
+    chains = [_chain(placement, number, 1 / (each * total)) for number, each in enumerate(first_s)]
+    return Schedule(tuple(step for chain in chains for step in chain))
 
 
 def _all_gather(placement: Placement) -> Schedule:
     return Schedule(_reduce_scatter(placement).steps[::-1])
 
 
-def _lane(placement: Placement, first: int, share: float) -> tuple[Step, ...]:
+def _chain(placement: Placement, first: int, share: float) -> tuple[Step, ...]:
     """Reduce-scatter one part of the buffer along all dimensions, a given one first."""
     count = len(placement.extents)
     order = [(first + k) % count for k in range(count)]
@@ -51,7 +51,7 @@ def _lane(placement: Placement, first: int, share: float) -> tuple[Step, ...]:
         within = math.prod(placement.shape[before] for before in order[:k])
         ring = bidirectional_ring.ALGORITHM.schedules["reduce_scatter"](along(placement, number))
         steps += on_dimension(ring, number, fraction=share / within)
-    return tuple(replace(step, lane=first) for step in steps)
+    return tuple(replace(step, chain=first) for step in steps)
 
 
 def _ring_s_per_byte(extent: Extent) -> float:

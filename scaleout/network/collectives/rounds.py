@@ -206,7 +206,7 @@ class Step:
     fraction: float
     repeat: int = 1
     dimensions: tuple[int, ...] | None = None
-    lane: int = 0
+    chain: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class Schedule:
     added: float | None = None
 
     @property
-    def lanes(self) -> tuple[tuple[Step, ...], ...]:
+    def chains(self) -> tuple[tuple[Step, ...], ...]:
         """The steps of each lane: one chain after another, all of which run at the same time."""
-        numbers = sorted({step.lane for step in self.steps})
-        return tuple(tuple(step for step in self.steps if step.lane == number) for number in numbers)
+        numbers = sorted({step.chain for step in self.steps})
+        return tuple(tuple(step for step in self.steps if step.chain == number) for number in numbers)
 
 
 def transfers(step: Step, placement: Placement) -> Messages:

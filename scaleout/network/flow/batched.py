@@ -76,7 +76,7 @@ class _Batch:
 
 
 class InStep:
-    """All that is in flight, batch by batch; asked as `traffic.Traffic` is, of lanes instead of collectives.
+    """All that is in flight, batch by batch; asked as `traffic.Traffic` is, of chains instead of collectives.
 
     Attributes
     ----------
@@ -105,11 +105,11 @@ class InStep:
         return total
 
     def begin(
-        self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
+        self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
         """Let one lane of a collective begin."""
-        at = np.full(lane.num_members, -1)
-        self._push(start_s, _START, _Collective(name, lane, size_bytes, after_s, latencies, at), 0, at)
+        at = np.full(chain.num_members, -1)
+        self._push(start_s, _START, _Collective(name, chain, size_bytes, after_s, latencies, at), 0, at)
 
     @property
     def next_s(self) -> float:
@@ -117,7 +117,7 @@ class InStep:
         return min(self._next_end_s, self._events[0][0] if self._events else math.inf)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance by one moment, unless the next is after `until_s`; return the time, and lanes sent and done."""
+        """Advance by one moment, unless the next is after `until_s`; return the time, and chains sent and done."""
         now_s = self.next_s
         if now_s > until_s or now_s == math.inf:
             return until_s, [], []

@@ -117,12 +117,12 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
         if times > 1 and np.ptp(flows[number].latency_s):
             _refuse_steps(step.repeat, kind, algorithm, plans[0][0].num_ranks)
         sends = _train(flows[number], times) if many else flows[number]
-        steps += [(sends, shares[number] * step.fraction * times, step.lane)] * (step.repeat // times)
+        steps += [(sends, shares[number] * step.fraction * times, step.chain)] * (step.repeat // times)
     return Demand(
         len(members),
         tuple(sends for sends, _, _ in steps),
         tuple(fraction for _, fraction, _ in steps),
-        chains=tuple(lane for _, _, lane in steps) if len({lane for _, _, lane in steps}) > 1 else (),
+        chain_of_step=tuple(chain for _, _, chain in steps) if len({chain for _, _, chain in steps}) > 1 else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Collectives whose members are not in step: lays them out for the compiled event loop, and runs it.
 
-Maps lanes of a `Demand` to rows of the tables of `event_loop`. Rows are never given back: a lane that is done leaves
-them to the next collective that asks the same of the links.
+Maps parallel chains of a `Demand` to rows of the tables of the event loop. Rows are never given back: a chain that is
+done leaves them to the next collective that asks the same of the links.
 
 The event loop of messages that are not in step: one message at a time, compiled.
 
@@ -23,13 +23,13 @@ from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.flow.incremental_max_min import (
     ARRIVED,
     ASKING,
+    CHAIN,
     DONE,
     ENDS,
     EVENTS,
     FINISHED,
     FLOW,
     GONE,
-    LANE,
     MEMBER,
     MOVED,
     MOVING,
@@ -54,7 +54,7 @@ _GROWN = {
     "crossed": ("weights", "listed"),
     "flows": ("fair", "ends", "leaving", "moved"),
     "members": ("moving",),
-    "lanes": ("sent", "done", "asked"),
+    "chains": ("sent", "done", "asked"),
     "steps": (),
     "outs": (),
     "out_flows": (),
@@ -80,11 +80,11 @@ class OutOfStep:
         return np.asarray(self._tables.carried, np.float64)
 
     def begin(
-        self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
+        self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
         """Let one lane of a collective begin."""
-        free = self._free.setdefault(id(lane), [])
-        number = free.pop() if free else self._lay_out(lane)
+        free = self._free.setdefault(id(chain), [])
+        number = free.pop() if free else self._lay_out(chain)
         t = self._tables
         t.asked[t.counts[ASKING]] = start_s, number, after_s, latencies, size_bytes
         t.counts[ASKING] += 1
@@ -107,7 +107,7 @@ class OutOfStep:
     def _make_room(self) -> None:
         """Double the heap of events if it could overflow within one moment."""
         t = self._tables
-        if (need := int(t.counts[EVENTS]) + len(t.flows) + len(t.lanes) + 1) > len(t.events):
+        if (need := int(t.counts[EVENTS]) + len(t.flows) + len(t.chains) + 1) > len(t.events):
             events = np.zeros(2 * need, t.events.dtype)
             events[: len(t.events)] = t.events
             self._tables = t._replace(events=events)
@@ -125,10 +125,10 @@ class OutOfStep:
             self._tables = t._replace(over=over, first_over=first_over, rates=np.zeros(int(2 * crossing.max())))
         self._listed = self._rows["crossed"]
 
-    def _lay_out(self, lane: Demand) -> int:
+    def _lay_out(self, chain: Demand) -> int:
         """Write the rows of a lane; return its number."""
-        kinds = list({id(flows): flows for flows in lane.steps}.values())
-        number, members, first_flow = self._rows["lanes"], self._rows["members"], self._rows["flows"]
+        kinds = list({id(flows): flows for flows in chain.steps}.values())
+        number, members, first_flow = self._rows["chains"], self._rows["members"], self._rows["flows"]
         for whole, begin, end in _spans(kinds):
             self._append_crossed(whole.between(begin, end))
         ends = {
@@ -139,31 +139,31 @@ class OutOfStep:
         self._tables.ends[first_flow : self._rows["flows"]] = _rows(
             ENDS, latency_s=latency_s, source=ends["sources"], destination=ends["destinations"]
         )
-        kind = np.repeat(np.arange(len(kinds)), [len(flows) for flows in kinds]) * lane.num_members - members
+        kind = np.repeat(np.arange(len(kinds)), [len(flows) for flows in kinds]) * chain.num_members - members
         sent, received = (
-            np.bincount(kind + ends[end], minlength=len(kinds) * lane.num_members)
+            np.bincount(kind + ends[end], minlength=len(kinds) * chain.num_members)
             for end in ("sources", "destinations")
         )
         kind_of = {id(flows): which for which, flows in enumerate(kinds)}
-        which = np.array([kind_of[id(flows)] for flows in lane.steps], np.int64)
+        which = np.array([kind_of[id(flows)] for flows in chain.steps], np.int64)
         row = {
             "member": members,
-            "num_members": lane.num_members,
+            "num_members": chain.num_members,
             "step": self._rows["steps"],
-            "num_steps": len(lane.steps),
+            "num_steps": len(chain.steps),
             "missing": self._rows["missing"],
         }
-        self._append("lanes", _rows(LANE, **{name: np.array([value]) for name, value in row.items()}))
-        self._append("members", _rows(MEMBER, lane=np.full(lane.num_members, number)))
-        outs = self._rows["outs"] + which * lane.num_members
-        self._append("steps", _rows(STEP, fraction=np.array(lane.fractions), out=outs))
+        self._append("chains", _rows(CHAIN, **{name: np.array([value]) for name, value in row.items()}))
+        self._append("members", _rows(MEMBER, chain=np.full(chain.num_members, number)))
+        outs = self._rows["outs"] + which * chain.num_members
+        self._append("steps", _rows(STEP, fraction=np.array(chain.fractions), out=outs))
         self._append("outs", np.concatenate(([0], np.cumsum(sent))) + self._rows["out_flows"])
         self._append("out_flows", np.argsort(kind + ends["sources"], kind="stable") + first_flow)
-        missing = (sent + received).reshape(len(kinds), lane.num_members)[which].ravel()
+        missing = (sent + received).reshape(len(kinds), chain.num_members)[which].ravel()
         self._append("missing", missing)
         self._tables.expected[row["missing"] : self._rows["missing"]] = missing
         self._names.append(-1)
-        self._demands.append(lane)
+        self._demands.append(chain)
         return number
 
     def _append_crossed(self, crossing: Crossing) -> None:
@@ -285,8 +285,8 @@ def _stop(t: Tables) -> int:
 @compiled
 def _settle(t: Tables, member: int, step: int) -> None:
     """Count a message of a step as sent or received by a member; note it if that lets it move on."""
-    lane = t.lanes[t.members[member].lane]
-    at = lane.missing + step * lane.num_members + member - lane.member
+    chain = t.chains[t.members[member].chain]
+    at = chain.missing + step * chain.num_members + member - chain.member
     t.missing[at] -= 1
     if t.missing[at] == 0 and t.members[member].at == step:
         t.moving[t.counts[MOVING]] = member
@@ -296,22 +296,22 @@ def _settle(t: Tables, member: int, step: int) -> None:
 @compiled
 def _move(t: Tables, member: int, now_s: float) -> None:
     """Let a member that has all it waits for start its next steps."""
-    number = t.members[member].lane
-    lane = t.lanes[number]
-    local, step = member - lane.member, t.members[member].at
-    while step < 0 or t.missing[lane.missing + step * lane.num_members + local] == 0:
+    number = t.members[member].chain
+    chain = t.chains[number]
+    local, step = member - chain.member, t.members[member].at
+    while step < 0 or t.missing[chain.missing + step * chain.num_members + local] == 0:
         step += 1
         t.members[member].at = step
-        if step == lane.num_steps:
-            lane.behind -= 1
-            if lane.behind == 0:
+        if step == chain.num_steps:
+            chain.behind -= 1
+            if chain.behind == 0:
                 t.sent[t.counts[SENT]] = number
                 t.counts[SENT] += 1
-                _push_event(t, now_s + lane.after_s, DONE, number, 0)
+                _push_event(t, now_s + chain.after_s, DONE, number, 0)
             return
-        its = t.steps[lane.step + step]
+        its = t.steps[chain.step + step]
         for index in range(t.outs[its.out + local], t.outs[its.out + local + 1]):
-            _start(t, t.out_flows[index], step, its.fraction * lane.size_bytes, now_s)
+            _start(t, t.out_flows[index], step, its.fraction * chain.size_bytes, now_s)
 
 
 @compiled
@@ -327,17 +327,17 @@ def _first_end(t: Tables) -> float:
 
 @compiled
 def _begin(t: Tables) -> None:
-    """Let lanes start at their time that have been asked for."""
+    """Let chains start at their time that have been asked for."""
     for index in range(t.counts[ASKING]):
         asked = t.asked[index]
-        lane = t.lanes[asked.lane]
-        lane.after_s, lane.latencies, lane.size_bytes = asked.after_s, asked.latencies, asked.size_bytes
-        lane.behind = lane.num_members
-        for member in range(lane.member, lane.member + lane.num_members):
+        chain = t.chains[asked.chain]
+        chain.after_s, chain.latencies, chain.size_bytes = asked.after_s, asked.latencies, asked.size_bytes
+        chain.behind = chain.num_members
+        for member in range(chain.member, chain.member + chain.num_members):
             t.members[member].at = -1
-        for at in range(lane.missing, lane.missing + lane.num_steps * lane.num_members):
+        for at in range(chain.missing, chain.missing + chain.num_steps * chain.num_members):
             t.missing[at] = t.expected[at]
-        _push_event(t, asked.start_s, START, asked.lane, 0)
+        _push_event(t, asked.start_s, START, asked.chain, 0)
     t.counts[ASKING] = 0
 
 
@@ -354,13 +354,13 @@ def run(t: Tables, until_s: float) -> float:
         now_s = min(t.events[0].time_s if counts[EVENTS] else np.inf, _first_end(t))
         if now_s > until_s or now_s == np.inf:
             return until_s
-        if counts[EVENTS] + t.leaving[0].which + len(t.lanes) > len(t.events):
+        if counts[EVENTS] + t.leaving[0].which + len(t.chains) > len(t.events):
             return np.nan
         together_s = now_s * (1 + SAME)
         while _first_end(t) <= together_s:
             flow = _stop(t)
             ended = t.ends[flow]
-            latency_s = ended.latency_s * t.lanes[t.members[ended.source].lane].latencies
+            latency_s = ended.latency_s * t.chains[t.members[ended.source].chain].latencies
             _push_event(t, now_s + latency_s, ARRIVED, flow, ended.step)
             _settle(t, ended.source, ended.step)
         while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):
@@ -372,8 +372,8 @@ def run(t: Tables, until_s: float) -> float:
                     t.done[counts[FINISHED]] = which
                     counts[FINISHED] += 1
                 else:
-                    lane = t.lanes[which]
-                    for member in range(lane.member, lane.member + lane.num_members):
+                    chain = t.chains[which]
+                    for member in range(chain.member, chain.member + chain.num_members):
                         t.moving[counts[MOVING]] = member
                         counts[MOVING] += 1
             while counts[MOVING]:

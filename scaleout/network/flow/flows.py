@@ -63,25 +63,28 @@ class Demand:
         Bytes of a message of each step, as a fraction of the collective's.
     steady : bool
         Whether the one step stands for a pipelined schedule; its latency is then not in it.
-    chains : tuple of int
-        The lane of each step; empty if there is one lane only.
+    chain_of_step : tuple of int
+        The parallel chain of each step; empty if there is only one.
     """
 
     num_members: int
     steps: tuple[Flows, ...]
     fractions: tuple[float, ...]
     steady: bool = False
-    chains: tuple[int, ...] = ()
+    chain_of_step: tuple[int, ...] = ()
 
     @cached_property
-    def lanes(self) -> tuple["Demand", ...]:
-        """One demand for each lane, all of which begin at the same time."""
-        if not self.chains:
+    def chains(self) -> tuple["Demand", ...]:
+        """One demand for each parallel chain; all of them begin at the same time."""
+        if not self.chain_of_step:
             return (self,)
-        chosen = [[at for at, chain in enumerate(self.chains) if chain == lane] for lane in sorted(set(self.chains))]
+        chosen = [
+            [at for at, each in enumerate(self.chain_of_step) if each == chain]
+            for chain in sorted(set(self.chain_of_step))
+        ]
         return tuple(
-            Demand(self.num_members, tuple(self.steps[at] for at in lane), tuple(self.fractions[at] for at in lane))
-            for lane in chosen
+            Demand(self.num_members, tuple(self.steps[at] for at in chain), tuple(self.fractions[at] for at in chain))
+            for chain in chosen
         )
 
     @property

@@ -15,7 +15,7 @@ What is in flight message by message: the tables of `event_loop`.
 Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use. Each
 link knows the flows over it, as a chain of its pairs in the order of their rates and one of those whose rate is open.
 
-Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G lanes of collectives.
+Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G chains of collectives.
 """
 
 from typing import Any, NamedTuple
@@ -60,9 +60,9 @@ ENTRY = np.dtype([("key", "f8"), ("which", "i8")])
 """Of a heap, whose first entry is its size: places are counted from 1, and are 0 for what is not in it. What an entry
 stands for may have a key that is higher by now."""
 
-MEMBER = np.dtype([("lane", "i8"), ("at", "i8")])
+MEMBER = np.dtype([("chain", "i8"), ("at", "i8")])
 
-LANE = np.dtype(
+CHAIN = np.dtype(
     [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")]
     + [(name, "i8") for name in ("member", "num_members", "step", "num_steps", "missing", "behind")]
 )
@@ -72,7 +72,7 @@ STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
 """`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`: its flows are
 ``out_flows[outs[i]:outs[i + 1]]``."""
 
-ASKED = np.dtype([("start_s", "f8"), ("lane", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
+ASKED = np.dtype([("start_s", "f8"), ("chain", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
 """Of a lane that is to start."""
 
 EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("step", "i8")])
@@ -101,7 +101,7 @@ class Tables(NamedTuple):
     fair: Floats
     ends: Table
     members: Table
-    lanes: Table
+    chains: Table
     steps: Table
     outs: Ints
     out_flows: Ints
@@ -145,7 +145,7 @@ def empty(bytes_per_s: Floats) -> Tables:
         fair=np.zeros(0),
         ends=np.zeros(0, ENDS),
         members=np.zeros(0, MEMBER),
-        lanes=np.zeros(0, LANE),
+        chains=np.zeros(0, CHAIN),
         steps=np.zeros(0, STEP),
         asked=np.zeros(0, ASKED),
         events=np.zeros(64, EVENT),

@@ -41,7 +41,7 @@ class LinkNetwork:
 
     def offer(
         self,
-        meeting: int,
+        instance: int,
         kind: str,
         size_bytes: float,
         *,
@@ -60,12 +60,12 @@ class LinkNetwork:
         demand = self._demands[key][0]
         sent_bytes = size_bytes * cost.inflation
         if slice_of_more:
-            self._offers[meeting] = _Offer(demand, sent_bytes, 0.0, cost.latency_s, True)
+            self._offers[instance] = _Offer(demand, sent_bytes, 0.0, cost.latency_s, True)
         else:
             after_s = cost.latency_s - cost.before_s if demand.steady else 0.0
-            self._offers[meeting] = _Offer(demand, sent_bytes, cost.before_s, after_s, False)
+            self._offers[instance] = _Offer(demand, sent_bytes, cost.before_s, after_s, False)
 
-    def offer_message(self, meeting: int, size_bytes: float, *, source: int, destination: int) -> None:
+    def offer_message(self, instance: int, size_bytes: float, *, source: int, destination: int) -> None:
         """Say what a meeting is: one message between two ranks."""
         key = source, destination, size_bytes
         if key not in self._messages:
@@ -74,16 +74,16 @@ class LinkNetwork:
                 self._routed[ends] = demand_of_message(links, source, destination, self.symmetry)
             cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
             self._messages[key] = _Offer(self._routed[ends], size_bytes * cost.inflation, 0.0, cost.latency_s, True)
-        self._offers[meeting] = self._messages[key]
+        self._offers[instance] = self._messages[key]
 
-    def come(self, meeting: int, task: int, now_s: float) -> None:
+    def come(self, instance: int, task: int, now_s: float) -> None:
         """Let a task come to a meeting, which takes nothing from the links yet."""
 
-    def begin(self, meeting: int, now_s: float) -> None:
+    def begin(self, instance: int, now_s: float) -> None:
         """Let a meeting begin."""
-        offer = self._offers[meeting]
+        offer = self._offers[instance]
         self.traffic.begin(
-            meeting,
+            instance,
             offer.demand,
             offer.size_bytes,
             now_s=now_s,
@@ -95,4 +95,4 @@ class LinkNetwork:
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance; return the time, the meetings that let go of their streams, and those that are done."""
         now_s, sent, done = self.traffic.advance(until_s)
-        return now_s, sorted(meeting for meeting in sent if self._offers[meeting].back_to_back), sorted(done)
+        return now_s, sorted(instance for instance in sent if self._offers[instance].back_to_back), sorted(done)

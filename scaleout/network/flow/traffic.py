@@ -24,13 +24,13 @@ _WORTH_S, _LOADED_S = 0.5, 0.002
 
 
 class _Loop(Protocol):
-    """What runs lanes: see `InStep` and `OutOfStep`."""
+    """What runs chains: see `InStep` and `OutOfStep`."""
 
     @property
     def link_bytes(self) -> Floats: ...
 
     def begin(
-        self, name: int, lane: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
+        self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None: ...
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]: ...
@@ -48,7 +48,7 @@ class Traffic:
 
     def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
         self.links = links
-        self._lanes: dict[int, list[int]] = {}
+        self._chains: dict[int, list[int]] = {}
         self._in_step: InStep | None = InStep(links)
         self._loop: _Loop = self._in_step
         worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
@@ -87,9 +87,9 @@ class Traffic:
         latencies : bool
             Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
         """
-        self._lanes[name] = [len(demand.lanes), len(demand.lanes)]
-        for lane in demand.lanes:
-            asked: dict[str, Any] = {"name": name, "lane": lane, "size_bytes": size_bytes, "latencies": latencies}
+        self._chains[name] = [len(demand.chains), len(demand.chains)]
+        for chain in demand.chains:
+            asked: dict[str, Any] = {"name": name, "chain": chain, "size_bytes": size_bytes, "latencies": latencies}
             asked |= {"start_s": now_s + before_s, "after_s": after_s}
             self._loop.begin(**asked)
             if self._in_step is not None:
@@ -107,18 +107,18 @@ class Traffic:
         while True:
             if self._in_step is not None and self._in_step.wasted_s > self._worth_s:
                 self._go_one_by_one()
-            now_s, lanes_sent, lanes_done = self._loop.advance(until_s)
-            sent = [name for name in lanes_sent if self._last_lane(name, 0)]
-            done = [name for name in lanes_done if self._last_lane(name, 1)]
+            now_s, chains_sent, chains_done = self._loop.advance(until_s)
+            sent = [name for name in chains_sent if self._last_chain(name, 0)]
+            done = [name for name in chains_done if self._last_chain(name, 1)]
             if now_s < math.inf:
                 self._reached_s = now_s
             if sent or done or now_s == until_s:
                 return now_s, sent, done
 
-    def _last_lane(self, name: int, which: int) -> bool:
+    def _last_chain(self, name: int, which: int) -> bool:
         """Count one lane of a collective as sent (0) or done (1); return whether it was the last."""
-        self._lanes[name][which] -= 1
-        return self._lanes[name][which] == 0
+        self._chains[name][which] -= 1
+        return self._chains[name][which] == 0
 
     def _go_one_by_one(self) -> None:
         """Let the compiled loop begin all that has begun, and catch up: the same bits, so the same state."""

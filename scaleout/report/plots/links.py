@@ -33,7 +33,7 @@ MOST_DRAWN = 40
 MOST_EDGES = 24
 """Edges of graphs that are drawn."""
 
-_LANE, _GAP = 0.13, 0.16
+_CHAIN, _GAP = 0.13, 0.16
 """Distance of a link from the line between its ends, to the right of its way, and of its ends from the places."""
 
 
@@ -83,7 +83,7 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
         if port.dimension not in (across, up):
             continue
         way = np.array([port.dimension == across, port.dimension == up]) * float(port.offset)
-        aside = _LANE * np.array([way[1], -way[0]])  # to the right
+        aside = _CHAIN * np.array([way[1], -way[0]])  # to the right
         places = topology.coordinates(ranks)[:, [across, up]].astype(np.float64)
         round_the_end = ((places + way < 0) | (places + way >= shape)).any(axis=1)
         first = places + aside + _GAP * way

@@ -50,7 +50,7 @@ _DIGIT_INCHES = 0.075
 _SEEN = 2e-3
 """Share of the highest memory from which on a kind is drawn."""
 
-_LANE = 0.86
+_CHAIN = 0.86
 _REST = "#bbbbbb"
 _HATCH_STYLE = {"hatch.linewidth": 0.6}
 
@@ -73,9 +73,9 @@ def draw_pipelines(
         Panels side by side.
     """
     with mpl.rc_context(STYLE | _HATCH_STYLE):
-        rows, lanes = math.ceil(len(panels) / columns), max(len(done) for _, done, _ in panels)
+        rows, chains = math.ceil(len(panels) / columns), max(len(done) for _, done, _ in panels)
         width = 7.0 + 4.0 * columns
-        height = min(0.28, 9.0 / lanes) * lanes + 0.62
+        height = min(0.28, 9.0 / chains) * chains + 0.62
         figure, grid = plt.subplots(
             rows, columns, figsize=(width, rows * height + 0.5), layout="constrained", sharex=True, squeeze=False
         )
@@ -84,7 +84,7 @@ def draw_pipelines(
         inches_per_s = (width / columns - 0.7) / longest_s
         for axes, (name, done, makespan_s) in zip(grid.flat, panels, strict=False):
             for each in done:
-                _lane(axes, each, scale, inches_per_s)
+                _chain(axes, each, scale, inches_per_s)
             _dress(axes, done, name)
             axes.axvline(makespan_s * scale, color=PUBLISHED, linewidth=0.8, linestyle=":")
         for axes in grid.flat[len(panels) :]:
@@ -127,12 +127,12 @@ def _toned(colour: str, tone: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _lane(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
+def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
     """Draw the actions of one place; two that overlap share the lane, forward above."""
     shared = _overlapping(done)
     forward = done.action == Action.FORWARD
-    top = np.where(shared & ~forward, 0.0, -_LANE / 2) + done.place
-    bottom = np.where(shared & forward, 0.0, _LANE / 2) + done.place
+    top = np.where(shared & ~forward, 0.0, -_CHAIN / 2) + done.place
+    bottom = np.where(shared & forward, 0.0, _CHAIN / 2) + done.place
     seconds = done.end_s - done.start_s
     begin, end = done.start_s * scale, done.end_s * scale
     boxes = np.stack([np.c_[begin, top], np.c_[end, top], np.c_[end, bottom], np.c_[begin, bottom]], axis=1)
@@ -146,7 +146,7 @@ def _lane(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
             PolyCollection(polygons, facecolors=faces, edgecolors="white", linewidths=line, hatch=hatch)
         )
     rest = [(start * scale, (end - start) * scale) for start, end in done.rest_s]
-    axes.broken_barh(rest, (done.place - _LANE / 2, _LANE), facecolors=_REST)
+    axes.broken_barh(rest, (done.place - _CHAIN / 2, _CHAIN), facecolors=_REST)
     room = _DIGIT_INCHES * np.array([len(str(microbatch)) for microbatch in done.microbatch.tolist()])
     room *= np.where(done.action == Action.WEIGHT_GRADIENT, 1.5, 1.1)  # a hatch needs more
     for index in np.flatnonzero(seconds * inches_per_s > room).tolist():

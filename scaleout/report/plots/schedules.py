@@ -23,7 +23,7 @@ from matplotlib.ticker import LogLocator
 
 from scaleout.simulation.result import Timeline
 from scaleout.study.comparison import Comparison
-from scaleout.study.search.best import SLACK, Question
+from scaleout.study.search.best import SLACK, SearchRequest
 from scaleout.study.search.search import Answer
 
 COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
@@ -46,12 +46,12 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     """Draw stacked bars of each schedule's time and, beside them, the first class's timelines on one time axis."""
     with mpl.rc_context(STYLE):
         count = len(comparison.outcomes)
-        figure, (bars, lanes) = plt.subplots(
+        figure, (bars, chains) = plt.subplots(
             1, 2, figsize=(10, 1.6 + 0.75 * count), width_ratios=(1, 1.6), layout="constrained"
         )
         scale, unit = time_scale(max(outcome.makespan_s for outcome in comparison.outcomes))
         _bars(bars, comparison, scale, unit)
-        _lanes(lanes, comparison, scale, unit)
+        _chains(chains, comparison, scale, unit)
         figure.suptitle(
             f"{comparison.workload} on {comparison.topology}, {comparison.ranks} ranks of {comparison.device}"
         )
@@ -96,7 +96,7 @@ def _bars(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)), ncols=3, frameon=False, fontsize=7)
 
 
-def _lanes(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
+def _chains(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
     """Draw two lanes for each schedule: kernels above, communication below."""
     for index, outcome in enumerate(comparison.outcomes):
         line = outcome.result.timelines[0]
@@ -261,7 +261,7 @@ def draw_scaling(
         save(figure, path)
 
 
-def draw_plans(question: Question, answer: Answer, path: Path) -> None:
+def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
     """Draw step time against memory of all evaluated plans; those that no other beats in both are joined and named."""
     scale, unit = time_scale(answer.fastest[0].estimate.step_s)
     last_s = SLACK * answer.fastest[0].estimate.step_s
@@ -278,12 +278,12 @@ def draw_plans(question: Question, answer: Answer, path: Path) -> None:
         axes.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
         for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
             axes.annotate(str(number), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        limit = question.memory_bytes / 1e9
+        limit = request.memory_bytes / 1e9
         axes.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.4g} GB")
         axes.set_xlim(0, None)
         axes.set_xlabel("memory of the fullest rank [GB]")
         axes.set_ylabel(f"time of a step [{unit}]")
-        axes.set_title(f"{question.base.name} on {question.topology.name}, global batch {question.batch}")
+        axes.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
         axes.legend(loc="lower left", frameon=False, fontsize=7)
         several = len({found.schedule for found in answer.evaluated}) > 1
         legend = "\n".join(

@@ -72,7 +72,7 @@ def wire_of(placement: Placement, *, gap_s: float = 0.0) -> Wire:
     if placement.num_ranks < 2:
         raise ConfigError("a fused operator needs peers to send to; give a topology of two ranks or more")
     everyone = schedule("all_to_all", placement, algorithm="direct")
-    loads = [(step.repeat, load_of(step, placement)) for lane in everyone.lanes for step in lane]
+    loads = [(step.repeat, load_of(step, placement)) for chain in everyone.chains for step in chain]
     latency_s = max(load.latency_s for _, load in loads)
     seconds_per_byte = sum(repeat * load.busiest_s_per_byte for repeat, load in loads)  # of the whole buffer
     ranks = placement.num_ranks

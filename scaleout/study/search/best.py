@@ -24,7 +24,7 @@ ROUNDING = 1 - 1e-9
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchRequest:
     """What is searched.
 
     Attributes

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import scaleout
 from scaleout.errors import ConfigError
-from scaleout.study.search.best import BASELINE, Choice, Found, Question
+from scaleout.study.search.best import BASELINE, Choice, Found, SearchRequest
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.space import Plan
 
@@ -30,10 +30,10 @@ class Journal:
         If the directory holds the journal of another question, or cannot be written.
     """
 
-    def __init__(self, directory: Path, question: Question) -> None:
-        self.path, self.memory_bytes = directory / FILE, question.memory_bytes
+    def __init__(self, directory: Path, request: SearchRequest) -> None:
+        self.path, self.memory_bytes = directory / FILE, request.memory_bytes
         self.known: dict[Choice, Estimate] = {}
-        header = {"question": fingerprint(question), "workload": question.base.name, "ranks": question.num_ranks}
+        header = {"question": fingerprint(request), "workload": request.base.name, "ranks": request.num_ranks}
         try:
             directory.mkdir(parents=True, exist_ok=True)
             whole = self._read(header) if self.path.exists() else b""
@@ -86,11 +86,11 @@ class Journal:
         self._file.close()
 
 
-def fingerprint(question: Question) -> str:
+def fingerprint(request: SearchRequest) -> str:
     """Return what stands for all that an estimate depends on besides the plan."""
-    kept = question.base.model_dump(exclude={*Plan._fields, "batch_per_replica", "description", "source"})
-    device = question.device
+    kept = request.base.model_dump(exclude={*Plan._fields, "batch_per_replica", "description", "source"})
+    device = request.device
     measured = [hashlib.sha256(path.read_bytes()).hexdigest() for path in device.kernel_files]
     peaks = (sorted(device.peak_flops_per_s.items()), device.memory_bytes_per_s, device.l2_bytes, device.num_sms)
-    about = (scaleout.__version__, kept, question.topology, peaks, measured, question.num_ranks, question.batch)
+    about = (scaleout.__version__, kept, request.topology, peaks, measured, request.num_ranks, request.batch)
     return hashlib.sha256(repr(about).encode()).hexdigest()

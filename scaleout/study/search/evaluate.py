@@ -30,7 +30,7 @@ from scaleout.workloads.pipeline.blocks import Blocks, blocks, connect
 from scaleout.workloads.pipeline.clock import run
 from scaleout.workloads.pipeline.messages import sends_s
 
-MEETINGS: Mapping[str, Callable[[Transformer, int], tuple[int, ...]]] = {
+INSTANCES: Mapping[str, Callable[[Transformer, int], tuple[int, ...]]] = {
     "pipeline_copies": lambda workload, place: (place, workload.pipeline_parallel - 1 - place),
     "pipeline_ends": lambda workload, _place: _ends(workload),
     "world": lambda workload, _place: tuple(range(workload.pipeline_parallel)),
@@ -289,7 +289,7 @@ def _end_of(workload: Transformer, prices: Prices, place: Sequence[Stage]) -> li
             family = ledger.axes.names[graph.group[node]]
             asked = Collective(COLLECTIVES[graph.collective[node]], int(graph.bytes[node]), family)
             spent = Spent(0.0, {family: prices.collective_s(asked, workload, ledger.axes)})
-            chain.append((spent, family if family in MEETINGS else ""))
+            chain.append((spent, family if family in INSTANCES else ""))
         else:
             assert graph.kernel[node] != NONE
             chain.append((Spent(prices.kernel_s(graph.kernels[graph.kernel[node]])), ""))
@@ -309,7 +309,7 @@ def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[Spent, str]]], 
         for place, chain in enumerate(chains):
             while at[place] < len(chain):
                 spent, family = chain[at[place]]
-                members = MEETINGS[family](workload, place) if family else (place,)
+                members = INSTANCES[family](workload, place) if family else (place,)
                 if any(at[other] >= len(chains[other]) or chains[other][at[other]][1] != family for other in members):
                     break
                 done = max(now[other] for other in members) + spent.total_s

@@ -16,7 +16,7 @@ import numpy as np
 from scaleout.analysis.breakdown import covered
 from scaleout.program.graph import NONE, Floats
 from scaleout.simulation.result import Result, Timeline
-from scaleout.study.search.best import BASELINE, Choice, Found, Question
+from scaleout.study.search.best import BASELINE, Choice, Found, SearchRequest
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.scheduled import estimate_under, run_plan, whole_family
 from scaleout.study.search.search import Answer, pool_of
@@ -136,7 +136,7 @@ def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]],
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Explanation:
     """The fastest plan and its schedule, and what there is to compare with.
 
     Attributes
@@ -184,27 +184,27 @@ def _rows(compared: Sequence[Found]) -> list[dict[str, Any]]:
     ]
 
 
-def verdict(question: Question, answer: Answer, *, workers: int) -> Verdict:
+def explanation(request: SearchRequest, answer: Answer, *, workers: int) -> Explanation:
     """Explain the fastest plan of an answer that has one."""
     fastest, simple = answer.fastest[0], answer.best_under(BASELINE)
     assert simple is not None, "every search evaluates plans under baseline"
-    schedules = (BASELINE, *question.schedules)
+    schedules = (BASELINE, *request.schedules)
     choices = [(plan, schedule) for plan in dict.fromkeys((fastest.plan, simple.plan)) for schedule in schedules]
     known = {found.choice: found.estimate for found in answer.evaluated}
     new = [choice for choice in choices if choice not in known]
     with pool_of(workers) as pool:
-        looked = pool.submit(_hidden, question, fastest.choice)
-        known |= dict(zip(new, pool.map(_estimate, [question] * len(new), new), strict=True))
+        looked = pool.submit(_hidden, request, fastest.choice)
+        known |= dict(zip(new, pool.map(_estimate, [request] * len(new), new), strict=True))
         hidden = looked.result()
     found = [Found(plan, known[plan, schedule], schedule) for plan, schedule in choices]
-    return Verdict(fastest, hidden, tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
+    return Explanation(fastest, hidden, tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
 
 
-def _hidden(question: Question, choice: Choice) -> tuple[Hidden, ...]:
+def _hidden(request: SearchRequest, choice: Choice) -> tuple[Hidden, ...]:
     plan, schedule = choice
-    return hidden_by_family(run_plan(question, plan, schedule)[0])
+    return hidden_by_family(run_plan(request, plan, schedule)[0])
 
 
-def _estimate(question: Question, choice: Choice) -> Estimate:
+def _estimate(request: SearchRequest, choice: Choice) -> Estimate:
     plan, schedule = choice
-    return estimate_under(question, plan, schedule)
+    return estimate_under(request, plan, schedule)

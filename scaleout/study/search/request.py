@@ -11,7 +11,7 @@ from scaleout.config.units import format_bytes
 from scaleout.config.validated import Config, nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
-from scaleout.study.search.best import BASELINE, SIMULATIONS, Question
+from scaleout.study.search.best import BASELINE, SIMULATIONS, SearchRequest
 from scaleout.study.search.evaluate import refuse_beside
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import Plan, families
@@ -33,7 +33,7 @@ def ask(
     changes: Mapping[str, Any] | None = None,
     schedules: Sequence[str] = (),
     simulations: int = SIMULATIONS,
-) -> Question:
+) -> SearchRequest:
     """Make a question about a workload by name or file.
 
     Parameters
@@ -80,7 +80,7 @@ def ask(
             f"topology {topology.name!r} has a back end that blocks the host, so that every schedule is the baseline; "
             f"leave --schedule out, or give another topology"
         )
-    return Question(base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations)
+    return SearchRequest(base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations)
 
 
 def _checked(base: Transformer, fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,35 +94,35 @@ def _checked(base: Transformer, fixed: Mapping[str, Any]) -> dict[str, Any]:
     return {key: getattr(values, key) for key in fixed}
 
 
-def why_none(question: Question, answer: Answer) -> str:
+def why_none(request: SearchRequest, answer: Answer) -> str:
     """Say why no plan was found, and what would be one."""
-    base, counts = question.base, answer.counts
-    about = f"workload {base.name!r} on {question.num_ranks} ranks with a global batch of {question.batch}"
-    held = "".join(f", {key} {value}" for key, value in question.fixed.items())
+    base, counts = request.base, answer.counts
+    about = f"workload {base.name!r} on {request.num_ranks} ranks with a global batch of {request.batch}"
+    held = "".join(f", {key} {value}" for key, value in request.fixed.items())
     if answer.nearest is not None:
         peak_bytes, plan = answer.nearest
-        short = format_bytes(peak_bytes - question.memory_bytes)
+        short = format_bytes(peak_bytes - request.memory_bytes)
         return (
-            f"no plan of {about}{held} fits {format_bytes(question.memory_bytes)} a rank; the nearest ({plan}) holds "
+            f"no plan of {about}{held} fits {format_bytes(request.memory_bytes)} a rank; the nearest ({plan}) holds "
             f"{format_bytes(peak_bytes)}, {short} more; give more ranks or a smaller batch"
         )
     if not counts.enumerated:
-        degrees = " x ".join(f"{key} {question.fixed[key]}" for key in question.fixed if key.endswith("_parallel"))
+        degrees = " x ".join(f"{key} {request.fixed[key]}" for key in request.fixed if key.endswith("_parallel"))
         return (
             f"no plan of {about} has {degrees}; choose degrees whose product divides "
-            f"{question.num_ranks}, and no more replicas than sequences"
+            f"{request.num_ranks}, and no more replicas than sequences"
         )
     sizes = {"layers": base.layers, "heads": base.heads, "ffn": base.ffn, "vocabulary": base.vocabulary}
     sizes |= {"kv_heads": base.kv_heads} if base.kv_heads else {}
     listed = ", ".join(f"{key} {size}" for key, size in sizes.items())
     reason = f"none of {counts.enumerated} plans of {about}{held} divides: {listed}, sequence {base.sequence}"
-    other = _nearest_ranks(question)
+    other = _nearest_ranks(request)
     return f"{reason}; " + (f"the nearest number of ranks with a plan is {other}" if other else "choose other sizes")
 
 
-def _nearest_ranks(question: Question) -> int | None:
+def _nearest_ranks(request: SearchRequest) -> int | None:
     for away in range(1, _TRIES):
-        for ranks in (question.num_ranks - away, question.num_ranks + away):
-            if ranks > 0 and any(f.plans for f in families(question.base, ranks, question.batch, fixed=question.fixed)):
+        for ranks in (request.num_ranks - away, request.num_ranks + away):
+            if ranks > 0 and any(f.plans for f in families(request.base, ranks, request.batch, fixed=request.fixed)):
                 return ranks
     return None

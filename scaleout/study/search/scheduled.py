@@ -31,7 +31,7 @@ from scaleout.schedule import plan_schedule, prepare
 from scaleout.simulation.contention import contention_of
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
-from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, Question
+from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, SearchRequest
 from scaleout.study.search.cost import Spent, prices_of
 from scaleout.study.search.evaluate import AXIS_OF, Estimate, peak_of
 from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
@@ -89,19 +89,19 @@ def axis_of(family: str) -> str:
     return AXIS_OF.get(whole_family(family), "data")
 
 
-def estimate_under(question: Question, plan: Plan, schedule: str) -> Estimate:
+def estimate_under(request: SearchRequest, plan: Plan, schedule: str) -> Estimate:
     """Simulate a plan of a question under a schedule, and say what a step takes."""
-    result, workload = run_plan(question, plan, schedule)
-    return estimate_of(result, workload, question.device)
+    result, workload = run_plan(request, plan, schedule)
+    return estimate_of(result, workload, request.device)
 
 
-def run_plan(question: Question, plan: Plan, schedule: str) -> tuple[Result, Transformer]:
+def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> tuple[Result, Transformer]:
     """Simulate a plan of a question under a schedule; see `run_under`."""
-    workload, memory_bytes = question.workload(plan), question.memory_bytes
-    return run_under(workload, question.topology, question.device, schedule, memory_bytes=memory_bytes)
+    workload, memory_bytes = request.workload(plan), request.memory_bytes
+    return run_under(workload, request.topology, request.device, schedule, memory_bytes=memory_bytes)
 
 
-def contended(question: Question, found: Sequence[Found], *, pool: Executor, workers: int) -> list[Found]:
+def contended(request: SearchRequest, found: Sequence[Found], *, pool: Executor, workers: int) -> list[Found]:
     """Return plans under `baseline`, the `top` fastest of them as they are with contention.
 
     Parameters
@@ -110,21 +110,21 @@ def contended(question: Question, found: Sequence[Found], *, pool: Executor, wor
         As they are without.
     """
     plans = {each.choice: each for each in found}
-    if contention_of(question.device, question.topology) is None:
+    if contention_of(request.device, request.topology) is None:
         return list(found)
     simulated: set[Choice] = {each.choice for each in found if each.plan.pipeline_parallel == 1}
     while True:
-        first = sorted(plans.values(), key=lambda each: each.key)[: question.top]
+        first = sorted(plans.values(), key=lambda each: each.key)[: request.top]
         wanted = [each for each in first if each.choice not in simulated][:workers]
         if not wanted:
             return list(plans.values())
-        for each, estimate in zip(wanted, pool.map(_estimate, [question] * len(wanted), wanted), strict=True):
+        for each, estimate in zip(wanted, pool.map(_estimate, [request] * len(wanted), wanted), strict=True):
             plans[each.choice] = replace(each, estimate=estimate)
             simulated.add(each.choice)
 
 
-def _estimate(question: Question, found: Found) -> Estimate:
-    return estimate_under(question, found.plan, BASELINE)
+def _estimate(request: SearchRequest, found: Found) -> Estimate:
+    return estimate_under(request, found.plan, BASELINE)
 
 
 @dataclass(frozen=True)
@@ -166,18 +166,18 @@ class Simulated:
     least_s: float | None
 
 
-def candidates_of(question: Question, plans: Sequence[Plan], last_s: float) -> list[Candidate]:
+def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) -> list[Candidate]:
     """Return which of some plans fit and may take less than the last of the fastest."""
-    leasts = leasts_of(question.topology, question.device)
-    ordered = all(map(in_order, question.schedules))
+    leasts = leasts_of(request.topology, request.device)
+    ordered = all(map(in_order, request.schedules))
     found = []
     for plan in plans:
-        workload = question.workload(plan)
+        workload = request.workload(plan)
         bound_s = leasts.kernels_s(workload, ordered=ordered)
-        if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > question.memory_bytes:
+        if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > request.memory_bytes:
             continue
         bound_s = max(bound_s, leasts.wires_s(workload))
-        stages = stages_of(workload, prices_of(question.topology, question.device))
+        stages = stages_of(workload, prices_of(request.topology, request.device))
         in_the_way_s = bound_of(workload, least_of([_without_data(stage) for stage in stages]))
         found.append(Candidate(max(bound_s, in_the_way_s), bound_s, plan))
     return found
@@ -200,7 +200,7 @@ def _without_data(stage: Stage) -> Stage:
 
 
 def simulate_best(
-    question: Question,
+    request: SearchRequest,
     candidates: Sequence[Candidate],
     num_plans: int,
     best: Best,
@@ -219,8 +219,8 @@ def simulate_best(
     so_far = best.fastest[0].plan if best.fastest else None
     wanted = [each for each in candidates if _may_be_among(each, best)]
     wanted.sort(key=lambda each: (each.plan != so_far, each.key))
-    first, rest = wanted[: question.simulations], wanted[question.simulations :]
-    choices = [(candidate, schedule) for candidate in first for schedule in question.schedules]
+    first, rest = wanted[: request.simulations], wanted[request.simulations :]
+    choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
     running: set[Future[Found]] = set()
     found, todo = list[Found](), iter(choices)
     skipped = 0
@@ -231,19 +231,19 @@ def simulate_best(
                 skipped += 1
             else:
                 estimate = known.get((candidate.plan, schedule))
-                running.add(pool.submit(_simulate, question, candidate.plan, schedule, estimate))
+                running.add(pool.submit(_simulate, request, candidate.plan, schedule, estimate))
         if not running:
             break
         done, running = wait(running, return_when=FIRST_COMPLETED)
         new = [future.result() for future in done]
-        fitting = [each for each in new if each.estimate.peak_bytes <= question.memory_bytes]
+        fitting = [each for each in new if each.estimate.peak_bytes <= request.memory_bytes]
         skipped += len(new) - len(fitting)
         best.add(fitting)
         found += fitting
         for each in new:
             keep(each)
         tell(len(found) + skipped, len(choices), len(found), best)
-    times = len(question.schedules)
+    times = len(request.schedules)
     left = [each for each in rest if _may_be_among(each, best)]
     faster = [each.bound_s for each in left if each.bound_s < best.fastest[0].estimate.step_s * ROUNDING]
     total = num_plans * times
@@ -255,5 +255,5 @@ def _may_be_among(candidate: Candidate, best: Best) -> bool:
     return candidate.bound_s * ROUNDING <= best.last_s
 
 
-def _simulate(question: Question, plan: Plan, schedule: str, known: Estimate | None) -> Found:
-    return Found(plan, known or estimate_under(question, plan, schedule), schedule)
+def _simulate(request: SearchRequest, plan: Plan, schedule: str, known: Estimate | None) -> Found:
+    return Found(plan, known or estimate_under(request, plan, schedule), schedule)

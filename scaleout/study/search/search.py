@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, Found, Question
+from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, Found, SearchRequest
 from scaleout.study.search.cost import prices_of
 from scaleout.study.search.evaluate import Estimate, evaluate, peak_of
 from scaleout.study.search.lower_bound import bound_of, family_bound, least_of, leasts_of
@@ -103,7 +103,7 @@ def _key(found: Found) -> tuple[Any, ...]:
 
 
 def search(
-    question: Question,
+    request: SearchRequest,
     *,
     known: Mapping[Choice, Estimate] | None = None,
     workers: int | None = None,
@@ -128,26 +128,26 @@ def search(
     known = known or {}
     counts = Counts()
     todo: list[Family] = []
-    for family in families(question.base, question.num_ranks, question.batch, fixed=question.fixed):
+    for family in families(request.base, request.num_ranks, request.batch, fixed=request.fixed):
         counts.enumerated += family.num_plans
         counts.indivisible += family.num_plans - len(family.plans)
         if family.plans:
             todo.append(family)
-    kept = _Kept(counts, Best(question.top))
+    kept = _Kept(counts, Best(request.top))
     with pool_of(workers) as pool:
-        for opened, done in _opened(question, todo, kept, known, pool=pool, workers=workers):
+        for opened, done in _opened(request, todo, kept, known, pool=pool, workers=workers):
             kept.add(opened)
             for found in opened.found:
                 keep(found)
             tell(done, len(todo), len(kept.evaluated), kept.best)
         simulated = None
-        if question.schedules:
+        if request.schedules:
             num_plans = counts.enumerated - counts.indivisible
-            kept.evaluated = contended(question, kept.evaluated, pool=pool, workers=workers)
-            kept.best = Best(question.top)
+            kept.evaluated = contended(request, kept.evaluated, pool=pool, workers=workers)
+            kept.best = Best(request.top)
             kept.best.add(kept.evaluated)
             simulated = simulate_best(
-                question, kept.candidates, num_plans, kept.best,
+                request, kept.candidates, num_plans, kept.best,
                 pool=pool, workers=workers, known=known, keep=keep, tell=tell,
             )  # fmt: skip
             kept.evaluated += simulated.found
@@ -175,7 +175,7 @@ class _Kept:
 
 
 def _opened(
-    question: Question,
+    request: SearchRequest,
     todo: Sequence[Family],
     kept: _Kept,
     known: Mapping[Choice, Estimate],
@@ -186,7 +186,7 @@ def _opened(
     """Open the families that may be wanted, the most promising first; yield what each gave, and how many are done."""
     chunks = list(_chunked(todo, _WEIGHED_TOGETHER))
     firsts = [[family.plans[0] for family in chunk] for chunk in chunks]
-    bounds = [bound for some in pool.map(_weigh, [question] * len(chunks), firsts) for bound in some]
+    bounds = [bound for some in pool.map(_weigh, [request] * len(chunks), firsts) for bound in some]
     order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
     done = 0
     running: dict[Future[Opened], int] = {}
@@ -199,7 +199,7 @@ def _opened(
             if wanted:
                 plans = [plan for number in wanted for plan in todo[number].plans]
                 mine = {plan: known[plan, BASELINE] for plan in plans if (plan, BASELINE) in known}
-                running[pool.submit(_open, question, plans, mine, kept.best)] = len(wanted)
+                running[pool.submit(_open, request, plans, mine, kept.best)] = len(wanted)
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -217,43 +217,43 @@ def _may_be_wanted(bounds: _Bounds, best: Best) -> bool:
     return under_baseline_s * ROUNDING <= best.limit() or under_others_s * ROUNDING <= best.last_s
 
 
-def _weigh(question: Question, plans: Sequence[Plan]) -> list[_Bounds]:
+def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[_Bounds]:
     """Return the bounds of families, each given by one of its plans; new kernels of all are timed together."""
-    prices = prices_of(question.topology, question.device)
-    workloads = [question.workload(plan) for plan in plans]
+    prices = prices_of(request.topology, request.device)
+    workloads = [request.workload(plan) for plan in plans]
     ledgers = [Ledger.of(workload, prices) for workload in workloads]
     prices.learn(kernel for ledger in ledgers for kernel in ledger.kernels())
     under_baseline_s = [family_bound(workload, ledger) for workload, ledger in zip(workloads, ledgers, strict=True)]
-    if not question.schedules:
+    if not request.schedules:
         return [(bound_s, float("inf")) for bound_s in under_baseline_s]
-    leasts = leasts_of(question.topology, question.device)
+    leasts = leasts_of(request.topology, request.device)
     return [(bound_s, leasts.spread_s(workload)) for bound_s, workload in zip(under_baseline_s, workloads, strict=True)]
 
 
-def _open(question: Question, plans: Sequence[Plan], known: Mapping[Plan, Estimate], best: Best) -> Opened:
+def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Plan, Estimate], best: Best) -> Opened:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
-    prices = prices_of(question.topology, question.device)
+    prices = prices_of(request.topology, request.device)
     best, counts, found, nearest = replace(best), Counts(), list[Found](), None
     bounded = []
     for plan in plans:
-        workload = question.workload(plan)
+        workload = request.workload(plan)
         bounded.append((bound_of(workload, least_of(stages_of(workload, prices))), plan, workload))
     for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
         if bound_s * ROUNDING > best.limit():
             counts.bounded += 1
             continue
         peak_bytes = peak_of(workload).total_bytes
-        if peak_bytes > question.memory_bytes:
+        if peak_bytes > request.memory_bytes:
             counts.too_large += 1
             nearest = min(filter(None, (nearest, (peak_bytes, plan))))
         elif not best.wants(bound_s, peak_bytes):
             counts.bounded += 1
         else:
-            estimate = known.get(plan) or evaluate(workload, question.topology, question.device)
+            estimate = known.get(plan) or evaluate(workload, request.topology, request.device)
             counts.evaluated += 1
             found.append(Found(plan, estimate))
             best.add(found[-1:])
-    candidates = candidates_of(question, [plan for _, plan, _ in bounded], best.last_s) if question.schedules else []
+    candidates = candidates_of(request, [plan for _, plan, _ in bounded], best.last_s) if request.schedules else []
     return Opened(tuple(found), counts, nearest, tuple(candidates))
 
 

@@ -16,7 +16,7 @@ from scaleout.cluster.device.host import Call, calls_of
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.program.operations import Kernel
 from scaleout.workloads.config import Transformer
-from scaleout.workloads.generate.autograd_tape import Bucket, Gradients, Page, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.style import style_of
 from scaleout.workloads.generate.transformer import forward
@@ -191,7 +191,7 @@ def _part(piece: _Piece) -> Part:
     rank = Rank(workload, axes, tied=tied)
     trains = workload.mode == "training"
     gradients = _Learning(workload.gradient_bucket, workload.gradient_bytes, reduces=False)
-    tape = Tape(Page(GraphBuilder()), workload.dtype, gradients if trains else None, style=style_of(workload))
+    tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients if trains else None, style=style_of(workload))
     number = next((n for n in range(workload.layers) if workload.layer_kind(n) == piece.kind), 0)
     layers = range(number, number if piece.kind in NO_LAYERS else number + 1)
     first, last, receives, sends = (piece.kind == kind for kind in NO_LAYERS)
@@ -199,14 +199,14 @@ def _part(piece: _Piece) -> Part:
     of_forward = Work.of(tape.graph.build(), axes.names)
     if not trains:
         return Part((of_forward, NOTHING, NOTHING, NOTHING), parameters=tape.parameters)
-    page = tape.page
+    cursor = tape.cursor
 
     def play(weights: list[Callable[[], None]] | None) -> ExecutionGraph:
         if tied is not None and piece.kind == EMBEDDING:
             tied.append(NONE)  # the head's gradient of the shared table, which its own part makes
-        page.graph, page.weights = GraphBuilder(), weights
+        cursor.graph, cursor.weights = GraphBuilder(), weights
         tape.backward(NONE)
-        return page.graph.build()
+        return cursor.graph.build()
 
     whole = play(None)
     kernels = np.flatnonzero(whole.kind == NodeKind.COMPUTE)
@@ -216,9 +216,9 @@ def _part(piece: _Piece) -> Part:
     if piece.split:
         put_off: list[Callable[[], None]] = []
         of_inputs = Work.of(play(put_off), axes.names)
-        page.graph, page.weights = GraphBuilder(), None
+        cursor.graph, cursor.weights = GraphBuilder(), None
         for make in put_off:
             make()
-        of_weights = Work.of(page.graph.build(), axes.names)
+        of_weights = Work.of(cursor.graph.build(), axes.names)
     works = (of_forward, Work.of(whole, axes.names), of_inputs, of_weights)
     return Part(works, learnt, tape.parameters)

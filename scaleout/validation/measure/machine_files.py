@@ -339,7 +339,7 @@ def _as_known(library: dict[str, Any], environment: Mapping[str, Any], best: Ter
     contention = read_yaml(shipped_library).get("contention")
     wires = known.dimensions[0].bytes_per_s / best.bytes_per_s
     expected = (
-        {each.name: each.expects for each in known.library.protocols[:3] if each.expects} if known.library else {}
+        {each.name: each.modelled for each in known.library.protocols[:3] if each.modelled} if known.library else {}
     )
     for protocol in library["protocols"]:
         terms = expected.get(protocol["name"])

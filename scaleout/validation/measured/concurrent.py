@@ -88,7 +88,7 @@ def _channels(row: Row, contention: Contention) -> int:
     most = str(row.values.get("nccl_max_ctas", "default"))
     if most != "default" and not (most.isdecimal() and int(most)):
         raise ConfigError(f"{row.where}: nccl_max_ctas is {most!r}; give a whole number above zero, or default")
-    return min(contention.appetite.num_sms, int(most) if most != "default" else contention.appetite.num_sms)
+    return min(contention.resource_use.num_sms, int(most) if most != "default" else contention.resource_use.num_sms)
 
 
 def _kernels(name: str) -> tuple[Kernel, ...]:

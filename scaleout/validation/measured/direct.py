@@ -18,7 +18,7 @@ from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.validation.measured.case import Case, NoModelError, simulated
 from scaleout.validation.measured.rows import Row
-from scaleout.workloads.generate.autograd_tape import Bucket, Gradients, Page, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Sharing
 from scaleout.workloads.generate.layers import SHUFFLE, activation, exchange, pointwise
 from scaleout.workloads.generate.linear import linear
@@ -41,7 +41,7 @@ def mixture_of_experts(row: Row, machine: Machine) -> Case:
         raise NoModelError(f"{tokens} tokens do not divide over {chunks} chunks")
     gradients = Gradients(float("inf"), ITEM_BYTES[dtype]) if row.name.endswith("backward") else None
     graph = GraphBuilder("experts_forward")
-    tapes = [Tape(Page(graph), dtype, gradients) for _ in range(chunks)]
+    tapes = [AutogradTape(Cursor(graph), dtype, gradients) for _ in range(chunks)]
     size_bytes = tokens // chunks * top_k * hidden * ITEM_BYTES[dtype]
     bucket = Bucket("experts", Sharing(0, 1))
     before: tuple[int, ...] = ()

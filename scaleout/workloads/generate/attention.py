@@ -18,7 +18,7 @@ from functools import partial
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.config import Transformer
-from scaleout.workloads.generate.autograd_tape import URGENT, Bucket, Tape
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 from scaleout.workloads.generate.layers import (
     SHUFFLE,
     Exchange,
@@ -65,7 +65,7 @@ class Heads:
         return tokens * self.heads * self.workload.head_dim + self.key_value_elements
 
 
-def attend(tape: Tape, x: int, heads: Heads, label: str) -> int:
+def attend(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     """Query, key and value projections, attention, and the output projection, for a rank's heads."""
     workload = heads.workload
     x = (_project if workload.latent is None else _project_latent)(tape, x, heads, label)
@@ -87,7 +87,7 @@ def attend(tape: Tape, x: int, heads: Heads, label: str) -> int:
     )
 
 
-def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
+def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     workload = heads.workload
     width, kv_width = heads.heads * workload.head_dim, heads.kv_heads * workload.head_dim
     x = linear(
@@ -95,7 +95,7 @@ def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
         bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens, bias=workload.biases,
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
-    tape.keep(workload.local_tokens * (width + 2 * kv_width))
+    tape.save_for_backward(workload.local_tokens * (width + 2 * kv_width))
     if workload.layout_copies and not workload.compiled and workload.mode == "training":
         tape.push(partial(_put_together, tape, heads))
     if workload.rotary:
@@ -103,13 +103,13 @@ def _project(tape: Tape, x: int, heads: Heads, label: str) -> int:
     return x
 
 
-def _rotate(tape: Tape, x: int, *, tokens: int, hidden: int, makes: int = 0) -> int:
+def _rotate(tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0) -> int:
     """Rotate queries and keys by their positions; backward rotates back."""
     kernels = ("rope_fwd", "rope_fwd") if tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
     return pointwise(tape, x, *kernels, makes=makes, tokens=tokens, hidden=hidden)
 
 
-def _put_together(tape: Tape, heads: Heads, dy: int) -> int:
+def _put_together(tape: AutogradTape, heads: Heads, dy: int) -> int:
     """Copy the gradients of queries, keys and values side by side, and then into the layout of the product."""
     workload = heads.workload
     for op in ("heads_cat", "heads_to_rows"):
@@ -120,7 +120,7 @@ def _put_together(tape: Tape, heads: Heads, dy: int) -> int:
     return dy
 
 
-def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:
+def _project_latent(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     """Project down to the ranks of queries and of keys and values, together; normalise; project up to the heads."""
     workload, latent, tokens = heads.workload, heads.workload.latent, heads.workload.local_tokens
     assert latent is not None
@@ -134,7 +134,7 @@ def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:
     x = of(x, inputs=latent.query_rank, outputs=heads.heads * width, name=f"{label}_query_up")
     up = latent.plain_dim + latent.value_dim
     x = of(x, inputs=latent.key_value_rank, outputs=heads.heads * up, name=f"{label}_key_value_up")
-    tape.keep(heads.all_elements)
+    tape.save_for_backward(heads.all_elements)
     rotated = (heads.heads + 1) * latent.rotary_dim
     x = _rotate(tape, x, tokens=tokens, hidden=rotated)
     if latent.put_together:
@@ -144,7 +144,7 @@ def _project_latent(tape: Tape, x: int, heads: Heads, label: str) -> int:
     return x
 
 
-def _scores(tape: Tape, x: int, heads: Heads) -> int:
+def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
     workload = heads.workload
     if workload.mode == "decode":
         return tape.kernel(
@@ -160,7 +160,7 @@ def _scores(tape: Tape, x: int, heads: Heads) -> int:
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
 
 
-def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1, dealt: int = 1) -> int:
+def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, dealt: int = 1) -> int:
     """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept.
 
     With `dealt` ranks it has as many times the tokens, and of the heads one in as many.
@@ -176,24 +176,24 @@ def _flash(tape: Tape, x: int, heads: Heads, *, times: int = 1, dealt: int = 1) 
         x = of("attention_fwd", "attention_bwd")
     else:
         x = of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads // dealt)
-    tape.keep(workload.local_tokens * heads.heads, 4)
+    tape.save_for_backward(workload.local_tokens * heads.heads, 4)
     return x
 
 
-def _unfused(tape: Tape, x: int, heads: Heads) -> int:
+def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Scores, softmax and values one after the other; the scores' mask saves nothing."""
     workload = heads.workload
     rows = workload.microbatch_size * heads.heads * workload.sequence
     x = product(tape, x, m=rows, n=workload.sequence, k=workload.score_dim, name="attention_scores")
-    tape.keep(rows * workload.sequence)
+    tape.save_for_backward(rows * workload.sequence)
     x = pointwise(tape, x, "softmax_fwd", "softmax_bwd", name="softmax", tokens=rows, keys=workload.sequence)
     if workload.dropout:
         x = dropout(tape, x, elements=rows * workload.sequence)
-        tape.keep(rows * workload.sequence)
+        tape.save_for_backward(rows * workload.sequence)
     return product(tape, x, m=rows, n=workload.score_dim, k=workload.sequence, name="attention_values")
 
 
-def _dealt_out(tape: Tape, x: int, heads: Heads) -> int:
+def _dealt_out(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Exchange tokens for heads, attend, and exchange back; both times rows are put in order before and after."""
     workload = heads.workload
 
@@ -207,21 +207,21 @@ def _dealt_out(tape: Tape, x: int, heads: Heads) -> int:
     x = exchanged(x, heads.all_elements, "heads_out")
     x = _flash(tape, x, heads, dealt=workload.context_parallel)
     output = workload.local_tokens * heads.heads * workload.head_dim
-    tape.keep(output)  # before it is exchanged back, as the next product keeps it after
+    tape.save_for_backward(output)  # before it is exchanged back, as the next product keeps it after
     return exchanged(x, output, "heads_back")
 
 
-def _gathered(tape: Tape, x: int, heads: Heads) -> int:
+def _gathered(tape: AutogradTape, x: int, heads: Heads) -> int:
     """All-gather keys and values of the whole sequences, then attend to them."""
     degree = heads.workload.context_parallel
     size_bytes = degree * heads.key_value_elements * tape.item_bytes
     gather = Exchange("all_gather", ("reduce_scatter",))
     x = exchange(tape, x, gather, size_bytes, group=heads.context, name="keys_and_values")
-    tape.keep((degree - 1) * heads.key_value_elements)
+    tape.save_for_backward((degree - 1) * heads.key_value_elements)
     return _flash(tape, x, heads, times=degree)
 
 
-def _in_steps(tape: Tape, x: int, heads: Heads) -> int:
+def _in_steps(tape: AutogradTape, x: int, heads: Heads) -> int:
     """All-gather keys and values of all heads, attend to each rank's after the other, and merge; all in fp32.
 
     Backward, gradients of keys and values go round in fp32 as they are added up: as much as a reduce-scatter of them.
@@ -231,7 +231,7 @@ def _in_steps(tape: Tape, x: int, heads: Heads) -> int:
     of = partial(exchange, group=heads.context, name="keys_and_values")
     x = of(tape, x, Exchange(None, ("reduce_scatter",)), degree * 2 * elements * ITEM_BYTES["fp32"])
     x = of(tape, x, Exchange("all_gather"), degree * 2 * elements * tape.item_bytes)
-    tape.keep((degree - 1) * 2 * elements)
+    tape.save_for_backward((degree - 1) * 2 * elements)
     x = _flash(tape, x, heads)
     for _ in range(degree - 1):
         x = _flash(tape, x, heads)
@@ -239,7 +239,7 @@ def _in_steps(tape: Tape, x: int, heads: Heads) -> int:
     return x
 
 
-def _around(tape: Tape, x: int, heads: Heads) -> int:
+def _around(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Send keys and values on to the next rank while attending to those at hand; backward, their gradients as well."""
     degree = heads.workload.context_parallel
     size_bytes = heads.key_value_elements * tape.item_bytes
@@ -250,26 +250,26 @@ def _around(tape: Tape, x: int, heads: Heads) -> int:
         for number, step in enumerate(attend_to):
             ready = (arrived, node)
             following = _pass_on(tape, ready, size, heads.context, tag=number) if number < degree - 1 else NONE
-            tape.page.waits = (arrived,) if arrived != node else ()
+            tape.cursor.waits = (arrived,) if arrived != node else ()
             node = step(node)
             arrived = following
         return node
 
     tape.push(lambda dy: ring(dy, 2 * size_bytes, [partial(_play, step) for step in reversed(steps)]))
     x = ring(x, size_bytes, [partial(_flash_on, step, heads=heads) for step in steps])
-    tape.keep(heads.workload.local_tokens * heads.heads, 4)
+    tape.save_for_backward(heads.workload.local_tokens * heads.heads, 4)
     return x
 
 
-def _flash_on(tape: Tape, x: int, heads: Heads) -> int:
+def _flash_on(tape: AutogradTape, x: int, heads: Heads) -> int:
     return _flash(tape, x, heads)
 
 
-def _play(tape: Tape, dy: int) -> int:
+def _play(tape: AutogradTape, dy: int) -> int:
     return tape.backward(dy)
 
 
-def _pass_on(tape: Tape, ready: tuple[int, int], size_bytes: int, context: int, *, tag: int) -> int:
+def _pass_on(tape: AutogradTape, ready: tuple[int, int], size_bytes: int, context: int, *, tag: int) -> int:
     """Send a buffer to the next rank of the context axis, and return the node that has the previous one's.
 
     Both ends are posted together, as one call of the library, once the buffer is there and the step before has read the

@@ -127,7 +127,7 @@ class Gradients:
     flat: tuple[tuple[str, str], ...] = ()
     copies_at_end: bool = False
 
-    def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
+    def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
         if self.accumulates:
             add = kernel("add", dtype=self.accumulates, elements=num_parameters)
@@ -173,7 +173,7 @@ class Gradients:
 
 
 @dataclass
-class Page:
+class Cursor:
     """Where tapes write now.
 
     Attributes
@@ -191,7 +191,7 @@ class Page:
 
 
 @dataclass
-class Tape:
+class AutogradTape:
     """A graph being written and what its backward pass must do.
 
     Attributes
@@ -228,7 +228,7 @@ class Tape:
         Outputs and inputs of the weights of its layers.
     """
 
-    page: Page
+    cursor: Cursor
     dtype: str
     gradients: Gradients | None
     actions: list[Action] = field(default_factory=list)
@@ -247,7 +247,7 @@ class Tape:
     @property
     def graph(self) -> GraphBuilder:
         """Where nodes go."""
-        return self.page.graph
+        return self.cursor.graph
 
     @property
     def item_bytes(self) -> int:
@@ -260,7 +260,7 @@ class Tape:
 
     def add(self, made: Kernel, *after: int, name: str = "") -> int:
         """Add one kernel, and return its index."""
-        waits, self.page.waits = self.page.waits, ()
+        waits, self.cursor.waits = self.cursor.waits, ()
         return self.graph.compute(made, after=(*after, *waits), name=name)
 
     def aside(self, op: str, after: int, *, name: str, **shape: int) -> int:
@@ -273,7 +273,7 @@ class Tape:
             self.actions.append(action)
             self.spans.append(Span(0.0, makes * self.item_bytes, scratch_bytes, aside * self.item_bytes))
 
-    def keep(self, elements: float, item_bytes: float | None = None) -> None:
+    def save_for_backward(self, elements: float, item_bytes: float | None = None) -> None:
         """Count elements that are kept for backward, of the tape's data type unless another size is given."""
         if self.gradients is not None:
             size_bytes = elements * (self.item_bytes if item_bytes is None else item_bytes)
@@ -286,28 +286,30 @@ class Tape:
         """Count parameters of a layer."""
         self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
 
-    def branch(self) -> "Tape":
+    def branch(self) -> "AutogradTape":
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
-        return Tape(
-            self.page, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix,
+        return AutogradTape(
+            self.cursor, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix,
             style=self.style, saved=self.saved, weights=self.weights,
         )  # fmt: skip
 
-    def again(self, *, saved: bool = False) -> "Tape":
+    def again(self, *, saved: bool = False) -> "AutogradTape":
         """Return a tape for layers that are computed again."""
-        return Tape(self.page, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style, saved=saved)
+        return AutogradTape(
+            self.cursor, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style, saved=saved
+        )
 
-    def learn(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
+    def accumulate_gradient(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
         """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""
 
         def made(node: int) -> None:
             assert self.gradients is not None, "only backward learns"
-            self.gradients.learn(self.graph, make(node), num_parameters, bucket)
+            self.gradients.accumulate_gradient(self.graph, make(node), num_parameters, bucket)
 
-        if self.page.weights is None:
+        if self.cursor.weights is None:
             made(source)
         else:
-            self.page.weights.append(lambda: made(NONE))
+            self.cursor.weights.append(lambda: made(NONE))
 
     def backward(self, dy: int) -> int:
         """Play the tape from the end; return the node that makes the gradient of the first input."""

@@ -16,7 +16,7 @@ from scaleout.program.graph import INPUT, NONE, GraphBuilder
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.workloads.config.convolutional import Bottleneck, Convolution, Convolutional, Layer, Linear, Pool
-from scaleout.workloads.generate.autograd_tape import Bucket, Gradients, Page, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Sharing
 from scaleout.workloads.generate.layers import pointwise
 from scaleout.workloads.generate.linear import linear
@@ -29,7 +29,7 @@ def generate(workload: Convolutional) -> Program:
         input_s = workload.input_per_sample * workload.local_batch
         graph.add((), name="input", phase=INPUT, duration_s=input_s, time_source=TimeSource.GIVEN)
     gradients = Gradients(workload.gradient_bucket, workload.item_bytes)
-    tape = Tape(Page(graph), workload.dtype, gradients)
+    tape = AutogradTape(Cursor(graph), workload.dtype, gradients)
     bucket = Bucket("dense", Sharing(0, workload.data_parallel))
     graph.phase = "forward"
     x = NONE
@@ -64,7 +64,7 @@ def _steps(workload: Convolutional) -> list[int]:
     return [*counts, filled] if filled else counts
 
 
-def _layer(tape: Tape, x: int, layer: Layer, workload: Convolutional, bucket: Bucket) -> int:
+def _layer(tape: AutogradTape, x: int, layer: Layer, workload: Convolutional, bucket: Bucket) -> int:
     if isinstance(layer, Bottleneck):
         return _bottleneck(tape, x, layer, workload, bucket)
     if isinstance(layer, Convolution):
@@ -77,7 +77,7 @@ def _layer(tape: Tape, x: int, layer: Layer, workload: Convolutional, bucket: Bu
     return _linear(tape, x, layer, workload, bucket)
 
 
-def _linear(tape: Tape, x: int, layer: Linear, workload: Convolutional, bucket: Bucket) -> int:
+def _linear(tape: AutogradTape, x: int, layer: Linear, workload: Convolutional, bucket: Bucket) -> int:
     batch = workload.local_batch
     x = linear(tape, x, tokens=batch, inputs=layer.inputs, outputs=layer.outputs, bucket=bucket, name=layer.name)
     _learn(tape, workload.buffers_of(layer)[1:], bucket)
@@ -86,18 +86,18 @@ def _linear(tape: Tape, x: int, layer: Linear, workload: Convolutional, bucket: 
     return pointwise(tape, x, "relu_fwd", "relu_bwd", name=f"{layer.name}_relu", elements=batch * layer.outputs)
 
 
-def _learn(tape: Tape, counts: tuple[int, ...], bucket: Bucket) -> None:
+def _learn(tape: AutogradTape, counts: tuple[int, ...], bucket: Bucket) -> None:
     """Let backward learn buffers whose gradients come with that of the output here."""
 
     def backward(dy: int) -> int:
         for count in reversed(counts):
-            tape.learn(lambda node: node, dy, count, bucket)
+            tape.accumulate_gradient(lambda node: node, dy, count, bucket)
         return dy
 
     tape.push(backward)
 
 
-def _convolution(tape: Tape, x: int, layer: Convolution, workload: Convolutional, bucket: Bucket) -> int:
+def _convolution(tape: AutogradTape, x: int, layer: Convolution, workload: Convolutional, bucket: Bucket) -> int:
     """A convolution with its normalisation or bias; the gradient of the weights comes before that of the input."""
     shape = {
         "batch": workload.local_batch, "c_in": layer.c_in, "c_out": layer.c_out, "kernel": layer.window,
@@ -108,7 +108,7 @@ def _convolution(tape: Tape, x: int, layer: Convolution, workload: Convolutional
         return tape.kernel("conv2d_bwd_weight", node, name=f"{layer.name}_weight_gradient", **shape)
 
     def backward(dy: int) -> int:
-        tape.learn(weights, dy, layer.num_parameters, bucket)
+        tape.accumulate_gradient(weights, dy, layer.num_parameters, bucket)
         if x == NONE:
             return dy
         return tape.kernel("conv2d_bwd_data", dy, name=f"{layer.name}_input_gradient", **shape)
@@ -126,14 +126,14 @@ def _elements(layer: Convolution, workload: Convolutional) -> int:
     return workload.local_batch * layer.c_out * layer.hw_out**2
 
 
-def _activated(tape: Tape, x: int, layer: Convolution, workload: Convolutional) -> int:
+def _activated(tape: AutogradTape, x: int, layer: Convolution, workload: Convolutional) -> int:
     if workload.convolutions_only:
         return x
     name = f"{layer.name}_relu"
     return pointwise(tape, x, "relu_fwd", "relu_bwd", name=name, elements=_elements(layer, workload))
 
 
-def _bottleneck(tape: Tape, x: int, block: Bottleneck, workload: Convolutional, bucket: Bucket) -> int:
+def _bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: Convolutional, bucket: Bucket) -> int:
     """``relu(branch(x) + shortcut(x))``; backward goes through the branch first, then the shortcut, and adds up."""
     *first, last = block.branch
     branch, shortcut = tape.branch(), tape.branch()

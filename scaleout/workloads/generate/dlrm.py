@@ -13,7 +13,7 @@ from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import kernel
 from scaleout.program.program import Program
 from scaleout.workloads.config import Dlrm
-from scaleout.workloads.generate.autograd_tape import URGENT, Bucket, Gradients, Page, Tape
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Sharing
 from scaleout.workloads.generate.layers import pointwise
 from scaleout.workloads.generate.linear import linear
@@ -32,7 +32,7 @@ def generate(workload: Dlrm) -> Program:
     graph = GraphBuilder()
     item_bytes = workload.item_bytes
     gradients = Gradients(workload.gradient_bucket, item_bytes) if workload.mode == "training" else None
-    bottom, top = (Tape(Page(graph), workload.dtype, gradients) for _ in range(2))
+    bottom, top = (AutogradTape(Cursor(graph), workload.dtype, gradients) for _ in range(2))
     bucket = Bucket("dense", Sharing(_WORLD, workload.data_parallel))
 
     graph.phase = "embedding_forward"
@@ -117,7 +117,9 @@ def _interaction(graph: GraphBuilder, workload: Dlrm, direction: str, *, after: 
     return after[0]
 
 
-def _mlp(tape: Tape, x: int | None, widths: list[tuple[int, int]], *, workload: Dlrm, bucket: Bucket, name: str) -> int:
+def _mlp(
+    tape: AutogradTape, x: int | None, widths: list[tuple[int, int]], *, workload: Dlrm, bucket: Bucket, name: str
+) -> int:
     batch = _local_batch(workload)
     for index, (inputs, outputs) in enumerate(widths):
         label = f"{name}_mlp_{index}"

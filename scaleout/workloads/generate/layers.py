@@ -10,14 +10,14 @@ Chen et al., arXiv:1604.06174 (checkpoints).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scaleout.workloads.generate.autograd_tape import URGENT, Action, Bucket, Tape
+from scaleout.workloads.generate.autograd_tape import URGENT, Action, AutogradTape, Bucket
 from scaleout.workloads.generate.style import CASTS
 
-Layer = Callable[[Tape, int], int]
+Layer = Callable[[AutogradTape, int], int]
 """From the node that makes an input to the node that makes the output."""
 
 
-def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
+def product(tape: AutogradTape, x: int, *, m: int, n: int, k: int, name: str) -> int:
     """Multiply two activations, (m, k) by (k, n): one GEMM forward, two backward."""
 
     def backward(dy: int) -> int:
@@ -29,7 +29,7 @@ def product(tape: Tape, x: int, *, m: int, n: int, k: int, name: str) -> int:
 
 
 def pointwise(
-    tape: Tape, x: int, forward: str, backward: str, *, name: str = "", makes: float = 0.0, **shape: int
+    tape: AutogradTape, x: int, forward: str, backward: str, *, name: str = "", makes: float = 0.0, **shape: int
 ) -> int:
     """A kernel without parameters, and its backward of the same shape, which `makes` a gradient of so many elements.
 
@@ -41,22 +41,22 @@ def pointwise(
     return tape.kernel(forward, x, name=name or forward, **shape)
 
 
-def norm(tape: Tape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket) -> int:
+def norm(tape: AutogradTape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket) -> int:
     """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale)."""
 
     def backward(dy: int) -> int:
         dx = tape.kernel(f"{kind}_bwd", dy, tokens=tokens, hidden=hidden)
-        tape.learn(lambda node: node, dx, num_parameters, bucket)
+        tape.accumulate_gradient(lambda node: node, dx, num_parameters, bucket)
         return dx
 
     num_parameters = hidden * (2 if kind == "layer_norm" else 1)
     tape.hold(num_parameters, bucket)
     tape.push(backward, makes=tokens * hidden)
-    tape.keep(tokens * hidden)
+    tape.save_for_backward(tokens * hidden)
     return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)
 
 
-def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
+def residual(tape: AutogradTape, x: int, branch: Layer, *, elements: int) -> int:
     """``y = x + branch(x)``; backward, the two gradients meet where the branch began."""
     skipped: list[int] = []
 
@@ -75,20 +75,20 @@ def residual(tape: Tape, x: int, branch: Layer, *, elements: int) -> int:
     return tape.kernel(add, y, x, name="residual", elements=elements)
 
 
-def dropout(tape: Tape, x: int, *, elements: int) -> int:
+def dropout(tape: AutogradTape, x: int, *, elements: int) -> int:
     """Drop elements at random; a mask of one byte an element is kept."""
     y = pointwise(tape, x, "dropout_fwd", "dropout_bwd", name="dropout", makes=elements, elements=elements)
-    tape.keep(elements, 1)
+    tape.save_for_backward(elements, 1)
     return y
 
 
-def activation(tape: Tape, x: int, kind: str, *, elements: int) -> int:
+def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
     """GELU, or SwiGLU: SiLU of one half of the input times the other; `elements` counts the output."""
     forward, backward, inputs = _ACTIVATIONS[kind]
     if tape.style.compiled:
         forward = forward.removesuffix("_unfused")
     y = pointwise(tape, x, forward, backward, makes=inputs * elements, elements=elements)
-    tape.keep(inputs * elements)
+    tape.save_for_backward(inputs * elements)
     return y
 
 
@@ -96,7 +96,7 @@ _ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1), "swiglu": ("swiglu_fwd_unfu
 """Kind to forward and backward kernels, and inputs for each output."""
 
 
-def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
+def phased(tape: AutogradTape, x: int, layer: Layer, *, phase: str) -> int:
     """Apply a layer as a phase of its own, forward and backward."""
 
     def enter(dy: int) -> int:
@@ -110,7 +110,7 @@ def phased(tape: Tape, x: int, layer: Layer, *, phase: str) -> int:
 
 
 def checkpoint(
-    tape: Tape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False, saved: bool = False
+    tape: AutogradTape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False, saved: bool = False
 ) -> int:
     """Apply a layer of which only the input is kept: backward computes it again first.
 
@@ -135,9 +135,9 @@ def checkpoint(
         return again.backward(y)
 
     tape.push(backward, makes=kept_elements, scratch_bytes=forward.temporary_bytes(kept_elements * tape.item_bytes))
-    tape.keep(kept_elements)
+    tape.save_for_backward(kept_elements)
     if saved:
-        tape.keep(forward.operations_bytes, 1)
+        tape.save_for_backward(forward.operations_bytes, 1)
     return y
 
 
@@ -160,7 +160,15 @@ SHUFFLE = Exchange("all_to_all", ("all_to_all",))
 
 
 def exchange(
-    tape: Tape, x: int, kinds: Exchange, size_bytes: int, *, group: int, name: str, shard: int = 0, degree: int = 1
+    tape: AutogradTape,
+    x: int,
+    kinds: Exchange,
+    size_bytes: int,
+    *,
+    group: int,
+    name: str,
+    shard: int = 0,
+    degree: int = 1,
 ) -> int:
     """Communicate a buffer over a group, forward and backward; of a scattered gradient a rank has its `degree`-th.
 

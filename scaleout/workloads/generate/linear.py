@@ -13,7 +13,7 @@ from typing import Literal
 
 from scaleout.program.graph import NONE
 from scaleout.program.operations import kernel
-from scaleout.workloads.generate.autograd_tape import Bucket, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
 from scaleout.workloads.generate.style import CASTS
 
 
@@ -42,7 +42,7 @@ class Weights:
 
 
 def linear(
-    tape: Tape,
+    tape: AutogradTape,
     x: int | None,
     *,
     tokens: int,
@@ -79,7 +79,7 @@ def linear(
         tape.weights.update((width, inputs) for width in weights.outputs)
     if shared is None:
         tape.hold((inputs + bias) * sum(several), bucket)
-    tape.keep((tokens if kept_tokens is None else kept_tokens) * inputs)
+    tape.save_for_backward((tokens if kept_tokens is None else kept_tokens) * inputs)
     tape.operations_bytes += tokens * (sum(several) - sum(again)) * tape.item_bytes
     computed = again if tape.saved else several
     if not computed:
@@ -88,7 +88,7 @@ def linear(
 
 
 def grouped_linear(
-    tape: Tape, x: int, *, groups: int, tokens: int, inputs: int, outputs: int, bucket: Bucket, name: str
+    tape: AutogradTape, x: int, *, groups: int, tokens: int, inputs: int, outputs: int, bucket: Bucket, name: str
 ) -> int:
     """``y_g = x_g W_g`` for groups of so many tokens each: products of all groups in one kernel, three in all."""
 
@@ -100,13 +100,13 @@ def grouped_linear(
         dx = tape.kernel(
             "grouped_gemm", dy, name=f"{name}_input_gradient", groups=groups, M=tokens, N=inputs, K=outputs
         )
-        tape.learn(weight_gradient, dy, groups * inputs * outputs, bucket)
+        tape.accumulate_gradient(weight_gradient, dy, groups * inputs * outputs, bucket)
         return dx
 
     tape.push(backward, makes=groups * tokens * inputs)
     tape.weights.add((outputs, inputs))
     tape.hold(groups * inputs * outputs, bucket)
-    tape.keep(groups * tokens * inputs)
+    tape.save_for_backward(groups * tokens * inputs)
     return tape.kernel("grouped_gemm", x, name=name, groups=groups, M=tokens, N=outputs, K=inputs)
 
 
@@ -114,7 +114,7 @@ def grouped_linear(
 class _Linear:
     """The kernels of some weights on a tape."""
 
-    tape: Tape
+    tape: AutogradTape
     weights: Weights
     tokens: int
     name: str
@@ -153,7 +153,7 @@ class _Linear:
 
         if shared is None:
             num_parameters = (self.weights.inputs + self.weights.bias) * width
-            self.tape.learn(weight_gradient, dy, num_parameters, self.weights.bucket)
+            self.tape.accumulate_gradient(weight_gradient, dy, num_parameters, self.weights.bucket)
         else:
             shared.append(weight_gradient(dy))
 

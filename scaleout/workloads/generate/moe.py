@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from scaleout.workloads.config import Moe
-from scaleout.workloads.generate.autograd_tape import Bucket, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
 from scaleout.workloads.generate.layers import SHUFFLE, activation, exchange, pointwise
 from scaleout.workloads.generate.linear import grouped_linear, linear
 
@@ -28,7 +28,7 @@ class Experts:
     kept_tokens: int
 
 
-def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> int:
+def mixture(tape: AutogradTape, x: int, workload: Moe, experts: Experts, label: str) -> int:
     """Write the block for one rank and return the node that makes its (partial) output."""
     tokens, hidden = workload.local_tokens, workload.hidden
     rows = workload.routed_rows
@@ -57,24 +57,24 @@ def mixture(tape: Tape, x: int, workload: Moe, experts: Experts, label: str) -> 
         topk=workload.top_k,
     )  # fmt: skip
     if not workload.weighted_activation:
-        tape.keep(rows * hidden)
+        tape.save_for_backward(rows * hidden)
     return x
 
 
-def _route(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _route(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
     tokens = workload.local_tokens
     x = linear(
         tape, x, tokens=tokens, inputs=workload.hidden, outputs=workload.experts,
         bucket=experts.router, name=f"{label}_router", kept_tokens=experts.kept_tokens,
     )  # fmt: skip
-    tape.keep(tokens * workload.experts)
+    tape.save_for_backward(tokens * workload.experts)
     return pointwise(
         tape, x, "moe_top_k", "moe_top_k_bwd", tokens=tokens, experts=workload.experts, topk=workload.top_k
     )
 
 
-def _experts(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _experts(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Run a rank's experts, each on its share of the rows."""
     tapes = [tape.branch() for _ in range(workload.local_experts)]
     tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
@@ -84,11 +84,11 @@ def _experts(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str)
             for index, of_expert in enumerate(tapes)
         ]
     )
-    tape.keep(sum(of_expert.kept_bytes for of_expert in tapes), 1)
+    tape.save_for_backward(sum(of_expert.kept_bytes for of_expert in tapes), 1)
     return y
 
 
-def _grouped(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _grouped(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Run a rank's experts, their products in one kernel."""
     width = workload.expert_width // workload.tensor_parallel
     groups, rows = workload.local_experts, workload.tokens_per_expert
@@ -98,12 +98,12 @@ def _grouped(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str)
     return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_experts_2")
 
 
-def _expert(tape: Tape, x: int, workload: Moe, weights: Bucket, *, label: str) -> int:
+def _expert(tape: AutogradTape, x: int, workload: Moe, weights: Bucket, *, label: str) -> int:
     width = workload.expert_width // workload.tensor_parallel
     return _two_products(tape, x, workload, weights, rows=workload.tokens_per_expert, width=width, label=label)
 
 
-def _shared(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _shared(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Run the experts that every token meets; their output is added where the others' is."""
     width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
     rows = workload.local_tokens
@@ -112,7 +112,7 @@ def _shared(tape: Tape, x: int, workload: Moe, experts: Experts, *, label: str) 
 
 
 def _two_products(
-    tape: Tape,
+    tape: AutogradTape,
     x: int,
     workload: Moe,
     weights: Bucket,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.workloads.config import Transformer
-from scaleout.workloads.generate.autograd_tape import Bucket, Gradients, Page, Reduction, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients, Reduction
 from scaleout.workloads.generate.axes import Axes, Call
 from scaleout.workloads.generate.style import style_of
 from scaleout.workloads.generate.transformer import forward
@@ -83,7 +83,7 @@ class Stage:
     axes: Axes
     number: int
     rank: Rank = field(init=False)
-    tape: Tape = field(init=False)
+    tape: AutogradTape = field(init=False)
     forward: Part = field(init=False)
     _backward: dict[tuple[bool, Turn], tuple[Part, Part | None]] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class Stage:
                 flat=flat_gradients(workload),
                 copies_at_end=workload.copies_at_end,
             )
-        self.tape = Tape(Page(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
+        self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
         output = forward(
             self.tape, self.rank, self.layers, first=self.first, last=self.last,
             receives=not self.first, sends=not self.last,
@@ -169,7 +169,7 @@ class Stage:
 
     def _play(self, split: bool, turn: Turn) -> tuple[Part, Part | None]:
         """Play the tape into graphs of its own: both gradients in one, or first those of inputs, then of weights."""
-        gradients, page = self.tape.gradients, self.tape.page
+        gradients, cursor = self.tape.gradients, self.tape.cursor
         assert gradients is not None
         gradients.reduces, gradients.final = turn.reduces, []
         workload = self.workload
@@ -177,12 +177,12 @@ class Stage:
         gradients.put_off = [] if later else None
         accumulates = turn.accumulates and not workload.fused_accumulation
         gradients.accumulates = (workload.gradient_dtype or workload.dtype) if accumulates else ""
-        page.graph, page.weights = GraphBuilder(), [] if split else None
+        cursor.graph, cursor.weights = GraphBuilder(), [] if split else None
         output = self.tape.backward(NONE)
         if not split:
             return self._learnt(gradients, output), None
-        of_inputs = Part(page.graph.build(), output)
-        page.graph, put_off, page.weights = GraphBuilder("weight_gradients"), page.weights or [], None
+        of_inputs = Part(cursor.graph.build(), output)
+        cursor.graph, put_off, cursor.weights = GraphBuilder("weight_gradients"), cursor.weights or [], None
         for make in put_off:
             make()
         return of_inputs, self._learnt(gradients, NONE)

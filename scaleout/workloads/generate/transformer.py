@@ -14,7 +14,7 @@ from scaleout.program.graph import NONE
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.workloads.config import Moe, Transformer
 from scaleout.workloads.generate.attention import Heads, attend
-from scaleout.workloads.generate.autograd_tape import URGENT, Tape
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape
 from scaleout.workloads.generate.layers import (
     COPY_IN,
     GATHER_IN,
@@ -39,7 +39,14 @@ from scaleout.workloads.generate.units import Rank, Units
 
 
 def forward(
-    tape: Tape, rank: Rank, layers: range, *, first: bool, last: bool, receives: bool = False, sends: bool = False
+    tape: AutogradTape,
+    rank: Rank,
+    layers: range,
+    *,
+    first: bool,
+    last: bool,
+    receives: bool = False,
+    sends: bool = False,
 ) -> int:
     """Write the forward pass of some layers, with the embedding before the first and the head after the last.
 
@@ -73,11 +80,11 @@ def forward(
     return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
 
 
-def _whole_gradient(tape: Tape, x: int, rank: Rank) -> int:
+def _whole_gradient(tape: AutogradTape, x: int, rank: Rank) -> int:
     return exchange(tape, x, WHOLE_OUT, rank.whole_bytes, group=rank.tensor, name="activations")
 
 
-def _layer(tape: Tape, x: int, rank: Rank, number: int) -> int:
+def _layer(tape: AutogradTape, x: int, rank: Rank, number: int) -> int:
     label = f"layer_{number}"
     for phase, branch in (("attention", _attention), ("feed_forward", _feed_forward)):
         block = partial(branch, rank=rank, number=number, label=f"{label}_{phase}")
@@ -86,13 +93,13 @@ def _layer(tape: Tape, x: int, rank: Rank, number: int) -> int:
     return x
 
 
-def _dropped(tape: Tape, x: int, layer: Layer, rank: Rank) -> int:
+def _dropped(tape: AutogradTape, x: int, layer: Layer, rank: Rank) -> int:
     """Apply a layer, and dropout to its output where the model has it."""
     x = layer(tape, x)
     return dropout(tape, x, elements=rank.elements) if rank.workload.dropout and tape.gradients else x
 
 
-def _tensor_parallel(tape: Tape, x: int, rank: Rank, block: Layer, *, label: str) -> int:
+def _tensor_parallel(tape: AutogradTape, x: int, rank: Rank, block: Layer, *, label: str) -> int:
     """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
     workload = rank.workload
     x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
@@ -115,7 +122,7 @@ def _gather_in(workload: Transformer) -> Exchange:
     return GATHER_IN if workload.keep_gathered else GATHER_IN_AGAIN
 
 
-def _attention(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
+def _attention(tape: AutogradTape, x: int, rank: Rank, number: int, label: str) -> int:
     del number
     workload = rank.workload
     context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
@@ -123,7 +130,7 @@ def _attention(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
     return _tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
 
 
-def _feed_forward(tape: Tape, x: int, rank: Rank, number: int, label: str) -> int:
+def _feed_forward(tape: AutogradTape, x: int, rank: Rank, number: int, label: str) -> int:
     workload = rank.workload
     if isinstance(workload, Moe) and workload.layer_kind(number) == "moe":
         group = rank.axes.number("expert") if workload.expert_parallel > 1 else NONE
@@ -134,7 +141,7 @@ def _feed_forward(tape: Tape, x: int, rank: Rank, number: int, label: str) -> in
     return _tensor_parallel(tape, x, rank, block, label=label)
 
 
-def feed_forward(tape: Tape, x: int, rank: Rank, label: str) -> int:
+def feed_forward(tape: AutogradTape, x: int, rank: Rank, label: str) -> int:
     """Two products with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
@@ -150,7 +157,7 @@ def feed_forward(tape: Tape, x: int, rank: Rank, label: str) -> int:
     )  # fmt: skip
 
 
-def _embedding(tape: Tape, x: int, rank: Rank) -> int:
+def _embedding(tape: AutogradTape, x: int, rank: Rank) -> int:
     """Look tokens up; a rank that lacks a token's row gives zeros, and the tensor axis adds up.
 
     The gradient of a `tied` table is the sum of its own and of the head's, and final only then.
@@ -164,7 +171,7 @@ def _embedding(tape: Tape, x: int, rank: Rank) -> int:
         dw = tape.kernel("embedding_bwd", dy, tokens=workload.local_tokens, hidden=workload.hidden, vocab=rows)
         if rank.tied:
             dw = tape.kernel("add", dw, rank.tied.pop(), name="tied_gradients", elements=rows * workload.hidden)
-        tape.learn(lambda node: node, dw, rows * workload.hidden, rank.dense)
+        tape.accumulate_gradient(lambda node: node, dw, rows * workload.hidden, rank.dense)
         return dw
 
     if workload.vocabulary == 0:
@@ -179,7 +186,7 @@ def _embedding(tape: Tape, x: int, rank: Rank) -> int:
     return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
 
 
-def _head(tape: Tape, x: int, rank: Rank) -> int:
+def _head(tape: AutogradTape, x: int, rank: Rank) -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
     x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
@@ -205,11 +212,11 @@ def _head(tape: Tape, x: int, rank: Rank) -> int:
     return x
 
 
-def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
+def _loss(tape: AutogradTape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
     if loss == "in_place":  # the logits are their gradient until the product before has used it
-        tape.keep(elements)
+        tape.save_for_backward(elements)
     makes = 0 if loss == "in_place" else elements
     if loss == "vocabulary_parallel":
         tape.push(lambda dy: _in_fp32(tape, dy, ("mul_scalar", "cast_to_fp32"), elements=elements), makes=makes)
@@ -219,7 +226,7 @@ def _loss(tape: Tape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> in
         tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary), makes=makes)
         x = tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
     if loss != "in_place":
-        tape.keep(elements, ITEM_BYTES["fp32"])
+        tape.save_for_backward(elements, ITEM_BYTES["fp32"])
     for _ in range(rank.workload.logged_losses):
         tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=elements)
         tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
@@ -239,7 +246,7 @@ _VOCABULARY_PARALLEL = ("cast_to_fp32", "sum_all", "mul_scalar", "mul_scalar", "
 """What Megatron-LM's cross entropy runs over all logits: to fp32, maximum, difference, exponential, sum, quotient."""
 
 
-def _in_fp32(tape: Tape, x: int, ops: Sequence[str], *, elements: int) -> int:
+def _in_fp32(tape: AutogradTape, x: int, ops: Sequence[str], *, elements: int) -> int:
     """Write kernels that work on fp32, and casts between that and the model's type."""
     for op in ops:
         call = kernel(op, dtype=tape.dtype if op == "cast_to_fp32" else "fp32", elements=elements)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from scaleout.program.graph import NONE, GraphBuilder
 from scaleout.workloads.config import Moe, Transformer
-from scaleout.workloads.generate.autograd_tape import URGENT, Bucket, Page, Tape
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.layers import Layer
 
@@ -97,13 +97,13 @@ class Units:
     gathers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     graph: GraphBuilder | None = None
 
-    def apply(self, tape: Tape, x: int, layer: Layer, *, phase: str = "", item_bytes: int | None = None) -> int:
+    def apply(self, tape: AutogradTape, x: int, layer: Layer, *, phase: str = "", item_bytes: int | None = None) -> int:
         """Apply a layer, with its parameters gathered before it, and again before its backward."""
         workload = self.rank.workload
         if workload.zero < 3:
             return self._apply_whole(tape, x, layer)
         unit = len(self.held)
-        held = Tape(Page(GraphBuilder()), tape.dtype, None)
+        held = AutogradTape(Cursor(GraphBuilder()), tape.dtype, None)
         layer(held, NONE)
         self.held.append((held.parameters, item_bytes or tape.item_bytes))
         if phase:
@@ -129,7 +129,7 @@ class Units:
         tape.push(leave)
         return y
 
-    def _apply_whole(self, tape: Tape, x: int, layer: Layer) -> int:
+    def _apply_whole(self, tape: AutogradTape, x: int, layer: Layer) -> int:
         """Apply a layer whose parameters stand whole all through a step, and note where it begins."""
         entry, before = len(tape.graph), dict(tape.parameters)
         y = layer(tape, x)
@@ -137,7 +137,7 @@ class Units:
         self.rank.units.append(Unit(entry, {name: count for name, count in held.items() if count}))
         return y
 
-    def _gather_again(self, tape: Tape, dy: int, unit: int) -> None:
+    def _gather_again(self, tape: AutogradTape, dy: int, unit: int) -> None:
         """Begin the backward of a unit: gather it unless it was gathered ahead, and the units ahead of it."""
         if self.graph is not tape.graph:  # backward is played into a graph anew
             self.graph, self.gathers = tape.graph, {}
@@ -146,7 +146,7 @@ class Units:
                 self.gathers[other] = self._gather(tape, other, dy)
         self._use(tape, self.gathers[unit])
 
-    def _gather(self, tape: Tape, unit: int, after: int) -> list[tuple[int, int]]:
+    def _gather(self, tape: AutogradTape, unit: int, after: int) -> list[tuple[int, int]]:
         """Gather the parameters of a unit behind a node; return each gather and its elements."""
         parameters, item_bytes = self.held[unit]
         gathers = []
@@ -156,7 +156,7 @@ class Units:
                 gathers.append((self._gather_bucket(tape, bucket, size_bytes, after), size_bytes // tape.item_bytes))
         return gathers
 
-    def _gather_bucket(self, tape: Tape, bucket: Bucket, size_bytes: int, after: int) -> int:
+    def _gather_bucket(self, tape: AutogradTape, bucket: Bucket, size_bytes: int, after: int) -> int:
         """Gather the parameters of a bucket; where eager FSDP copies, from a buffer that it fills."""
         if self.rank.workload.layout_copies:
             elements = -(-size_bytes // tape.item_bytes // bucket.sharing.degree)
@@ -166,10 +166,10 @@ class Units:
             name="parameters_all_gather", priority=URGENT,
         )  # fmt: skip
 
-    def _use(self, tape: Tape, gathers: list[tuple[int, int]]) -> None:
+    def _use(self, tape: AutogradTape, gathers: list[tuple[int, int]]) -> None:
         """Let the next kernel wait for gathers; where eager FSDP copies, for what it copies out of their buffers."""
         for gather, elements in gathers:
             ready = gather
             if self.rank.workload.layout_copies:
                 ready = tape.aside("clone", gather, name="parameters_copy_out", elements=elements)
-            tape.page.waits += (ready,)
+            tape.cursor.waits += (ready,)

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from scaleout.program.graph import GraphBuilder
 from scaleout.workloads.config import Moe, Transformer
-from scaleout.workloads.generate.autograd_tape import Gradients, Page, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.transformer import forward
 from scaleout.workloads.generate.units import Rank
@@ -92,7 +92,9 @@ def _held(piece: _Piece) -> Held:
     """Write a part of a model and count what it holds; without backward, what it would keep for one."""
     workload = piece.workload
     rank = Rank(workload, Axes(workload), tied=[] if piece.tied else None)
-    tape = Tape(Page(GraphBuilder()), workload.dtype, Gradients(workload.gradient_bucket, workload.gradient_bytes))
+    tape = AutogradTape(
+        Cursor(GraphBuilder()), workload.dtype, Gradients(workload.gradient_bucket, workload.gradient_bytes)
+    )
     first = piece.layers[0] if piece.layers else 0
     forward(tape, rank, range(first, first + len(piece.layers)), first=piece.first, last=piece.last)
     parameters = (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0))

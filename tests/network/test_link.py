@@ -400,7 +400,7 @@ def test_the_largest_torus_is_turned_into_one_rank():
     ],
 )
 def test_the_largest_torus_goes_dimension_by_dimension(kind, algorithm, error):
-    """One line stands for all of its dimension; the lanes of the bucket fall out of step, as lines are not as long."""
+    """One line stands for all of its dimension; the chains of the bucket fall out of step, as lines are not as long."""
     topology = load_topology("torus-64x64x32")
     closed = alpha_beta.collective_cost(kind, N, place(topology, range(topology.num_ranks)), algorithm)
     assert cost_of(topology, kind, algorithm).time_s == pytest.approx(closed.time_s, rel=error)
@@ -494,8 +494,8 @@ def test_link_equals_alpha_beta_where_members_are_alike(algorithm, case):
         steps = schedule(kind, placement, algorithm=algorithm.name)
         if kind in ROOTED and not steps.pipelined:
             assert found <= expected * 1.1  # whoever has its message goes on
-        elif len(steps.lanes) > 1 and len(set(placement.extents)) > 1:
-            assert expected * 0.95 <= found <= expected * 1.6  # lanes of unequal steps meet on links
+        elif len(steps.chains) > 1 and len(set(placement.extents)) > 1:
+            assert expected * 0.95 <= found <= expected * 1.6  # chains of unequal steps meet on links
         else:
             assert found == pytest.approx(expected, rel=1e-9), kind
 
@@ -546,8 +546,8 @@ def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case
 
 
 def begin(loop, demand, size_bytes):
-    for lane in demand.lanes:
-        loop.begin(0, lane, size_bytes, start_s=1e-6, after_s=0.0, latencies=True)
+    for chain in demand.chains:
+        loop.begin(0, chain, size_bytes, start_s=1e-6, after_s=0.0, latencies=True)
 
 
 @given(case=collectives())
@@ -688,17 +688,17 @@ class Alarm:
     def __init__(self):
         self.events = []
 
-    def come(self, meeting, task, now_s):
+    def come(self, instance, task, now_s):
         """All come before it begins."""
 
-    def begin(self, meeting, now_s):
-        self.events += [(now_s + 2, "released", meeting), (now_s + 3, "done", meeting)]
+    def begin(self, instance, now_s):
+        self.events += [(now_s + 2, "released", instance), (now_s + 3, "done", instance)]
 
     def advance(self, until_s):
         now_s = min([until_s, *(event[0] for event in self.events)])
         due = [event for event in self.events if event[0] == now_s]
         self.events = [event for event in self.events if event[0] > now_s]
-        return now_s, *([meeting for _, what, meeting in due if what == wanted] for wanted in ("released", "done"))
+        return now_s, *([instance for _, what, instance in due if what == wanted] for wanted in ("released", "done"))
 
 
 def test_the_clock_asks_the_network_how_long_a_meeting_takes():
@@ -711,9 +711,9 @@ def test_the_clock_asks_the_network_how_long_a_meeting_takes():
         priority=[0, 0, 0, 0, 1],
         users=[[3], [], [], [], []],
         num_dependencies=[0, 0, 0, 1, 0],
-        meeting=[0, 0, -1, -1, -1],
-        meeting_size=[2],
-        meeting_wires=[()],
+        instance=[0, 0, -1, -1, -1],
+        instance_size=[2],
+        instance_links=[()],
     )
     times = engine.run(tasks, Alarm())
     assert times.start_s.tolist() == [1, 1, 3, 4, 0]

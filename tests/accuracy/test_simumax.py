@@ -15,11 +15,11 @@ from scaleout.program.operations import TimeSource, kernel
 from scaleout.validation.measured.compare import compare_files
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
-from scaleout.workloads.generate.autograd_tape import Gradients, Page, Tape
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients
 from scaleout.workloads.generate.layers import pointwise, residual
 from scaleout.workloads.memory import peak
 
-SHARED = Path(__file__).parents[2] / "shared" / "validation" / "tables.json"
+SHARED = Path(__file__).parents[3] / "shared" / "validation" / "tables.json"
 GIB = 2**30
 S, H, V, T, LAYERS = 4096, 8192, 128256, 2, 12
 """Tokens, hidden, vocabulary, tensor-parallel ranks and layers of simumax-llama3-70b."""
@@ -71,7 +71,7 @@ def test_the_first_place_of_a_pipeline_is_fullest_inside_a_layer():
 
 def test_gradients_that_are_put_aside_are_taken_up_again():
     """Two residual blocks of 4 elements around a layer that makes 10: 10 and the two ends of a block at the most."""
-    tape = Tape(Page(GraphBuilder()), "bf16", Gradients(float("inf"), 2))
+    tape = AutogradTape(Cursor(GraphBuilder()), "bf16", Gradients(float("inf"), 2))
     x = tape.kernel("clone", elements=4)
     for _ in range(2):
         x = residual(tape, x, partial(pointwise, forward="clone", backward="clone", makes=10, elements=4), elements=4)

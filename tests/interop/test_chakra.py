@@ -18,7 +18,7 @@ from scaleout.interop.chakra import files as reader
 from scaleout.interop.chakra import schema
 from scaleout.interop.chakra.schema import SCALARS
 
-SAMPLES = Path(__file__).parents[1].parent / "shared" / "chakra" / "samples"
+SAMPLES = Path(__file__).parents[3] / "shared" / "chakra" / "samples"
 SAMPLE_NAMES = sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.et"))
 
 # Worked by hand from the protobuf encoding: tag = number << 3 | wire type (0 varint, 2 length-delimited).

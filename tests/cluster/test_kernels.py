@@ -78,7 +78,7 @@ def test_a_hidden_point_is_as_good_as_absent(seed, left_out):
     generator = np.random.default_rng(seed)
     at, values = generator.uniform(0, 6, (12, 2)), generator.normal(0, 0.2, 12)
     labels = generator.integers(0, 2, (12, 2))
-    smoothness = Smoothness(amplitude=0.3, length=3.0, noise=0.05, kinship=0.7, offset=0.1)
+    smoothness = Smoothness(amplitude=0.3, length=3.0, noise=0.05, correlation=0.7, offset=0.1)
     asked, rest = [left_out], np.arange(12) != left_out
     everything, others, one = points(at, labels), points(at[rest], labels[rest]), points(at[asked], labels[asked])
     hidden = estimate(everything, values, one, smoothness=smoothness, hidden=~rest[None, :])

@@ -10,7 +10,7 @@ import pytest
 import scaleout
 from scaleout.errors import ConfigError
 
-FIGURES = Path(__file__).parent.parent / "figures"
+FIGURES = Path(__file__).parents[2] / "figures"
 
 
 def test_loaded_values_and_names_give_the_same(tmp_path):

@@ -18,7 +18,7 @@ def tasks(
     after=None,
     priority=None,
     occupancy_s=None,
-    meeting=None,
+    instance=None,
     sizes=(),
     wires=None,
     wire_s=(),
@@ -34,7 +34,7 @@ def tasks(
         priority or [0] * count,
         users,
         [len(after.get(task, ())) for task in range(count)],
-        meeting or [NONE] * count,
+        instance or [NONE] * count,
         sizes,
         wires or [()] * len(sizes),
         wire_s=wire_s,
@@ -93,7 +93,7 @@ def test_tasks_of_no_length_run_in_order():
 def test_a_meeting_starts_when_the_last_member_has_come():
     # Timelines on streams 0 and 1 work for 2 and 7; the meeting of 1 and 3 lasts 4 for both.
     given_tasks = tasks(
-        [2.0, 4.0, 7.0, 4.0, 1.0], stream=[0, 0, 1, 1, 0], after={1: (0,), 3: (2,)}, meeting=[NONE, 0, NONE, 0, NONE],
+        [2.0, 4.0, 7.0, 4.0, 1.0], stream=[0, 0, 1, 1, 0], after={1: (0,), 3: (2,)}, instance=[NONE, 0, NONE, 0, NONE],
         sizes=[2], wires=[(0,)],
     )  # fmt: skip
     times = run(given_tasks)
@@ -104,7 +104,7 @@ def test_a_meeting_starts_when_the_last_member_has_come():
 
 def test_two_meetings_share_a_wire_and_a_third_has_its_own():
     # Three timelines of one task each on streams 0, 1, 2, each its own meeting; wires 0, 0 and 1.
-    times = run(tasks([2.0, 3.0, 4.0], stream=[0, 1, 2], meeting=[0, 1, 2], sizes=[1, 1, 1], wires=[(0,), (0,), (1,)]))
+    times = run(tasks([2.0, 3.0, 4.0], stream=[0, 1, 2], instance=[0, 1, 2], sizes=[1, 1, 1], wires=[(0,), (0,), (1,)]))
     assert times.start_s.tolist() == [0, 2, 0]
     assert times.cause.tolist() == [NONE, 0, NONE]
 
@@ -112,7 +112,7 @@ def test_two_meetings_share_a_wire_and_a_third_has_its_own():
 def test_a_wire_is_held_for_the_occupancy_only():
     # Slices of one transfer: 1 on the wire, 3 more in flight. The second follows at 1 and ends at 5.
     times = run(
-        tasks([4.0, 4.0], occupancy_s=[1.0, 1.0], stream=[0, 1], meeting=[0, 1], sizes=[1, 1], wires=[(0,), (0,)])
+        tasks([4.0, 4.0], occupancy_s=[1.0, 1.0], stream=[0, 1], instance=[0, 1], sizes=[1, 1], wires=[(0,), (0,)])
     )
     assert times.start_s.tolist() == [0, 1]
     assert times.end_s.tolist() == [4, 5]
@@ -121,7 +121,7 @@ def test_a_wire_is_held_for_the_occupancy_only():
 def test_a_meeting_needs_all_its_wires():
     # Meeting 2 needs both wires: free at 2 and at 5.
     times = run(
-        tasks([2.0, 5.0, 1.0], stream=[0, 1, 2], meeting=[0, 1, 2], sizes=[1, 1, 1], wires=[(0,), (1,), (0, 1)])
+        tasks([2.0, 5.0, 1.0], stream=[0, 1, 2], instance=[0, 1, 2], sizes=[1, 1, 1], wires=[(0,), (1,), (0, 1)])
     )
     assert times.start_s.tolist() == [0, 0, 5]
     assert times.cause[2] == 1
@@ -130,8 +130,8 @@ def test_a_meeting_needs_all_its_wires():
 def test_a_wire_that_is_needed_less_is_free_earlier():
     # Meeting 0 lasts 5 and needs wire 1 for 2 of it. Meeting 1 takes wire 1 then, meeting 2 waits for wire 0.
     held = [(np.inf, 2.0), (np.inf,), (np.inf,)]
-    meetings = {"meeting": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0, 1), (1,), (0,)], "wire_s": held}
-    times = run(tasks([5.0, 1.0, 1.0], stream=[0, 1, 2], **meetings))
+    instances = {"instance": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0, 1), (1,), (0,)], "wire_s": held}
+    times = run(tasks([5.0, 1.0, 1.0], stream=[0, 1, 2], **instances))
     assert times.start_s.tolist() == [0, 2, 5]
     assert times.cause.tolist() == [NONE, 0, 0]
 
@@ -139,14 +139,14 @@ def test_a_wire_that_is_needed_less_is_free_earlier():
 def test_a_wire_that_another_meeting_has_taken_is_not_freed_by_the_first():
     # Meeting 0 ends at 1, before the 3 for which it said to need its wire; meeting 1 has it then, until 6.
     held = [(3.0,), (np.inf,), (np.inf,)]
-    meetings = {"meeting": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0,)] * 3, "wire_s": held}
-    assert starts(tasks([1.0, 5.0, 1.0], stream=[0, 1, 2], **meetings)) == [0, 1, 6]
+    instances = {"instance": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0,)] * 3, "wire_s": held}
+    assert starts(tasks([1.0, 5.0, 1.0], stream=[0, 1, 2], **instances)) == [0, 1, 6]
 
 
 def test_of_waiting_meetings_the_most_urgent_takes_the_wire():
     times = run(
         tasks(
-            [2.0, 1.0, 1.0], stream=[0, 1, 2], priority=[0, 0, 1], meeting=[0, 1, 2], sizes=[1, 1, 1],
+            [2.0, 1.0, 1.0], stream=[0, 1, 2], priority=[0, 0, 1], instance=[0, 1, 2], sizes=[1, 1, 1],
             wires=[(0,), (0,), (0,)], after={1: (), 2: ()},
         )
     )  # fmt: skip
@@ -156,7 +156,7 @@ def test_of_waiting_meetings_the_most_urgent_takes_the_wire():
 def test_who_never_starts_has_no_time():
     # The meeting of 1 wants two members and one comes; 2 depends on it, and 3, behind it on the stream, waits too.
     times = run(
-        tasks([1.0, 1.0, 1.0, 1.0], after={1: (0,), 2: (1,), 3: (0,)}, meeting=[NONE, 0, NONE, NONE], sizes=[2])
+        tasks([1.0, 1.0, 1.0, 1.0], after={1: (0,), 2: (1,), 3: (0,)}, instance=[NONE, 0, NONE, NONE], sizes=[2])
     )
     assert times.start_s[0] == 0
     assert np.isnan(times.start_s[1:]).all()
@@ -165,7 +165,7 @@ def test_who_never_starts_has_no_time():
 
 
 def test_two_that_meet_in_opposite_orders_wait_for_ever():
-    times = run(tasks([1.0] * 4, stream=[0, 0, 1, 1], meeting=[0, 1, 1, 0], sizes=[2, 2]))
+    times = run(tasks([1.0] * 4, stream=[0, 0, 1, 1], instance=[0, 1, 1, 0], sizes=[2, 2]))
     assert np.isnan(times.start_s).all()
     assert times.posted.tolist() == [1, 0, 1, 0]
 
@@ -202,14 +202,14 @@ def random_tasks(draw):
     duration = each(st.integers(0, 8).map(float))
     occupancy = [draw(st.sampled_from([time, time / 2])) for time in duration]
     meets = each(st.booleans())
-    meeting = (np.cumsum(meets) - 1).tolist()
+    instance = (np.cumsum(meets) - 1).tolist()
     return tasks(
         duration,
         occupancy_s=occupancy,
         stream=each(st.integers(0, 2)),
         priority=each(st.integers(0, 1)),
         after={task: draw(st.sets(st.integers(0, task - 1), max_size=2)) for task in range(1, count)},
-        meeting=[number if met else NONE for number, met in zip(meeting, meets, strict=True)],
+        instance=[number if met else NONE for number, met in zip(instance, meets, strict=True)],
         sizes=[1] * sum(meets),
         wires=[draw(st.sampled_from([(), (0,), (1,), (0, 1)])) for met in meets if met],
     )
@@ -229,8 +229,8 @@ def test_laws_of_the_clock(given_tasks):
     holders = {}
     for task in range(len(start)):
         holders.setdefault(("stream", given_tasks.stream[task]), []).append((start[task], release[task]))
-        if given_tasks.meeting[task] != NONE:
-            for wire in given_tasks.meeting_wires[given_tasks.meeting[task]]:
+        if given_tasks.instance[task] != NONE:
+            for wire in given_tasks.instance_links[given_tasks.instance[task]]:
                 holders.setdefault(("wire", wire), []).append((start[task], release[task]))
     for held in holders.values():
         held.sort()

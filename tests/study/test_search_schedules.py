@@ -17,7 +17,7 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
-from scaleout.study.search.best import BASELINE, Question
+from scaleout.study.search.best import BASELINE, SearchRequest
 from scaleout.study.search.checkpoint import Journal
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_family
@@ -58,9 +58,9 @@ def plans(draw):
     changes = changes | {"fused_accumulation": draw(st.booleans())}
     sizes, kind = draw(st.sampled_from([(4,), (2, 2), (4, 2)])), draw(st.sampled_from(["switch", "ring"]))
     topology = cluster(*sizes, kind=kind, bytes_per_s=draw(st.sampled_from([1e11, 5e9])))
-    question = Question(model(changes), topology, DEVICE, topology.num_ranks, draw(st.sampled_from([8, 12])), 80e9)
-    found = [plan for family in families(question.base, question.num_ranks, question.batch) for plan in family.plans]
-    return question.workload(draw(st.sampled_from(found))), topology
+    request = SearchRequest(model(changes), topology, DEVICE, topology.num_ranks, draw(st.sampled_from([8, 12])), 80e9)
+    found = [plan for family in families(request.base, request.num_ranks, request.batch) for plan in family.plans]
+    return request.workload(draw(st.sampled_from(found))), topology
 
 
 @settings(max_examples=60)
@@ -169,24 +169,24 @@ def test_hidden_and_exposed_are_all_communication(job, schedule):
 
 def asked(**changes):
     fixed = {"recompute": "none", "sequence_parallel": False, "pipeline_schedule": "1f1b"}
-    made = Question(model({"hidden": 1024}), cluster(2, 2, bytes_per_s=2e10), DEVICE, 4, 8, 80e9, 3, fixed)
+    made = SearchRequest(model({"hidden": 1024}), cluster(2, 2, bytes_per_s=2e10), DEVICE, 4, 8, 80e9, 3, fixed)
     return replace(made, schedules=("overlap", "centauri"), **changes)
 
 
 def test_enough_simulations_find_what_simulating_every_plan_finds():
-    question = asked(simulations=1000)
+    request = asked(simulations=1000)
     every = [
         (estimate.step_s, schedule)
-        for family in families(question.base, 4, 8, fixed=question.fixed)
-        for workload in map(question.workload, family.plans)
-        for schedule in (BASELINE, *question.schedules)
+        for family in families(request.base, 4, 8, fixed=request.fixed)
+        for workload in map(request.workload, family.plans)
+        for schedule in (BASELINE, *request.schedules)
         for estimate in [
-            evaluate(workload, question.topology, DEVICE)
+            evaluate(workload, request.topology, DEVICE)
             if schedule == BASELINE
-            else estimate_of(*run_under(workload, question.topology, DEVICE, schedule), DEVICE)
+            else estimate_of(*run_under(workload, request.topology, DEVICE, schedule), DEVICE)
         ]
     ]
-    answer = search(question, workers=1)
+    answer = search(request, workers=1)
     assert [found.estimate.step_s for found in answer.fastest] == sorted(step_s for step_s, _ in every)[:3]
     assert answer.simulated.left == 0
     assert answer.simulated.least_s is None
@@ -230,13 +230,13 @@ def test_what_was_simulated_counts_for_the_same_memory_only(tmp_path):
 def test_a_plan_takes_what_run_says():
     """The same generator, passes and clock, with what runs at the same time sharing SMs and memory."""
     node, schedules = load_topology("h200-node-4"), ("overlap", "centauri")
-    question = ask("llama-3-8b", node, DEVICE, batch=8, changes={"recompute": "none", "layers": 4}, schedules=schedules)
-    several = search(replace(question, simulations=2), workers=1).simulated.found
+    request = ask("llama-3-8b", node, DEVICE, batch=8, changes={"recompute": "none", "layers": 4}, schedules=schedules)
+    several = search(replace(request, simulations=2), workers=1).simulated.found
     assert {found.schedule for found in several} == set(schedules)
     for found in several:
         ran, alone = (
             compare(
-                question.workload(found.plan), topology=node, device=DEVICE, schedules=[found.schedule], contention=each
+                request.workload(found.plan), topology=node, device=DEVICE, schedules=[found.schedule], contention=each
             )
             for each in (True, False)
         )
@@ -247,18 +247,18 @@ def test_the_fastest_under_baseline_are_what_run_says():
     """Messages of a pipeline and kernels take from each other: blocks do not know, so the fastest are simulated."""
     node = load_topology("h200-node-4")
     changes = {"recompute": "none", "layers": 4, "pipeline_parallel": 2}
-    question = ask("llama-3-8b", node, DEVICE, batch=8, changes=changes, schedules=("overlap",), top=3, simulations=1)
-    answer = search(question, workers=1)
+    request = ask("llama-3-8b", node, DEVICE, batch=8, changes=changes, schedules=("overlap",), top=3, simulations=1)
+    answer = search(request, workers=1)
     plans = [found for found in answer.fastest if found.schedule == BASELINE]
     assert plans
     for found in plans:
-        workload = question.workload(found.plan)
+        workload = request.workload(found.plan)
         ran = compare(workload, topology=node, device=DEVICE, schedules=[BASELINE]).outcomes[0]
         assert ran.makespan_s == found.estimate.step_s
         assert ran.makespan_s > (1 - 1e-3) * evaluate(workload, node, DEVICE).step_s
     every = [
-        compare(question.workload(plan), topology=node, device=DEVICE, schedules=[BASELINE]).outcomes[0].makespan_s
-        for family in families(question.base, 4, 8, fixed=question.fixed)
+        compare(request.workload(plan), topology=node, device=DEVICE, schedules=[BASELINE]).outcomes[0].makespan_s
+        for family in families(request.base, 4, 8, fixed=request.fixed)
         for plan in family.plans
     ]
     assert min(every) == answer.best_under(BASELINE).estimate.step_s
@@ -280,11 +280,11 @@ def test_the_command_says_what_the_fastest_hides(scaleout):
     code, out, _ = scaleout(*SEARCH, *options, "--json")
     found = json.loads(out)
     assert code == 0
-    verdict = found["verdict"]
-    assert verdict["plan"] == found["fastest"][0]["plan"]
-    assert [row["schedule"] for row in verdict["same_plan"]] == ["baseline", "overlap", "centauri:group"]
-    assert {each["family"] for each in verdict["hidden"]} >= {"data"}
-    assert verdict["gain_over_best_under_baseline"] >= 1
+    explanation = found["verdict"]
+    assert explanation["plan"] == found["fastest"][0]["plan"]
+    assert [row["schedule"] for row in explanation["same_plan"]] == ["baseline", "overlap", "centauri:group"]
+    assert {each["family"] for each in explanation["hidden"]} >= {"data"}
+    assert explanation["gain_over_best_under_baseline"] >= 1
     assert found["simulated"]["simulated"] <= 4
 
 

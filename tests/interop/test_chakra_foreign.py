@@ -17,7 +17,7 @@ from scaleout.program.operations import custom
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 
-SAMPLES = Path(__file__).parents[1].parent / "shared" / "chakra" / "samples"
+SAMPLES = Path(__file__).parents[3] / "shared" / "chakra" / "samples"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no sample traces at {SAMPLES}")
 Type = chakra.NodeType
 

@@ -24,7 +24,7 @@ from scaleout.simulation.clocks import STEPS_FROM_REST, at_full_clock, from_rest
 from scaleout.study.comparison import compare
 
 H200 = load_device("h200")
-MEASURED = Path(__file__).parents[1] / "traces" / "h200" / "power.jsonl"
+MEASURED = Path(__file__).parents[2] / "traces" / "h200" / "power.jsonl"
 PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
 ADDITION = kernel("add", dtype="bf16", elements=1 << 27)
 POWER = Power(200.0, 100.0, 50.0, 3.0, 0.1, {"gemm": 1e-12, "attention": 2e-12}, {"all_reduce": 1e-9})
@@ -193,7 +193,7 @@ def test_clocks_of_a_study():
      ("memory", "0 ms", "memory, 0.0 s, must be above zero")],
 )  # fmt: skip
 def test_bad_power_is_said(tmp_path, key, value, message):
-    path = Path(__file__).parents[1] / "traces" / "h200" / "device.yaml"
+    path = Path(__file__).parents[2] / "traces" / "h200" / "device.yaml"
     values = yaml.safe_load(path.read_text())
     values["kernels"], values["power"][key]["value"] = [], value
     (tmp_path / "odd.yaml").write_text(yaml.safe_dump(values))

@@ -393,8 +393,8 @@ def test_a_known_gpu_keeps_the_rates_of_its_data_sheet(tmp_path):
     assert found.host_launch_s["gemm_forward"] == known.host_launch_s["gemm_forward"]
     assert found.sources["host_launch.gemm_forward"] == "not measured here; as h200"
     library, shipped = load_topology(str(tmp_path / "machine.yaml")).library, load_topology("h200-node-4").library
-    assert library.appetite == shipped.appetite
-    assert library.protocols[0].expects.startup_s == shipped.protocols[0].expects.startup_s
+    assert library.resource_use == shipped.resource_use
+    assert library.protocols[0].modelled.startup_s == shipped.protocols[0].modelled.startup_s
 
 
 def test_validate_takes_the_machine_that_was_measured(scaleout, tmp_path):

@@ -23,7 +23,7 @@ from scaleout.schedule.fusion.link import Wire, first_come, wire_of
 from scaleout.schedule.fusion.persistent import TaskList, execute
 from scaleout.validation.measured.compare import compare_files
 
-MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4" / "fused.jsonl"
+MEASURED = Path(__file__).parents[3] / "shared" / "measurements" / "h200-x4" / "fused.jsonl"
 US = 1e-6
 
 

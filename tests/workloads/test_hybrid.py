@@ -432,7 +432,7 @@ def test_inference_goes_down_the_pipeline_once(mode, name):
     assert result.makespan_s > 0
 
 
-MEASURED = Path(__file__).parents[2] / "shared" / "measurements" / "h200-x4"
+MEASURED = Path(__file__).parents[3] / "shared" / "measurements" / "h200-x4"
 needs_measurements = pytest.mark.skipif(not MEASURED.exists(), reason="needs the shared measurements of 4 H200")
 BLOCKS = {"kind": "transformer", "vocabulary": 0, "optimizer": "none"}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.study.search.best import SLACK, Best, Found, Question
+from scaleout.study.search.best import SLACK, Best, Found, SearchRequest
 from scaleout.study.search.checkpoint import FILE, Journal
 from scaleout.study.search.evaluate import evaluate, peak_of
 from scaleout.study.search.request import ask
@@ -43,16 +43,16 @@ def questions(draw):
     topology = draw(st.sampled_from([cluster(4), cluster(2, 2)]))
     memory_bytes = draw(st.sampled_from([80e9, 0.35e9, 0.2e9]))
     ranks, batch, top = topology.num_ranks, draw(st.sampled_from([8, 12])), draw(st.integers(1, 6))
-    return Question(model(changes), topology, DEVICE, ranks, batch, memory_bytes, top, fixed)
+    return SearchRequest(model(changes), topology, DEVICE, ranks, batch, memory_bytes, top, fixed)
 
 
-def everything(question):
+def everything(request):
     """Evaluate every plan, in whatever order."""
     found, too_large = [], 0
-    asked = families(question.base, question.num_ranks, question.batch, fixed=question.fixed)
+    asked = families(request.base, request.num_ranks, request.batch, fixed=request.fixed)
     for plan in (plan for family in asked for plan in family.plans):
-        estimate = evaluate(question.workload(plan), question.topology, question.device)
-        if estimate.peak_bytes <= question.memory_bytes:
+        estimate = evaluate(request.workload(plan), request.topology, request.device)
+        if estimate.peak_bytes <= request.memory_bytes:
             found.append(Found(plan, estimate))
         else:
             too_large += 1
@@ -61,10 +61,10 @@ def everything(question):
 
 @settings(max_examples=10)
 @given(questions())
-def test_a_search_finds_what_evaluating_every_plan_finds(question):
-    found, _ = everything(question)
-    answer = search(question, workers=1)
-    assert list(answer.fastest) == found[: question.top]
+def test_a_search_finds_what_evaluating_every_plan_finds(request):
+    found, _ = everything(request)
+    answer = search(request, workers=1)
+    assert list(answer.fastest) == found[: request.top]
     last_s = SLACK * found[0].estimate.step_s if found else 0.0
     least, front = float("inf"), []
     for each in found:
@@ -78,14 +78,14 @@ def test_a_search_finds_what_evaluating_every_plan_finds(question):
 
 def test_some_plans_are_not_evaluated():
     """Otherwise the test before says nothing of bounds."""
-    question = Question(model({}), cluster(4, 2), DEVICE, 8, 16, 80e9, 3)
-    counts = search(question, workers=1).counts
+    request = SearchRequest(model({}), cluster(4, 2), DEVICE, 8, 16, 80e9, 3)
+    counts = search(request, workers=1).counts
     assert counts.bounded > counts.evaluated > 3
 
 
 def test_processes_find_what_one_finds():
-    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 5)
-    alone, together = search(question, workers=1), search(question, workers=2)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 5)
+    alone, together = search(request, workers=1), search(request, workers=2)
     assert (alone.fastest, alone.front) == (together.fastest, together.front)
 
 
@@ -140,35 +140,35 @@ def test_the_front_is_kept_in_order_of_time():
 
 
 def test_a_search_goes_on_where_it_was(tmp_path):
-    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
-    with Journal(tmp_path, question) as journal:
-        first = search(question, workers=1, known=journal.known, keep=journal.add)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
+    with Journal(tmp_path, request) as journal:
+        first = search(request, workers=1, known=journal.known, keep=journal.add)
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == 1 + first.counts.evaluated
     (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of a line
-    with Journal(tmp_path, question) as journal:
+    with Journal(tmp_path, request) as journal:
         assert len(journal.known) == 2
-        second = search(question, workers=1, known=journal.known, keep=journal.add)
+        second = search(request, workers=1, known=journal.known, keep=journal.add)
     assert (first.fastest, first.front) == (second.fastest, second.front)
     assert sorted((tmp_path / FILE).read_text().splitlines()) == sorted(lines)
 
 
 def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
-    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
-    first = search(question, workers=1)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
+    first = search(request, workers=1)
     monkeypatch.setattr("scaleout.study.search.search.evaluate", None)
     known = {found.choice: found.estimate for found in first.evaluated}
-    assert search(question, workers=1, known=known).fastest == first.fastest
+    assert search(request, workers=1, known=known).fastest == first.fastest
 
 
 def test_a_journal_of_another_search_is_refused(tmp_path):
-    question = Question(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9)
-    Journal(tmp_path, question).__exit__(None, None, None)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9)
+    Journal(tmp_path, request).__exit__(None, None, None)
     with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
-        Journal(tmp_path, Question(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
+        Journal(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
     (tmp_path / FILE).write_text("no journal\n")
     with pytest.raises(ConfigError, match="is no journal of a search"):
-        Journal(tmp_path, question)
+        Journal(tmp_path, request)
 
 
 SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8")
@@ -212,10 +212,10 @@ def test_what_cannot_be_searched(scaleout, options, message):
 
 
 def test_the_nearest_number_of_ranks_is_named():
-    question = ask("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
+    request = ask("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
     from scaleout.study.search.request import why_none
 
-    message = why_none(question, search(question, workers=1))
+    message = why_none(request, search(request, workers=1))
     assert "on 7 ranks with a global batch of 8" in message
     assert "the nearest number of ranks with a plan is 8" in message
 

@@ -14,7 +14,7 @@ import pytest
 from scaleout.errors import ScaleoutError
 from scaleout.interop import astra
 
-REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "astra-sim"
+REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "astra-sim"
 
 REFUSED = {
     "edge_order_deadlock": ("ASTRA-sim hangs: ranks come to two groups in different order", "cannot finish"),

@@ -86,9 +86,9 @@ def test_every_part_reaches_everyone_and_no_wire_is_beaten(ranks):
     group = place(V100, ranks)
     found = schedule("all_gather", group, algorithm="disjoint_rings")
     received = np.zeros(len(ranks))
-    for lane in found.lanes:
+    for chain in found.chains:
         known = np.eye(len(ranks), dtype=bool)
-        for step in lane:
+        for step in chain:
             sources, destinations, fractions = transfers(step, group)
             np.add.at(received, destinations, fractions * step.repeat)
             for _ in range(step.repeat):

@@ -28,7 +28,7 @@ from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.network.flow import collective as link
 
-FIGURES = Path(__file__).parent.parent / "figures"
+FIGURES = Path(__file__).parents[2] / "figures"
 N = 1e6
 MEBIBYTE = 2**20
 ALPHA, BANDWIDTH = 1e-6, 100e9
@@ -74,7 +74,7 @@ def test_the_faster_protocol_is_chosen():
 
 
 def test_what_the_library_expects_decides_and_what_it_takes_is_charged():
-    topology = using(Protocol("LL", EVERY, LOW, expects=HIGH), Protocol("Simple", EVERY, HIGH, expects=LOW))
+    topology = using(Protocol("LL", EVERY, LOW, modelled=HIGH), Protocol("Simple", EVERY, HIGH, modelled=LOW))
     assert chosen(topology, 399e3) == ("Simple", pytest.approx(10e-6 + 3 * ALPHA))
     assert chosen(topology, 401e3) == ("LL", pytest.approx(1e-6 + 3 * ALPHA))
 
@@ -293,7 +293,7 @@ def test_the_figure_gives_the_fit_that_the_library_holds(tmp_path, monkeypatch, 
     (wire,) = NODE.dimensions
     for protocol in NODE.library.protocols[:3]:
         found = figure["fitted"](table, protocol.name)
-        (hop, _), takes = protocol.takes.hops, protocol.takes
+        (hop, _), takes = protocol.actual.hops, protocol.actual
         assert takes.startup_s * 1e6 == pytest.approx(found["startup_us"], abs=0.06)
         assert (wire.latency_s + hop.latency_s) * 1e6 == pytest.approx(found["step_us"], abs=0.06)
         assert hop.efficiency * wire.bytes_per_s / 1e9 == pytest.approx(found["bandwidth_GB_per_s"], rel=0.02)

@@ -16,7 +16,7 @@ from scaleout.schedule.fusion.fused import run
 from scaleout.validation.papers import PAPERS, Published, answers, fused, page, published, reproduce
 from scaleout.validation.papers.claims import Figure
 
-TARGETS = Path(__file__).parents[2] / "shared" / "targets" / "published.csv"
+TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published.csv"
 FIGURES = [(paper, figure) for paper, figures in PAPERS.items() for figure in figures]
 
 
