@@ -132,7 +132,7 @@ class _Learning(Gradients):
 
     learnt: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def learn(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
+    def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Write down how many, and after how many nodes."""
         del gradient
         self.learnt.append((bucket.name, num_parameters, len(graph)))
