@@ -8,39 +8,52 @@ import gc
 import os
 import sys
 import warnings
+from importlib import import_module
 
 import click
 
-from scaleout.cli.astra import astra
-from scaleout.cli.buckets import buckets
-from scaleout.cli.collective import collective
-from scaleout.cli.list import list_names
-from scaleout.cli.measure import measure
-from scaleout.cli.operator import operator
-from scaleout.cli.reproduce import reproduce
-from scaleout.cli.run import run
-from scaleout.cli.search import search
-from scaleout.cli.show import show
-from scaleout.cli.strategies import strategies
-from scaleout.cli.trace import trace
-from scaleout.cli.track import track
-from scaleout.cli.validate import validate
+VERBS = {
+    "run": "run:run",
+    "search": "search:search",
+    "collective": "collective:collective",
+    "buckets": "buckets:buckets",
+    "operator": "operator:operator",
+    "trace": "trace:trace",
+    "astra": "astra:astra",
+    "list": "list:list_names",
+    "show": "show:show",
+    "validate": "validate:validate",
+    "measure": "measure:measure",
+    "reproduce": "reproduce:reproduce",
+    "track": "track:track",
+    "strategies": "strategies:strategies",
+}
+"""Verb to its file under `scaleout.cli` and the command in it."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Verbs(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in alphabetical order."""
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb's command; None if there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(f"scaleout.cli.{module}"), name)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="scaleout")
 def scaleout() -> None:
     """How long does a training or inference step take on this cluster, where does the time go, and what if?
 
     Start with: scaleout run dlrm-128
     """
-
-
-for verb in (
-    run, search, collective, buckets, operator, trace, astra, list_names, show, validate, measure, reproduce,
-    track, strategies,
-):  # fmt: skip
-    scaleout.add_command(verb)
 
 
 def main() -> None:

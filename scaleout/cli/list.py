@@ -25,7 +25,7 @@ def _names(kind: str) -> list[str]:
     from scaleout.workloads.pipeline import PIPELINES
 
     if kind == "schedules":
-        return [f"{name} ({description})" for name, description in SCHEDULES.items()]
+        return [f"{name} ({each.summary})" for name, each in SCHEDULES.items()]
     if kind == "strategies":
         return [f"{name} ({each.description}; {each.source})" for name, each in STRATEGIES.items()]
     if kind == "pipelines":

@@ -4,85 +4,122 @@ A schedule is the name of a pass, or of several joined by `+` that are applied f
 `overlap+fused`. A pass either puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`.
 Passes conserve FLOPs and payload bytes and leave their input as it is. `track-and-trigger:round-robin` names the policy
 of the memory, `centauri:group` the last dimension that is partitioned.
+
+`SCHEDULES` is the one table. A pass is imported when it is first applied.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.config.validated import nearest
+from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
-from scaleout.schedule import coconet, out_of_order
-from scaleout.schedule.async_tp import async_tp, blocking_tp
-from scaleout.schedule.baseline import baseline
-from scaleout.schedule.centauri import schedule as centauri
-from scaleout.schedule.centauri.model_tier import ModelTier, model_tier
 from scaleout.schedule.decision import Planned
-from scaleout.schedule.fusion.passes import fuse, fuse_oblivious
 from scaleout.schedule.order import in_program_order
-from scaleout.schedule.overlap import concurrent, overlap
-from scaleout.schedule.t3.memory import policy_named
-from scaleout.schedule.t3.schedule import track
 from scaleout.workloads.config import Workload
 
-Pass = Callable[[Program, Machine | None], Program]
-Plan = Callable[[Program, Machine | None], Planned]
-"""A pass that also says what it decided."""
+Pass = Callable[[Program, Machine | None], Program | Planned]
+"""A program and, where it weighs costs, the machine to a program, or to one with what was decided."""
 
-REWRITES: dict[str, Pass] = {
-    "fused": fuse,
-    "fused-oblivious": fuse_oblivious,
-    "track-and-trigger": track,
-    "async-tp": async_tp,
+
+@dataclass(frozen=True)
+class Schedule:
+    """One pass.
+
+    Attributes
+    ----------
+    summary : str
+        What it does, in a line.
+    home : str
+        Module under `scaleout.schedule`, and the name of the function there: ``overlap:overlap``.
+    rewrites : bool
+        Whether it changes what the graphs hold, so that it stands on `baseline` where it comes first.
+    decides : bool
+        Whether it weighs costs and says what it decided; it needs a machine.
+    exclusive : bool
+        Whether no other rewriting pass can be joined to it, as parts of a GEMM cannot be cut again.
+    substitutes : bool
+        Whether it replaces all-reduces by other collectives.
+    with_option : str
+        Home of a function from the text behind ``:`` to a pass; empty if it takes no option.
+    prepares : str
+        Home of a function from workload and machine to the workload that it runs; empty if it runs any as it is.
+    prepares_for : tuple of str
+        Options with which it prepares the workload; "" is none.
+    """
+
+    summary: str
+    home: str
+    rewrites: bool = False
+    decides: bool = False
+    exclusive: bool = False
+    substitutes: bool = False
+    with_option: str = ""
+    prepares: str = ""
+    prepares_for: tuple[str, ...] = ()
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "baseline": Schedule("bulk-synchronous: kernels and collectives one after another", "baseline:baseline"),
+    "overlap": Schedule("collectives beside kernels that do not wait for them", "overlap:overlap"),
+    "concurrent": Schedule("overlap, with several collectives of a group at a time", "overlap:concurrent"),
+    "blocking-tp": Schedule(
+        "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch", "async_tp:blocking_tp"
+    ),
+    "fused": Schedule(
+        "a kernel and the collective next to it as one persistent kernel, what others wait for first; arXiv:2305.06942",
+        "fusion.passes:fuse",
+        rewrites=True,
+    ),
+    "fused-oblivious": Schedule("the same, in the order of the ranks", "fusion.passes:fuse_oblivious", rewrites=True),
+    "track-and-trigger": Schedule(
+        "products and the collectives behind them on hardware that tracks and triggers; with :POLICY of the memory; "
+        "T3, arXiv:2401.16677",
+        "t3.schedule:track",
+        rewrites=True,
+        exclusive=True,
+        with_option="t3.schedule:track_with",
+    ),
+    "async-tp": Schedule(
+        "products and collectives of the tensor axis in parts beside each other, as PyTorch's async TP",
+        "async_tp:async_tp",
+        rewrites=True,
+    ),
+    "centauri": Schedule(
+        "every communication partitioned and ordered where that pays; :primitive, :group, :workload, :order or :model "
+        "stop there, the last of them the paper's end, and :workload=M or =N cuts products along that dimension alone; "
+        "Chen et al., ASPLOS 2024",
+        "centauri.schedule:plan",
+        decides=True,
+        exclusive=True,
+        substitutes=True,
+        with_option="centauri.schedule:plan_of",
+        prepares="centauri.model_tier:model_tier",
+        prepares_for=("", "model", "gradients"),
+    ),
+    "out-of-order": Schedule(
+        "gradients of weights of the first layers put off; Oh et al., EuroSys 2022",
+        "out_of_order:plan",
+        decides=True,
+        exclusive=True,
+    ),
+    "coconet": Schedule(
+        "all-reduces substituted, in even chunks with their products; Jangda et al., ASPLOS 2022",
+        "coconet:plan",
+        decides=True,
+        exclusive=True,
+        substitutes=True,
+    ),
 }
-"""Passes that change what the graphs hold."""
+"""The names of all passes, and what each is."""
 
-PASSES: dict[str, Pass] = {
-    "baseline": baseline,
-    "overlap": overlap,
-    "concurrent": concurrent,
-    "blocking-tp": blocking_tp,
-    **REWRITES,
-}
-"""Passes that decide nothing."""
 
-PLANS: dict[str, Plan] = {"centauri": centauri.plan, "out-of-order": out_of_order.plan, "coconet": coconet.plan}
-"""Passes that cut and order what a program has by what it costs; they need a machine."""
-
-SUBSTITUTING = ("centauri", "coconet")
-"""Passes that replace all-reduces by other collectives."""
-
-PREPARES: dict[str, Callable[[Workload, Machine], ModelTier]] = dict.fromkeys(
-    ("centauri", "centauri:model", "centauri:gradients"), model_tier
-)
-"""Passes that choose keys of the workload before it becomes a program; with other options they are passes alone."""
-
-SCHEDULES: dict[str, str] = {
-    "baseline": "bulk-synchronous: kernels and collectives one after another",
-    "overlap": "collectives beside kernels that do not wait for them",
-    "concurrent": "overlap, with several collectives of a group at a time",
-    "blocking-tp": "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch",
-    "fused": "a kernel and the collective next to it as one persistent kernel, what others wait for first; "
-    "arXiv:2305.06942",
-    "fused-oblivious": "the same, in the order of the ranks",
-    "track-and-trigger": "products and the collectives behind them on hardware that tracks and triggers; "
-    "with :POLICY of the memory; T3, arXiv:2401.16677",
-    "async-tp": "products and collectives of the tensor axis in parts beside each other, as PyTorch's async TP",
-    "centauri": "every communication partitioned and ordered where that pays; :primitive, :group, :workload, :order or "
-    ":model stop there, the last of them the paper's end, and :workload=M or =N cuts products along that dimension "
-    "alone; Chen et al., ASPLOS 2024",
-    "out-of-order": "gradients of weights of the first layers put off; Oh et al., EuroSys 2022",
-    "coconet": "all-reduces substituted, in even chunks with their products; Jangda et al., ASPLOS 2022",
-}
-"""The names of all passes, and what each does."""
-
-_OPTIONS: dict[str, Callable[[str], Plan]] = {
-    "track-and-trigger": lambda option: _deciding_nothing(partial(track, policy=policy_named(option))),
-    "centauri": centauri.plan_of,
-}
-"""Passes that take an option, with it."""
+def _load(home: str) -> Any:
+    module, _, name = home.partition(":")
+    return getattr(import_module(f"scaleout.schedule.{module}"), name)
 
 
 def apply_schedule(program: Program, name: str, *, machine: Machine | None = None) -> Program:
@@ -104,13 +141,13 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
         If a pass is unknown, needs a machine and there is none, or is to track or cut what another pass has cut.
     """
     passes = passes_of(name)
-    if name.split("+", maxsplit=1)[0].partition(":")[0] in REWRITES:
-        program = baseline(program, machine)
+    if _schedule(name.split("+", maxsplit=1)[0])[0].rewrites:
+        passes.insert(0, _load(SCHEDULES["baseline"].home))
     planned = Planned(program)
     for each in passes:
-        decided = planned.decisions
-        planned = each(planned.program, machine)
-        planned = replace(planned, decisions=decided + planned.decisions)
+        made = each(planned.program, machine)
+        made = made if isinstance(made, Planned) else Planned(made)
+        planned = replace(made, decisions=planned.decisions + made.decisions)
     return replace(planned, program=in_program_order(planned.program))
 
 
@@ -124,13 +161,14 @@ def prepare(workload: Workload, name: str, machine: Machine) -> tuple[Workload, 
     """
     words: tuple[str, ...] = ()
     for part in name.split("+"):
-        if part in PREPARES:
-            chosen = PREPARES[part](workload, machine)
+        schedule, option = _schedule(part)
+        if schedule.prepares and option in schedule.prepares_for:
+            chosen = _load(schedule.prepares)(workload, machine)
             workload, words = chosen.workload, (*words, chosen.words)
     return workload, words
 
 
-def passes_of(name: str) -> list[Plan]:
+def passes_of(name: str) -> list[Pass]:
     """Return the passes that a schedule's name stands for.
 
     Raises
@@ -140,26 +178,34 @@ def passes_of(name: str) -> list[Plan]:
     """
     parts = name.split("+")
     passes = [_pass(part) for part in parts]
-    rewrites = [part for part in parts if part.partition(":")[0] in (*REWRITES, *PLANS)]
-    if len(rewrites) > 1 and any(part.partition(":")[0] in ("track-and-trigger", *PLANS) for part in rewrites):
+    rewriting = [part for part in parts if _schedule(part)[0].rewrites or _schedule(part)[0].decides]
+    if len(rewriting) > 1 and any(_schedule(part)[0].exclusive for part in rewriting):
         raise ConfigError(
-            f"schedule {name!r}: {' and '.join(rewrites)} replace the same operators, and parts of a product are none "
+            f"schedule {name!r}: {' and '.join(rewriting)} replace the same operators, and parts of a product are none "
             f"that could be tracked or cut again; give each as a schedule of its own"
         )
     return passes
 
 
-def _pass(part: str) -> Plan:
-    """Return the pass that a part of a schedule's name stands for, with its option."""
-    name, colon, option = part.partition(":")
+def substituting(name: str) -> list[str]:
+    """Return the parts of a schedule's name that replace all-reduces by other collectives."""
+    return [part for part in name.split("+") if _schedule(part)[0].substitutes]
+
+
+def _schedule(part: str) -> tuple[Schedule, str]:
+    """Return what a part of a schedule's name stands for, and its option."""
+    name, _, option = part.partition(":")
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
-    if not colon:
-        return PLANS[name] if name in PLANS else _deciding_nothing(PASSES[name])
-    if name not in _OPTIONS:
-        raise ConfigError(f"schedule {name!r} takes no option {option!r}; leave ':{option}' out")
-    return _OPTIONS[name](option)
+    return SCHEDULES[name], option
 
 
-def _deciding_nothing(made: Pass) -> Plan:
-    return lambda program, machine: Planned(made(program, machine))
+def _pass(part: str) -> Pass:
+    schedule, option = _schedule(part)
+    if ":" not in part:
+        found: Pass = _load(schedule.home)
+        return found
+    if not schedule.with_option:
+        raise ConfigError(f"schedule {part.partition(':')[0]!r} takes no option {option!r}; leave ':{option}' out")
+    pass_with: Callable[[str], Pass] = _load(schedule.with_option)
+    return pass_with(option)

@@ -18,7 +18,7 @@ from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks, load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
-from scaleout.schedule import SUBSTITUTING, plan_schedule, prepare
+from scaleout.schedule import plan_schedule, prepare, substituting
 from scaleout.schedule.decision import Decision, in_words
 from scaleout.simulation.clocks import settled
 from scaleout.simulation.contention import Contention, contention_of, undisturbed
@@ -214,7 +214,7 @@ def compare(
 def _check_policy(policy: str | None, schedules: Sequence[str]) -> None:
     """Refuse schedules that would take all-reduces away from the back ends that a policy is about."""
     for name in schedules if policy is not None else ():
-        found = [part for part in name.split("+") if part.partition(":")[0] in SUBSTITUTING]
+        found = substituting(name)
         if found:
             raise ConfigError(
                 f"policy {policy!r} says who serves all-reduces, which {found[0]} replaces by other collectives; leave "

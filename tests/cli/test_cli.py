@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from scaleout.config.library import find
-from scaleout.schedule import PASSES, PLANS
+from scaleout.schedule import SCHEDULES
 
 RESULT_KEYS = {
     "schedule",
@@ -164,7 +164,7 @@ def test_list_names_what_is_shipped(scaleout):
 
 def test_list_says_what_each_schedule_does(scaleout):
     _, out, _ = scaleout("list", "schedules")
-    assert [line.split(" (")[0] for line in out.splitlines()] == [*PASSES, *PLANS]
+    assert [line.split(" (")[0] for line in out.splitlines()] == [*SCHEDULES]
 
 
 @pytest.mark.parametrize("name", ["dlrm-128", "mixtral-8x7b", "torus-8x16", "dgx-h200-16", "h200", "mi210"])

@@ -17,11 +17,11 @@ from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.schedule import PASSES, apply_schedule
+from scaleout.schedule import SCHEDULES, apply_schedule
 from scaleout.schedule.fusion.passes import fuse
 from scaleout.simulation.run import simulate
 
-PLAIN = [name for name in PASSES if name != "track-and-trigger"]
+PLAIN = [name for name, each in SCHEDULES.items() if not each.decides and name != "track-and-trigger"]
 """Passes that take kernels' times as they are; the other has laws of its own, in test_track_schedule.py."""
 
 COMPOSITIONS = [*PLAIN, *(f"{first}+{second}" for first in PLAIN for second in PLAIN)]

@@ -11,7 +11,7 @@ travel, and who waits for whom follows from the graph. Products whose sizes are 
 Source: Pati et al., T3, ASPLOS 2024, Secs. 4 and 7.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,7 +28,7 @@ from scaleout.schedule.pairs import Pair, agreed, find_pairs
 from scaleout.schedule.rewrite import Rewrite
 from scaleout.schedule.t3.direct import tracked
 from scaleout.schedule.t3.gemm import Product, constants_of, stage
-from scaleout.schedule.t3.memory import COMPUTE_FIRST, Policy
+from scaleout.schedule.t3.memory import COMPUTE_FIRST, Policy, policy_named
 from scaleout.schedule.t3.ring import Ring
 from scaleout.schedule.t3.sublayer import Sublayer, track_and_trigger
 
@@ -37,6 +37,11 @@ _LATENCY_S = 500e-9
 
 _SCATTERED = {"all_reduce": "reduce_scatter", "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all"}
 """Collective to the one that overlaps its product."""
+
+
+def track_with(option: str) -> Callable[[Program, Machine | None], Program]:
+    """Return `track` with the memory's policy of that name."""
+    return partial(track, policy=policy_named(option))
 
 
 def track(
