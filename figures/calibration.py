@@ -24,7 +24,8 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import machine_of
 from scaleout.validation.measured.rows import Row, read_rows
-from scaleout.validation.published import TABLES, Table
+from scaleout.validation.published import SOURCES, table_named
+from scaleout.validation.published.table import Table
 
 Run = tuple[Table, Row, Machine]
 Errors = Callable[[Sequence[float], Sequence[Run]], float]
@@ -39,7 +40,8 @@ def runs_of(path: Path, names: Sequence[str], device: str, *, every: int = 1) ->
     """Return the runs of some tables that were measured on a device, or each so manieth of them."""
     found: list[Run] = []
     for name in names:
-        table = TABLES[name]
+        table = table_named(name)
+        assert table is not None
         for row in (part for whole in read_rows(path, table=name) for part in table.split(whole)):
             home = table.home(row)
             if home[0] == device:
@@ -80,7 +82,7 @@ def main() -> None:
     parser.add_argument("device")
     parser.add_argument("keys", nargs="+", help="numbers of the device file; those joined by + have one value")
     parser.add_argument("--tables", type=Path, required=True, help="file of published tables")
-    parser.add_argument("--table", action="append", required=True, choices=TABLES, help="table to fit to")
+    parser.add_argument("--table", action="append", required=True, choices=SOURCES, help="table to fit to")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="use each N-th row only")
     options = parser.parse_args()
     device, groups = load_device(options.device), [key.split("+") for key in options.keys]

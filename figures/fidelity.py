@@ -16,7 +16,7 @@ from pathlib import Path
 from scaleout.report.plots.accuracy import draw_parity
 from scaleout.validation.measured.chunks import choices
 from scaleout.validation.measured.compare import Compared, Comparison, compare_files
-from scaleout.validation.published import TABLES
+from scaleout.validation.published import SOURCES
 
 FILES = (
     "steps.jsonl", "hybrid.jsonl", "pipeline.jsonl", "contention.jsonl", "collectives.jsonl", "collectives_graph.jsonl",
@@ -112,7 +112,7 @@ def _reason(comparison: Comparison, family: str) -> str:
 def published(file: Path) -> list[Compared]:
     """Return the rows of all tables of a file that are known."""
     held = {str(table["id"]) for table in json.loads(file.read_text(encoding="utf-8"))["tables"]}
-    known = [name for name in TABLES if name in held]
+    known = [name for name in SOURCES if name in held]
     return [row for name in known for row in compare_files([file], table=name).rows]
 
 

@@ -13,11 +13,11 @@ from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.fusion import plan_operator
 from scaleout.schedule.fusion.fused import run
-from scaleout.validation.papers import PAPERS, Published, answers, fused, page, published, reproduce
+from scaleout.validation.papers import PAPERS, Published, figures_of, fused, page, published, reproduce, t3
 from scaleout.validation.papers.claims import Figure
 
 TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published.csv"
-FIGURES = [(paper, figure) for paper, figures in PAPERS.items() for figure in figures]
+FIGURES = [(paper, figure) for paper in PAPERS for figure in figures_of(paper)]
 
 
 def claim(value, unit, metric="x"):
@@ -69,7 +69,7 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
         return {"T4-train": 36.0, "T4-prompt": 99.0}
 
     figure = Figure(("T4-train", "T4-prompt"), simulate, {"T4-prompt": "why"})
-    monkeypatch.setattr(answers, "PAPERS", {**PAPERS, "t3": (figure,)})
+    monkeypatch.setattr(t3, "FIGURES", (figure,))
     rows = {row.claim.id: row for row in reproduce(["T4-train", "T4-prompt", "T20-op"])}
     assert asked == [1]
     assert (rows["T4-train"].met, rows["T4-prompt"].met, rows["T20-op"].met) == (True, False, False)

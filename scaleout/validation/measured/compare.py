@@ -26,7 +26,8 @@ from scaleout.validation.measured import isolated as alone
 from scaleout.validation.measured import isolated as fused
 from scaleout.validation.measured.case import QUANTITIES, Case, NoModelError, machine_of
 from scaleout.validation.measured.rows import Row, read_rows
-from scaleout.validation.published import TABLES, Table
+from scaleout.validation.published import table_named
+from scaleout.validation.published.table import Table
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ FAMILIES: tuple[Family, ...] = (
 
 def family_of(row: Row) -> Family | Table | None:
     """Return the published table that a row is of, or else its family; None if there is none."""
-    return TABLES.get(row.source) or next((family for family in FAMILIES if family.knows(row)), None)
+    return table_named(row.source) or next((family for family in FAMILIES if family.knows(row)), None)
 
 
 @dataclass(frozen=True)
