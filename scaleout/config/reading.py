@@ -70,3 +70,18 @@ def renamed(word: str, names: Mapping[str, str], *, what: str) -> str:
         return word
     warnings.warn(f"{what} {word!r} is now {names[word]!r}; the old name goes with the next release", FutureWarning, 2)
     return names[word]
+
+
+def with_new_names(values: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return values under the new names of their keys, with a warning for each key that was renamed.
+
+    Raises
+    ------
+    ValueError
+        If a key stands under its old name and its new one.
+    """
+    old = [key for key in values if key in names]
+    for key in old:
+        if names[key] in values:
+            raise ValueError(f"{key!r} is the old name of {names[key]!r}; give the new one alone")
+    return {renamed(key, names, what="key"): value for key, value in values.items()} if old else values

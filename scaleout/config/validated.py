@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from scaleout.config.reading import nearest, read_yaml, renamed
+from scaleout.config.reading import nearest, read_yaml, renamed, with_new_names
 from scaleout.errors import ConfigError
 
-__all__ = ["Config", "Model", "nearest", "read_yaml", "renamed", "validate"]
+__all__ = ["Config", "Model", "nearest", "read_yaml", "renamed", "validate", "with_new_names"]
 
 
 class Config(BaseModel):
@@ -30,11 +30,7 @@ class Config(BaseModel):
     def _with_new_names(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        old = [key for key in values if key in cls.RENAMED]
-        for key in old:
-            if cls.RENAMED[key] in values:
-                raise ValueError(f"{key!r} is the old name of {cls.RENAMED[key]!r}; give the new one alone")
-        return {renamed(key, cls.RENAMED, what="key"): value for key, value in values.items()} if old else values
+        return with_new_names(values, cls.RENAMED)
 
 
 Model = TypeVar("Model", bound=BaseModel)

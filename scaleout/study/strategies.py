@@ -61,7 +61,7 @@ def _interleaved(job: Transformer) -> Keys:
     if p == 1 or job.pipeline_schedule != "1f1b" or job.stage_layers or job.num_microbatches % p or job.layers % p:
         return {}
     chunks = next((v for v in range(2, job.layers // p + 1) if job.layers % (p * v) == 0), 1)
-    return {"pipeline_schedule": "interleaved_1f1b", "model_chunks": chunks} if chunks > 1 else {}
+    return {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": chunks} if chunks > 1 else {}
 
 
 def _megatron(job: Transformer) -> Keys:

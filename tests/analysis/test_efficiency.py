@@ -155,7 +155,7 @@ def test_backward_is_told_from_its_parts():
 
 BIG = (
     "gpt-3",
-    {"tensor_parallel": 8, "batch_per_replica": 16, "model_chunks": 3, "pipeline_schedule": "interleaved_1f1b"}
+    {"tensor_parallel": 8, "batch_per_replica": 16, "virtual_stages": 3, "pipeline_schedule": "interleaved_1f1b"}
     | PIPELINE,
 )
 

@@ -36,8 +36,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-RENAMED: dict[str, str | None] = {}
+RENAMED: dict[str, str | None] = {
+    "model_chunks": "virtual_stages",
+    "temporaries": "transient_memory",
+    "copies_at_end": "replicas_at_end",
+}
 """Names that changed on purpose since BEFORE: old to new, as keys and as words of text; a key with None is gone."""
+
+RENAMED_KEYS = {"products": "linear_dtype"}
+"""Keys alone that changed on purpose, where the old one is a word of texts as well."""
+
+RENAMED_VALUES = {("context_exchange", "all_to_all"): "ulysses"}
+"""Values of one key that changed on purpose."""
 
 ADDED: set[str] = set()
 """Keys that AFTER has on purpose and BEFORE had not."""
@@ -221,7 +231,11 @@ def record(out: Path, options: argparse.Namespace, *, repo: Path, commands: Path
 def renamed(value: Any) -> Any:
     """Return what BEFORE recorded, in today's names."""
     if isinstance(value, dict):
-        return {renamed(key): renamed(each) for key, each in value.items() if RENAMED.get(key, key) is not None}
+        return {
+            RENAMED_KEYS.get(key) or renamed(key): RENAMED_VALUES.get((key, str(each))) or renamed(each)
+            for key, each in value.items()
+            if RENAMED.get(key, key) is not None
+        }
     if isinstance(value, list):
         return [renamed(each) for each in value]
     if isinstance(value, str):

@@ -71,5 +71,5 @@ def test_what_stands_next_to_a_product_is_cut():
     # Gradients of an input that several products read are added up before they are scattered.
     assert cut(separate_projections=True) == {**every, "reduce_scatter_gradient": 0}
     # Rows are scaled after they are gathered, tensors before.
-    assert cut(products="fp8_rowwise") == {**every, "all_gather_slice": 0, "all_gather_gradient": 0}
-    assert cut(products="fp8_tensorwise") == every
+    assert cut(linear_dtype="fp8_rowwise") == {**every, "all_gather_slice": 0, "all_gather_gradient": 0}
+    assert cut(linear_dtype="fp8_tensorwise") == every

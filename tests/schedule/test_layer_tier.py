@@ -49,7 +49,7 @@ JOBS = {
         {"layers": 4, "pipeline_parallel": 4, "data_parallel": 4, "batch_per_replica": 4, "microbatch": 1,
          "pipeline_schedule": "zb_h1"},
     ),
-    "fp8": ("llama-small", {"layers": 2, "zero": 3, "products": "fp8_rowwise", "separate_projections": True}),
+    "fp8": ("llama-small", {"layers": 2, "zero": 3, "linear_dtype": "fp8_rowwise", "separate_projections": True}),
     "recompute": ("llama-small", {"layers": 2, "recompute": "full", "flat_gradients": True, "zero": 3}),
 }  # fmt: skip
 each_job = pytest.mark.parametrize("job", JOBS)

@@ -71,9 +71,9 @@ def test_costs_by_hand():
 def test_no_group_that_fits_takes_less_and_none_that_takes_as_little_is_smaller(data):
     m, chunks = data.draw(st.integers(2, 12)), data.draw(st.sampled_from([2, 4]))
     job = small(
-        batch_per_replica=m, layers=8, model_chunks=chunks, zero=data.draw(st.integers(0, 2)),
+        batch_per_replica=m, layers=8, virtual_stages=chunks, zero=data.draw(st.integers(0, 2)),
         sequence=data.draw(st.sampled_from([128, 512, 2048])),
-    ) if m % 2 == 0 else small(batch_per_replica=m, microbatch_group=m, layers=8, model_chunks=chunks)  # fmt: skip
+    ) if m % 2 == 0 else small(batch_per_replica=m, microbatch_group=m, layers=8, virtual_stages=chunks)  # fmt: skip
     machine = Machine(A100, NODES, RINGS)
     chosen = model_tier(job, machine).workload
     groups = [

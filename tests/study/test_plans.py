@@ -56,7 +56,7 @@ def plans(draw, schedules=ONE_AFTER_ANOTHER, exchanges=("all_gather",)):
         "microbatch": microbatch, "microbatch_group": group,
         "overlap_gradient_reduce": draw(st.booleans()),
         "overlap_parameter_gather": draw(st.booleans()) and (zero in (1, 2) or (zero == 3 and has_copies)),
-        "copies_at_end": draw(st.booleans()),
+        "replicas_at_end": draw(st.booleans()),
         "pipeline_schedule": schedule, "context_exchange": draw(st.sampled_from(exchanges)),
         "rank_order": tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),
         "recompute": draw(st.sampled_from(["none", "full"])), "zero": zero, "shard_ranks": shards,

@@ -106,7 +106,7 @@ def test_a_plan_fits_if_a_workload_can_be_made_of_it(data):
     )  # fmt: skip
     changes = {**plan._asdict(), "batch_per_replica": max(1, batch // plan.data_parallel)}
     if PIPELINES[plan.pipeline_schedule].num_chunks is None:
-        plan = plan._replace(model_chunks=2)
+        plan = plan._replace(virtual_stages=2)
     try:
         made = load_workload("llama-3-8b", base.model_dump(exclude_none=True) | changes)
     except ConfigError:
@@ -118,7 +118,7 @@ def test_a_plan_fits_if_a_workload_can_be_made_of_it(data):
 
 
 def evaluate_key(workload):
-    return workload.model_dump(exclude={"model_chunks"}) | {"chunks": workload.chunks}
+    return workload.model_dump(exclude={"virtual_stages"}) | {"chunks": workload.chunks}
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name != "gpipe"])

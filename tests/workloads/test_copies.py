@@ -74,7 +74,7 @@ def jobs(draw):
         model, pipeline_schedule=name, pipeline_parallel=stages, tensor_parallel=tensor, context_parallel=context,
         data_parallel=shards * copies // context, shard_ranks=shards,
         microbatch=draw(st.sampled_from([1, 2])) if stages < 4 else 1,
-        gradient_dtype=draw(st.sampled_from(["bf16", "fp32"])), copies_at_end=draw(st.booleans()),
+        gradient_dtype=draw(st.sampled_from(["bf16", "fp32"])), replicas_at_end=draw(st.booleans()),
         layout_copies=draw(st.booleans()), prefetch=draw(st.sampled_from([0, 1])),
         rank_order=tuple(draw(st.permutations(["tensor", "context", "data", "pipeline"]))),
     )  # fmt: skip
@@ -93,7 +93,7 @@ def test_as_much_is_reduced_and_each_parameter_gathered_once(job):
     summed, gathered = whole.pop(("all_reduce", axis)), parts.pop(("all_gather", axis))
     assert parts.pop(("reduce_scatter", axis)) == summed
     assert parts == whole
-    reductions = 1 if job.copies_at_end else job.num_microbatches / PIPELINES[job.pipeline_schedule].copies
+    reductions = 1 if job.replicas_at_end else job.num_microbatches / PIPELINES[job.pipeline_schedule].copies
     assert gathered == pytest.approx(summed / reductions * job.item_bytes / job.gradient_bytes, rel=1e-2)
     assert generate(parted(job)).total_flops == generate(job).total_flops
 
@@ -175,7 +175,7 @@ def test_gradients_are_divided_over_copies_behind_their_shards_and_a_part_is_ste
 @pytest.mark.parametrize(("at_end", "gradients"), [(False, 8), (True, 4)])
 def test_states_are_divided_over_shards_and_copies_and_parameters_over_shards(at_end, gradients):
     """Gradients that wait for the end of the step are whole shards."""
-    keys = {**HYBRID, "gradient_dtype": "fp32", "copies_at_end": at_end}
+    keys = {**HYBRID, "gradient_dtype": "fp32", "replicas_at_end": at_end}
     alone = peak(workload(zero=0)).bytes_of["parameters"] / 2
     before, after = (peak(workload(**keys, overlap_parameter_gather=on)).bytes_of for on in (False, True))
     for found, expected in ((before, (2 / 4, 4 / 4, 12 / 4)), (after, (2 / 4, 4 / gradients, 12 / 8))):
@@ -228,7 +228,7 @@ def test_a_slow_port_is_idle_in_forward_no_more():
 def test_no_schedule_beats_the_least_time_of_a_search(microbatches, dtype, at_end, schedule, port):
     """Nor by dividing an all-reduce of fp32 gradients, of which only parameters in bf16 are gathered, and once."""
     job = workload(
-        **HYBRID | {"batch_per_replica": microbatches}, microbatch=1, gradient_dtype=dtype, copies_at_end=at_end
+        **HYBRID | {"batch_per_replica": microbatches}, microbatch=1, gradient_dtype=dtype, replicas_at_end=at_end
     )
     topology = levels(4, 2, port=port)
     least_s = max(leasts_of(topology, H200).kernels_s(job, ordered=True), leasts_of(topology, H200).wires_s(job))
@@ -275,10 +275,10 @@ def test_the_tier_says_what_moved():
 
 
 def test_copies_that_are_summed_at_the_end_stay():
-    job = workload(**HYBRID, copies_at_end=True)
+    job = workload(**HYBRID, replicas_at_end=True)
     found = model_tier(job, Machine(A100, levels(4, 2)))
     assert found.workload is job
-    assert "copies_at_end keeps the all-reduce over copies of shards whole" in found.words
+    assert "replicas_at_end keeps the all-reduce over copies of shards whole" in found.words
 
 
 # ---- Bad input

@@ -158,7 +158,7 @@ def even(**keys):
 def test_bubbles_of_alike_stages(p, name, v):
     """``(p - 1) / (v m + p - 1)`` of the time is bubble; of the model only the clone and the last norm are uneven."""
     layers = 16
-    chunks = {"model_chunks": v} if v > 1 else {}
+    chunks = {"virtual_stages": v} if v > 1 else {}
     job = even(layers=layers, pipeline_parallel=p, pipeline_schedule=name, sequence=1024, **chunks)
     found = breakdown(run(job, topology=network(p, bytes_per_s=1e18, latency_s=0.0)))
     m = job.num_microbatches
@@ -452,7 +452,7 @@ def step_us(row, *, schedule, topology="h200-node-4", **keys):
 def test_pipelines_measured_on_4_gpus_are_predicted_within_10_percent():
     """PyTorch's schedules; its interleaved one posts messages as they are made."""
     for row in measured("pipeline.jsonl", "pipeline"):
-        chunks = {"model_chunks": row["virtual"], "messages": "as_made"} if row["virtual"] > 1 else {}
+        chunks = {"virtual_stages": row["virtual"], "messages": "as_made"} if row["virtual"] > 1 else {}
         found = step_us(
             row,
             schedule="baseline",

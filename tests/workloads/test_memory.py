@@ -87,7 +87,7 @@ JOBS = st.fixed_dictionaries(
         "keep_gathered": st.booleans(),
         "recompute": st.sampled_from(["none", "selective", "full"]),
         "attention": st.sampled_from(["flash", "unfused"]),
-        "context_exchange": st.sampled_from(["ring", "all_gather", "all_to_all"]),
+        "context_exchange": st.sampled_from(["ring", "all_gather", "ulysses"]),
         "dropout": st.booleans(),
         "tied_embedding": st.booleans(),
         "vocabulary": st.sampled_from([0, 320]),
@@ -95,7 +95,7 @@ JOBS = st.fixed_dictionaries(
         "data_parallel": st.sampled_from([1, 4]),
         "dtype": st.sampled_from(["bf16", "fp32"]),
         "latent": st.sampled_from([None, LATENT]),
-        "temporaries": st.booleans(),
+        "transient_memory": st.booleans(),
         "loss": st.sampled_from(["unfused", "fused", "in_place"]),
         "placeholder_gradients": st.booleans(),
     }
@@ -122,7 +122,7 @@ def test_parts_add_up_to_whole_stages(keys, model, uneven):
             assert part.kept_bytes == pytest.approx(tape.kept_bytes)
             assert part.again_bytes == pytest.approx(tape.again_bytes)
             entering = 0 if stage.last else stage.rank.elements * job.item_bytes
-            made = tape.temporary_bytes(entering) if job.temporaries and tape.spans else 0
+            made = tape.temporary_bytes(entering) if job.transient_memory and tape.spans else 0
             assert part.temporary_bytes == pytest.approx(made)
             assert part.weights == (tape.weights if job.placeholder_gradients else set())
             assert part.all_again_bytes == pytest.approx(tape.all_again_bytes)

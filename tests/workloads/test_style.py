@@ -58,14 +58,14 @@ def test_recompute_that_stops_early_leaves_out_the_second_product_of_each_layer(
     assert adds == [6 * LAYERS, 5 * LAYERS]
 
 
-@pytest.mark.parametrize("products", ["fp8_delayed", "fp8_tensorwise", "fp8_rowwise"])
-def test_products_of_layers_are_in_fp8_and_those_of_the_head_are_not(products):
-    found = kernels(products=products)
-    op = "gemm_fp8_rowwise" if products == "fp8_rowwise" else "gemm_fp8"
+@pytest.mark.parametrize("linear_dtype", ["fp8_delayed", "fp8_tensorwise", "fp8_rowwise"])
+def test_products_of_layers_are_in_fp8_and_those_of_the_head_are_not(linear_dtype):
+    found = kernels(linear_dtype=linear_dtype)
+    op = "gemm_fp8_rowwise" if linear_dtype == "fp8_rowwise" else "gemm_fp8"
     assert (found[op], found["gemm"]) == (3 * 4 * LAYERS, 3)
     casts = sum(count for op, count in found.items() if op.startswith("cast_to_fp8"))
-    assert casts == {"fp8_delayed": 1, "fp8_tensorwise": 2, "fp8_rowwise": 2}[products] * 3 * 4 * LAYERS
-    assert flops(products=products) == flops()
+    assert casts == {"fp8_delayed": 1, "fp8_tensorwise": 2, "fp8_rowwise": 2}[linear_dtype] * 3 * 4 * LAYERS
+    assert flops(linear_dtype=linear_dtype) == flops()
 
 
 def test_compiled_layers_move_fewer_bytes_for_the_same_flops():
@@ -115,7 +115,7 @@ def test_separate_projections_are_as_many_products_whose_gradients_are_added_up(
 
 
 def test_parameters_gathered_in_fp8_are_half_the_bytes_and_not_cast_again():
-    given = {"zero": 3, "products": "fp8_tensorwise"}
+    given = {"zero": 3, "linear_dtype": "fp8_tensorwise"}
     (plain,), (small,) = (generate(workload(**given, gather_dtype=dtype)).graphs for dtype in (None, "fp8_e4m3"))
     gathered = [
         sum(int(graph.bytes[node]) for node, name in enumerate(graph.names) if name == "parameters_all_gather")
@@ -138,7 +138,7 @@ def test_copies_of_shards_are_summed_once_after_backward():
     given = {"data_parallel": 8, "zero": 3, "shard_ranks": 4, "gradient_dtype": "fp32"}
     sizes = []
     for late in (False, True):
-        (graph,) = generate(workload(**given, copies_at_end=late)).graphs
+        (graph,) = generate(workload(**given, replicas_at_end=late)).graphs
         sizes.append([int(graph.bytes[node]) for node, name in enumerate(graph.names) if "all_reduce" in name])
     assert [len(found) for found in sizes] == [LAYERS + 2, 1]  # one a layer, of the embedding and of the head
     assert sum(sizes[0]) == sum(sizes[1])

@@ -84,7 +84,11 @@ REFUSED = [
     (TRANSFORMER, {"pipeline_parallel": 2, "layers": 3}, "layers 3 do not divide over 2 stages"),
     (TRANSFORMER, {"pipeline_parallel": 2, "stage_layers": [1, 2]}, "stage_layers has 2 stages and 3 layers; give 2"),
     (TRANSFORMER, {"pipeline_schedule": "1f1c"}, "unknown pipeline_schedule '1f1c'; did you mean '1f1b'?"),
-    (TRANSFORMER, {"model_chunks": 2}, "pipeline_schedule '1f1b' cuts the model of a rank into 1 chunks, not"),
+    (
+        TRANSFORMER,
+        {"virtual_stages": 2},
+        "pipeline_schedule '1f1b' cuts the model of a rank into 1 virtual stages,",
+    ),
     (TRANSFORMER, {"microbatch": 2}, "microbatch 2 does not divide batch_per_replica 1"),
     (TRANSFORMER, {"context_parallel": 3}, "sequence 32 does not divide over context_parallel 3 ranks"),
     (TRANSFORMER, {"context_parallel": 2, "mode": "decode"}, "context_parallel 2 cuts sequences; decode has one"),
@@ -228,3 +232,21 @@ def test_a_file_may_be_like_another(tmp_path):
     (tmp_path / "mine.yaml").write_text("like: gpt-4\n")
     with pytest.raises(ConfigError, match="unknown workload 'gpt-4'"):
         load_workload(str(tmp_path / "mine.yaml"))
+
+
+def test_old_names_of_keys_and_values_are_read_with_a_warning(load):
+    for old, new, value in (
+        ("products", "linear_dtype", "fp8_rowwise"),
+        ("temporaries", "transient_memory", True),
+        ("copies_at_end", "replicas_at_end", True),
+    ):
+        with pytest.warns(FutureWarning, match=f"key '{old}' is now '{new}'"):
+            assert getattr(load(TRANSFORMER, **{old: value}), new) == value
+    changes = {"context_exchange": "all_to_all", "pipeline_schedule": "interleaved_1f1b", "pipeline_parallel": 1}
+    with pytest.warns(FutureWarning, match="context_exchange 'all_to_all' is now 'ulysses'"):
+        assert load(TRANSFORMER, context_exchange="all_to_all").context_exchange == "ulysses"
+    with pytest.warns(FutureWarning, match="key 'model_chunks' is now 'virtual_stages'"):
+        found = load(TRANSFORMER | {"virtual_stages": 1}, **changes | {"model_chunks": 2, "context_exchange": "ring"})
+    assert found.virtual_stages == 2  # a change wins over the file, whatever it calls the key
+    with pytest.raises(ConfigError, match="'products' is the old name of 'linear_dtype'; give the new one alone"):
+        load(TRANSFORMER, products="same", linear_dtype="same")

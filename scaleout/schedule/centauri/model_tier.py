@@ -266,8 +266,8 @@ def _nothing_to_choose(workload: Transformer) -> str:
     """Return why gradients and parameters are not to be moved; nothing if they are."""
     if workload.zero == 3 and workload.copies_of_shards == 1:
         return "zero 3 gathers parameters and reduces gradients layer by layer already"
-    if workload.zero == 3 and workload.copies_at_end:
-        return "copies_at_end keeps the all-reduce over copies of shards whole, behind backward"
+    if workload.zero == 3 and workload.replicas_at_end:
+        return "replicas_at_end keeps the all-reduce over copies of shards whole, behind backward"
     axes = Axes(workload)
     sharing = (axes.dense(), *((axes.experts(),) if isinstance(workload, Moe) else ()))
     return "" if any(each.degree > 1 for each in sharing) else "no ranks share parameters"

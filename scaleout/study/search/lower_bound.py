@@ -292,7 +292,7 @@ def _shared(
     for learnt in part.learnt:
         shared, size_bytes = sharing[learnt.bucket], learnt.num_parameters * workload.gradient_bytes
         times = workload.num_microbatches if workload.zero >= 2 else 1
-        copies = () if workload.copies_at_end else shared.sums_copies(size_bytes - size_bytes % shared.degree)
+        copies = () if workload.replicas_at_end else shared.sums_copies(size_bytes - size_bytes % shared.degree)
         for call in (*shared.reduces(size_bytes), *copies):
             found[Collective(call.kind, call.size_bytes, names[call.group])] += times
     for name, number in part.parameters.items():

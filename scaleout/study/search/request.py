@@ -8,7 +8,7 @@ from pydantic import create_model
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.units import format_bytes
-from scaleout.config.validated import Config, nearest, validate
+from scaleout.config.validated import Config, nearest, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
 from scaleout.study.search.best import BASELINE, SIMULATIONS, SearchRequest
@@ -56,7 +56,7 @@ def ask(
     ConfigError
         If the workload is no transformer in training, a key, value or schedule is wrong, or ranks do not agree.
     """
-    given = dict(changes or {})
+    given = dict(with_new_names(changes or {}, Transformer.RENAMED))
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
     base = load_workload(name, given | {key: fixed[key] for key in ("zero",) if key in fixed})  # others ask what it is
     if not isinstance(base, Transformer) or base.mode != "training":

@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     expert_parallel: int
     microbatch: int
     pipeline_schedule: str
-    model_chunks: int | None
+    virtual_stages: int | None
     recompute: str
     zero: int
     sequence_parallel: bool
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         words += [f"ep {self.expert_parallel}"] if self.expert_parallel > 1 else []
         words.append(f"microbatch {self.microbatch}")
         if self.pipeline_parallel > 1:
-            words.append(self.pipeline_schedule + (f" x{self.model_chunks}" if self.model_chunks else ""))
+            words.append(self.pipeline_schedule + (f" x{self.virtual_stages}" if self.virtual_stages else ""))
         words += [f"recompute {self.recompute}"] if self.recompute != "none" else []
         words += [f"zero {self.zero}"] if self.zero else []
         words += ["sequence parallel"] if self.sequence_parallel else []
@@ -133,7 +133,7 @@ def _schedules(base: Transformer, pipeline: int, choose: _Choices) -> list[tuple
     for name in choose("pipeline_schedule", tuple(PIPELINES) if pipeline > 1 else ("1f1b",)):
         free = name in PIPELINES and PIPELINES[name].num_chunks is None
         most = max(1, base.layers // pipeline)
-        found += [(name, chunks) for chunks in (choose("model_chunks", divisors(most)[1:]) if free else (None,))]
+        found += [(name, chunks) for chunks in (choose("virtual_stages", divisors(most)[1:]) if free else (None,))]
     return found
 
 
@@ -182,7 +182,7 @@ def _shards(plan: Plan, base: Transformer) -> bool:
 
 def _stages(plan: Plan, base: Transformer, microbatches: int) -> bool:
     pipeline, p = PIPELINES[plan.pipeline_schedule], plan.pipeline_parallel
-    chunks = pipeline.num_chunks or plan.model_chunks or 2
+    chunks = pipeline.num_chunks or plan.virtual_stages or 2
     if base.microbatch_group is not None:
         if pipeline.in_groups is None:
             return False

@@ -242,7 +242,7 @@ class Ledger:
 
     def _reduction(self, sharing: Sharing, size_bytes: int) -> Iterator[Collective]:
         yield from map(self._named, sharing.reduces(size_bytes))
-        if not self.workload.copies_at_end:
+        if not self.workload.replicas_at_end:
             yield from map(self._named, sharing.sums_copies(size_bytes))
 
     def _named(self, call: Call) -> Collective:

@@ -141,7 +141,7 @@ class _Learning(Gradients):
 _CHANGE_NO_WORK = frozenset(
     """
     name description source topology device schedules rank_order gradient_bucket pipeline_parallel batch_per_replica
-    microbatch pipeline_schedule model_chunks microbatch_group stage_layers overlap_sends messages optimizer
+    microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends messages optimizer
     master_weights gradient_dtype fused_accumulation clip_gradients data_parallel zero shard_ranks
     overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch
     """.split()  # noqa: SIM905 - a list of thirty strings hides them

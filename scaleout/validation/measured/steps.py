@@ -108,7 +108,7 @@ def pipeline(row: Row, machine: Machine) -> Case:
         batch_per_replica=microbatch * row.count("microbatches"),
         microbatch=microbatch,
         messages="as_made" if chunks > 1 else "at_need",
-        **({"model_chunks": chunks} if chunks > 1 else {}),
+        **({"virtual_stages": chunks} if chunks > 1 else {}),
     )
     return case_of(workload_of(values, row, machine), row, machine, schedule="overlap", clocks="sustained")
 

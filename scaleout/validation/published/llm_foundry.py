@@ -43,7 +43,7 @@ _MACHINES = {
 _PRECISIONS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {},
     "amp_bf16": {},
-    "amp_fp8": {"products": "fp8_delayed"},
+    "amp_fp8": {"linear_dtype": "fp8_delayed"},
 }
 _MODES: Mapping[str, Mapping[str, Any]] = {"DEFAULT": {"gradient_dtype": "fp32"}, "PURE": {}}
 _SHARDINGS: Mapping[str, Mapping[str, Any]] = {"FULL_SHARD": {}, "SHARD_GRAD_OP": {"reshard_after_forward": False}}

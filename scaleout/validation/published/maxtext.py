@@ -106,7 +106,7 @@ def workload_values(model: _Model, slices: int, chips: int) -> dict[str, Any]:
         "data_parallel": slices * chips // model.tensor,
         "zero": 3,
         "shard_ranks": chips // model.tensor,
-        "copies_at_end": slices > 1,
+        "replicas_at_end": slices > 1,
         "gradient_dtype": "fp32",
         "recompute": "full",
         "stop_recompute_early": True,

@@ -60,7 +60,7 @@ def workload_of(row: Row) -> Transformer:
     changes["data_parallel"] = _RANKS // replicas
     chunks = row.count("vp_size")
     if chunks > 1:
-        changes |= {"pipeline_schedule": "interleaved_1f1b", "model_chunks": chunks}
+        changes |= {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": chunks}
     sequence = re.search(r"_seq(\d+)", str(row.values.get("case", "")))
     if sequence:
         changes["sequence"] = int(sequence[1])

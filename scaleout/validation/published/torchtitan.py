@@ -86,7 +86,7 @@ def _pipeline(values: Mapping[str, Any], row: Row) -> dict[str, Any]:
     }
 
 
-def workload_values(row: Row, *, compiled: bool, products: str) -> dict[str, Any]:
+def workload_values(row: Row, *, compiled: bool, linear_dtype: str) -> dict[str, Any]:
     """Return the keys of the workload of a row."""
     caption = str(row.values.get("_table", ""))
     model = _MODEL.search(caption)
@@ -102,8 +102,8 @@ def workload_values(row: Row, *, compiled: bool, products: str) -> dict[str, Any
         "stop_recompute_early": True,
         "compiled": compiled,
         "norm": "rms_norm" if compiled else "rms_norm_unfused",
-        "products": products,
-        "gather_dtype": "fp8_e4m3" if products == "fp8_tensorwise" else None,
+        "linear_dtype": linear_dtype,
+        "gather_dtype": "fp8_e4m3" if linear_dtype == "fp8_tensorwise" else None,
     }
     return {**values, **_pipeline(values, row)}
 
@@ -122,7 +122,7 @@ def step(row: Row, machine: Machine) -> Case:
     words = " ".join(str(row.values.get(key, "")) for key in ("_table", "Techniques"))
     options = {
         "compiled": "compile" in words,
-        "products": "fp8_tensorwise" if "Float8" in words else "same",
+        "linear_dtype": "fp8_tensorwise" if "Float8" in words else "same",
     }
     schedule = "overlap+async-tp" if "AsyncTP" in words else "overlap+blocking-tp"
     return _case(row, machine, row.number("TPS/GPU"), schedule, **options)
@@ -162,8 +162,8 @@ def _named(row: Row) -> list[Row]:
 def either_way(row: Row, machine: Machine) -> Case:
     """A step of compiled layers, with or without async TP."""
     way = row.word("way", tuple(_WAYS))
-    products = _QUANTIZATIONS[row.word("Quantization", tuple(_QUANTIZATIONS))]
-    return _case(row, machine, row.number(way), _WAYS[way], compiled=True, products=products)
+    linear_dtype = _QUANTIZATIONS[row.word("Quantization", tuple(_QUANTIZATIONS))]
+    return _case(row, machine, row.number(way), _WAYS[way], compiled=True, linear_dtype=linear_dtype)
 
 
 TABLES = {

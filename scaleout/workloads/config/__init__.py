@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleout.config.library import find, is_path
-from scaleout.config.validated import nearest, read_yaml, validate
+from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.workloads.config.convolutional import Convolutional
 from scaleout.workloads.config.dlrm import Dlrm
@@ -27,6 +27,9 @@ KINDS: dict[str, type[Convolutional] | type[Dlrm] | type[Transformer] | type[Moe
     "moe": Moe,
 }
 """Kinds of workload and what validates them."""
+
+_RENAMED = {old: new for kind in KINDS.values() for old, new in kind.RENAMED.items()}
+"""Old names of keys to new ones, of all kinds."""
 
 RANKS = "{ranks}"
 """In the name of a workload's topology: the number of its ranks."""
@@ -48,7 +51,7 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
         If there is no such workload, a key is unknown, or sizes do not divide.
     """
     path = find("workload", name_or_file)
-    values = {"name": path.stem} | _read(path) | dict(changes or {})
+    values = {"name": path.stem} | _read(path) | _with_new_names("--set", changes or {})
     kind = values.get("kind")
     if kind is None:
         raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
@@ -62,7 +65,7 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file's keys over those of the workload that it is `like`, if it names one."""
     if path in seen:
         raise ConfigError(f"{path}: like leads back to this file; let one of {', '.join(map(str, seen))} do without")
-    values = read_yaml(path)
+    values = _with_new_names(str(path), read_yaml(path))
     values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
     like = values.pop("like", None)
     if like is None:
@@ -70,6 +73,14 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
     return _read(find("workload", like, asked_by=f"{path}: like"), seen=(*seen, path)) | values
+
+
+def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename keys before they are laid over others', so that an old name from above wins over a new one from below."""
+    try:
+        return dict(with_new_names(values, _RENAMED))
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _beside(path: Path, name: Any) -> Any:

@@ -5,11 +5,12 @@ arXiv:2304.11277; ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783 (a
 """
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from scaleout.config.validated import nearest
+from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.config.parallel import Count, Dtype, Parallel
@@ -19,18 +20,24 @@ from scaleout.workloads.pipeline import PIPELINES, named
 class Training(Parallel):
     """Options of a step; all but `batch_per_replica` have the value that leaves them out."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "model_chunks": "virtual_stages",
+        "copies_at_end": "replicas_at_end",
+        "temporaries": "transient_memory",
+    }
+
     layers: Count
     batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
     mode: Literal["training", "prefill", "decode"] = "training"
 
     microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")
     pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
-    model_chunks: Count | None = Field(
-        default=None, description="parts of the model that a rank holds; 2 if unset and the schedule interleaves"
+    virtual_stages: Count | None = Field(
+        default=None, description="stages of the model that a rank holds; 2 if unset and the schedule interleaves"
     )
     microbatch_group: Count | None = Field(
         default=None,
-        description="interleaved_1f1b: micro-batches that a model chunk takes before the next one's turn; as many as "
+        description="interleaved_1f1b: micro-batches that a virtual stage takes before the next one's turn; as many as "
         "stages if unset (depth-first), those of a step are breadth-first",
     )
     stage_layers: tuple[int, ...] = Field(
@@ -63,20 +70,21 @@ class Training(Parallel):
     )
     overlap_gradient_reduce: bool = Field(
         default=False,
-        description="zero 0 or 1 in a pipeline: gradients of a chunk are reduced as its last micro-batch makes them, "
-        "not at the end of the step",
+        description="zero 0 or 1 in a pipeline: gradients of a virtual stage are reduced as its last micro-batch makes "
+        "them, not at the end of the step",
     )
     overlap_parameter_gather: bool = Field(
         default=False,
         description="zero 1 or 2: stepped parameters are gathered in the forward of the next step, each layer's ahead "
-        "of its first use, not at the end of the step; zero 3 where shards have copies (shard_ranks): each copy steps "
-        "a part of its shard, and the copies gather the parts likewise",
+        "of its first use, not at the end of the step; zero 3 where shards have replicas (shard_ranks): each replica "
+        "steps a part of its shard, and the replicas gather the parts likewise",
     )
     shard_ranks: Count | None = Field(
         default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
     )
-    copies_at_end: bool = Field(
-        default=False, description="shard_ranks: gradients of shards are summed over their copies once, after backward"
+    replicas_at_end: bool = Field(
+        default=False,
+        description="shard_ranks: gradients of shards are summed over their replicas once, after backward",
     )
     reshard_after_forward: bool = Field(default=True, description="zero 3: gather parameters again for backward")
     gather_dtype: Literal["fp8_e4m3"] | None = Field(
@@ -86,11 +94,11 @@ class Training(Parallel):
     prefetch_backward: int | None = Field(
         default=None, ge=0, strict=True, description="zero 3: layers gathered ahead in backward, if not as many"
     )
-    context_exchange: Literal["ring", "all_gather", "all_gather_steps", "all_to_all"] = Field(
+    context_exchange: Literal["ring", "all_gather", "all_gather_steps", "ulysses"] = Field(
         default="ring",
         description="keys and values go round a ring, or are gathered first; attended to at once, or one rank's after "
-        "the other with the results merged, as by PyTorch's context_parallel; all_to_all: heads are dealt out for "
-        "tokens (DeepSpeed-Ulysses)",
+        "the other with the results merged, as by PyTorch's context_parallel; ulysses: all-to-alls exchange "
+        "tokens for heads (DeepSpeed-Ulysses)",
     )
     layout_copies: bool = Field(
         default=False,
@@ -117,7 +125,7 @@ class Training(Parallel):
         description="fused_accumulation gives autograd placeholders of gradients, in the model's data type: one of "
         "each weight's shape, kept, as TransformerEngine does; the head's goes at once",
     )
-    temporaries: bool = Field(
+    transient_memory: bool = Field(
         default=False,
         description="count what backward makes and lets go, step by step, in the memory instead of exchanges' buffers",
     )
@@ -131,6 +139,11 @@ class Training(Parallel):
         "NaN and scaled by the replicas before they are reduced; stepped fp32 parameters are copied to the model's",
     )
     clip_gradients: bool = Field(default=False, description="scale by the norm over all ranks before the optimizer")
+
+    @field_validator("context_exchange", mode="before")
+    @classmethod
+    def _with_new_name(cls, value: Any) -> Any:
+        return renamed(value, {"all_to_all": "ulysses"}, what="context_exchange") if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _step_divides(self) -> "Training":
@@ -169,10 +182,10 @@ class Training(Parallel):
         if name not in PIPELINES:
             raise ValueError(f"unknown pipeline_schedule {name!r}; {nearest(name, PIPELINES)}")
         own = PIPELINES[name].num_chunks
-        if own is not None and self.model_chunks not in (None, own):
+        if own is not None and self.virtual_stages not in (None, own):
             raise ValueError(
-                f"pipeline_schedule {name!r} cuts the model of a rank into {own} chunks, not model_chunks "
-                f"{self.model_chunks}; leave model_chunks out, or choose interleaved_1f1b"
+                f"pipeline_schedule {name!r} cuts the model of a rank into {own} virtual stages, not "
+                f"{self.virtual_stages}; leave virtual_stages out, or choose interleaved_1f1b"
             )
         try:
             pipeline = named(name, self.microbatch_group)
@@ -193,7 +206,9 @@ class Training(Parallel):
                 f"give {self.num_stages} stages that add up to layers {self.layers}"
             )
         if self.num_stages > self.layers and not self.stage_layers:
-            raise ValueError(f"{self.num_stages} stages are more than layers {self.layers}; use fewer stages or chunks")
+            raise ValueError(
+                f"{self.num_stages} stages are more than layers {self.layers}; use fewer stages or virtual_stages"
+            )
         if self.layers % self.num_stages and not self.stage_layers:
             raise ValueError(
                 f"layers {self.layers} do not divide over {self.num_stages} stages; "
@@ -213,7 +228,7 @@ class Training(Parallel):
     @property
     def chunks(self) -> int:
         """Parts of the model that a rank holds."""
-        return PIPELINES[self.pipeline_schedule].num_chunks or self.model_chunks or 2
+        return PIPELINES[self.pipeline_schedule].num_chunks or self.virtual_stages or 2
 
     @property
     def num_stages(self) -> int:

@@ -1,6 +1,7 @@
 """Decoders: the sizes of the model, what tensor parallelism cuts, and the tokens that a rank handles."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,6 +30,8 @@ class Latent(Config):
 class Transformer(Training):
     """Dense decoder; tensor parallelism as Megatron-LM, arXiv:1909.08053, sequence parallelism as arXiv:2205.05198."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {**Training.RENAMED, "products": "linear_dtype"}
+
     kind: Literal["transformer"]
     hidden: Count
     heads: Count
@@ -40,18 +43,16 @@ class Transformer(Training):
     norm: Literal["layer_norm", "rms_norm", "rms_norm_unfused"] = Field(
         default="layer_norm", description="rms_norm_unfused: in single operations, in fp32"
     )
-    biases: bool = Field(
-        default=False, description="products with weights add a bias, whose gradient is a sum over tokens"
-    )
+    biases: bool = Field(default=False, description="linear layers add a bias, whose gradient is a sum over tokens")
     rotary: bool = False
     attention: Literal["flash", "triton", "unfused"] = Field(
         default="flash",
         description="flash: one kernel, no scores kept; triton: the same by FlashAttention 1 in Triton; unfused: "
         "scores, softmax, values one by one",
     )
-    products: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
+    linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
         default="same",
-        description="products with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
+        description="GEMMs with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
         "steps, of tensors or of rows",
     )
     separate_projections: bool = Field(
@@ -116,11 +117,11 @@ class Transformer(Training):
                 f"sequence {self.sequence} does not divide over context_parallel {self.context_parallel} ranks with "
                 f"two parts each; use a multiple of {parts}"
             )
-        dealt = self.tensor_parallel * self.context_parallel
-        if self.context_exchange == "all_to_all" and self.context_parallel > 1 and self.key_value_heads % dealt:
+        cut = self.tensor_parallel * self.context_parallel
+        if self.context_exchange == "ulysses" and self.context_parallel > 1 and self.key_value_heads % cut:
             raise ValueError(
-                f"context_exchange all_to_all deals heads out, and kv_heads {self.key_value_heads} do not divide over "
-                f"tensor_parallel x context_parallel {dealt} ranks; choose a divisor, or ring or all_gather"
+                f"context_exchange ulysses exchanges tokens for heads, and kv_heads {self.key_value_heads} do not "
+                f"divide over tensor_parallel x context_parallel {cut} ranks; choose a divisor, or ring or all_gather"
             )
         if self.sequence_parallel and self.local_tokens % self.tensor_parallel:
             raise ValueError(

@@ -3,7 +3,7 @@
 With context parallelism each rank has one early and one late part of every sequence, so that causal attention is
 balanced: against the keys of each of the c ranks, its own included, a rank does as much as causal attention over its
 own tokens takes. Keys and values go round a ring, each step beside the one that computes, or are gathered first. Or an
-all-to-all deals heads out for tokens before, and back after: each rank attends to whole sequences with its c-th of the
+all-to-all exchanges tokens for heads before, and back after: each rank attends to whole sequences with its c-th of the
 heads.
 
 Symbols: c ranks of the context axis.
@@ -152,7 +152,7 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
             kv_seq=workload.sequence, head_dim=workload.head_dim,
         )  # fmt: skip
     if workload.context_parallel > 1:
-        ways = {"ring": _around, "all_gather": _gathered, "all_gather_steps": _in_steps, "all_to_all": _dealt_out}
+        ways = {"ring": _ring, "all_gather": _gathered, "all_gather_steps": _in_steps, "ulysses": _ulysses}
         return ways[workload.context_exchange](tape, x, heads)
     if workload.attention != "unfused":
         return _flash(tape, x, heads)
@@ -160,22 +160,22 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
 
 
-def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, dealt: int = 1) -> int:
+def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses: int = 1) -> int:
     """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept.
 
-    With `dealt` ranks it has as many times the tokens, and of the heads one in as many.
+    Under Ulysses over `ulysses` ranks it has as many times the tokens, and of the heads one in as many.
     """
     workload = heads.workload
     of = partial(
-        pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // dealt,
-        seq=dealt * workload.local_sequence, head_dim=workload.score_dim, causal=1, makes=heads.all_elements,
+        pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // ulysses,
+        seq=ulysses * workload.local_sequence, head_dim=workload.score_dim, causal=1, makes=heads.all_elements,
     )  # fmt: skip
     if workload.attention == "triton":
         x = of("attention_triton_fwd", "attention_triton_bwd")
     elif heads.kv_heads == heads.heads:
         x = of("attention_fwd", "attention_bwd")
     else:
-        x = of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads // dealt)
+        x = of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads // ulysses)
     tape.save_for_backward(workload.local_tokens * heads.heads, 4)
     return x
 
@@ -193,7 +193,7 @@ def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     return product(tape, x, m=rows, n=workload.score_dim, k=workload.sequence, name="attention_values")
 
 
-def _dealt_out(tape: AutogradTape, x: int, heads: Heads) -> int:
+def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Exchange tokens for heads, attend, and exchange back; both times rows are put in order before and after."""
     workload = heads.workload
 
@@ -205,7 +205,7 @@ def _dealt_out(tape: AutogradTape, x: int, heads: Heads) -> int:
         return in_order(node, name=f"{name}_by_token")
 
     x = exchanged(x, heads.all_elements, "heads_out")
-    x = _flash(tape, x, heads, dealt=workload.context_parallel)
+    x = _flash(tape, x, heads, ulysses=workload.context_parallel)
     output = workload.local_tokens * heads.heads * workload.head_dim
     tape.save_for_backward(output)  # before it is exchanged back, as the next product keeps it after
     return exchanged(x, output, "heads_back")
@@ -239,13 +239,13 @@ def _in_steps(tape: AutogradTape, x: int, heads: Heads) -> int:
     return x
 
 
-def _around(tape: AutogradTape, x: int, heads: Heads) -> int:
+def _ring(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Send keys and values on to the next rank while attending to those at hand; backward, their gradients as well."""
     degree = heads.workload.context_parallel
     size_bytes = heads.key_value_elements * tape.item_bytes
     steps = [tape.branch() for _ in range(degree)]
 
-    def ring(node: int, size: int, attend_to: list[partial[int]]) -> int:
+    def send_around(node: int, size: int, attend_to: list[partial[int]]) -> int:
         arrived = node
         for number, step in enumerate(attend_to):
             ready = (arrived, node)
@@ -255,8 +255,8 @@ def _around(tape: AutogradTape, x: int, heads: Heads) -> int:
             arrived = following
         return node
 
-    tape.push(lambda dy: ring(dy, 2 * size_bytes, [partial(_play, step) for step in reversed(steps)]))
-    x = ring(x, size_bytes, [partial(_flash_on, step, heads=heads) for step in steps])
+    tape.push(lambda dy: send_around(dy, 2 * size_bytes, [partial(_play, step) for step in reversed(steps)]))
+    x = send_around(x, size_bytes, [partial(_flash_on, step, heads=heads) for step in steps])
     tape.save_for_backward(heads.workload.local_tokens * heads.heads, 4)
     return x
 

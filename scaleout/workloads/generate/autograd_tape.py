@@ -112,7 +112,7 @@ class Gradients:
         Data type of the gradients, if they are copied into the buffers that are reduced; empty if not.
     flat : tuple of str
         Kernels, with their data types, that turn sharded gradients into one flat tensor that is ready to be reduced.
-    copies_at_end : bool
+    replicas_at_end : bool
         Whether shards are summed over their copies at the end of the step, and not here.
     """
 
@@ -125,7 +125,7 @@ class Gradients:
     final: list[int] = field(default_factory=list)
     copies: str = ""
     flat: tuple[tuple[str, str], ...] = ()
-    copies_at_end: bool = False
+    replicas_at_end: bool = False
 
     def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
@@ -160,7 +160,7 @@ class Gradients:
         for op, dtype in self.flat if sharing.sharded and sharing.degree > 1 else ():
             made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
             bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
-        steps = [*sharing.reduces(size_bytes), *(() if self.copies_at_end else sharing.sums_copies(size_bytes))]
+        steps = [*sharing.reduces(size_bytes), *(() if self.replicas_at_end else sharing.sums_copies(size_bytes))]
         copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
         reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
         if not steps:

@@ -179,7 +179,7 @@ def exchange(
         moved = size_bytes
         if kind == "all_gather" and shard and tape.style.gathers_fp8:
             moved //= tape.item_bytes
-            for op in CASTS[tape.style.products]:
+            for op in CASTS[tape.style.linear_dtype]:
                 node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", elements=shard)
         return tape.graph.collective(
             kind, moved, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT

@@ -167,6 +167,6 @@ class _Linear:
         return self.tape.kernel(op, one, other, name=f"{self.name}_input_gradients", elements=elements)
 
     def _cast(self, node: int, elements: int, what: str) -> int:
-        for op in () if self.weights.plain else CASTS[self.tape.style.products]:
+        for op in () if self.weights.plain else CASTS[self.tape.style.linear_dtype]:
             node = self.tape.kernel(op, node, name=f"{self.name}_{what}_{op}", elements=elements)
         return node

@@ -99,7 +99,7 @@ class Stage:
                 copied=dtype if workload.copied_buckets else "",
                 copies=dtype if workload.layout_copies else "",
                 flat=flat_gradients(workload),
-                copies_at_end=workload.copies_at_end,
+                replicas_at_end=workload.replicas_at_end,
             )
         self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
         output = forward(

@@ -280,7 +280,7 @@ class Finish:
     def _share(self) -> None:
         """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
         workload = self.workload
-        for number in range(len(self.stages[0].buckets)) if workload.copies_at_end else ():
+        for number in range(len(self.stages[0].buckets)) if workload.replicas_at_end else ():
             bucket = self.stages[0].buckets[number]
             held = sum(stage.parameters.get(bucket.name, 0) for stage in self.stages)
             for kind, size_bytes, group in bucket.sharing.sums_copies(held * workload.gradient_bytes):

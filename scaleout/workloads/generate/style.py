@@ -31,8 +31,8 @@ class Style:
 
     Attributes
     ----------
-    products : str
-        A name in `CASTS`: how products with weights are made.
+    linear_dtype : str
+        A name in `CASTS`: in which data type GEMMs with weights are.
     compiled : bool
         Whether element-wise kernels that follow each other are one.
     separate : bool
@@ -41,21 +41,21 @@ class Style:
         Whether weights are cast for each product; they are not where they are gathered as products read them.
     """
 
-    products: str = "same"
+    linear_dtype: str = "same"
     compiled: bool = False
     separate: bool = False
     casts_weights: bool = True
 
     def gemm(self, dtype: str) -> tuple[str, str]:
         """Return the operation and the data type of a product with weights, of layers in a data type."""
-        if self.products == "same":
+        if self.linear_dtype == "same":
             return "gemm", dtype
-        return "gemm_fp8_rowwise" if self.products == "fp8_rowwise" else "gemm_fp8", FP8
+        return "gemm_fp8_rowwise" if self.linear_dtype == "fp8_rowwise" else "gemm_fp8", FP8
 
     @property
     def gathers_fp8(self) -> bool:
         """Whether operands are cast before they are gathered, which one scale for the whole tensor allows."""
-        return self.products == "fp8_tensorwise"
+        return self.linear_dtype == "fp8_tensorwise"
 
 
 PLAIN = Style()
@@ -64,5 +64,8 @@ PLAIN = Style()
 def style_of(workload: Transformer) -> Style:
     """Return the style that a workload asks for."""
     return Style(
-        workload.products, workload.compiled, workload.separate_projections, casts_weights=workload.gather_dtype is None
+        workload.linear_dtype,
+        workload.compiled,
+        workload.separate_projections,
+        casts_weights=workload.gather_dtype is None,
     )

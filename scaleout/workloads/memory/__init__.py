@@ -2,7 +2,7 @@
 
 What a layer holds is counted by the generators as they write it (`Tape.kept_bytes`, `Tape.parameters`); layers that are
 alike are written once. How many micro-batches are in flight, and when, follows from the order of the pipeline schedule,
-so nothing is simulated. Where a workload asks for them (`temporaries`), results that no layer keeps are counted from
+so nothing is simulated. Where a workload asks for it (`transient_memory`), results that no layer keeps are counted from
 the actions of backward in their order (`Tape.temporary_bytes`). Left out: those of forward, the allocator's fragments,
 and the libraries' own memory.
 

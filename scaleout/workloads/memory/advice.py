@@ -155,7 +155,7 @@ def _training_changes(w: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
     if w.microbatch_group is not None:
         yield "microbatch_group", {"microbatch_group": None}
     if w.pipeline_schedule != "1f1b" and w.pipeline_parallel > 1:
-        keys: dict[str, Any] = {"model_chunks": None} if w.model_chunks is not None else {}
+        keys: dict[str, Any] = {"virtual_stages": None} if w.virtual_stages is not None else {}
         keys |= {"microbatch_group": None} if w.microbatch_group is not None else {}
         keys |= {"stage_layers": ()} if w.stage_layers else {}
         yield "pipeline_schedule", {"pipeline_schedule": "1f1b"} | keys

@@ -18,7 +18,7 @@ from scaleout.workloads.generate.units import Rank
 _CHANGE_NO_LAYER = frozenset(
     """
     name description source topology device schedules data_parallel pipeline_parallel rank_order gradient_bucket
-    batch_per_replica microbatch pipeline_schedule model_chunks microbatch_group stage_layers overlap_sends zero
+    batch_per_replica microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends zero
     shard_ranks overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch optimizer
     master_weights gradient_dtype fused_accumulation clip_gradients
     """.split()  # noqa: SIM905 - a list of strings hides them
@@ -104,7 +104,7 @@ def _held(piece: _Piece) -> Held:
         tape.again_bytes,
         tape.all_again_bytes,
         parameters,
-        tape.temporary_bytes(entering_bytes) if workload.temporaries else 0.0,
+        tape.temporary_bytes(entering_bytes) if workload.transient_memory else 0.0,
         frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
     )
 

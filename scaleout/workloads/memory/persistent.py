@@ -56,7 +56,7 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
 
 def _divided(workload: Transformer, kind: str, share: Sharing) -> int:
     """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
-    whole = kind == "parameters" or (kind == "gradients" and workload.copies_at_end)
+    whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
     return share.shards if whole else share.owners
 
 
@@ -70,7 +70,7 @@ def _state_bytes(workload: Transformer) -> int:
 
 def _buffers(workload: Transformer, units: Sequence[Units], sharing: Shares) -> float:
     """Return the bytes of the buffers that a rank communicates from and into; those of one layer take turns."""
-    if workload.temporaries:
+    if workload.transient_memory:
         exchanged = passed_on = 0  # what is exchanged is kept, or made by backward
     else:
         exchanged = max(_exchanged(workload, sharing[0]))
