@@ -14,8 +14,7 @@ import json
 from pathlib import Path
 
 from scaleout.report.plots.accuracy import draw_parity
-from scaleout.validation.measured.chunks import choices
-from scaleout.validation.measured.compare import Compared, Comparison, compare_files
+from scaleout.validation.measured.compare import Compared, Comparison, choices, compare_files
 from scaleout.validation.published import SOURCES
 
 FILES = (

@@ -31,7 +31,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.validated import validate
-    from scaleout.schedule.t3.settings import TrackSettings, outcomes_of, plain, sublayer_of
+    from scaleout.schedule.t3.direct import TrackSettings, outcomes_of, plain, sublayer_of
 
     chosen = validate(TrackSettings, parse_settings(settings), where="track")
     layer = sublayer_of(chosen, load_device(device), load_topology(topology))

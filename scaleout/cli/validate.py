@@ -93,7 +93,7 @@ def _print(comparison: "Comparison") -> None:
 
 def _print_choices(comparison: "Comparison") -> None:
     from scaleout.cli.console import print_table
-    from scaleout.validation.measured.chunks import choices
+    from scaleout.validation.measured.compare import choices
 
     found = choices(comparison.rows)
     if found:

@@ -10,10 +10,9 @@ import pytest
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.validation.measured.chunks import choices
-from scaleout.validation.measured.compare import Compared, compare_files
-from scaleout.validation.measured.direct import chunked
+from scaleout.validation.measured.compare import Compared, choices, compare_files
 from scaleout.validation.measured.rows import read_rows
+from scaleout.validation.measured.steps import chunked
 
 DEVICE = load_device("h200")
 FOLDER = DEVICE.kernel_files[0].parents[1] / "h200-pair-unseen"

@@ -10,8 +10,8 @@ import scaleout
 from scaleout.analysis.breakdown import critical_path
 from scaleout.errors import ConfigError
 from scaleout.report import files as report
+from scaleout.report.files import ranks_label, trace_events
 from scaleout.report.plots import schedules as plot
-from scaleout.report.timeline import ranks_label, trace_events
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaleout.cli import scaleout
-from scaleout.validation.measured.chunks import choices
-from scaleout.validation.measured.compare import Compared, compare_files
+from scaleout.validation.measured.compare import Compared, choices, compare_files
 
 MEASURED = Path(__file__).parents[3] / "shared" / "measurements" / "h200-x4" / "steps.jsonl"
 ROW = {"name": "gemm_then_collective_chunked", "gpus": 4, "M": 8192, "N": 4096, "K": 1024, "dtype": "bf16"}

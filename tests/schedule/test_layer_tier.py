@@ -18,9 +18,9 @@ from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily, Program
 from scaleout.program.reorder import early, reorder
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.backward import layers_of, weight_gradients_first
 from scaleout.schedule.centauri.layer_tier import LayerCosts, costs_of, gathers_first
 from scaleout.schedule.cost import Prices
+from scaleout.schedule.out_of_order import layers_of, weight_gradients_first
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.validation.papers import centauri

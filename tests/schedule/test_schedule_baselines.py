@@ -19,9 +19,8 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.schedule import SCHEDULES, apply_schedule, plan_schedule
-from scaleout.schedule.backward import layers_of
 from scaleout.schedule.decision import in_words
-from scaleout.schedule.out_of_order import put_off
+from scaleout.schedule.out_of_order import layers_of, put_off
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate

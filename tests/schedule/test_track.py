@@ -12,12 +12,11 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
-from scaleout.schedule.t3.direct import DIRECT
+from scaleout.schedule.t3.direct import DIRECT, TrackSettings, sublayer_of
 from scaleout.schedule.t3.gemm import Cache, Product, constants_of, missed, read_bytes, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
 from scaleout.schedule.t3.regions import regions_of
 from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
-from scaleout.schedule.t3.settings import TrackSettings, sublayer_of
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Sublayer
 from scaleout.validation.papers import t3
 

@@ -19,9 +19,9 @@ import numpy as np
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, is_gather_of_parameters, reorder
-from scaleout.schedule.backward import INPUT, WEIGHT, Layer, layers_of, weight_gradients_first
 from scaleout.schedule.cost import Prices
 from scaleout.schedule.decision import Decision, Trial, shorter
+from scaleout.schedule.out_of_order import INPUT, WEIGHT, Layer, layers_of, weight_gradients_first
 
 
 @dataclass(frozen=True)

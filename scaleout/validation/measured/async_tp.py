@@ -25,8 +25,8 @@ from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.simulation.run import simulate
 from scaleout.validation.measured.case import Case, NoModelError
-from scaleout.validation.measured.direct import one_role
 from scaleout.validation.measured.rows import Row
+from scaleout.validation.measured.steps import one_role
 
 _COPIES = 1
 """Stream of copies and barriers, which run beside the products."""

@@ -6,6 +6,11 @@ A row that a family knows but that lacks a key, or holds a value that cannot be,
 Errors of predictions to the few numbers that sum them up.
 
 An error is ``predicted / measured - 1``. Symbols: N rows that could be predicted.
+
+Rows of a product cut into chunks, to the best number of them: measured, predicted, and what choosing that costs.
+
+Rows that differ in their number of chunks alone are one case. The number of the least predicted time is the choice; its
+cost is what it takes longer, as measured, than the best. Nothing is fitted here.
 """
 
 import math
@@ -20,10 +25,11 @@ import numpy as np
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
-from scaleout.validation.measured import async_tp, direct, steps
+from scaleout.validation.measured import async_tp, steps
 from scaleout.validation.measured import concurrent as beside
 from scaleout.validation.measured import isolated as alone
 from scaleout.validation.measured import isolated as fused
+from scaleout.validation.measured import steps as direct
 from scaleout.validation.measured.case import QUANTITIES, Case, NoModelError, machine_of
 from scaleout.validation.measured.rows import Row, read_rows
 from scaleout.validation.published import table_named
@@ -298,3 +304,45 @@ def _name(family: Family | Table, quantity: str) -> str:
     """Name a family so that times and memory are summed up apart."""
     apart = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
     return f"{family.name}{apart}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One case: a product and its collective, in several numbers of chunks.
+
+    Attributes
+    ----------
+    case : str
+    measured_s, predicted_s : dict of int to float
+        Number of chunks to seconds.
+    """
+
+    case: str
+    measured_s: dict[int, float]
+    predicted_s: dict[int, float]
+
+    @property
+    def best(self) -> int:
+        """The number of chunks of the least measured time."""
+        return min(self.measured_s, key=self.measured_s.__getitem__)
+
+    @property
+    def chosen(self) -> int:
+        """The number of chunks of the least predicted time."""
+        return min(self.predicted_s, key=self.predicted_s.__getitem__)
+
+    @property
+    def cost(self) -> float:
+        """What the choice takes longer than the best, in parts of that, as measured."""
+        return self.measured_s[self.chosen] / self.measured_s[self.best] - 1
+
+
+def choices(rows: Sequence[Compared]) -> tuple[Choice, ...]:
+    """Return the cases of predicted rows, in the rows' order; those of one number of chunks have no choice."""
+    found: dict[str, Choice] = {}
+    for row in rows:
+        if row.measured is not None and row.predicted is not None and row.variant is not None:
+            case, chunks = row.variant
+            choice = found.setdefault(case, Choice(case, {}, {}))
+            choice.measured_s[chunks], choice.predicted_s[chunks] = row.measured, row.predicted
+    return tuple(choice for choice in found.values() if len(choice.measured_s) > 1)

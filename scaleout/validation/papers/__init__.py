@@ -4,7 +4,7 @@
 figure answers is listed as not reproduced: it counts as missed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any

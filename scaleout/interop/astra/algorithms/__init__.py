@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
-from scaleout.interop.astra.algorithms import direct, double_binary_tree, halving_doubling, ring
+from scaleout.interop.astra.algorithms import double_binary_tree
 from scaleout.interop.astra.algorithms.double_binary_tree import Tree
-from scaleout.interop.astra.algorithms.exchange import Exchange, Manner
+from scaleout.interop.astra.algorithms.exchange import Exchange, Manner, direct, halving_doubling, ring
 
 Steps = Exchange | Tree
 
 TREE = "doubleBinaryTree"
 ALGORITHMS: Mapping[str, Callable[[str, int, int, Manner], Exchange]] = {
-    "ring": ring.build,
-    "direct": direct.build,
-    "halvingDoubling": halving_doubling.build,
+    "ring": ring,
+    "direct": direct,
+    "halvingDoubling": halving_doubling,
 }
 """Name of an exchange to what builds it from kind, members, bytes and manner."""
 
