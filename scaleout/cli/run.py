@@ -174,7 +174,7 @@ def _load_trace(path: str, topology: str | None, device: str | None) -> "tuple[P
     if topology is None:
         raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
     if device is not None:
-        program = time_kernels(program, load_device(device), again=True)
+        program = time_kernels(program, load_device(device), recompute=True)
     return program, load_topology(topology), device or facts.get("device", "as traced")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from scaleout.cluster.device.kernel_times import leave_one_out
+from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
 from scaleout.cluster.device.power import Power
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import Library

@@ -26,7 +26,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from scaleout.cluster.device.cold_start import full_clock_times
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.power import Power
 from scaleout.cluster.device.spec import Device
@@ -75,7 +74,7 @@ def _cooled(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
     used = np.unique(graph.kernel[kernels])
     calls = [graph.kernels[index] for index in used]
     shares = np.ones(len(graph.kernels))
-    shares[used] = full_clock_times(device, calls) / kernel_times(device, calls)[0]
+    shares[used] = kernel_times(device, calls, full_clock=True)[0] / kernel_times(device, calls)[0]
     duration_s = graph.duration_s.copy()
     duration_s[kernels] *= shares[graph.kernel[kernels]]
     return graph.with_columns(duration_s=duration_s)

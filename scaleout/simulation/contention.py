@@ -21,8 +21,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from scaleout.cluster.device.analytical import STREAM_SHARE
-from scaleout.cluster.device.interpolation import blocks, calls_of, crowded, guess
+from scaleout.cluster.device.kernel_times.estimate import STREAM_SHARE, contended_estimate, estimate, thread_blocks
+from scaleout.cluster.device.kernel_times.model import calls_of
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.topology import Topology
@@ -74,8 +74,8 @@ class Contention:
             num_sms=left,
             peak_flops_per_s={name: peak * left / device.num_sms for name, peak in device.peak_flops_per_s.items()},
         )
-        alone_s, beside_s = float(guess(calls, device)[0]), float(crowded(calls, device, rest)[0])
-        return max(1.0, beside_s / alone_s)
+        alone_s, contended_s = float(estimate(calls, device)[0]), float(contended_estimate(calls, device, rest)[0])
+        return max(1.0, contended_s / alone_s)
 
     def freed_s(
         self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float
@@ -107,7 +107,7 @@ class Contention:
 
 @lru_cache(maxsize=4096)
 def _blocks_of(kernel: Kernel, device: Device) -> float | None:
-    found = blocks(calls_of([kernel]), device)
+    found = thread_blocks(calls_of([kernel]), device)
     return None if found is None else float(found[0])
 
 

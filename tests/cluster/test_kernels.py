@@ -9,10 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scaleout.cluster.device.analytical import roofline
-from scaleout.cluster.device.interpolation import Points, Smoothness, calls_of, estimate, guess
-from scaleout.cluster.device.kernel_times import kernel_time, kernel_times, leave_one_out
-from scaleout.cluster.device.measured import read_table
+from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
+from scaleout.cluster.device.kernel_times.estimate import estimate, roofline
+from scaleout.cluster.device.kernel_times.gaussian_process import Points, Smoothness, posterior_mean
+from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
+from scaleout.cluster.device.kernel_times.measured import read_table
+from scaleout.cluster.device.kernel_times.model import calls_of
 from scaleout.cluster.device.spec import CLASSES, load_device
 from scaleout.config import library
 from scaleout.errors import ConfigError, GraphError
@@ -66,9 +68,9 @@ def test_estimate_passes_through_its_points_and_predicts_between_them():
     at = np.linspace(0.0, 8.0, 9)[:, None]
     values = 0.1 * at[:, 0] + 0.05 * np.sin(at[:, 0])
     smoothness = Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.01)
-    np.testing.assert_allclose(estimate(points(at), values, points(at), smoothness=smoothness), values, atol=1e-4)
+    np.testing.assert_allclose(posterior_mean(points(at), values, points(at), smoothness=smoothness), values, atol=1e-4)
     between = at[:-1] + 0.5
-    found = estimate(points(at), values, points(between), smoothness=smoothness)
+    found = posterior_mean(points(at), values, points(between), smoothness=smoothness)
     np.testing.assert_allclose(found, 0.1 * between[:, 0] + 0.05 * np.sin(between[:, 0]), atol=0.01)
 
 
@@ -81,8 +83,8 @@ def test_a_hidden_point_is_as_good_as_absent(seed, left_out):
     smoothness = Smoothness(amplitude=0.3, length=3.0, noise=0.05, correlation=0.7, offset=0.1)
     asked, rest = [left_out], np.arange(12) != left_out
     everything, others, one = points(at, labels), points(at[rest], labels[rest]), points(at[asked], labels[asked])
-    hidden = estimate(everything, values, one, smoothness=smoothness, hidden=~rest[None, :])
-    np.testing.assert_allclose(hidden, estimate(others, values[rest], one, smoothness=smoothness), atol=1e-6)
+    hidden = posterior_mean(everything, values, one, smoothness=smoothness, hidden=~rest[None, :])
+    np.testing.assert_allclose(hidden, posterior_mean(others, values[rest], one, smoothness=smoothness), atol=1e-6)
 
 
 def test_another_source_tells_the_shape_and_little_of_the_level():
@@ -91,7 +93,7 @@ def test_another_source_tells_the_shape_and_little_of_the_level():
     values = 0.3 * np.sin(at[:, 0])
     first, second = np.zeros((9, 2), dtype=np.int64), np.tile([0, 1], (9, 1))
     known = Points(np.vstack([at[:4], at]), np.vstack([first[:4], second]))
-    found = estimate(
+    found = posterior_mean(
         known, np.concatenate([values[:4], values - 0.05]), points(at[4:6]), smoothness=Smoothness(0.3, 4.0, noise=0.01)
     )
     np.testing.assert_allclose(found, values[4:6], atol=0.025)
@@ -164,7 +166,7 @@ def test_a_product_on_matrix_units_is_lent_with_its_tiles_and_waves(rows, cols, 
     lent, found = kernel_time(H200, call), kernel_time(a100, call)
     assume(lent.source is not TimeSource.ROOFLINE)
     calls = calls_of([call])
-    carried_s = lent.seconds * float(guess(calls, a100)[0] / guess(calls, H200)[0]) / ratio
+    carried_s = lent.seconds * float(estimate(calls, a100)[0] / estimate(calls, H200)[0]) / ratio
     assert found.seconds == pytest.approx(max(carried_s, float(roofline(calls, a100)[0])), rel=1e-6)
     assert found.source is TimeSource.ROOFLINE  # nothing was measured on this device
 
@@ -324,8 +326,8 @@ def test_a_column_of_rows_is_the_rows(tmp_path):
     column = write(tmp_path / "column.jsonl", add([8, 16, 32], [1.0, 2.0, 3.0], launches=1))
     one, other = (read_table((file,)).series(("add", "bf16")) for file in (rows, column))
     assert one.exact == other.exact
-    assert one.shapes == other.shapes
-    assert one.launches == other.launches == 1
+    assert one.calls.shapes() == other.calls.shapes()
+    assert one.calls.launches == other.calls.launches == 1
 
 
 def test_of_two_methods_the_one_with_more_rows_counts(tmp_path):
@@ -333,7 +335,7 @@ def test_of_two_methods_the_one_with_more_rows_counts(tmp_path):
     many = [add(n, 2.0, method="graph_replay") for n in (8, 16)]
     series = read_table((write(tmp_path / "a.jsonl", *few, *many),)).series(("add", "bf16"))
     assert series.exact[8,] == pytest.approx(2e-6)
-    assert list(series.warm) == [False, False, True]
+    assert list(series.calls.warm) == [False, False, True]
 
 
 @pytest.mark.parametrize("op", sorted({call.op for call, _ in MEASURED}))

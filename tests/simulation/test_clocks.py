@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.cluster.device.annotate import time_kernels
-from scaleout.cluster.device.cold_start import full_clock_times
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.device.power import Power
 from scaleout.cluster.device.spec import load_device
@@ -107,7 +106,8 @@ def test_products_at_full_clock_are_those_that_were_measured_so():
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()[1:]]
     rows = [row for row in rows if row["kind"] == "kernel" and row["kernel"].startswith("gemm")]
     sizes = [dict(zip("MNK", map(int, row["kernel"].split("_")[1:]), strict=True)) for row in rows]
-    found_s = full_clock_times(H200, [kernel("gemm", dtype="bf16", **size) for size in sizes])
+    calls = [kernel("gemm", dtype="bf16", **size) for size in sizes]
+    found_s, _ = kernel_times(H200, calls, full_clock=True)
     errors = found_s * 1e6 / [row["full_clock_us"] for row in rows] - 1
     assert len(errors) == 10
     assert np.mean(np.abs(errors)) < 0.04
@@ -152,12 +152,12 @@ def test_measured_collectives_draw_the_energy_of_what_they_send():
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
 def test_full_clock_is_no_slower_and_no_faster_than_the_limit_allows(rows, columns, depth):
     calls = [kernel("gemm", dtype="bf16", M=1024 * rows, N=1024 * columns, K=1024 * depth), ADDITION]
-    alone_s, cool_s = kernel_times(H200, calls)[0], full_clock_times(H200, calls)
+    alone_s, cool_s = (kernel_times(H200, calls, full_clock=cool)[0] for cool in (False, True))
     least_s = alone_s[0] / H200.power.slowdown(H200.power.joules(calls[0], 0.0), alone_s[0])
     assert least_s * (1 - 1e-12) <= cool_s[0] <= alone_s[0]
     assert cool_s[1] == alone_s[1]
     a100 = load_device("a100-80g")
-    assert full_clock_times(a100, calls).tolist() == kernel_times(a100, calls)[0].tolist()
+    assert kernel_times(a100, calls, full_clock=True)[0].tolist() == kernel_times(a100, calls)[0].tolist()
 
 
 def test_from_rest_the_limit_counts_as_far_as_steps_fill_the_governors_memory():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import scaleout.validation.measure
-from scaleout.cluster.device.measured import read_table
+from scaleout.cluster.device.kernel_times.measured import read_table
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError, GraphError, MeasurementError

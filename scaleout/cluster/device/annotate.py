@@ -10,12 +10,12 @@ from scaleout.program.operations import CUSTOM
 from scaleout.program.program import Program
 
 
-def time_kernels(program: Program, device: Device, *, again: bool = False) -> Program:
+def time_kernels(program: Program, device: Device, *, recompute: bool = False) -> Program:
     """Give every kernel that has no time yet its time on a device, and say where the time comes from.
 
     Parameters
     ----------
-    again : bool
+    recompute : bool
         Also replace the times of kernels whose operation and sizes are known, such as those of a trace that was
         written for another device. Times of unknown kernels stay.
 
@@ -24,12 +24,12 @@ def time_kernels(program: Program, device: Device, *, again: bool = False) -> Pr
     GraphError
         If a kernel has neither a time nor FLOPs or bytes; the message names it.
     """
-    return program.map_graphs(lambda graph: _time(graph, device, again=again))
+    return program.map_graphs(lambda graph: _time(graph, device, recompute=recompute))
 
 
-def _time(graph: ExecutionGraph, device: Device, *, again: bool) -> ExecutionGraph:
+def _time(graph: ExecutionGraph, device: Device, *, recompute: bool) -> ExecutionGraph:
     untimed = (graph.kind == NodeKind.COMPUTE) & np.isnan(graph.duration_s)
-    if again:
+    if recompute:
         known = np.array([kernel.op != CUSTOM for kernel in graph.kernels] + [False])
         untimed |= known[graph.kernel]  # `NONE` is the last entry
     if not untimed.any():

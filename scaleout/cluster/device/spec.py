@@ -50,6 +50,9 @@ class DeviceFile(Config):
     link_bandwidth: Sourced[BytesPerSecond]
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
+    kernel_models: tuple[Text, ...] = Field(
+        default=(), description="models of kernel times in the order in which they are asked; all, if not given"
+    )
     calibration: dict[str, Sourced[float]] = Field(
         default_factory=dict,
         description="class of kernels, or one operation, to its efficiency in a step over the lender's, or over its "
@@ -158,6 +161,7 @@ class Device:
     clock_hz: float = 0.0
     kernel_files: tuple[Path, ...] = ()
     efficiency_from: str = ""
+    kernel_models: tuple[str, ...] = ()
     calibration: Mapping[str, float] = field(default_factory=dict, hash=False)
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch_gap_s: float = 0.0
@@ -230,6 +234,7 @@ def load_device(name_or_path: str | Path) -> Device:
         clock_hz=given.clock.value if given.clock else 0.0,
         kernel_files=files,
         efficiency_from=given.efficiency_from or library.name_of(path),
+        kernel_models=given.kernel_models,
         calibration=_values(given.calibration),
         host_launch_s=_borrowed_host(given, path) | dict(_values(given.host_launch)),
         launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.cluster.device.cold_start import full_clock_times
-from scaleout.cluster.device.kernel_times import kernel_time
+from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.machine import Machine
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import ITEM_BYTES, kernel
@@ -85,7 +84,7 @@ def chunked(row: Row, machine: Machine) -> Case:
     kind = row.word("collective", ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"))
     sizes = {"M": row.count("M") // chunks, "N": row.count("N"), "K": row.count("K")}
     product, whole = (kernel("gemm", dtype=dtype, **{**sizes, "M": rows}) for rows in (sizes["M"], row.count("M")))
-    part_s, whole_s = full_clock_times(machine.device, (product, whole))
+    (part_s, whole_s), _ = kernel_times(machine.device, (product, whole), full_clock=True)
     lasts_s = kernel_time(machine.device, product).seconds * max(1.0, float(whole_s) / chunks / float(part_s))
     payload_bytes = sizes["M"] * sizes["N"] * ITEM_BYTES[dtype] * (ranks if kind == "all_gather" else 1)
     graph = GraphBuilder("chunks_loop")

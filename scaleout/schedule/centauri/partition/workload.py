@@ -23,7 +23,7 @@ from math import ceil, floor, prod
 
 import numpy as np
 
-from scaleout.cluster.device.cold_start import full_clock_times
+from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
@@ -354,6 +354,6 @@ def _shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ..
     calls = [
         kernel(call.op, dtype=call.dtype, **{**shape, dimension: max(1, end - begin)}) for begin, end in pairwise(cuts)
     ]
-    seconds = full_clock_times(device, [call, *calls])
+    seconds, _ = kernel_times(device, [call, *calls], full_clock=True)
     parts_s = [float(part_s) for part_s in seconds[1:]]
     return tuple(part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s)

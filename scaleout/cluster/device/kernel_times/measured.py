@@ -1,10 +1,10 @@
-"""Files of measured kernel times to look-up tables and arrays.
+"""Measured kernel times: files to look-up tables, and the times of exactly those kernels that were measured.
 
 A file holds one JSON object a line: first ``{"provenance": {...}}``, what was measured, where and how; then rows
 ``{"op", "dtype", "shape": {...}, "us", "method", "launches"}``, the last two optional. A row is one measurement, or a
-column of them where its sizes and `us` (and `launches`) are lists. Repeated rows of one shape, by one method in one
-file, are one measurement: their median. Of the same shape in several files the first one counts, and of several
-methods in a file the one with most rows. The module knows no model of a time and fills no gap.
+column of measurements where its sizes and `us` (and `launches`) are lists. Rows of the same shape, method and file are
+repeats of one measurement: their median counts. Where several files measured a shape, the first file counts; where
+several methods of one file did, the method with the most rows. The module estimates nothing and fills no gap.
 
 Symbols: a series is one operation in one dtype; a source is a file and a method; S measurements of a series.
 Source: the provenance line of each file.
@@ -12,7 +12,7 @@ Source: the provenance line of each file.
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -21,18 +21,32 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.cluster.device.kernel_times.model import Array, Calls, Key, Shape
+from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, TimeSource
 
-Array = npt.NDArray[np.float64]
-Key = tuple[str, str]
-"""An operation and a dtype."""
-Shape = tuple[int, ...]
+SOURCE = TimeSource.MEASURED
+
 Source = tuple[int, str]
 """Number of the file, and the method."""
 WARM = "kernel_durations"
 """The method of rows that ran over the same buffers again and again."""
+
+
+def times(device: Device, calls: Calls) -> Array:
+    """Return the measured seconds of calls over the device's calibration, shape (N,); NaN for sizes not measured."""
+    table = table_of(device)
+    if calls.key not in table.rows:
+        return np.full(len(calls.bytes), np.nan)
+    exact = table.series(calls.key).exact
+    return np.array([exact.get(shape, np.nan) for shape in calls.shapes()]) / device.calibrated(calls.op)
+
+
+def table_of(device: Device) -> "KernelTable":
+    """Return all kernels that were measured on a device; see `read_table`."""
+    return read_table(device.kernel_files)
 
 
 class Rows(NamedTuple):
@@ -48,24 +62,24 @@ class Series(NamedTuple):
 
     Attributes
     ----------
-    shapes : tuple of tuple of int, length S
-        Sizes in the operation's order.
-    seconds, warm : ndarray, shape (S,)
-        The time, and whether it ran over the same buffers again and again, so that small data lay in the L2 cache.
+    calls : Calls
+        What was measured, S calls. `launches` is the median over the rows that say so.
+    seconds : ndarray, shape (S,)
     sources : ndarray of int64, shape (S,)
         0 for the source that estimates follow, the one with most rows in the first file; others count up from 1.
-    launches : float
-        Device kernels that one call launches, the median over the rows that say so.
     exact : mapping
         Sizes to seconds: of each shape, its first source.
     """
 
-    shapes: tuple[Shape, ...]
+    calls: Calls
     seconds: Array
-    warm: npt.NDArray[np.bool_]
     sources: npt.NDArray[np.int64]
-    launches: float
     exact: Mapping[Shape, float]
+
+    def alike(self, calls: Calls) -> Calls:
+        """Return calls as the first source makes them: as many launches, and from the L2 cache if it reuses buffers."""
+        warm = np.full(len(calls.bytes), self.calls.warm[0])
+        return calls._replace(launches=self.calls.launches, warm=warm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +101,8 @@ class KernelTable:
     def series(self, key: Key) -> Series:
         """Return all measurements of an operation in a dtype, which must be in `rows`."""
         if key not in self._series:
-            self._series[key] = _gathered(self.rows[key])
+            self._series[key] = _gathered(key, self.rows[key])
         return self._series[key]
-
-    def exact(self, kernel: Kernel) -> float | None:
-        """Return the measured time of exactly this kernel in seconds, or None."""
-        key = (kernel.op, kernel.dtype)
-        return self.series(key).exact.get(tuple(kernel.sizes.values())) if key in self.rows else None
 
     @functools.cached_property
     def shortest_s(self) -> float:
@@ -102,39 +111,35 @@ class KernelTable:
         return 1e-6 * min(every, default=0.0)
 
 
-def _gathered(sources: Mapping[Source, Rows]) -> Series:
+def _gathered(key: Key, sources: Mapping[Source, Rows]) -> Series:
+    op, dtype = key
+    operation = OPERATIONS[op]
     ordered = sorted(sources, key=lambda source: (source[0], -len(sources[source].shapes)))
-    exact: dict[Shape, float] = {}
-    shapes: list[Shape] = []
-    seconds: list[float] = []
-    counts: list[int] = []
-    for source in ordered:
-        times = _merged(sources[source])
-        shapes += times
-        seconds += times.values()
-        counts.append(len(times))
-        exact = times | exact
+    each = [_merged(sources[source]) for source in ordered]
+    counts = [len(found) for found in each]
+    exact = {shape: seconds for found in reversed(each) for shape, seconds in found.items()}
+    shapes = [shape for found in each for shape in found]
+    named = [dict(zip(operation.parameters, shape, strict=True)) for shape in shapes]
     launches = [count for rows in sources.values() for count in rows.launches]
-    warm = np.array([method == WARM for _, method in ordered])
-    return Series(
-        tuple(shapes),
-        np.array(seconds),
-        np.repeat(warm, counts),
-        np.repeat(np.arange(len(ordered)), counts),
+    calls = Calls(
+        op,
+        dtype,
+        dict(zip(operation.parameters, np.array(shapes, dtype=np.float64).T, strict=True)),
+        np.array([operation.flops(sizes) for sizes in named], dtype=np.float64),
+        np.array([operation.bytes(sizes, ITEM_BYTES[dtype]) for sizes in named], dtype=np.float64),
+        np.repeat([method == WARM for _, method in ordered], counts),
         median(launches) if launches else 1.0,
-        exact,
     )
+    seconds = np.array([one for found in each for one in found.values()])
+    return Series(calls, seconds, np.repeat(np.arange(len(ordered)), counts), exact)
 
 
 def _merged(rows: Rows) -> dict[Shape, float]:
     """Return the seconds of each shape: the median where it was measured more than once."""
-    times = {shape: 1e-6 * us for shape, us in zip(rows.shapes, rows.microseconds, strict=True)}
-    if len(times) < len(rows.shapes):
-        repeats: dict[Shape, list[float]] = {}
-        for shape, us in zip(rows.shapes, rows.microseconds, strict=True):
-            repeats.setdefault(shape, []).append(us)
-        times.update({shape: 1e-6 * median(several) for shape, several in repeats.items() if len(several) > 1})
-    return times
+    repeats: dict[Shape, list[float]] = {}
+    for shape, us in zip(rows.shapes, rows.microseconds, strict=True):
+        repeats.setdefault(shape, []).append(us)
+    return {shape: 1e-6 * (median(several) if len(several) > 1 else several[0]) for shape, several in repeats.items()}
 
 
 @functools.cache
@@ -162,32 +167,21 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
 
 
 def _add(found: dict[Key, dict[Source, Rows]], row: Mapping[str, Any], number: int) -> None:
-    """Add a row of a file to the measurements of its series; one of any other form raises."""
-    key, shape, us = (row["op"], row["dtype"]), row["shape"], row["us"]
-    sizes = [shape[name] for name in OPERATIONS[row["op"]].parameters]
-    launches = row.get("launches")
-    source = (number, row.get("method", ""))
-    rows = found.setdefault(key, {}).setdefault(source, Rows([], [], []))
-    if isinstance(us, list):
-        if not us or min(us) <= 0 or len(shape) != len(sizes) or key[1] not in ITEM_BYTES:
-            raise ValueError
-        rows.shapes.extend(_whole(zip(*sizes, strict=True)))
-        rows.microseconds.extend(us)
-        if len(rows.shapes) != len(rows.microseconds):
-            raise ValueError
-        if launches is not None:
-            rows.launches.extend(launches if isinstance(launches, list) else [launches])
-        return
-    if us <= 0 or len(shape) != len(sizes) or key[1] not in ITEM_BYTES:
+    """Add a row of a file, or a column of them, to the measurements of its series; one of any other form raises."""
+    key, shape, us = (row["op"], row["dtype"]), row["shape"], _column(row["us"])
+    sizes = [_column(shape[name]) for name in OPERATIONS[row["op"]].parameters]
+    shapes = [tuple(map(int, one)) for one in zip(*sizes, strict=True)]
+    if not us or min(us) <= 0 or len(us) != len(shapes) or len(shape) != len(sizes) or key[1] not in ITEM_BYTES:
         raise ValueError
-    rows.shapes.append(tuple([int(size) for size in sizes]))
-    rows.microseconds.append(us)
-    if launches is not None:
-        rows.launches.append(launches)
+    rows = found.setdefault(key, {}).setdefault((number, row.get("method", "")), Rows([], [], []))
+    rows.shapes.extend(shapes)
+    rows.microseconds.extend(us)
+    if row.get("launches") is not None:
+        rows.launches.extend(_column(row["launches"]))
 
 
-def _whole(shapes: Iterable[tuple[Any, ...]]) -> Iterable[Shape]:
-    return (tuple(map(int, shape)) for shape in shapes)
+def _column(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _parse(path: Path) -> list[Any]:
@@ -211,8 +205,8 @@ def _fault(row: Any) -> str:
         return f"unknown operation {row['op']!r}; {nearest(str(row['op']), OPERATIONS)}"
     if row["dtype"] not in ITEM_BYTES:
         return f"{row['op']}: unknown dtype {row['dtype']!r}; {nearest(str(row['dtype']), ITEM_BYTES)}"
-    times = row["us"] if isinstance(row["us"], list) else [row["us"]]
-    if not times or not all(isinstance(us, int | float) and us > 0 for us in times):
+    times_us = _column(row["us"])
+    if not times_us or not all(isinstance(us, int | float) and us > 0 for us in times_us):
         return f"{row['op']}: us must be a time, or a list of times, above zero"
     names = ", ".join(OPERATIONS[row["op"]].parameters)
     return f"{row['op']}: shape must give whole numbers for {names}, as many as there are times"

@@ -1,49 +1,29 @@
-"""Calls of an operation to a physical first guess of their time.
+"""The analytical estimate of the time of calls: what their operation does on a device's SMs, caches and memory.
 
-A guess carries what is sharp in a time: launches, the fit into the L2 cache, tiles and waves over the SMs, the
-roofline. What it leaves is smooth in the logarithm of the sizes, and is interpolated between measurements. So a guess
-has to be right in shape, not in level: its constants are few round numbers, chosen once on an H200, and those of a
-device come from the device. The module knows no measurement.
+An estimate has the steps of a time: launches, the fit into the L2 cache, tiles and their waves over the SMs, the
+roofline. The ratio of measured time to estimate is then smooth in the logarithm of the sizes, and is interpolated
+between measurements. So an estimate must be right in shape, not in level: its constants are few round numbers, chosen
+once on an H200, and the rates come from the device. The module knows no measurement.
 
-Symbols: N calls; M, N, K sizes of a matrix product; a tile is the block of the result that one SM works on.
+Symbols: N calls; M, N, K sizes of a GEMM; a tile is the block of the result that one SM works on.
 Source: tiles and the 64-deep step along K as in the names of cuBLAS's Hopper kernels; waves as in Nvidia's Matrix
 Multiplication Background User's Guide.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.cluster.device.kernel_times.model import Array, Calls
 from scaleout.cluster.device.spec import Device
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
 
-Array = npt.NDArray[np.float64]
 
-
-class Calls(NamedTuple):
-    """Several calls of one operation in one dtype; every array has shape (N,).
-
-    Attributes
-    ----------
-    op, dtype : str
-    sizes : mapping
-        Name of a size to its values.
-    flops, bytes : ndarray
-    warm : ndarray of bool
-        Whether the same buffers are used again and again, so that small data lie in the L2 cache.
-    launches : float
-        Device kernels that one call launches.
-    """
-
-    op: str
-    dtype: str
-    sizes: Mapping[str, Array]
-    flops: Array
-    bytes: Array
-    warm: npt.NDArray[np.bool_]
-    launches: float = 1.0
+def on_matrix_units(calls: Calls) -> bool:
+    """Whether calls are GEMMs of two-byte operands, which run on matrix units."""
+    return calls.op == "gemm" and ITEM_BYTES[calls.dtype] == 2
 
 
 def roofline(calls: Calls, device: Device) -> Array:
@@ -53,7 +33,7 @@ def roofline(calls: Calls, device: Device) -> Array:
 
 
 _LAUNCH_S = 1.0e-6
-"""A device kernel that does next to nothing: launch, a round trip to memory, drain."""
+"""Time of a device kernel that does next to nothing: launch, a round trip to memory, drain."""
 STREAM_SHARE = 0.88
 """Share of the peak bandwidth that a long stream reaches."""
 _L2_SPEED = 1.7
@@ -86,8 +66,8 @@ def _move_s(calls: Calls, device: Device) -> Array:
     return np.asarray(memory_s * (1.0 - hits * (1.0 - STREAM_SHARE / _L2_SPEED)))
 
 
-def stream(calls: Calls, device: Device) -> Array:
-    """Guess the launches, then the roofline at the rates of a long stream."""
+def _stream(calls: Calls, device: Device) -> Array:
+    """Estimate the launches, then the roofline at the rates of a long stream."""
     work_s = calls.flops / (STREAM_SHARE * device.peak(calls.dtype)) if np.any(calls.flops > 0) else 0.0
     return np.asarray(_LAUNCH_S * calls.launches + np.maximum(_move_s(calls, device), work_s))
 
@@ -95,29 +75,29 @@ def stream(calls: Calls, device: Device) -> Array:
 _ENTRY_S = {"embedding_bag_bwd_sparse": 0.6e-9, "interaction_gather_bwd": 0.24e-9}
 
 
-def scatter(calls: Calls, device: Device) -> Array:
-    """Guess the stream or the indices, whichever is longer: a scatter sorts them, however wide the rows are."""
+def _scatter(calls: Calls, device: Device) -> Array:
+    """Estimate the stream or the indices, whichever takes longer: a scatter sorts its indices, at any width of rows."""
     s = calls.sizes
     if "pooling" in s:
         entries = s["batch"] * s["tables"] * s["pooling"]
     else:
         entries = s["batch"] * s["features"] * (s["features"] - 1) / 2
     indexed_s = _LAUNCH_S * calls.launches + entries * _ENTRY_S[calls.op]
-    return np.asarray(np.maximum(stream(calls, device), indexed_s))
+    return np.asarray(np.maximum(_stream(calls, device), indexed_s))
 
 
 _CHUNK = 65536
 
 
-def optimiser(calls: Calls, device: Device) -> Array:
-    """Guess the stream, but no less than one SM needs for its chunk of the parameters at its share of bandwidth."""
+def _optimiser(calls: Calls, device: Device) -> Array:
+    """Estimate the stream, but no less than one SM needs for its chunk of parameters at its share of the bandwidth."""
     chunk_bytes = calls.bytes * np.minimum(1.0, _CHUNK / calls.sizes["parameters"])
     one_sm_s = chunk_bytes * device.num_sms / device.memory_bytes_per_s
     return np.asarray(_LAUNCH_S + np.maximum(_move_s(calls, device), one_sm_s))
 
 
 class _Units(NamedTuple):
-    """How the kernels of one kind of arithmetic unit tile a product.
+    """How the kernels of one kind of arithmetic unit tile a GEMM.
 
     Attributes
     ----------
@@ -166,7 +146,7 @@ _LAST_WAVE = 0.1
 
 
 def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> tuple[Array, Array]:
-    """Time of the best tiling of a (rows, depth) by (depth, cols) product over the SMs, and its blocks.
+    """Return the time of the best tiling of a (rows, depth) by (depth, cols) GEMM over the SMs, and its thread blocks.
 
     ``waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and the latency, and
     ``waves = tiles * splits / SMs``, rounded up in part.
@@ -192,10 +172,10 @@ def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device
 def _tiled(
     rows: Array, cols: Array, depth: Array, calls: Calls, device: Device, *, left: Device | None = None
 ) -> Array:
-    """Time of a product by its best tiling, with its launch, but no less than the bytes take.
+    """Return the time of a GEMM by its best tiling, with its launch, but no less than its bytes take.
 
-    Where only part of a device is left, the tiling stays, and there are ``tiles * splits / SMs + 1`` waves, as blocks
-    that get their SM late end last.
+    Where only part of a device is left, the tiling stays, and there are ``tiles * splits / SMs + 1`` waves: blocks that
+    start late because they wait for an SM end last.
     """
     units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
     best, blocks = _tiling(rows, cols, depth, calls, device)
@@ -204,18 +184,13 @@ def _tiled(
     return np.asarray(units.launch_s + np.maximum(best, _move_s(calls, left or device)))
 
 
-def gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
-    """Guess a matrix product: its best tiling over the SMs, of which only part may be left."""
+def _gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
+    """Estimate a GEMM by its best tiling over the SMs, of which only part may be left."""
     return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device, left=left)
 
 
-def blocks(calls: Calls, device: Device) -> Array:
-    """Return the thread blocks of matrix products, a tile of one split each, shape (N,)."""
-    return _tiling(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)[1]
-
-
-def convolution(calls: Calls, device: Device) -> Array:
-    """Guess the matrix product that a convolution is: pixels by channels over the window."""
+def _convolution(calls: Calls, device: Device) -> Array:
+    """Estimate a convolution as a GEMM: pixels by channels, summed over the window."""
     s = calls.sizes
     pixels = s["batch"] * np.ceil(s["hw"] / s["stride"]) ** 2
     window = s["kernel"] ** 2
@@ -231,19 +206,19 @@ _BLOCK = 128
 _HEAD_STEP = 64
 """Heads are padded to a multiple of this."""
 _ATTENTION_SHARE = 0.65
-"""Share of an SM's peak that the chained products sustain."""
+"""Share of an SM's peak that the two chained GEMMs sustain."""
 
 
 def padded_head(head_dim: Array) -> Array:
-    """Return the width that the kernels for a head work with."""
+    """Return the width of a head to which attention kernels pad it."""
     return np.asarray(np.ceil(head_dim / _HEAD_STEP) * _HEAD_STEP)
 
 
-def attention(calls: Calls, device: Device) -> Array:
-    """Guess an even share of the blocks for each SM, and the tail in which the longest block finishes alone.
+def _attention(calls: Calls, device: Device) -> Array:
+    """Estimate an even share of the blocks for each SM, then the tail in which the longest block finishes alone.
 
-    A block works through its keys, and as long as one more block of keys to start, to mask and to write. The
-    backward prepares and converts its tensors in kernels of their own.
+    A block works through its keys; to start, to mask and to write takes it as long as one more block of keys. The
+    backward pass prepares and converts its tensors in separate kernels.
     """
     s = calls.sizes
     sm_flops_per_s = _ATTENTION_SHARE * device.peak(calls.dtype) / device.num_sms
@@ -255,3 +230,74 @@ def attention(calls: Calls, device: Device) -> Array:
     tail_s = np.maximum(0.5 * longest_s, longest_s - even_s)
     prepare_s = _move_s(calls, device) if calls.op.endswith("bwd") else 0.0
     return np.asarray(_LAUNCH_S * (1 + calls.launches) + even_s + tail_s + prepare_s)
+
+
+_ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
+    "gemm": _gemm,
+    "gemm_fp8": _gemm,
+    "gemm_fp8_rowwise": _gemm,
+    "conv2d_fwd": _convolution,
+    "conv2d_bwd_data": _convolution,
+    "conv2d_bwd_weight": _convolution,
+    "attention_fwd": _attention,
+    "attention_bwd": _attention,
+    "attention_gqa_fwd": _attention,
+    "attention_gqa_bwd": _attention,
+    "interaction_gather_bwd": _scatter,
+    "embedding_bag_bwd_sparse": _scatter,
+    "adamw_fused": _optimiser,
+}
+"""Operation to its estimate; all others are streams."""
+
+
+def is_tiled_gemm(op: str) -> bool:
+    """Whether an operation is estimated as a GEMM in tiles."""
+    return _ESTIMATES.get(op) is _gemm
+
+
+def estimate(calls: Calls, device: Device) -> Array:
+    """Return the estimated seconds of calls alone on a device, shape (N,)."""
+    return _ESTIMATES.get(calls.op, _stream)(calls, device)
+
+
+def contended_estimate(calls: Calls, device: Device, left: Device) -> Array:
+    """Return the estimated seconds of calls where concurrent work leaves only part of a device, shape (N,)."""
+    return _gemm(calls, device, left) if is_tiled_gemm(calls.op) else estimate(calls, left)
+
+
+def thread_blocks(calls: Calls, device: Device) -> Array | None:
+    """Return the thread blocks of GEMMs, one for each tile of each split, shape (N,); None for other operations."""
+    if not is_tiled_gemm(calls.op):
+        return None
+    return _tiling(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)[1]
+
+
+NUM_CLASSES = 3
+UNALIGNED = 1
+"""The class of calls whose rows are no multiple of the width of a load."""
+
+
+def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
+    """Return which class of kernel the library picks for each call, shape (N,): 0 usual, 1 unaligned, 2 special shape.
+
+    Loads are 16 bytes wide: rows of a matrix, or heads, that are no multiple of 16 bytes take a slower kernel, and so
+    do rows of an embedding table that are no multiple of a 128-byte cache line. A GEMM with a size of 1 takes another
+    kernel, and so does the backward pass of attention with heads wider than 128.
+    """
+    sizes, item_bytes = calls.sizes, ITEM_BYTES[calls.dtype]
+    aligned = 16 // item_bytes
+    other = np.zeros(len(calls.bytes), dtype=bool)
+    if "c_in" in sizes:
+        unaligned = sizes["c_in"] % aligned != 0
+    elif "pooling" in sizes:
+        unaligned = sizes["dim"] * item_bytes % 128 != 0
+    elif "head_dim" in sizes:
+        unaligned = sizes["head_dim"] % aligned != 0
+        other = (sizes["head_dim"] > 128) & calls.op.endswith("bwd")
+    elif "K" in sizes:
+        rows, cols, depth = (sizes[name] for name in "MNK")
+        unaligned = (cols % aligned != 0) | (depth % aligned != 0)
+        other = (np.minimum(cols, depth) == 1) | ((rows == 1) & (aligned == 4))
+    else:
+        unaligned = other
+    return np.where(other, 2, unaligned.astype(np.int64))

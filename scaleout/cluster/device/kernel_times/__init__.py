@@ -1,0 +1,133 @@
+"""The time of kernels alone on a device, and where each time comes from: the entry to all models of kernel times.
+
+The models of `MODELS` are asked in order, and each kernel takes the time of the first that knows one:
+
+`measured`
+    The measured time of exactly this kernel on this device.
+`interpolated`
+    Between measured sizes: a smooth correction, learnt from the measurements, of the analytical estimate.
+`transferred`
+    A GEMM on a device on which none was measured: its time on the reference device, scaled by the analytical estimate.
+`analytical`
+    Anything else: the roofline ``max(FLOPs / peak, bytes / bandwidth)`` over the efficiency that the most similar
+    measured kernel reached, on the device or on its reference device.
+
+To add a model, write a module with `SOURCE` and `times` (`model.KernelTimeModel`) in this folder, and list it in
+`MODELS`. The key `kernel_models` of a device file names those that the device uses, in order.
+
+Measured times may be shorter than the roofline: it charges every byte to the device memory, and a kernel whose data
+fit the L2 cache finds them there.
+
+Symbols: K kernels. Source: Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, for the roofline.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.device.kernel_times import analytical, interpolated, measured, transferred
+from scaleout.cluster.device.kernel_times.full_clock import full_clock_s
+from scaleout.cluster.device.kernel_times.model import Array, KernelTimeModel, Key, calls_of, first_answers
+from scaleout.cluster.device.spec import Device
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError, GraphError
+from scaleout.program.operations import Kernel, TimeSource
+
+MODELS: Mapping[str, KernelTimeModel] = {
+    "measured": measured,
+    "interpolated": interpolated,
+    "transferred": transferred,
+    "analytical": analytical,
+}
+"""Name of a model, as in the key `kernel_models` of a device file, to the model; in the order of asking."""
+
+
+class KernelTime(NamedTuple):
+    """Time of one kernel alone on a device, and where it comes from."""
+
+    seconds: float
+    source: TimeSource
+
+
+def kernel_time(device: Device, kernel: Kernel) -> KernelTime:
+    """Return the time of one kernel; see `kernel_times`."""
+    seconds, sources = kernel_times(device, (kernel,))
+    return KernelTime(float(seconds[0]), TimeSource(int(sources[0])))
+
+
+def kernel_times(
+    device: Device, kernels: Sequence[Kernel], *, full_clock: bool = False
+) -> tuple[Array, npt.NDArray[np.int8]]:
+    """Return the times of kernels, each alone on a device.
+
+    Parameters
+    ----------
+    device : Device
+    kernels : sequence of Kernel, length K
+    full_clock : bool
+        Times of a device that has rested, where its power limit would lower the clock; see `full_clock`.
+
+    Returns
+    -------
+    seconds : ndarray of float64, shape (K,)
+    sources : ndarray of int8, shape (K,)
+        Values of `TimeSource`.
+
+    Raises
+    ------
+    GraphError
+        If a kernel has neither FLOPs nor bytes.
+    ConfigError
+        If the device has no peak rate for a dtype that needs one, none of its models knows a kernel, or a file of
+        measurements is not valid.
+    """
+    models = models_of(device)
+    series: dict[Key, list[int]] = {}
+    for index, kernel in enumerate(kernels):
+        if kernel.flops <= 0 and kernel.bytes <= 0:
+            raise GraphError(
+                f"kernel {kernel.op!r} ({kernel.dtype}): a kernel with no time and no FLOPs or bytes; "
+                f"give its duration, or its FLOPs and bytes"
+            )
+        series.setdefault((kernel.op, kernel.dtype), []).append(index)
+    seconds, sources = np.zeros(len(kernels)), np.zeros(len(kernels), dtype=np.int8)
+    for (op, dtype), indices in series.items():
+        calls = calls_of([kernels[index] for index in indices])
+        seconds[indices], sources[indices] = first_answers(models, device, calls)
+        if np.isnan(seconds[indices]).any():
+            raise ConfigError(
+                f"device {device.name!r}: none of its kernel_models ({', '.join(device.kernel_models)}) knows the time "
+                f"of {op!r} in {dtype}; add analytical, which knows every operation"
+            )
+    if full_clock:
+        pairs = zip(kernels, seconds.tolist(), strict=True)
+        seconds = np.array([full_clock_s(device, kernel, alone_s) for kernel, alone_s in pairs])
+    return seconds, sources
+
+
+def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
+    """Return the time of a kernel as if it had not been measured on the device; None if too few others were."""
+    found = kernel_time(device, kernel)
+    if found.source is not TimeSource.MEASURED:
+        return found
+    seconds = interpolated.left_out_s(device, kernel)
+    return None if seconds is None else KernelTime(seconds, TimeSource.INTERPOLATED)
+
+
+def models_of(device: Device) -> tuple[KernelTimeModel, ...]:
+    """Return the models that a device uses, in order: those that its file names, or all.
+
+    Raises
+    ------
+    ConfigError
+        If its file names one that does not exist.
+    """
+    for name in device.kernel_models:
+        if name not in MODELS:
+            raise ConfigError(
+                f"device {device.name!r}: kernel_models: unknown model of kernel times {name!r}; "
+                f"{nearest(name, MODELS)}"
+            )
+    return tuple(MODELS[name] for name in device.kernel_models or MODELS)

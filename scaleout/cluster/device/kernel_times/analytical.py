@@ -1,0 +1,145 @@
+"""The roofline of a kernel over the efficiency that the most similar measured kernel reached.
+
+``t = shortest + max(FLOPs / peak, bytes / bandwidth) / efficiency``, where the shortest time is that of a call of the
+operation that does next to nothing, as small kernels wait for their launch. The efficiency is that of the time beyond
+the shortest, and at most 1. It comes from a kernel of the device itself, or of its reference device where no kernel of
+the operation's family was measured on the device; a `calibration` of the device then multiplies it.
+
+The model knows a time of every operation, so it is the last one of the table.
+
+Symbols: N calls. Source: Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, for the roofline.
+"""
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+
+from scaleout.cluster.device.kernel_times.estimate import (
+    STREAM_SHARE,
+    UNALIGNED,
+    kernel_classes,
+    on_matrix_units,
+    roofline,
+)
+from scaleout.cluster.device.kernel_times.measured import KernelTable, table_of
+from scaleout.cluster.device.kernel_times.model import Array, Calls, Key
+from scaleout.cluster.device.spec import Device, load_device
+from scaleout.errors import ConfigError
+from scaleout.program.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Family, TimeSource
+
+SOURCE = TimeSource.ROOFLINE
+
+_SMALL_S = 1e-6
+"""A call whose roofline is below this does next to nothing: it takes what launches and latencies take."""
+
+
+def times(device: Device, calls: Calls) -> Array:
+    """Return the seconds of calls: the shortest of the operation, and the roofline over an efficiency, shape (N,)."""
+    reference = device if measures_like(device, calls.op) else reference_of(device)
+    keys = _most_similar(table_of(reference), calls)
+    coordinates = Calls.log2_sizes if keys[0][0] == calls.op else _work
+    series = [table_of(reference).series(key) for key in keys]
+    known = [(one.calls, one.seconds) for one in series]
+    if reference is not device:
+        known = [_without_unaligned(*one) for one in known]
+    bound_s = np.concatenate([roofline(measured, reference) for measured, _ in known])
+    floor_s = min(shortest_s(reference, op) for op, _ in keys)
+    above_s = np.concatenate([seconds for _, seconds in known]) - floor_s
+    efficiency = np.minimum(1.0, bound_s / np.maximum(above_s, bound_s))
+    if reference is not device and not np.any(calls.flops > 0):
+        efficiency = _bound_by_memory(efficiency, reference, device)
+    ratios = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
+    reached = np.minimum(1.0, efficiency * np.repeat(ratios, [len(seconds) for _, seconds in known]))
+    points = np.vstack([coordinates(measured) for measured, _ in known])
+    nearest = ((coordinates(calls)[:, None, :] - points[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
+    return np.asarray(floor_s + roofline(calls, device) / reached[nearest])
+
+
+@functools.lru_cache(maxsize=256)
+def shortest_s(device: Device, op: str) -> float:
+    """Return the shortest time that a call of an operation can take.
+
+    That is its shortest measured call that does next to nothing, in any dtype. Without one it is, for each device
+    kernel of a call, the shortest time of any operation.
+    """
+    table = table_of(device)
+    series = [table.series(key) for key in table.rows if key[0] == op]
+    small = [one.seconds[roofline(one.calls, device) < _SMALL_S] for one in series]
+    shortest = np.concatenate([*small, np.zeros(0)])
+    if len(shortest):
+        return float(shortest.min())
+    return table.shortest_s * min(one.calls.launches for one in series)
+
+
+def measures_like(device: Device, op: str) -> bool:
+    """Whether a device is its own reference for an operation: it names no other, or measured the operation's family."""
+    if device.efficiency_from == device.name:
+        return True
+    families = {OPERATIONS[known].family for known, _ in table_of(device).rows}
+    return op != CUSTOM and OPERATIONS[op].family in families
+
+
+def reference_of(device: Device) -> Device:
+    """Return the reference device, without its calibration: its kernels as they were measured."""
+    return _load_reference(device.efficiency_from, device.name)
+
+
+@functools.cache
+def _load_reference(name: str, asked_by: str) -> Device:
+    reference = load_device(name)
+    if not reference.kernel_files:
+        raise ConfigError(
+            f"device {asked_by!r}: efficiency_from: {name!r} has no measured kernels; name a device that has"
+        )
+    return replace(reference, calibration={})
+
+
+def _without_unaligned(calls: Calls, seconds: Array) -> tuple[Calls, Array]:
+    """Leave out GEMMs on matrix units whose rows are not aligned: the reference device loads such rows slowly."""
+    usual = kernel_classes(calls) != UNALIGNED
+    if not on_matrix_units(calls) or not usual.any():
+        return calls, seconds
+    return calls.select(usual), seconds[usual]
+
+
+def _bound_by_memory(efficiency: Array, reference: Device, device: Device) -> Array:
+    """Return the efficiency of kernels without FLOPs on a device whose ratio of memory to SMs is another.
+
+    Kernels that leave some of the reference device's bandwidth unused wait for its SMs: for instructions, or for loads,
+    of which an SM holds only so many. They take as long on a device with as many and as fast SMs, whatever its memory,
+    while that memory is fast enough: ``min(e r, STREAM_SHARE)``, where r is the bandwidth for each clock of the SMs on
+    the reference device over that on the device.
+    """
+    if not (reference.clock_hz and device.clock_hz):
+        return efficiency
+    there, here = (one.memory_bytes_per_s / one.num_sms / one.clock_hz for one in (reference, device))
+    scaled = np.minimum(efficiency * there / here, STREAM_SHARE)
+    return np.where(efficiency < STREAM_SHARE, scaled, efficiency)
+
+
+def _work(calls: Calls) -> Array:
+    """Return the logarithm of FLOPs and bytes, by which kernels of different operations are compared, shape (N, 2)."""
+    return np.log2(np.column_stack([calls.flops, calls.bytes]) + 1.0)
+
+
+def _most_similar(table: KernelTable, calls: Calls) -> list[Key]:
+    """Return the measured series that are most similar to calls.
+
+    The same operation comes first, in dtypes of the same width if it was measured in one; then the operation that it
+    names as like it; then its family. GEMMs keep to their own dtype, as measurements of different dtypes differ in
+    method: over and over at the power limit, or once at full clock. A custom kernel is compared with GEMMs and copies,
+    of which the one nearest in FLOPs and bytes counts.
+    """
+    if calls.op == CUSTOM:
+        return sorted(key for key in table.rows if key[0] in ("clone", "gemm")) or sorted(table.rows)
+    operation = OPERATIONS[calls.op]
+    for name in (calls.op, operation.like):
+        keys = sorted(key for key in table.rows if key[0] == name)
+        if keys:
+            own = [key for key in keys if key[1] == calls.dtype]
+            if own and operation.family is Family.GEMM:
+                return own
+            as_wide = [key for key in keys if ITEM_BYTES[key[1]] == ITEM_BYTES[calls.dtype]]
+            return sorted(as_wide, key=lambda key: key[1] != calls.dtype) or keys[:1]
+    return sorted(key for key in table.rows if OPERATIONS[key[0]].family is operation.family) or sorted(table.rows)

@@ -1,0 +1,210 @@
+"""The time of a call between measured ones: the analytical estimate times a smooth correction.
+
+The logarithm of measured time over the analytical estimate is taken to vary smoothly over the logarithm of the sizes,
+and a Gaussian process carries it from the measured calls of similar series to the call in question. The model answers
+only near measurements: no size is more than `RANGE_OCTAVES` outside the measured range, and some measured call differs
+in no size by more than `REACH_OCTAVES`. The hyper-parameters were chosen once for each family of operations, as round
+numbers, by the likelihood of the H200 measurements and by the errors of leaving out single shapes and whole values of
+a size; they are not fitted at run time.
+
+Symbols: N calls; G measured calls that are interpolated together; D coordinates, in octaves.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.cluster.device.kernel_times.analytical import shortest_s
+from scaleout.cluster.device.kernel_times.estimate import (
+    NUM_CLASSES,
+    estimate,
+    is_tiled_gemm,
+    kernel_classes,
+    padded_head,
+    waits_for_arithmetic,
+)
+from scaleout.cluster.device.kernel_times.gaussian_process import Points, Smoothness, posterior_mean
+from scaleout.cluster.device.kernel_times.measured import table_of
+from scaleout.cluster.device.kernel_times.model import Array, Bools, Calls, Key, Shape
+from scaleout.cluster.device.spec import Device
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, TimeSource
+
+SOURCE = TimeSource.INTERPOLATED
+
+RANGE_OCTAVES = 2.0
+"""A size is inside the measured neighbourhood up to this far outside the range of its axis."""
+REACH_OCTAVES = 3.0
+"""The nearest measured shape of an interpolated kernel differs in no size by more than this."""
+
+
+def times(device: Device, calls: Calls) -> Array:
+    """Return the seconds of calls near to measured ones over the device's calibration, shape (N,); NaN for others."""
+    seconds = np.full(len(calls.bytes), np.nan)
+    table = table_of(device)
+    if calls.key in table.rows:
+        series = table.series(calls.key)
+        near = _near(series.calls, calls)
+        if near.any():
+            chosen = series.alike(calls.select(near))
+            seconds[near] = interpolated_s(device, chosen) / device.calibrated(calls.op)
+    return seconds
+
+
+def interpolated_s(device: Device, calls: Calls, *, source: int = 0) -> Array:
+    """Return the seconds of calls of a measured series as one of its sources would measure them, shape (N,)."""
+    group = _group(device, _series_with(*calls.key))
+    labels = _labels(group.keys.index(calls.key), calls, np.full(len(calls.bytes), source, dtype=np.int64))
+    asked = Points(_coordinates(calls), labels)
+    logs = posterior_mean(group.points, group.values, asked, smoothness=_smoothness_of(calls.op))
+    return np.asarray(np.maximum(estimate(calls, device) * np.exp(logs), shortest_s(device, calls.op)))
+
+
+def _near(measured: Calls, calls: Calls) -> Bools:
+    """Whether each call lies within the measured neighbourhood of its series, shape (N,)."""
+    asked, known = calls.log2_sizes(), measured.log2_sizes()
+    in_range = (asked >= known.min(axis=0) - RANGE_OCTAVES) & (asked <= known.max(axis=0) + RANGE_OCTAVES)
+    reach = np.abs(asked[:, None, :] - known[None, :, :]).max(axis=2).min(axis=1)
+    return np.asarray(in_range.all(axis=1) & (reach <= REACH_OCTAVES))
+
+
+class InterpolationError(NamedTuple):
+    """How well the measured kernels of one series predict each other: absolute relative errors, as fractions."""
+
+    op: str
+    dtype: str
+    num_shapes: int
+    median: float
+    p90: float
+
+
+def leave_one_out(device: Device) -> list[InterpolationError]:
+    """Compare each measured kernel with its interpolation between all others, for every series.
+
+    Repeated measurements of a shape are left out together. A series of fewer than three shapes is skipped.
+    """
+    table = table_of(device)
+    found = []
+    for key in sorted(table.rows):
+        exact = table.series(key).exact
+        if len(exact) < 3:
+            continue
+        estimates = _left_out(device, key)
+        errors = [abs(estimates[shape] / seconds - 1) for shape, seconds in exact.items()]
+        median, p90 = float(np.median(errors)), float(np.quantile(errors, 0.9))
+        found.append(InterpolationError(*key, len(exact), median, p90))
+    return found
+
+
+def left_out_s(device: Device, kernel: Kernel) -> float | None:
+    """Return the seconds of a measured kernel as if its shape had not been measured; None if too few others were.
+
+    The same sizes in another dtype stay, where both dtypes are interpolated together.
+    """
+    key = kernel.op, kernel.dtype
+    if len(table_of(device).series(key).exact) < 3:
+        return None
+    return _left_out(device, key)[tuple(kernel.sizes.values())]
+
+
+@functools.lru_cache(maxsize=256)
+def _left_out(device: Device, key: Key) -> Mapping[Shape, float]:
+    """Return the estimate of each shape of a series, as its first source has it, without all its measurements."""
+    group, series = _group(device, _series_with(*key)), table_of(device).series(key)
+    (members,) = np.nonzero(group.points.labels[:, 0] // NUM_CLASSES == group.keys.index(key))
+    rank = {shape: number for number, shape in enumerate(series.exact)}
+    shapes = np.array([rank[shape] for shape in series.calls.shapes()])
+    hidden = np.zeros((len(members), len(group.values)), dtype=bool)
+    hidden[:, members] = shapes[:, None] == shapes[None, :]
+    _, first = np.unique(shapes, return_index=True)
+    asked = Points(group.points.coordinates[members[first]], group.points.labels[members[first]])
+    logs = posterior_mean(
+        group.points, group.values, asked, smoothness=_smoothness_of(key[0]), hidden=hidden[first]
+    )  # fmt: skip
+    seconds = np.array(list(series.exact.values())) * np.exp(logs - group.values[members[first]])
+    return dict(zip(series.exact, seconds.tolist(), strict=True))
+
+
+class _Group(NamedTuple):
+    """Measured calls that are interpolated together, G of them."""
+
+    keys: tuple[Key, ...]
+    points: Points
+    values: Array  # (G,) log of time over estimate
+
+
+@functools.lru_cache(maxsize=64)
+def _group(device: Device, wanted: tuple[Key, ...]) -> _Group:
+    table = table_of(device)
+    keys = tuple(key for key in wanted if key in table.rows)
+    series = [table.series(key) for key in keys]
+    points = Points(
+        np.vstack([_coordinates(one.calls) for one in series]),
+        np.vstack([_labels(index, one.calls, one.sources) for index, one in enumerate(series)]),
+    )
+    return _Group(keys, points, np.concatenate([np.log(one.seconds / estimate(one.calls, device)) for one in series]))
+
+
+def _labels(index: int, calls: Calls, sources: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return what a Gaussian process tells points apart by, shape (N, 2): series with kernel class, and source."""
+    return np.column_stack([NUM_CLASSES * index + kernel_classes(calls), sources])
+
+
+_TWO_BYTES = ("bf16", "fp16")
+
+
+def _series_with(op: str, dtype: str) -> tuple[Key, ...]:
+    """Return the series that are interpolated together with one, itself among them.
+
+    GEMMs of both two-byte types run in the same kernels but for the type. Convolutions on the matrix units are similar
+    to each other, but not to those in fp32, which run on the vector units. Element-wise kernels stream, and those that
+    wait for their own arithmetic do so alike. Other operations are similar to themselves in any dtype.
+    """
+    if op == "gemm":
+        return tuple((op, other) for other in _TWO_BYTES) if dtype in _TWO_BYTES else ((op, dtype),)
+    if _elementwise(op):
+        every = [(other, any_dtype) for other in OPERATIONS if _elementwise(other) for any_dtype in ITEM_BYTES]
+        slow = waits_for_arithmetic(op, dtype)
+        return tuple(key for key in every if waits_for_arithmetic(*key) == slow)
+    if OPERATIONS[op].family is Family.CONVOLUTION:
+        return tuple((op, other) for other in ITEM_BYTES if (other == "fp32") == (dtype == "fp32"))
+    return tuple((op, any_dtype) for any_dtype in ITEM_BYTES)
+
+
+def _elementwise(op: str) -> bool:
+    return OPERATIONS[op].parameters == ("elements",) and OPERATIONS[op].family is Family.ELEMENTWISE
+
+
+_SMOOTHNESS = {
+    Family.GEMM: Smoothness(amplitude=0.5, length=6.0, trend=0.2, noise=0.03),
+    Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, correlation=0.8, offset=0.5),
+    Family.ATTENTION: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, correlation=0.5),
+    Family.ROWS: Smoothness(amplitude=0.2, length=4.0, trend=0.05, noise=0.02, correlation=0.3),
+    Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, correlation=0.6, offset=0.6),
+    Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, correlation=0.5),
+}
+_TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, correlation=0.9, offset=1.0)
+"""Of GEMMs in tiles: the kernel that the library picks changes from shape to shape, and so does the power state."""
+
+
+def _smoothness_of(op: str) -> Smoothness:
+    return _TILED if is_tiled_gemm(op) else _SMOOTHNESS[OPERATIONS[op].family]
+
+
+_WEIGHTS = {"M": 0.6, "vocab": 3.0, "topk": 2.0, "features": 2.0}
+"""Weight of an octave of a size, 1 for others: rows of activations (M) change the choice of a kernel least."""
+
+
+def _coordinates(calls: Calls) -> Array:
+    """Return the point of each call, shape (N, D): the logarithm of its sizes, or of its bytes if element-wise."""
+    if _elementwise(calls.op):
+        return np.log2(calls.bytes)[:, None]
+    sizes = dict(calls.sizes)
+    if calls.op.startswith("attention"):
+        sizes["heads"] = sizes["heads"] * sizes.pop("batch")
+        sizes["head_dim"] = padded_head(sizes["head_dim"])
+    return np.column_stack(
+        [values if name == "causal" else _WEIGHTS.get(name, 1.0) * np.log2(values) for name, values in sizes.items()]
+    )
