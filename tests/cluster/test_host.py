@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_engine import tasks
+from tests.simulation.test_engine import tasks
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.cluster.device.annotate import time_kernels
