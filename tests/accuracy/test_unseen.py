@@ -49,7 +49,7 @@ def test_no_row_had_been_measured_before():
 
 
 def test_what_was_predicted_before_it_was_measured():
-    """The numbers of ACCURACY.md: where the host decides they were missed, for it was slower by half there."""
+    """The numbers of docs/accuracy.md: where the host decides they were missed, for it was slower by half there."""
     every, measured = errors(rows(FOLDER / "predicted.jsonl"), rows(FOLDER / "steps.jsonl"))
     assert len(every) == 160 + 31
 
