@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.simulation.test_engine import tasks
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.cluster.device.annotate import time_kernels
@@ -24,6 +23,7 @@ from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
+from tests.simulation.test_engine import tasks
 
 H200 = load_device("h200")
 NODE = load_topology("h200-node-4")
