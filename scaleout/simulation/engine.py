@@ -1,12 +1,16 @@
-"""The clock: tasks with dependencies, streams and wires, to the times at which they start and end.
+"""The engine: tasks with dependencies, streams and ports, to the times at which they start and end.
 
-A task becomes ready when all it depends on is done and the host has issued it. A *stream* holds one task at a time:
-when it is free it takes its ready task of the highest priority, of those the lowest index. A task of a *meeting* (a
-collective between several timelines) waits on its stream until every member has come; the meeting then takes its
-*wires*, which carry one meeting at a time, and all members start together. It holds each wire for as long as it needs
-it; its tasks hold their streams, and the wires needed most, for their occupancy. A task is done after its duration,
-which is longer when the last bytes are still in flight. Meetings whose duration depends on what else is in flight are
-timed by a `Network` instead, which says when they let go of their streams and when they are done.
+A task becomes ready when all that it depends on is done and the host has issued it. A *stream* runs one task at a time:
+when it is free, it takes the ready task of the highest priority, and of those the one of the lowest index. The tasks of
+an *instance* (one collective, with a task for each of its members) wait on their streams until every member has
+arrived. The instance then takes its *ports*, each of which carries one instance at a time, and all members start
+together. It holds each port for as long as it needs it; its tasks hold their streams, and the ports needed most, for
+their occupancy. A task is done after its duration, which is longer than its occupancy when the last bytes are still in
+flight.
+
+The engine times what has a duration of its own. What runs at a rate that depends on what else runs, such as flows over
+shared links or kernels on shared SMs, is timed by a `Timer`. The engine and its timers are one queue of events: all of
+them advance to the earliest event of any.
 
 This is list scheduling, so more resources are not always faster (Graham, SIAM J. Appl. Math. 17(2), 1969). Ties are
 broken by index alone: the same input gives the same bits. The engine knows no ranks, graphs or collectives.
@@ -25,20 +29,20 @@ from scaleout.program.graph import NONE, Floats, Ints
 
 @dataclass(frozen=True)
 class Tasks:
-    """What the clock runs, for N tasks, E dependencies and M meetings.
+    """What the engine runs, for N tasks, E dependencies and M instances.
 
     Attributes
     ----------
-    duration_s, occupancy_s : length N, with ``0 <= occupancy_s <= duration_s``; NaN where the network times the meeting
+    duration_s, occupancy_s : length N, with ``0 <= occupancy_s <= duration_s``; NaN where a timer times the instance
     stream : length N, or `NONE` for a task that holds no stream
     priority : length N
     users : length N, the tasks that depend on each
     num_dependencies : length N
-    meeting : length N, or `NONE`
-    meeting_size : length M, members that must come
-    meeting_wires : length M, the wires that each meeting holds
-    wire_s : length M, how long it holds each of them at the most; empty if until its members let go of their streams
+    instance : length N, or `NONE`
+    instance_size : length M, members that must arrive
+    instance_ports : length M, the ports that each instance holds
     issue_s : length N, the time before which each task cannot start; empty if there is no such time
+    port_s : length M, how long it holds each of them at most; infinite, or empty, for as long as its streams
     """
 
     duration_s: Sequence[float]
@@ -49,27 +53,40 @@ class Tasks:
     num_dependencies: Sequence[int]
     instance: Sequence[int]
     instance_size: Sequence[int]
-    instance_links: Sequence[tuple[int, ...]]
+    instance_ports: Sequence[tuple[int, ...]]
     issue_s: Sequence[float] = ()
-    wire_s: Sequence[tuple[float, ...]] = ()
+    port_s: Sequence[tuple[float, ...]] = ()
 
 
-class Network(Protocol):
-    """What times the meetings that have no duration of their own."""
+class Timer(Protocol):
+    """Times instances whose duration depends on what else runs.
 
-    def come(self, instance: int, task: int, now_s: float) -> None:
-        """Let a task come to a meeting, whether or not all others have."""
+    The engine tells every timer of every instance that has no duration of its own; a timer ignores those that were not
+    registered with it. An instance that is registered with several ends when one of them says so, and that one tells
+    the others nothing: the engine does.
+    """
+
+    def arrive(self, instance: int, task: int, now_s: float) -> None:
+        """Take note that a task has arrived at an instance, whether or not all others have."""
         ...
 
-    def begin(self, instance: int, now_s: float) -> None:
-        """Let a meeting begin."""
+    def start(self, instance: int, now_s: float) -> None:
+        """Start an instance, at which all its tasks have arrived."""
+        ...
+
+    def next_s(self) -> float:
+        """Return the time of the next event here; no other timer may be further by then."""
         ...
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance until meetings let go of their streams early or are done; return the time, and those of each.
+        """Advance until instances release their streams early or are done; return the time, and both lists.
 
-        If there are none up to `until_s`, that time and no meetings.
+        If there are none up to `until_s`: that time, and no instances.
         """
+        ...
+
+    def end(self, instances: Sequence[int], now_s: float) -> None:
+        """Take note of instances that another timer has ended; `advance` to the same time follows."""
         ...
 
 
@@ -81,15 +98,15 @@ class Times:
     end_s: Floats
     cause: Ints
     posted: Ints
-    """(N,) 1 where a task came to a meeting that never began, else 0."""
+    """(N,) 1 where a task arrived at an instance that never started, else 0."""
     released_s: Floats
-    """(N,) when it let go of its stream."""
+    """(N,) when it released its stream."""
 
 
 @dataclass
 class _State:
     tasks: Tasks
-    network: Network | None = None
+    timers: Sequence[Timer] = ()
     now_s: float = 0.0
     start_s: list[float] = field(default_factory=list)
     released_s: dict[int, float] = field(default_factory=dict)
@@ -100,40 +117,39 @@ class _State:
     ready: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     holder: dict[int, int] = field(default_factory=dict)
     freed: dict[int, tuple[float, int]] = field(default_factory=dict)
-    wire_holder: dict[int, int] = field(default_factory=dict)
-    wire_freed: dict[int, tuple[float, int]] = field(default_factory=dict)
-    held_up: dict[int, list[tuple[int, int]]] = field(
-        default_factory=dict
-    )  # wire to the heap of meetings held up by it
-    come: dict[int, list[int]] = field(default_factory=dict)  # until the network is done with a meeting
+    port_holder: dict[int, int] = field(default_factory=dict)
+    port_freed: dict[int, tuple[float, int]] = field(default_factory=dict)
+    held_up: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # port to the heap of instances waiting
+    arrived: dict[int, list[int]] = field(default_factory=dict)  # kept until a timer is done with an instance
     queue: list[tuple[int, int]] = field(default_factory=list)
     events: list[tuple[float, int, int]] = field(default_factory=list)
     touched: set[int] = field(default_factory=set)  # streams to look at
 
 
-_RELEASE, _DONE, _BOTH, _ISSUED, _WIRES = 0, 1, 2, 3, 4
+_RELEASE, _DONE, _BOTH, _ISSUED, _PORTS = 0, 1, 2, 3, 4
 _NEVER = (-1.0, NONE)
 
 
-def run(tasks: Tasks, network: Network | None = None) -> Times:
-    """Run the clock until nothing moves any more.
+def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
+    """Run until nothing moves any more.
 
     Parameters
     ----------
     tasks : Tasks
-    network : Network, optional
-        Needed if a meeting's tasks have no duration.
+    timers : sequence of Timer, optional
+        What times the instances that have no duration of their own. A timer that sets the speed of work in another
+        one follows it, so that both are at the same time when it does.
 
     Returns
     -------
     Times
-        Tasks that wait for each other, or for a member that never comes, have not started: the caller knows
+        Tasks that wait for each other, or for a member that never arrives, have not started: the caller knows
         their names and tells the user.
     """
     size = len(tasks.duration_s)
     state = _State(
         tasks,
-        network,
+        timers,
         start_s=[np.nan] * size,
         waiting=list(tasks.num_dependencies),
         ready_cause=[NONE] * size,
@@ -146,8 +162,8 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
     events = state.events
     while True:
         state.now_s = events[0][0] if events else math.inf
-        if network is not None:
-            _advance(state, network)
+        if timers:
+            _advance(state)
         now_s = state.now_s
         if now_s == math.inf:
             break
@@ -155,8 +171,8 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
             _, task, kind = heapq.heappop(events)
             if kind == _ISSUED:
                 _make_ready(state, task)
-            elif kind == _WIRES:
-                _free_wires(state, task)
+            elif kind == _PORTS:
+                _free_ports(state, task)
             else:
                 if kind != _DONE:
                     _release(state, task)
@@ -165,32 +181,42 @@ def run(tasks: Tasks, network: Network | None = None) -> Times:
         _issue(state)
     start = np.array(state.start_s)
     posted = np.zeros(size, np.int64)
-    came = [task for members in state.come.values() for task in members]
-    posted[came] = np.isnan(start[came])
+    arrived = [task for members in state.arrived.values() for task in members]
+    posted[arrived] = np.isnan(start[arrived])
     end, released = start + np.array(tasks.duration_s), start + np.array(tasks.occupancy_s)
     for known, times in ((state.done_s, end), (state.released_s, released)):
         times[list(known)] = list(known.values())
     return Times(start, end, np.array(state.cause, np.int64), posted, released)
 
 
-def _advance(state: _State, network: Network) -> None:
-    """Let the network advance, but not beyond now, and turn the clock to when something happened there.
+def _advance(state: _State) -> None:
+    """Advance all timers to the next event, but not beyond now, and set the clock to it.
 
-    Release and complete the tasks of its meetings.
+    No timer goes beyond the next event of those after it, which may change what goes on in it. Streams are released and
+    tasks completed when all timers have advanced.
     """
-    now_s, released, done = network.advance(state.now_s)
-    state.now_s = now_s
-    for instance in released:
-        for task in sorted(state.come[instance]):
-            state.released_s[task] = now_s
-            _release(state, task)
-    for instance in done:
-        for task in sorted(state.come.pop(instance)):
-            if task not in state.released_s:
-                state.released_s[task] = now_s
+    timers = state.timers
+    found: list[tuple[list[int], list[int]]] = []
+    for index, timer in enumerate(timers):
+        until_s = min([state.now_s, *(later.next_s() for later in timers[index + 1 :])])
+        state.now_s, released, done = timer.advance(until_s)
+        found.append((released, done))
+        if done:
+            for other in timers:
+                if other is not timer:
+                    other.end(done, state.now_s)
+    for released, done in found:
+        for instance in released:
+            for task in sorted(state.arrived[instance]):
+                state.released_s[task] = state.now_s
                 _release(state, task)
-            state.done_s[task] = now_s
-            _complete(state, task)
+        for instance in done:
+            for task in sorted(state.arrived.pop(instance)):
+                if task not in state.released_s:
+                    state.released_s[task] = state.now_s
+                    _release(state, task)
+                state.done_s[task] = state.now_s
+                _complete(state, task)
 
 
 def _make_ready(state: _State, task: int) -> None:
@@ -212,7 +238,7 @@ def _make_ready(state: _State, task: int) -> None:
 
 
 def _issue(state: _State) -> None:
-    """Let free streams take their next task, then let meetings that are complete take their wires."""
+    """Let free streams take their next task, then let complete instances take their ports."""
     tasks, now_s = state.tasks, state.now_s
     for stream in sorted(state.touched):
         ready = state.ready.get(stream)
@@ -227,58 +253,58 @@ def _issue(state: _State) -> None:
         if instance == NONE:
             _start(state, task)
             continue
-        if state.network is not None:
-            state.network.come(instance, task, now_s)
-        _come(state, instance, task)
+        for timer in state.timers:
+            timer.arrive(instance, task, now_s)
+        _arrive(state, instance, task)
     state.touched.clear()
     if state.queue:
         _start_instances(state)
 
 
-def _come(state: _State, instance: int, task: int) -> None:
-    """Let a task come to its meeting, which is queued when it is complete."""
-    come = state.come.setdefault(instance, [])
-    come.append(task)
-    if len(come) == state.tasks.instance_size[instance]:
-        priority = max(map(state.tasks.priority.__getitem__, come))
+def _arrive(state: _State, instance: int, task: int) -> None:
+    """Let a task arrive at its instance, which is queued when it is complete."""
+    arrived = state.arrived.setdefault(instance, [])
+    arrived.append(task)
+    if len(arrived) == state.tasks.instance_size[instance]:
+        priority = max(map(state.tasks.priority.__getitem__, arrived))
         heapq.heappush(state.queue, (-priority, instance))
 
 
 def _start_instances(state: _State) -> None:
-    """Start complete meetings whose wires are free, the highest priority of a member first, then the lowest index."""
-    tasks, now_s, holder = state.tasks, state.now_s, state.wire_holder
+    """Start complete instances whose ports are free, the highest priority of a member first, then the lowest index."""
+    tasks, now_s, holder = state.tasks, state.now_s, state.port_holder
     while state.queue:
         entry = heapq.heappop(state.queue)
         instance = entry[1]
-        members = state.come[instance]
+        members = state.arrived[instance]
         last = members[-1]
         cause = state.cause[last]
-        wires = tasks.instance_links[instance]
-        if wires:
-            if not holder.keys().isdisjoint(wires):
-                taken = next(wire for wire in wires if wire in holder)
+        ports = tasks.instance_ports[instance]
+        if ports:
+            if not holder.keys().isdisjoint(ports):
+                taken = next(port for port in ports if port in holder)
                 heapq.heappush(state.held_up.setdefault(taken, []), entry)
-                for wire in wires:
-                    if wire not in holder:
-                        _look_again(state, wire)
+                for port in ports:
+                    if port not in holder:
+                        _look_again(state, port)
                 continue
-            freed_s, by = max([state.wire_freed.get(wire, _NEVER) for wire in wires])
+            freed_s, by = max([state.port_freed.get(port, _NEVER) for port in ports])
             cause = by if by != NONE and freed_s == now_s else cause
-            holder.update(dict.fromkeys(wires, instance))
-            for hold_s in set(tasks.wire_s[instance] if tasks.wire_s else ()) - {math.inf}:
-                heapq.heappush(state.events, (now_s + hold_s, instance, _WIRES))
+            holder.update(dict.fromkeys(ports, instance))
+            for hold_s in set(tasks.port_s[instance] if tasks.port_s else ()) - {math.inf}:
+                heapq.heappush(state.events, (now_s + hold_s, instance, _PORTS))
         for task in members:
             state.cause[task] = cause
             _start(state, task)
         if math.isnan(tasks.duration_s[last]):
-            assert state.network is not None
-            state.network.begin(instance, now_s)
+            for timer in state.timers:
+                timer.start(instance, now_s)
 
 
-def _look_again(state: _State, wire: int) -> None:
-    """Queue the first of the meetings that a wire, now free, has held up; if it does not start, the next follows."""
-    if state.held_up.get(wire):
-        heapq.heappush(state.queue, heapq.heappop(state.held_up[wire]))
+def _look_again(state: _State, port: int) -> None:
+    """Queue the first of the instances that a port, now free, has held up; if it does not start, the next follows."""
+    if state.held_up.get(port):
+        heapq.heappush(state.queue, heapq.heappop(state.held_up[port]))
 
 
 def _start(state: _State, task: int) -> None:
@@ -288,7 +314,7 @@ def _start(state: _State, task: int) -> None:
         state.cause[task] = state.ready_cause[task]
     duration_s, occupancy_s = tasks.duration_s[task], tasks.occupancy_s[task]
     if math.isnan(duration_s):
-        return  # the network says when it is done
+        return  # a timer says when it is done
     if occupancy_s == duration_s:
         heapq.heappush(state.events, (now_s + duration_s, task, _BOTH))
     else:
@@ -297,31 +323,31 @@ def _start(state: _State, task: int) -> None:
 
 
 def _release(state: _State, task: int) -> None:
-    """Free a task's stream and, with the first member of a meeting, its wires."""
+    """Release a task's stream and, with the first member of an instance, its ports."""
     tasks = state.tasks
     instance, stream = tasks.instance[task], tasks.stream[task]
     if instance != NONE:
-        for wire in tasks.instance_links[instance]:
-            if state.wire_holder.get(wire) == instance:
-                _free(state, wire, task)
+        for port in tasks.instance_ports[instance]:
+            if state.port_holder.get(port) == instance:
+                _free(state, port, task)
     if stream != NONE:
         del state.holder[stream]
         state.freed[stream] = (state.now_s, task)
         state.touched.add(stream)
 
 
-def _free_wires(state: _State, instance: int) -> None:
-    """Free those wires of a meeting that it has held as long as it needs them."""
-    first = state.come[instance][0]
-    for wire, hold_s in zip(state.tasks.instance_links[instance], state.tasks.wire_s[instance], strict=True):
-        if state.start_s[first] + hold_s <= state.now_s and state.wire_holder.get(wire) == instance:
-            _free(state, wire, first)
+def _free_ports(state: _State, instance: int) -> None:
+    """Free those ports of an instance that it has held as long as it needs them."""
+    first = state.arrived[instance][0]
+    for port, hold_s in zip(state.tasks.instance_ports[instance], state.tasks.port_s[instance], strict=True):
+        if state.start_s[first] + hold_s <= state.now_s and state.port_holder.get(port) == instance:
+            _free(state, port, first)
 
 
-def _free(state: _State, wire: int, task: int) -> None:
-    del state.wire_holder[wire]
-    state.wire_freed[wire] = (state.now_s, task)
-    _look_again(state, wire)
+def _free(state: _State, port: int, task: int) -> None:
+    del state.port_holder[port]
+    state.port_freed[port] = (state.now_s, task)
+    _look_again(state, port)
 
 
 def _complete(state: _State, task: int) -> None:

@@ -1,10 +1,11 @@
-"""Program and cluster to result: the one place where graphs, collectives and the clock meet.
+"""Program and cluster to result: the one place where graphs, collectives and the engine meet.
 
-Ranks that do the same are folded into one timeline each. Every collective becomes a meeting of the timelines of its
+Ranks that do the same are folded into one timeline each. Every collective becomes an instance of the timelines of its
 group; it holds the streams of its members. Under alpha-beta it also holds the dimensions of the topology that its group
 extends over, each for as long as its bytes need there: a dimension carries one collective at a time, so that two of
-them never get more than the wire together, and the busiest one is held to the end. Under link, collectives that are in
-flight at the same time share the links, and only ranks that are alike by a symmetry of the links are folded.
+them never get more than the link together, and the busiest one is held to the end. Under link, collectives that are in
+flight at the same time share the links, and only ranks that are alike by a symmetry of the links are folded. Under both
+kernels and collectives contend for SMs and memory, where the library says what it uses.
 """
 
 from collections.abc import Mapping
@@ -64,8 +65,7 @@ def simulate(
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together, under the link model.
     contention : Contention, optional
-        What kernels and collectives that run at the same time take from each other; nothing if left out, and under
-        the link model, which does not know it.
+        What kernels and collectives that run at the same time take from each other; nothing if left out.
 
     Raises
     ------
@@ -95,9 +95,9 @@ def simulate(
             f"the network model link (--network link), or leave the limit out (--injection)"
         )
     instances = instances_of(job)
-    shared = None if contention is None or links is not None else _shared(job, contention)
+    shared = None if contention is None else _shared(job, contention, links)
     tasks, chosen = tasks_of(job, instances, links, shared)
-    times = run(tasks, shared or links)
+    times = run(tasks, tuple(timer for timer in (links, shared) if timer is not None))
     if np.isnan(times.start_s).any():
         raise SimulationError(why_stuck(job, tasks, times, instances))
     result = _result(job, tasks, times, chosen, network)
@@ -139,11 +139,11 @@ def _symmetry(job: Job) -> Symmetry:
     )
 
 
-def _shared(job: Job, contention: Contention) -> SharedDevices | None:
+def _shared(job: Job, contention: Contention, links: LinkNetwork | None) -> SharedDevices | None:
     """Let devices be shared, if anything can run at the same time there."""
     sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in job.graphs)
     overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
-    return SharedDevices(contention) if overlaps else None
+    return SharedDevices(contention, None if links is None else links.set_speed) if overlaps else None
 
 
 def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:

@@ -1,7 +1,8 @@
-"""A job to the tasks of the clock: what each node takes, on which stream, what it waits for and what it holds.
+"""A job to the tasks of the engine: how long each node lasts, on which stream, what it waits for and what it holds.
 
-Collectives and messages become meetings with the wires that they hold. What links or shared devices time has no
-duration of its own, and is told to them instead. Knows no order: when anything starts is the clock's to say.
+Collectives and messages become instances with the ports that they hold. What links or shared devices time has no
+duration of its own, and is registered with them; with both of them where a collective of kernels crosses links. Knows
+no order: the engine says when anything starts.
 
 Messages of a job: which sends and receives belong together, and what they cost.
 
@@ -44,7 +45,7 @@ from scaleout.simulation.shared_devices import SharedDevices
 class Message:
     """A message between two classes of ranks: the tasks at its ends, what it costs, and two ranks that stand for all.
 
-    Where it is sent along a group (`meets`), both ends must have come before it starts, as in NCCL. A message that
+    Where it is sent along a group (`meets`), both ends must have arrived before it starts, as in NCCL. A message that
     names ranks is sent at once, and its receive is done when it arrives. A put holds the ports of both ends `along`
     dimensions; its receive, a buffer that is registered beforehand, waits for nothing.
     """
@@ -154,7 +155,7 @@ def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float
 def tasks_of(
     job: Job, instances: CollectiveInstances, links: LinkNetwork | None, shared: SharedDevices | None
 ) -> tuple[Tasks, list[str]]:
-    """Lay out what the clock runs, and the algorithm of each task; what others time has no duration of its own."""
+    """Lay out what the engine runs, and the algorithm of each task; what timers time has no duration of its own."""
     charges, of_instance = _charges(job, instances, on_links=links is not None)
     sizes = np.diff(instances.offsets)
     lasts_s = np.array([charge.lasts_s for charge in charges], np.float64)
@@ -173,20 +174,21 @@ def tasks_of(
     if links is not None:
         for index, charge in enumerate(charged):
             if charge.is_sent:
-                _offer(job, instances[index], links, index)
+                paced = shared is not None and charge.is_kernel
+                _register(job, instances[index], links, index=index, paced=paced)
     users, counts = _dependencies(job)
     laid = _Laid(
         job, duration_s.tolist(), occupancy_s.tolist(), users, counts, instance_of.tolist(),
-        [charge.size for charge in charged], [charge.wires for charge in charged],
-        [charge.wire_s for charge in charged],
+        [charge.size for charge in charged], [charge.ports for charge in charged],
+        [charge.port_s for charge in charged],
     )  # fmt: skip
     _add_messages(laid, links, shared)
     if shared is not None:
-        _share_devices(laid, instances, shared)
+        _share_devices(laid, instances, shared, charged)
     issue_s, priority = column_of(job, "issue_s"), column_of(job, "priority")
     tasks = Tasks(
         laid.duration_s, laid.occupancy_s, _streams(job), priority.tolist(), users, counts, laid.instance_of,
-        laid.sizes, laid.wires, issue_s.tolist() if issue_s.any() else (), laid.wire_s,
+        laid.sizes, laid.ports, issue_s.tolist() if issue_s.any() else (), laid.port_s,
     )  # fmt: skip
     return tasks, algorithms.tolist()
 
@@ -198,13 +200,16 @@ class _Charge(NamedTuple):
     holds_s: float
     served_by: str
     size: int
-    wires: tuple[int, ...]
-    wire_s: tuple[float, ...]
+    ports: tuple[int, ...]
+    port_s: tuple[float, ...]
     is_sent: bool
+    """Whether links time it."""
+    is_kernel: bool
+    """Whether it is one kernel of the library, which holds its stream throughout."""
 
 
 def _charges(job: Job, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Charge], Ints]:
-    """Charge the kinds of collectives that differ, and return which of them each meeting is, (M,)."""
+    """Charge the kinds of collectives that differ, and return which of them each instance is, (M,)."""
     columns = [column_of(job, name)[instances.firsts] for name in ("collective", "bytes", "pieces", "stream")]
     keys = np.stack([instances.family, instances.group_class, *columns])
     _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
@@ -221,20 +226,20 @@ def _charge(job: Job, instance: CollectiveInstance, *, on_links: bool) -> _Charg
     holds_s = serialization_s if early else lasts_s
     family = job.folding.families[instance.family]
     members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
-    is_sent = on_links and bool(cost.algorithm)
+    is_sent, is_kernel = on_links and bool(cost.algorithm), lasts_s == holds_s and lasts_s > 0
     if is_sent:
         lasts_s = holds_s = np.nan
         along = ()
-    wires = (*_ports(job, members, along, _OUT), *_ports(job, members, along, _IN))
-    wire_s = 2 * len(members) * _held_s(cost, along, serialization_s)
-    return _Charge(lasts_s, holds_s, cost.served_by, len(members), wires, wire_s, is_sent)
+    ports = (*_ports(job, members, along, _OUT), *_ports(job, members, along, _IN))
+    port_s = 2 * len(members) * _held_s(cost, along, serialization_s)
+    return _Charge(lasts_s, holds_s, cost.served_by, len(members), ports, port_s, is_sent, is_kernel)
 
 
 _OUT, _IN = 0, 1
 
 
 def _ports(job: Job, classes: Sequence[int], along: Sequence[int], way: int) -> tuple[int, ...]:
-    """Return the wires of classes of ranks along dimensions, out or in; collectives hold both, puts one at each end."""
+    """Return the ports of classes of ranks along dimensions, out or in; collectives hold both, puts one at each end."""
     width = len(job.topology.dimensions)
     return tuple(2 * (number * width + dimension) + way for number in classes for dimension in along)
 
@@ -261,19 +266,24 @@ class _Laid(NamedTuple):
     counts: list[int]
     instance_of: list[int]
     sizes: list[int]
-    wires: list[tuple[int, ...]]
-    wire_s: list[tuple[float, ...]]
+    ports: list[tuple[int, ...]]
+    port_s: list[tuple[float, ...]]
 
 
-def _share_devices(laid: _Laid, instances: CollectiveInstances, shared: SharedDevices) -> None:
-    """Let kernels and whole collectives be timed as they share the devices of their classes."""
+def _share_devices(
+    laid: _Laid, instances: CollectiveInstances, shared: SharedDevices, charged: Sequence[_Charge]
+) -> None:
+    """Let kernels and whole collectives be timed as they share the devices of their classes.
+
+    What links time lasts for ever here: the links end it.
+    """
     job = laid.job
-    for index, instance in enumerate(instances):
-        first = instance.tasks[0]
-        if laid.duration_s[first] > 0 and laid.duration_s[first] == laid.occupancy_s[first]:
+    for index, (instance, charge) in enumerate(zip(instances, charged, strict=True)):
+        if charge.is_kernel:
             devices = job.folding.families[instance.family].members_of_class[instance.group_class]
-            shared.offer_transfer(
-                index, devices, laid.duration_s[first], channels=shared.contention.resource_use.num_sms,
+            lasts_s = np.inf if charge.is_sent else charge.lasts_s
+            shared.register_transfer(
+                index, devices, lasts_s, channels=shared.contention.resource_use.num_sms,
                 device_of={task: locate(job, task)[0] for task in instance.tasks}, races=True,
             )  # fmt: skip
             for task in instance.tasks:
@@ -286,16 +296,16 @@ def _share_devices(laid: _Laid, instances: CollectiveInstances, shared: SharedDe
         first = len(laid.sizes)
         for index, (node, kernel, issue_s) in enumerate(zip(*columns, strict=True), first):
             task = offset + node
-            shared.offer_kernel(index, number, kernels[kernel], laid.duration_s[task], issue_s=issue_s)
+            shared.register_kernel(index, number, kernels[kernel], laid.duration_s[task], issue_s=issue_s)
             laid.instance_of[task] = index
             laid.duration_s[task] = laid.occupancy_s[task] = np.nan
         laid.sizes.extend([1] * len(nodes))
-        laid.wires.extend([()] * len(nodes))
-        laid.wire_s.extend([()] * len(nodes))
+        laid.ports.extend([()] * len(nodes))
+        laid.port_s.extend([()] * len(nodes))
 
 
 def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices | None) -> None:
-    """Let the ends of a message meet, or its receive wait for its send; on links its time is the network's to say.
+    """Let the ends of a message meet, or its receive wait for its send; links and shared devices time what they know.
 
     Puts take nothing from the kernels beside them: what storing or sending costs a fused kernel is in its time.
     """
@@ -308,12 +318,15 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
             laid.users[message.send] += (message.receive,)
             laid.counts[message.receive] += 1
         on_links = links is not None and lasts_s > 0
+        is_shared = shared is not None and message.meets and not message.put and lasts_s > 0
         if links is not None and on_links:
             source, destination = message.ranks
-            links.offer_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
-            lasts_s = holds_s = np.nan
-        elif shared is not None and message.meets and not message.put and lasts_s > 0:
-            _share_message(laid, message, ends, lasts_s, shared)
+            links.register_message(
+                len(laid.sizes), message.size_bytes, source=source, destination=destination, paced=is_shared
+            )
+        if shared is not None and is_shared:
+            _share_message(laid, message, ends, np.inf if on_links else lasts_s, shared)
+        if on_links or is_shared:
             lasts_s = holds_s = np.nan
         for task in ends:
             laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
@@ -322,8 +335,8 @@ def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices 
             laid.sizes.append(len(ends))
             of, to = ([locate(laid.job, task)[0]] for task in (message.send, message.receive))
             along = () if on_links else message.along
-            laid.wires.append((*_ports(laid.job, of, along, _OUT), *_ports(laid.job, to, along, _IN)))
-            laid.wire_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
+            laid.ports.append((*_ports(laid.job, of, along, _OUT), *_ports(laid.job, to, along, _IN)))
+            laid.port_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
 
 
 def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
@@ -335,7 +348,7 @@ def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: 
     posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
     devices = sorted({*device_of.values(), *posted})
     number, node = locate(laid.job, message.send)
-    shared.offer_transfer(
+    shared.register_transfer(
         len(laid.sizes), devices, lasts_s, channels=shared.contention.resource_use.message_sms, device_of=device_of,
         posted=posted, communicator=int(laid.job.graphs[number].group[node]),
     )  # fmt: skip
@@ -363,16 +376,17 @@ def _dependencies(job: Job) -> tuple[list[tuple[int, ...]], list[int]]:
     return users, counts
 
 
-def _offer(job: Job, instance: CollectiveInstance, links: LinkNetwork, index: int) -> None:
-    """Tell the network what a meeting sends: all groups that it stands for."""
+def _register(job: Job, instance: CollectiveInstance, links: LinkNetwork, *, index: int, paced: bool) -> None:
+    """Register what an instance sends with the links: all groups that it stands for."""
     name, size_bytes, pieces = asked(job, instance)
-    links.offer(
+    links.register(
         index,
         name,
         size_bytes / pieces,
         groups=groups_of(job, instance),
         cost=cost_of(job, instance),
         slice_of_more=pieces > 1,
+        paced=paced,
     )
 
 

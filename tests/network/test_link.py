@@ -679,20 +679,27 @@ def brute_force_bytes(links, groups, steps, size_bytes):
     return carried
 
 
-# ---- The clock and the network
+# ---- The engine and its timers
 
 
 class Alarm:
-    """A network whose meetings let go after 2 s and are done after 3 s."""
+    """A timer whose instances release their streams after 2 s and are done after 3 s."""
 
-    def __init__(self):
-        self.events = []
+    def __init__(self, instances):
+        self.instances, self.ended, self.events = instances, [], []
 
-    def come(self, instance, task, now_s):
-        """All come before it begins."""
+    def arrive(self, instance, task, now_s):
+        """All arrive before it starts."""
 
-    def begin(self, instance, now_s):
-        self.events += [(now_s + 2, "released", instance), (now_s + 3, "done", instance)]
+    def start(self, instance, now_s):
+        if instance in self.instances:
+            self.events += [(now_s + 2, "released", instance), (now_s + 3, "done", instance)]
+
+    def next_s(self):
+        return min((event[0] for event in self.events), default=np.inf)
+
+    def end(self, instances, now_s):
+        self.ended += [(instance, now_s) for instance in instances]
 
     def advance(self, until_s):
         now_s = min([until_s, *(event[0] for event in self.events)])
@@ -701,7 +708,7 @@ class Alarm:
         return now_s, *([instance for _, what, instance in due if what == wanted] for wanted in ("released", "done"))
 
 
-def test_the_clock_asks_the_network_how_long_a_meeting_takes():
+def test_the_engine_asks_a_timer_how_long_an_instance_takes():
     """Tasks 0 and 1 meet at 1 s; 2 waits for the stream of 0, and 3, on a stream of its own, for 0 to be done."""
     nan = np.nan
     tasks = engine.Tasks(
@@ -713,9 +720,9 @@ def test_the_clock_asks_the_network_how_long_a_meeting_takes():
         num_dependencies=[0, 0, 0, 1, 0],
         instance=[0, 0, -1, -1, -1],
         instance_size=[2],
-        instance_links=[()],
+        instance_ports=[()],
     )
-    times = engine.run(tasks, Alarm())
+    times = engine.run(tasks, [Alarm([0])])
     assert times.start_s.tolist() == [1, 1, 3, 4, 0]
     assert times.released_s.tolist() == [3, 3, 8, 5, 1]
     assert times.end_s.tolist() == [4, 4, 8, 5, 1]

@@ -47,18 +47,18 @@ def ends(shared, *begins, come=()):
         if waiting and not done:
             _, begin, what = waiting.pop(0)
             if begin:
-                shared.begin(what, until)
+                shared.start(what, until)
             else:
-                shared.come(*what, until)
+                shared.arrive(*what, until)
     return found
 
 
 def test_a_collective_waits_for_the_kernel_that_fills_the_device_then_both_slow_down():
     """Kernel 0 runs 0 to 4. The collective of 3 s begins at 1, waits until 4, and goes at 1 / 1.5 beside kernel 1."""
     shared = SharedDevices(HALF)
-    shared.offer_kernel(0, 0, None, 4.0)
-    shared.offer_kernel(1, 0, None, 2.0)
-    shared.offer_transfer(2, (0,), 3.0, channels=66)
+    shared.register_kernel(0, 0, None, 4.0)
+    shared.register_kernel(1, 0, None, 2.0)
+    shared.register_transfer(2, (0,), 3.0, channels=66)
     # Kernel 1 takes twice its 2 s on half of the SMs: from 4 to 8. Until then 4 / 1.5 s of the collective are done.
     expected = {0: 4.0, 1: 8.0, 2: 8.0 + 3.0 - 4.0 / 1.5}
     assert ends(shared, (0.0, 0), (1.0, 2), (4.0, 1)) == pytest.approx(expected)
@@ -66,16 +66,16 @@ def test_a_collective_waits_for_the_kernel_that_fills_the_device_then_both_slow_
 
 def test_a_kernel_that_begins_beside_a_collective_is_fast_once_that_has_ended():
     shared = SharedDevices(HALF)
-    shared.offer_transfer(0, (0, 1), 3.0, channels=66)
-    shared.offer_kernel(1, 1, None, 4.0)
+    shared.register_transfer(0, (0, 1), 3.0, channels=66)
+    shared.register_kernel(1, 1, None, 4.0)
     # The collective goes at 1 / 1.5 from 1 on: it ends at 1 + 2 * 1.5. The kernel has done 1.5 of its 4 s by then.
     assert ends(shared, (0.0, 0), (1.0, 1)) == pytest.approx({0: 4.0, 1: 4.0 + 2.5})
 
 
 def test_devices_that_do_not_communicate_are_left_alone():
     shared = SharedDevices(HALF)
-    shared.offer_transfer(0, (0,), 3.0, channels=66)
-    shared.offer_kernel(1, 1, None, 4.0)
+    shared.register_transfer(0, (0,), 3.0, channels=66)
+    shared.register_kernel(1, 1, None, 4.0)
     assert ends(shared, (0.0, 0), (0.0, 1)) == {0: 3.0, 1: 4.0}
 
 
@@ -86,9 +86,9 @@ def test_who_waits_for_others_holds_its_sms_already():
     the rest, at half speed until 6.5 and then alone, takes until 6.5 + 4 - 2.25.
     """
     shared = SharedDevices(HALF)
-    shared.offer_kernel(0, 0, None, 2.0)
-    shared.offer_kernel(1, 0, None, 4.0)
-    shared.offer_transfer(2, (0, 1), 1.0, channels=66, device_of={10: 0, 11: 1})
+    shared.register_kernel(0, 0, None, 2.0)
+    shared.register_kernel(1, 0, None, 4.0)
+    shared.register_transfer(2, (0, 1), 1.0, channels=66, device_of={10: 0, 11: 1})
     come = ((1.0, (2, 10)), (5.0, (2, 11)))
     found = ends(shared, (0.0, 0), (2.0, 1), (5.0, 2), come=come)
     assert found == pytest.approx({0: 2.0, 2: 6.5, 1: 6.5 + 4.0 - 2.25})
@@ -105,10 +105,10 @@ def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_qu
     for issue_s, races, expected in ((3.0, True, (7.75, 7.5)), (3.5, True, (6.75, 5.5)), (3.0, False, (6.75, 5.5)),
                                     (0.0, True, (6.75, 5.5))):  # fmt: skip
         shared = SharedDevices(queue)
-        shared.offer_kernel(0, 0, None, 4.0)
-        shared.offer_kernel(1, 0, None, 2.0, issue_s=issue_s)
-        shared.offer_transfer(2, (0,), 1.0, channels=66, device_of={10: 0}, races=races)
-        shared.begin(0, 0.0)
+        shared.register_kernel(0, 0, None, 4.0)
+        shared.register_kernel(1, 0, None, 2.0, issue_s=issue_s)
+        shared.register_transfer(2, (0,), 1.0, channels=66, device_of={10: 0}, races=races)
+        shared.start(0, 0.0)
         now, _, done = shared.advance(4.0)
         assert (now, done) == (4.0, [0])
         follow(shared, now, kernel=1, transfer=2, task=10)
@@ -121,9 +121,9 @@ def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_qu
 
 def follow(shared, now, *, kernel, transfer, task):
     """Let a kernel and a transfer begin, both of which waited for what has ended."""
-    shared.come(transfer, task, now)
-    shared.begin(transfer, now)
-    shared.begin(kernel, now)
+    shared.arrive(transfer, task, now)
+    shared.start(transfer, now)
+    shared.start(kernel, now)
 
 
 def test_ranks_race_once_and_lag_from_there_on():
@@ -133,10 +133,10 @@ def test_ranks_race_once_and_lag_from_there_on():
     """
     shared = SharedDevices(replace(HALF, resource_use=replace(HALF.resource_use, queue_s=1.0)))
     for number, duration_s, issue_s in ((0, 4.0, 0.5), (1, 2.0, 1.0), (3, 2.0, 1.5)):
-        shared.offer_kernel(number, 0, None, duration_s, issue_s=issue_s)
+        shared.register_kernel(number, 0, None, duration_s, issue_s=issue_s)
     for number, task in ((2, 10), (4, 11)):
-        shared.offer_transfer(number, (0,), 1.0, channels=66, device_of={task: 0}, races=True)
-    shared.begin(0, 0.0)
+        shared.register_transfer(number, (0,), 1.0, channels=66, device_of={task: 0}, races=True)
+    shared.start(0, 0.0)
     follow(shared, shared.advance(float("inf"))[0], kernel=1, transfer=2, task=10)
     assert shared.advance(float("inf")) == (pytest.approx(7.5), [], [2])
     now, _, done = shared.advance(float("inf"))
@@ -152,9 +152,9 @@ def test_a_transfer_behind_a_product_gets_the_sms_that_wait_for_late_blocks():
     A transfer that came behind it moves its bytes from 8 to 9, and takes nothing from it.
     """
     shared = SharedDevices(Contention(H200, ResourceUse(24, 16, 1e12, 19, 1.0, 0.0)))
-    shared.offer_transfer(0, (0,), 1.5, channels=24)
-    shared.offer_kernel(1, 0, PRODUCT, 8.0)
-    shared.offer_transfer(2, (0,), 1.0, channels=24, device_of={10: 0})
+    shared.register_transfer(0, (0,), 1.5, channels=24)
+    shared.register_kernel(1, 0, PRODUCT, 8.0)
+    shared.register_transfer(2, (0,), 1.0, channels=24, device_of={10: 0})
     found = ends(shared, (0.0, 0), (0.0, 1), (2.0, 2), come=((2.0, (2, 10)),))
     assert found == pytest.approx({0: 1.5, 1: 8.5, 2: 9.0})
 
@@ -185,8 +185,8 @@ def test_holding_sms_longer_never_helps(rows, columns, held, one_s, other_s):
 def test_a_message_posted_long_before_waits_for_no_kernel():
     for posted, end_s in (((), 4.0 + 3.0), ((0,), 1.0 + 3.0 * 1.5)):
         shared = SharedDevices(HALF)
-        shared.offer_kernel(0, 0, None, 4.0)
-        shared.offer_transfer(1, (0,), 3.0, channels=66, posted=posted)
+        shared.register_kernel(0, 0, None, 4.0)
+        shared.register_transfer(1, (0,), 3.0, channels=66, posted=posted)
         assert ends(shared, (0.0, 0), (1.0, 1))[1] == pytest.approx(end_s)
 
 
@@ -210,10 +210,10 @@ def test_messages_of_a_communicator_hold_sms_once():
     for communicators, end_s in (((7, 7), 4.0), ((7, 8), 2.0 * 132 / 13)):
         shared = SharedDevices(HALF)
         for number, communicator in enumerate(communicators):
-            shared.offer_transfer(
+            shared.register_transfer(
                 number, (0, 1), 1.0, channels=66, device_of={10 + number: 0}, communicator=communicator
             )
-        shared.offer_kernel(2, 0, None, 2.0)
+        shared.register_kernel(2, 0, None, 2.0)
         come = tuple((0.0, (number, 10 + number)) for number in (0, 1))
         assert ends(shared, (0.0, 2), come=come)[2] == pytest.approx(end_s)
 

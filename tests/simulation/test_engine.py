@@ -20,8 +20,8 @@ def tasks(
     occupancy_s=None,
     instance=None,
     sizes=(),
-    wires=None,
-    wire_s=(),
+    ports=None,
+    port_s=(),
 ):
     """Tasks on stream 0 without dependencies, unless said otherwise; `after` maps a task to those it waits for."""
     count = len(duration_s)
@@ -36,8 +36,8 @@ def tasks(
         [len(after.get(task, ())) for task in range(count)],
         instance or [NONE] * count,
         sizes,
-        wires or [()] * len(sizes),
-        wire_s=wire_s,
+        ports or [()] * len(sizes),
+        port_s=port_s,
     )
 
 
@@ -90,11 +90,11 @@ def test_tasks_of_no_length_run_in_order():
     assert starts(tasks([0.0, 0.0, 2.0, 0.0], after={3: (2,)})) == [0, 0, 0, 2]
 
 
-def test_a_meeting_starts_when_the_last_member_has_come():
-    # Timelines on streams 0 and 1 work for 2 and 7; the meeting of 1 and 3 lasts 4 for both.
+def test_an_instance_starts_when_the_last_member_has_arrived():
+    # Timelines on streams 0 and 1 work for 2 and 7; the instance of 1 and 3 lasts 4 for both.
     given_tasks = tasks(
         [2.0, 4.0, 7.0, 4.0, 1.0], stream=[0, 0, 1, 1, 0], after={1: (0,), 3: (2,)}, instance=[NONE, 0, NONE, 0, NONE],
-        sizes=[2], wires=[(0,)],
+        sizes=[2], ports=[(0,)],
     )  # fmt: skip
     times = run(given_tasks)
     # At 2 both 1 and 4 are ready on stream 0; 1 has the lower index and holds the stream while it waits.
@@ -102,59 +102,59 @@ def test_a_meeting_starts_when_the_last_member_has_come():
     assert times.cause[1] == times.cause[3] == 2
 
 
-def test_two_meetings_share_a_wire_and_a_third_has_its_own():
-    # Three timelines of one task each on streams 0, 1, 2, each its own meeting; wires 0, 0 and 1.
-    times = run(tasks([2.0, 3.0, 4.0], stream=[0, 1, 2], instance=[0, 1, 2], sizes=[1, 1, 1], wires=[(0,), (0,), (1,)]))
+def test_two_instances_share_a_port_and_a_third_has_its_own():
+    # Three timelines of one task each on streams 0, 1, 2, each its own instance; ports 0, 0 and 1.
+    times = run(tasks([2.0, 3.0, 4.0], stream=[0, 1, 2], instance=[0, 1, 2], sizes=[1, 1, 1], ports=[(0,), (0,), (1,)]))
     assert times.start_s.tolist() == [0, 2, 0]
     assert times.cause.tolist() == [NONE, 0, NONE]
 
 
-def test_a_wire_is_held_for_the_occupancy_only():
-    # Slices of one transfer: 1 on the wire, 3 more in flight. The second follows at 1 and ends at 5.
+def test_a_port_is_held_for_the_occupancy_only():
+    # Slices of one transfer: 1 on the port, 3 more in flight. The second follows at 1 and ends at 5.
     times = run(
-        tasks([4.0, 4.0], occupancy_s=[1.0, 1.0], stream=[0, 1], instance=[0, 1], sizes=[1, 1], wires=[(0,), (0,)])
+        tasks([4.0, 4.0], occupancy_s=[1.0, 1.0], stream=[0, 1], instance=[0, 1], sizes=[1, 1], ports=[(0,), (0,)])
     )
     assert times.start_s.tolist() == [0, 1]
     assert times.end_s.tolist() == [4, 5]
 
 
-def test_a_meeting_needs_all_its_wires():
-    # Meeting 2 needs both wires: free at 2 and at 5.
+def test_an_instance_needs_all_its_ports():
+    # Instance 2 needs both ports: free at 2 and at 5.
     times = run(
-        tasks([2.0, 5.0, 1.0], stream=[0, 1, 2], instance=[0, 1, 2], sizes=[1, 1, 1], wires=[(0,), (1,), (0, 1)])
+        tasks([2.0, 5.0, 1.0], stream=[0, 1, 2], instance=[0, 1, 2], sizes=[1, 1, 1], ports=[(0,), (1,), (0, 1)])
     )
     assert times.start_s.tolist() == [0, 0, 5]
     assert times.cause[2] == 1
 
 
-def test_a_wire_that_is_needed_less_is_free_earlier():
-    # Meeting 0 lasts 5 and needs wire 1 for 2 of it. Meeting 1 takes wire 1 then, meeting 2 waits for wire 0.
+def test_a_port_that_is_needed_less_is_free_earlier():
+    # Instance 0 lasts 5 and needs port 1 for 2 of it. Instance 1 takes port 1 then, instance 2 waits for port 0.
     held = [(np.inf, 2.0), (np.inf,), (np.inf,)]
-    instances = {"instance": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0, 1), (1,), (0,)], "wire_s": held}
+    instances = {"instance": [0, 1, 2], "sizes": [1, 1, 1], "ports": [(0, 1), (1,), (0,)], "port_s": held}
     times = run(tasks([5.0, 1.0, 1.0], stream=[0, 1, 2], **instances))
     assert times.start_s.tolist() == [0, 2, 5]
     assert times.cause.tolist() == [NONE, 0, 0]
 
 
-def test_a_wire_that_another_meeting_has_taken_is_not_freed_by_the_first():
-    # Meeting 0 ends at 1, before the 3 for which it said to need its wire; meeting 1 has it then, until 6.
+def test_a_port_that_another_instance_has_taken_is_not_freed_by_the_first():
+    # Instance 0 ends at 1, before the 3 for which it said to need its port; instance 1 has it then, until 6.
     held = [(3.0,), (np.inf,), (np.inf,)]
-    instances = {"instance": [0, 1, 2], "sizes": [1, 1, 1], "wires": [(0,)] * 3, "wire_s": held}
+    instances = {"instance": [0, 1, 2], "sizes": [1, 1, 1], "ports": [(0,)] * 3, "port_s": held}
     assert starts(tasks([1.0, 5.0, 1.0], stream=[0, 1, 2], **instances)) == [0, 1, 6]
 
 
-def test_of_waiting_meetings_the_most_urgent_takes_the_wire():
+def test_of_waiting_instances_the_most_urgent_takes_the_port():
     times = run(
         tasks(
             [2.0, 1.0, 1.0], stream=[0, 1, 2], priority=[0, 0, 1], instance=[0, 1, 2], sizes=[1, 1, 1],
-            wires=[(0,), (0,), (0,)], after={1: (), 2: ()},
+            ports=[(0,), (0,), (0,)], after={1: (), 2: ()},
         )
     )  # fmt: skip
     assert times.start_s.tolist() == [1, 3, 0]
 
 
 def test_who_never_starts_has_no_time():
-    # The meeting of 1 wants two members and one comes; 2 depends on it, and 3, behind it on the stream, waits too.
+    # The instance of 1 wants two members and one comes; 2 depends on it, and 3, behind it on the stream, waits too.
     times = run(
         tasks([1.0, 1.0, 1.0, 1.0], after={1: (0,), 2: (1,), 3: (0,)}, instance=[NONE, 0, NONE, NONE], sizes=[2])
     )
@@ -178,7 +178,7 @@ def test_more_resources_can_be_slower():
     """A Graham anomaly: with a stream of its own, task 1 makes everybody later.
 
     Kernels 0 and 1 of length 1 make data for transfers 2 (short, from kernel 0) and 3 (long, from kernel 1), which
-    share a wire; 4 computes for long on what 2 brings. On one stream, kernel 0 goes first, and 2 with it: 4 starts
+    share a port; 4 computes for long on what 2 brings. On one stream, kernel 0 goes first, and 2 with it: 4 starts
     at 2 and ends at 12. With two streams both transfers are ready at 1, and the urgent-looking one, 3, goes first.
     """
     durations = [1.0, 1.0, 1.0, 10.0, 10.0]
@@ -193,7 +193,7 @@ def test_more_resources_can_be_slower():
 
 @st.composite
 def random_tasks(draw):
-    """Any tasks with dependencies on earlier ones, on a few streams, some of them meetings of one on a wire."""
+    """Any tasks with dependencies on earlier ones, on a few streams, some of them instances of one on a port."""
     count = draw(st.integers(1, 12))
 
     def each(strategy):
@@ -211,7 +211,7 @@ def random_tasks(draw):
         after={task: draw(st.sets(st.integers(0, task - 1), max_size=2)) for task in range(1, count)},
         instance=[number if met else NONE for number, met in zip(instance, meets, strict=True)],
         sizes=[1] * sum(meets),
-        wires=[draw(st.sampled_from([(), (0,), (1,), (0, 1)])) for met in meets if met],
+        ports=[draw(st.sampled_from([(), (0,), (1,), (0, 1)])) for met in meets if met],
     )
 
 
@@ -230,8 +230,8 @@ def test_laws_of_the_clock(given_tasks):
     for task in range(len(start)):
         holders.setdefault(("stream", given_tasks.stream[task]), []).append((start[task], release[task]))
         if given_tasks.instance[task] != NONE:
-            for wire in given_tasks.instance_links[given_tasks.instance[task]]:
-                holders.setdefault(("wire", wire), []).append((start[task], release[task]))
+            for port in given_tasks.instance_ports[given_tasks.instance[task]]:
+                holders.setdefault(("port", port), []).append((start[task], release[task]))
     for held in holders.values():
         held.sort()
         assert all(after[0] >= before[1] for before, after in pairwise(held))

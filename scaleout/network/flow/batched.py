@@ -6,6 +6,7 @@ long as many messages start and end together; it counts what it does, so that `t
 
 import heapq
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,7 +32,10 @@ _START, _ARRIVED, _DONE = 0, 1, 2
 
 @dataclass(eq=False)
 class _Collective:
-    """One that is in flight: the step that each of M members is at, and how many messages hold it up there."""
+    """One that is in flight: the step that each of M members is at, and how many messages hold it up there.
+
+    Its messages go at `speed` times their fair rate, and its latencies last as many times less.
+    """
 
     name: int
     demand: Demand
@@ -39,6 +43,7 @@ class _Collective:
     after_s: float
     latencies: bool
     at: Ints
+    speed: float = 1.0
     missing: dict[int, Ints] = field(default_factory=dict)
     sent: int = 0
     over: bool = False
@@ -90,6 +95,7 @@ class InStep:
         self._whole: dict[int, list[Any]] = {}
         self.wasted_s = 0.0
         self._batches: list[_Batch] = []
+        self._running: dict[int, list[_Collective]] = {}
         self._events: list[tuple[float, int, int, _Collective, int, Ints]] = []
         self._count = 0
         self._rates: dict[tuple[tuple[int, bytes], ...], tuple[list[Floats], list[Flows]]] = {}
@@ -109,16 +115,32 @@ class InStep:
     ) -> None:
         """Let one lane of a collective begin."""
         at = np.full(chain.num_members, -1)
-        self._push(start_s, _START, _Collective(name, chain, size_bytes, after_s, latencies, at), 0, at)
+        collective = _Collective(name, chain, size_bytes, after_s, latencies, at)
+        self._running.setdefault(name, []).append(collective)
+        self._push(start_s, _START, collective, 0, at)
 
-    @property
+    def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
+        """Set the speeds of collectives from now on."""
+        stretch = {}
+        for name, speed in speeds.items():
+            for collective in self._running[name]:
+                stretch[id(collective)] = collective.speed / speed
+                collective.speed = speed
+        for index, (time_s, count, kind, owner, step, receivers) in enumerate(self._events):
+            if (times := stretch.get(id(owner), 1.0)) != 1.0:
+                self._events[index] = now_s + (time_s - now_s) * times, count, kind, owner, step, receivers
+        heapq.heapify(self._events)
+        self.wasted_s += _BATCH_S * len(self._batches)
+        if any(id(batch.owner) in stretch for batch in self._batches):
+            self._share(now_s)
+
     def next_s(self) -> float:
-        """Time at which the next message or lane starts, ends or arrives; infinite if nothing is in flight."""
+        """Time at which the next message or chain starts, ends or arrives; infinite if nothing is in flight."""
         return min(self._next_end_s, self._events[0][0] if self._events else math.inf)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance by one moment, unless the next is after `until_s`; return the time, and chains sent and done."""
-        now_s = self.next_s
+        now_s = self.next_s()
         if now_s > until_s or now_s == math.inf:
             return until_s, [], []
         together_s = now_s * (1 + SAME)
@@ -131,6 +153,7 @@ class InStep:
                 _, _, kind, collective, step, receivers = heapq.heappop(self._events)
                 if kind == _DONE:
                     done.append(collective.name)
+                    self._running[collective.name].remove(collective)
                 elif kind == _START or collective.settle(step, receivers):
                     moving[id(collective)] = collective
             moved, moving = moving, {}
@@ -138,7 +161,7 @@ class InStep:
                 changed |= self._move(collective, now_s)
                 if collective.over:
                     sent.append(collective.name)
-                    self._push(now_s + collective.after_s, _DONE, collective, 0, collective.at)
+                    self._push(now_s + collective.after_s / collective.speed, _DONE, collective, 0, collective.at)
         if changed:
             self._share(now_s)
         return now_s, sent, done
@@ -163,7 +186,7 @@ class InStep:
                     moving[id(batch.owner)] = batch.owner
                 for each_s in np.unique(latency_s):
                     receivers = flows.destinations[which[latency_s == each_s]]
-                    self._push(now_s + float(each_s), _ARRIVED, batch.owner, batch.step, receivers)
+                    self._push(now_s + float(each_s) / batch.owner.speed, _ARRIVED, batch.owner, batch.step, receivers)
                 if ended.all():
                     continue
                 on = ~ended
@@ -212,7 +235,8 @@ class InStep:
 
     def _share(self, now_s: float) -> None:
         """Share the links anew; flows whose rate stays keep the time at which they end."""
-        for batch, rate in zip(self._batches, self._fair(), strict=True):
+        for batch, fair in zip(self._batches, self._fair(), strict=True):
+            rate = fair if batch.owner.speed == 1.0 else fair * batch.owner.speed
             new = rate != batch.rate
             if new.any():
                 left_bytes = np.maximum(batch.left_bytes - batch.rate * (now_s - batch.since_s), 0.0)

@@ -12,7 +12,7 @@ Symbols: see `flight`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,8 @@ class OutOfStep:
         self._rows = dict.fromkeys(_GROWN, 0)
         self._names: list[int] = []
         self._demands: list[Demand] = []
+        self._flows: list[tuple[int, int]] = []
+        self._running: dict[int, list[int]] = {}
         self._free: dict[int, list[int]] = {}
         self._listed = 0
 
@@ -89,6 +91,25 @@ class OutOfStep:
         t.asked[t.counts[ASKING]] = start_s, number, after_s, latencies, size_bytes
         t.counts[ASKING] += 1
         self._names[number] = name
+        self._running.setdefault(name, []).append(number)
+
+    def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
+        """Set the speeds of collectives from now on."""
+        self._make_room()
+        begin(self._tables)
+        stretch = np.ones(len(self._tables.chains))
+        for name, speed in speeds.items():
+            for number in self._running[name]:
+                chain = self._tables.chains[number]
+                stretch[number] = chain["speed"] / speed
+                chain["speed"] = speed
+                mark(self._tables, *self._flows[number])
+        set_speeds(self._tables, stretch, now_s)
+
+    def next_s(self) -> float:
+        """Return the time of the next event; infinite if nothing is in flight."""
+        self._make_room()
+        return float(next_s(self._tables))
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance until a lane has sent all or is done, but not beyond a time; return the time and their names."""
@@ -101,6 +122,7 @@ class OutOfStep:
         done = t.done[: t.counts[FINISHED]].tolist()
         for number in done:
             self._free[id(self._demands[number])].append(number)
+            self._running[self._names[number]].remove(number)
         sent = t.sent[: t.counts[SENT]].tolist()
         return now_s, [self._names[number] for number in sent], [self._names[number] for number in done]
 
@@ -164,6 +186,7 @@ class OutOfStep:
         self._tables.expected[row["missing"] : self._rows["missing"]] = missing
         self._names.append(-1)
         self._demands.append(chain)
+        self._flows.append((first_flow, self._rows["flows"]))
         return number
 
     def _append_crossed(self, crossing: Crossing) -> None:
@@ -307,7 +330,7 @@ def _move(t: Tables, member: int, now_s: float) -> None:
             if chain.behind == 0:
                 t.sent[t.counts[SENT]] = number
                 t.counts[SENT] += 1
-                _push_event(t, now_s + chain.after_s, DONE, number, 0)
+                _push_event(t, now_s + chain.after_s / chain.speed, DONE, number, 0)
             return
         its = t.steps[chain.step + step]
         for index in range(t.outs[its.out + local], t.outs[its.out + local + 1]):
@@ -326,19 +349,51 @@ def _first_end(t: Tables) -> float:
 
 
 @compiled
-def _begin(t: Tables) -> None:
+def begin(t: Tables) -> None:
     """Let chains start at their time that have been asked for."""
     for index in range(t.counts[ASKING]):
         asked = t.asked[index]
         chain = t.chains[asked.chain]
         chain.after_s, chain.latencies, chain.size_bytes = asked.after_s, asked.latencies, asked.size_bytes
-        chain.behind = chain.num_members
+        chain.behind, chain.speed = chain.num_members, 1.0
         for member in range(chain.member, chain.member + chain.num_members):
             t.members[member].at = -1
         for at in range(chain.missing, chain.missing + chain.num_steps * chain.num_members):
             t.missing[at] = t.expected[at]
         _push_event(t, asked.start_s, START, asked.chain, 0)
     t.counts[ASKING] = 0
+
+
+@compiled
+def next_s(t: Tables) -> float:
+    """When the next chain or flow starts, ends or arrives; infinite if nothing is in flight."""
+    begin(t)
+    return min(t.events[0].time_s if t.counts[EVENTS] else np.inf, _first_end(t))
+
+
+@compiled
+def mark(t: Tables, first: int, last: int) -> None:
+    """Note flows in flight, of some, whose rate is to be set anew."""
+    for number in range(first, last):
+        if t.fair[number] != GONE and not t.flows[number].moved:
+            t.flows[number].moved = 1
+            t.moved[t.counts[MOVED]] = number
+            t.counts[MOVED] += 1
+
+
+@compiled
+def set_speeds(t: Tables, stretch: Floats, now_s: float) -> None:
+    """Let the flows that are marked go on at their new speed, and stretch the time to events of each chain."""
+    share(t, now_s)
+    size = t.counts[EVENTS]
+    t.counts[EVENTS] = 0
+    for index in range(size):  # the heap grows again in place, behind what has been read
+        event = t.events[index]
+        time_s, kind, which, step = event.time_s, event.kind, event.which, event.step
+        chain = t.members[t.ends[which].source].chain if kind == ARRIVED else which
+        if stretch[chain] != 1.0:
+            time_s = now_s + (time_s - now_s) * stretch[chain]
+        _push_event(t, time_s, kind, which, step)
 
 
 @compiled
@@ -349,9 +404,8 @@ def run(t: Tables, until_s: float) -> float:
     """
     counts = t.counts
     counts[SENT] = counts[FINISHED] = 0
-    _begin(t)
     while True:
-        now_s = min(t.events[0].time_s if counts[EVENTS] else np.inf, _first_end(t))
+        now_s = next_s(t)
         if now_s > until_s or now_s == np.inf:
             return until_s
         if counts[EVENTS] + t.leaving[0].which + len(t.chains) > len(t.events):
@@ -360,7 +414,8 @@ def run(t: Tables, until_s: float) -> float:
         while _first_end(t) <= together_s:
             flow = _stop(t)
             ended = t.ends[flow]
-            latency_s = ended.latency_s * t.chains[t.members[ended.source].chain].latencies
+            chain = t.chains[t.members[ended.source].chain]
+            latency_s = ended.latency_s * chain.latencies / chain.speed
             _push_event(t, now_s + latency_s, ARRIVED, flow, ended.step)
             _settle(t, ended.source, ended.step)
         while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):

@@ -49,7 +49,7 @@ FLOW = np.dtype(
     + [(name, "i4") for name in ("first", "last", "place", "moved", "whole", "free")]
 )
 """`first` to `last` are its pairs, of weight 1 all if it is `whole`; `place` is that in the heap of those that
-leave. `rate` is in force since `since_s`; it may differ from the `fair` one of flows that are `moved`."""
+leave. `rate` is in force since `since_s`: the `fair` one times the chain's speed, unless the flow is `moved`."""
 
 ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("step", "i8")])
 
@@ -63,10 +63,11 @@ stands for may have a key that is higher by now."""
 MEMBER = np.dtype([("chain", "i8"), ("at", "i8")])
 
 CHAIN = np.dtype(
-    [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")]
+    [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8"), ("speed", "f8")]
     + [(name, "i8") for name in ("member", "num_members", "step", "num_steps", "missing", "behind")]
 )
-"""Its first member, step and count of missing messages; `behind` members have not done their last step."""
+"""Its first member, step and count of missing messages; `behind` members have not done their last step. Its messages go
+at `speed` times their fair rate, and its latencies last as many times less."""
 
 STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
 """`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`: its flows are
@@ -397,11 +398,12 @@ def share(t: Tables, now_s: float) -> None:
         passed = level
         _guess(t, passed)
     for index in range(t.counts[MOVED]):
-        flow, fair = t.flows[t.moved[index]], t.fair[t.moved[index]]
+        flow, ends = t.flows[t.moved[index]], t.ends[t.moved[index]]
+        rate = t.fair[t.moved[index]] * t.chains[t.members[ends.source].chain].speed
         flow.moved = 0
-        if fair != flow.rate:
+        if rate != flow.rate:
             flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
-            flow.since_s, flow.rate = now_s, fair
+            flow.since_s, flow.rate = now_s, rate
             flow.end_s = now_s + flow.left_bytes / flow.rate
             lower(t.leaving, t.flows["place"], t.moved[index], flow.end_s)
     t.counts[MOVED] = 0

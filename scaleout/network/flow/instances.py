@@ -1,12 +1,16 @@
-"""Collectives and messages of a program as the clock meets them, over links that all of them share.
+"""Instances of a program as flows over the links that all of them share: the engine's timer of links.
 
-Adapts `traffic` to the `Network` that `engine` asks: a meeting is a number there, and here what it sends. A slice of
-a larger transfer lets go of its streams when its bytes have left, and pays the latency of the whole after that, so
-that slices follow each other back to back; so does a message. Everything else holds its streams until it is done.
+Adapts `traffic` to the `Timer` of `engine`: an instance is a number there, and here a collective or a message with what
+it sends. A slice of a larger transfer releases its streams when its bytes have left, and pays the latency of the whole
+after that, so that slices follow each other back to back; so does a message. Everything else holds its streams until it
+is done.
+
+An instance that shared devices slow down is *paced*: the timer of the devices sets its speed from its start on, and
+says 0 until it has its SMs. Its streams are held until it is done, as its kernel is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
@@ -18,14 +22,15 @@ from scaleout.network.routes.symmetry import Symmetry
 
 
 @dataclass(frozen=True)
-class _Offer:
-    """What a meeting sends, see `Traffic.begin`; back to back if its streams are free as soon as it has left."""
+class _Transfer:
+    """What an instance sends, see `Traffic.begin`; back to back if its latency is paid once, after its bytes."""
 
     demand: Demand
     size_bytes: float
     before_s: float
     after_s: float
     back_to_back: bool
+    paced: bool
 
 
 class LinkNetwork:
@@ -34,22 +39,21 @@ class LinkNetwork:
     def __init__(self, topology: Topology, symmetry: Symmetry, *, injection_bytes_per_s: float | None = None) -> None:
         self.symmetry = symmetry
         self.traffic = Traffic(links_of(topology, injection_bytes_per_s=injection_bytes_per_s))
-        self._offers: dict[int, _Offer] = {}
-        self._messages: dict[tuple[int, int, float], _Offer] = {}
+        self._transfers: dict[int, _Transfer] = {}
+        self._messages: dict[tuple[int, int, float], _Transfer] = {}
         self._routed: dict[tuple[int, int], Demand] = {}
         self._demands: dict[tuple[str, str, int], tuple[Demand, Sequence[Group]]] = {}
+        self._speeds: dict[int, float] = {}
+        """Speeds that were set at the present moment, which has to be over before they count: the last one does."""
+        self._set_s = 0.0
+        self._moving: set[int] = set()
+        """Paced instances that have their SMs."""
 
-    def offer(
-        self,
-        instance: int,
-        kind: str,
-        size_bytes: float,
-        *,
-        groups: Sequence[Group],
-        cost: CollectiveCost,
-        slice_of_more: bool,
-    ) -> None:
-        """Say what a meeting is: a collective of some groups, with the algorithm and latency of its whole transfer.
+    def register(
+        self, instance: int, kind: str, size_bytes: float, *, groups: Sequence[Group], cost: CollectiveCost,
+        slice_of_more: bool, paced: bool,
+    ) -> None:  # fmt: skip
+        """Register a collective of some groups, with the algorithm and the latency of its whole transfer.
 
         Groups are told apart by identity, as there may be many: the same object is routed once.
         """
@@ -60,39 +64,73 @@ class LinkNetwork:
         demand = self._demands[key][0]
         sent_bytes = size_bytes * cost.inflation
         if slice_of_more:
-            self._offers[instance] = _Offer(demand, sent_bytes, 0.0, cost.latency_s, True)
+            self._transfers[instance] = _Transfer(demand, sent_bytes, 0.0, cost.latency_s, True, paced)
         else:
             after_s = cost.latency_s - cost.before_s if demand.steady else 0.0
-            self._offers[instance] = _Offer(demand, sent_bytes, cost.before_s, after_s, False)
+            self._transfers[instance] = _Transfer(demand, sent_bytes, cost.before_s, after_s, False, paced)
 
-    def offer_message(self, instance: int, size_bytes: float, *, source: int, destination: int) -> None:
-        """Say what a meeting is: one message between two ranks."""
+    def register_message(self, instance: int, size_bytes: float, *, source: int, destination: int, paced: bool) -> None:
+        """Register one message between two ranks."""
         key = source, destination, size_bytes
         if key not in self._messages:
             links, ends = self.traffic.links, (source, destination)
             if ends not in self._routed:
                 self._routed[ends] = demand_of_message(links, source, destination, self.symmetry)
             cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
-            self._messages[key] = _Offer(self._routed[ends], size_bytes * cost.inflation, 0.0, cost.latency_s, True)
-        self._offers[instance] = self._messages[key]
+            sent_bytes = size_bytes * cost.inflation
+            self._messages[key] = _Transfer(self._routed[ends], sent_bytes, 0.0, cost.latency_s, True, paced=False)
+        self._transfers[instance] = replace(self._messages[key], paced=True) if paced else self._messages[key]
 
-    def come(self, instance: int, task: int, now_s: float) -> None:
-        """Let a task come to a meeting, which takes nothing from the links yet."""
+    def arrive(self, instance: int, task: int, now_s: float) -> None:
+        """Take note that a task has arrived at an instance, which uses no links yet."""
 
-    def begin(self, instance: int, now_s: float) -> None:
-        """Let a meeting begin."""
-        offer = self._offers[instance]
+    def start(self, instance: int, now_s: float) -> None:
+        """Start an instance that is not paced; others start when they are given a speed."""
+        transfer = self._transfers.get(instance)
+        if transfer is not None and not transfer.paced:
+            self._begin(instance, transfer, now_s)
+
+    def _begin(self, instance: int, transfer: _Transfer, now_s: float) -> None:
         self.traffic.begin(
-            instance,
-            offer.demand,
-            offer.size_bytes,
-            now_s=now_s,
-            before_s=offer.before_s,
-            after_s=offer.after_s,
-            latencies=not offer.back_to_back,
-        )
+            instance, transfer.demand, transfer.size_bytes, now_s=now_s, before_s=transfer.before_s,
+            after_s=transfer.after_s, latencies=not transfer.back_to_back,
+        )  # fmt: skip
+
+    def set_speed(self, instance: int, speed: float, now_s: float) -> None:
+        """Set the speed of a paced instance from now on, as a fraction of what the links give it; 0 before it moves."""
+        self._speeds[instance] = speed
+        self._set_s = now_s
+
+    def _set_speeds(self) -> None:
+        """Start instances that may move now, and give those whose speed has changed their new one."""
+        changed: dict[int, float] = {}
+        for instance, speed in self._speeds.items():
+            if instance in self._moving:
+                assert speed > 0, "what has its SMs keeps them"
+                changed[instance] = speed
+            elif speed > 0:
+                self._begin(instance, self._transfers[instance], self._set_s)
+                self._moving.add(instance)
+                if speed < 1:
+                    changed[instance] = speed
+        if changed:
+            self.traffic.set_speeds(changed, self._set_s)
+        self._speeds.clear()
+
+    def next_s(self) -> float:
+        """Return the time of the next event on the links."""
+        self._set_speeds()
+        return self.traffic.next_s()
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance; return the time, the meetings that let go of their streams, and those that are done."""
+        """Advance; return the time, the instances that release their streams early, and those that are done."""
+        if self._speeds and until_s > self._set_s:
+            self._set_speeds()
         now_s, sent, done = self.traffic.advance(until_s)
-        return now_s, sorted(instance for instance in sent if self._offers[instance].back_to_back), sorted(done)
+        return now_s, sorted(filter(self._releases_early, sent)), sorted(done)
+
+    def _releases_early(self, instance: int) -> bool:
+        return self._transfers[instance].back_to_back and not self._transfers[instance].paced
+
+    def end(self, instances: Sequence[int], now_s: float) -> None:
+        """Take note of instances that ended elsewhere: kernels, which use no links."""

@@ -13,6 +13,8 @@ Knows nothing of graphs, streams or of what waits for a collective: whoever begi
 
 import math
 import sys
+from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any, Protocol
 
 from scaleout.network.flow.batched import InStep
@@ -32,6 +34,10 @@ class _Loop(Protocol):
     def begin(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None: ...
+
+    def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None: ...
+
+    def next_s(self) -> float: ...
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]: ...
 
@@ -53,7 +59,8 @@ class Traffic:
         self._loop: _Loop = self._in_step
         worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
         self._worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
-        self._begun: list[tuple[float, dict[str, Any]]] = []
+        self._log: list[tuple[float, Callable[[_Loop], None]]] = []
+        """What was asked of the loop, and when."""
         self._reached_s = -math.inf
 
     @property
@@ -91,9 +98,24 @@ class Traffic:
         for chain in demand.chains:
             asked: dict[str, Any] = {"name": name, "chain": chain, "size_bytes": size_bytes, "latencies": latencies}
             asked |= {"start_s": now_s + before_s, "after_s": after_s}
-            self._loop.begin(**asked)
-            if self._in_step is not None:
-                self._begun.append((now_s, asked))
+            self._do(now_s, methodcaller("begin", **asked))
+
+    def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
+        """Set the speeds, above zero and at most 1, of some collectives in flight from now on.
+
+        A message gets so many times its fair rate: what it leaves of it is used by no other. Latencies last as many
+        times less. So a collective alone on the links takes ``1 / speed`` times as long, all of it.
+        """
+        self._do(now_s, methodcaller("set_speeds", dict(speeds), now_s))
+
+    def next_s(self) -> float:
+        """Return the time of the next event; infinite if nothing is in flight."""
+        return self._loop.next_s()
+
+    def _do(self, now_s: float, ask: Callable[[_Loop], None]) -> None:
+        ask(self._loop)
+        if self._in_step is not None:
+            self._log.append((now_s, ask))
 
     def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
         """Advance until something has been sent or is done, but not beyond a time.
@@ -125,11 +147,11 @@ class Traffic:
         from scaleout.network.flow.event_driven import OutOfStep  # noqa: PLC0415 - numba takes a while to import
 
         self._loop = loop = OutOfStep(self.links)
-        for begun_s, asked in self._begun:
-            while any(loop.advance(begun_s)[1:]):
+        for asked_s, ask in self._log:
+            while any(loop.advance(asked_s)[1:]):
                 pass
-            loop.begin(**asked)
+            ask(loop)
         while any(loop.advance(self._reached_s)[1:]):
             pass
         self._in_step = None
-        self._begun.clear()
+        self._log.clear()

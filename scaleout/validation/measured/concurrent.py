@@ -70,15 +70,15 @@ def loops(
     size, first = sum(counts.values()), counts["compute"]
     for task in range(size):
         if task < first:
-            shared.offer_kernel(task, 0, calls[task % len(calls)], alone_s["compute"] / len(calls))
+            shared.register_kernel(task, 0, calls[task % len(calls)], alone_s["compute"] / len(calls))
         else:
-            shared.offer_transfer(task, (0,), alone_s["collective"], channels=channels, device_of={task: 0})
+            shared.register_transfer(task, (0,), alone_s["collective"], channels=channels, device_of={task: 0})
     unknown = [math.nan] * size
     stream = [int(task >= first) for task in range(size)]
     tasks = Tasks(
         unknown, unknown, stream, [0] * size, [[]] * size, [0] * size, range(size), [1] * size, [()] * size
     )  # fmt: skip
-    end_s = run(tasks, shared).end_s
+    end_s = run(tasks, (shared,)).end_s
     both_s = min(end_s[first - 1], end_s[-1])
     ends_s = {"compute": end_s[:first][pieces["compute"] - 1 :: pieces["compute"]], "collective": end_s[first:]}
     return {key: float(np.mean(np.diff(part[part <= both_s]))) for key, part in ends_s.items()}
