@@ -263,6 +263,43 @@ def test_a_message_that_starts_takes_its_share():
     assert second == pytest.approx(ALPHA + 2 * LINK, rel=1e-12)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_message_at_half_speed_leaves_the_others_their_share(compiled):
+    """Two messages of 1 GB share 1 GB/s; the first goes at half its 0.5 GB/s from 1 s on, and at full speed from 2 s.
+
+    At 2 s it has 0.25 GB left, the other none. It has the link alone then: it ends at 2.25 s, and arrives 0.1 s later.
+    """
+    links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
+    traffic = Traffic(links, compiled=compiled)
+    for number in range(2):
+        traffic.begin(number, demand_of_message(links, 0, 1), 1e9, now_s=0.0)
+    assert traffic.advance(1.0) == (1.0, [], [])
+    traffic.set_speeds({0: 0.5}, 1.0)
+    assert traffic.next_s() == pytest.approx(2.0)
+    now_s, _, done = traffic.advance(2.0)
+    assert (now_s, done) == (pytest.approx(2.0), [])
+    traffic.set_speeds({0: 1.0}, 2.0)
+    seen = {}
+    while len(seen) < 2:
+        now_s, _, done = traffic.advance()
+        seen |= dict.fromkeys(done, now_s)
+    assert seen == pytest.approx({0: 2.35, 1: 2.1})
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_latency_lasts_as_many_times_longer(compiled):
+    """1 s before, 1 s of bytes, 0.1 s of latency: at half speed from 0.5 s to 1 s, and from 2 s to the end."""
+    links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
+    traffic = Traffic(links, compiled=compiled)
+    traffic.begin(0, demand_of_message(links, 0, 1), 1e9, now_s=0.0, before_s=1.0)
+    for at_s, speed in ((0.5, 0.5), (1.0, 1.0), (2.0, 0.5)):
+        assert traffic.advance(at_s) == (at_s, [], [])
+        traffic.set_speeds({0: speed}, at_s)
+    while not (found := traffic.advance())[2]:
+        pass  # its bytes have left
+    assert found[0] == pytest.approx(2.0 + 2 * (2.1 - 1.75))
+
+
 def test_messages_whose_rates_change_more_than_once():
     """Out of one port at 0, 1/2 and 1: the first has 1/4 left at 1, at a third; the second 1/2 at 7/4, at a half."""
     messages = [(0, rank, N, start * LINK) for rank, start in ((1, 0.0), (2, 0.5), (3, 1.0))]
@@ -656,12 +693,14 @@ def ends_of(links, begun, *, compiled):
 
 
 def visible(traffic, last):
-    """Advance in small steps, then begin one more and again the same, and run to the end; all that can be seen."""
+    """Advance in small steps, at changing speeds; begin one more and again the same, and run; all that can be seen."""
     number, demand, size_bytes, _, latencies = last
-    seen = []
-    for until_s in (1e-7, 2e-6, 5e-5):
+    seen, done = [], set()
+    for until_s, speed in ((1e-7, 0.7), (2e-6, 1 / 3), (5e-5, 1.0)):
         while (found := traffic.advance(until_s))[1:] != ([], []):
             seen.append((found[0], sorted(found[1]), sorted(found[2])))
+            done.update(found[2])
+        traffic.set_speeds({each: speed for each in range(0, number, 2) if each not in done}, until_s)
     for again in (number, number + 1):
         traffic.begin(again, demand, size_bytes, now_s=5e-5, latencies=latencies)
     while (found := traffic.advance())[1:] != ([], []):
@@ -727,6 +766,28 @@ def test_the_engine_asks_a_timer_how_long_an_instance_takes():
     assert times.released_s.tolist() == [3, 3, 8, 5, 1]
     assert times.end_s.tolist() == [4, 4, 8, 5, 1]
     assert times.cause.tolist() == [4, 4, 0, 0, -1]
+
+
+def test_the_engine_advances_several_timers_as_one_queue():
+    """Instances 0 and 1 in different timers, from 0 s; 2 s of task 2 in between; both timers learn of both ends."""
+    nan = np.nan
+    tasks = engine.Tasks(
+        duration_s=[nan, nan, 2.5, nan],
+        occupancy_s=[nan, nan, 2.5, nan],
+        stream=[0, 1, 2, 2],
+        priority=[0] * 4,
+        users=[[], [], [], []],
+        num_dependencies=[0] * 4,
+        instance=[0, 1, -1, 2],
+        instance_size=[1, 1, 1],
+        instance_ports=[(), (), ()],
+    )
+    timers = [Alarm([0, 2]), Alarm([1])]
+    times = engine.run(tasks, timers)
+    assert times.start_s.tolist() == [0, 0, 0, 2.5]
+    assert times.released_s.tolist() == [2, 2, 2.5, 4.5]
+    assert times.end_s.tolist() == [3, 3, 2.5, 5.5]
+    assert [timer.ended for timer in timers] == [[(1, 3)], [(0, 3), (2, 5.5)]]
 
 
 # ---- The command line

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from strategies import jobs
 
 from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import ResourceUse
-from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.network.flow.instances import LinkNetwork
+from scaleout.network.routes.symmetry import Symmetry
 from scaleout.program.graph import GraphBuilder, NodeKind
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.contention import Contention, contention_of
+from scaleout.simulation.engine import Tasks, run
 from scaleout.simulation.run import simulate
 from scaleout.simulation.shared_devices import SharedDevices
 from scaleout.validation.measured.compare import compare_files
@@ -289,6 +293,61 @@ def test_folded_and_alone_devices_are_shared_alike_and_nothing_is_faster(case):
             assert (line.duration_s[whole] >= alone.duration_s[whole] * (1 - 1e-9) - 1e-15).all()
         if schedule == "baseline":  # nothing runs at the same time
             assert shared.makespan_s == free.makespan_s
+
+
+@pytest.mark.parametrize("host", ["none", "eager"])
+@pytest.mark.parametrize(("axis", "schedule"), [("tensor_parallel", "overlap"), ("data_parallel", "overlap"),
+                                                ("context_parallel", "baseline"),
+                                                ("pipeline_parallel", "baseline")])  # fmt: skip
+def test_contention_under_links_is_that_of_alpha_beta_where_collectives_do_not_share_links(axis, schedule, host):
+    """On a switch both networks agree to rounding, with contention as without it."""
+    degrees = {"tensor_parallel": 1, "data_parallel": 1, "layers": 4, axis: 4}
+    topology = load_topology("h200-node-4")
+    timed = issue(time_kernels(generate(load_workload("llama-3-8b", degrees)), H200), H200, host=host)
+    scheduled = apply_schedule(timed, schedule)
+    for contention in (None, contention_of(H200, topology)):
+        found = [
+            simulate(scheduled, topology, network=network, contention=contention) for network in ("alpha_beta", "link")
+        ]
+        assert found[0].makespan_s == pytest.approx(found[1].makespan_s, rel=1e-9)
+        for closed, routed in zip(found[0].timelines, found[1].timelines, strict=True):
+            assert closed.end_s == pytest.approx(routed.end_s, rel=1e-9)
+    assert found[1].makespan_s > simulate(scheduled, topology, network="link").makespan_s * 1.001
+
+
+@given(jobs(max_roles=2))
+@settings(max_examples=20)
+def test_contention_under_links_folds_and_costs_nothing_to_what_runs_alone(case):
+    program, topology = case
+    for schedule in ("baseline", "overlap"):
+        scheduled = apply_schedule(program, schedule)
+        shared = simulate(scheduled, topology, network="link", contention=HALF)
+        unfolded = simulate(scheduled, topology, network="link", contention=HALF, unfold=True)
+        assert shared.makespan_s == unfolded.makespan_s
+        if schedule == "baseline":
+            assert shared.makespan_s == simulate(scheduled, topology, network="link").makespan_s
+
+
+def test_two_collectives_share_a_link_and_a_kernel_slows_one_of_them():
+    """Two groups' transfers of 1 s each over one link, alone 2 s; the first goes at 1 / 1.5 beside a kernel.
+
+    It has done 2 / 3 s of the 1 s when the other ends at 2 s, and its last third takes half a second at 1 / 1.5.
+    """
+    topology = Topology("t", (Dimension("switch", 2, 1e9, 0.0),))
+    links = LinkNetwork(topology, Symmetry())
+    shared = SharedDevices(HALF, links.set_speed)
+    shared.register_kernel(0, 0, None, 100.0)
+    for instance, device in ((1, 0), (2, 5)):
+        links.register_message(instance, 1e9, source=0, destination=1, paced=True)
+        shared.register_transfer(instance, (device,), np.inf, channels=66, device_of={instance: device})
+    unknown = [np.nan] * 3
+    tasks = Tasks(unknown, unknown, [0, 1, 2], [0] * 3, [[]] * 3, [0] * 3, range(3), [1] * 3, [()] * 3)
+    # The kernel arrives first and fills its device, unless the transfer is the first in the order of streams.
+    tasks = replace(tasks, stream=[2, 0, 1])
+    times = run(tasks, (links, shared))
+    assert times.end_s[2] == pytest.approx(2.0)
+    assert times.end_s[1] == pytest.approx(2.5)
+    assert times.end_s[0] == pytest.approx(100 + 2.5 / 2)  # half of its SMs are held for 2.5 s
 
 
 def test_a_short_collective_runs_once_behind_each_kernel():
