@@ -1,4 +1,4 @@
-"""T3's figures: tracked and triggered overlap of products and reduce-scatter, simulated, beside what is published.
+"""T3's figures: tracked and triggered overlap of GEMMs and reduce-scatter, simulated, beside what is published.
 
     python figures/t3.py [--output DIR]
 
@@ -150,13 +150,13 @@ def figure_16(axes: Axes) -> None:
 
 
 def figure_17(axes: Axes) -> None:
-    """Draw traffic over time of T-NLG's FC-2 at TP 8 with 4,096 tokens: the product alone, and T3 round-robin."""
+    """Draw traffic over time of T-NLG's FC-2 at TP 8 with 4,096 tokens: the GEMM alone, and T3 round-robin."""
     model = t3.Model("T-NLG", "t-nlg", 4256, 4096, (8,))
     layer = t3.sublayer(model, 8, "FC-2", load_device(t3.DEVICE))
     found = CONFIGURATIONS["t3"](layer).overlapped
     assert found is not None
     alone = overlap(
-        stage(layer.product, layer.device, alone_s=layer.alone_s),
+        stage(layer.gemm, layer.device, alone_s=layer.alone_s),
         [],
         ring=layer.ring,
         constants=constants_of(layer.device),
@@ -170,7 +170,7 @@ def figure_17(axes: Axes) -> None:
     axes.remove()
     grid = place.subgridspec(2, 1)
     panels = [figure.add_subplot(grid[row]) for row in range(2)]
-    for panel, drawn, name in zip(panels, (alone, found), ("product alone", "T3, round-robin"), strict=True):
+    for panel, drawn, name in zip(panels, (alone, found), ("GEMM alone", "T3, round-robin"), strict=True):
         draw_traffic(panel, drawn)
         panel.set_title(name, loc="left")
         panel.set_xlim(0, found.end_s * 1e6)

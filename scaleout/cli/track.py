@@ -1,4 +1,4 @@
-"""`scaleout track`: a product and the collective behind it, as hardware that tracks and triggers would overlap them."""
+"""`scaleout track`: a GEMM and the collective behind it, as hardware that tracks and triggers would overlap them."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def track(device: str, topology: str, settings: tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Simulate a matrix product and its all-reduce or all-to-all as T3's hardware would run them.
+    """Simulate a GEMM and its all-reduce or all-to-all as T3's hardware would run them.
 
     Keys: rows, columns, depth, dtype, split_depth, collective (ring, direct, all_to_all), policy, trigger,
     tracker_entries, split_units.

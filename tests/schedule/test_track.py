@@ -1,4 +1,4 @@
-"""Tracked and triggered products: stages, cache, memory, and what T3's configurations make of a sub-layer."""
+"""Tracked and triggered GEMMs: stages, cache, memory, and what T3's configurations make of a sub-layer."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.t3.direct import DIRECT, TrackSettings, sublayer_of
-from scaleout.schedule.t3.gemm import Cache, Product, constants_of, missed, read_bytes, stage
+from scaleout.schedule.t3.gemm import Cache, Gemm, constants_of, missed, read_bytes, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
 from scaleout.schedule.t3.regions import regions_of
 from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
@@ -27,7 +27,7 @@ LINK, LATENCY_S = 75e9, 500e-9
 def sublayer(tokens=8192, hidden=4256, depth=1064, ranks=16, device=GPU, **changes):
     """FC-1 of T-NLG on 16 ranks, unless said otherwise."""
     alone_s = kernel_time(device, kernel("gemm", dtype="fp16", M=tokens, N=hidden, K=depth)).seconds
-    return Sublayer(Product(tokens, hidden, depth), Ring(ranks, LINK, LATENCY_S), device, alone_s, **changes)
+    return Sublayer(Gemm(tokens, hidden, depth), Ring(ranks, LINK, LATENCY_S), device, alone_s, **changes)
 
 
 sublayers = st.builds(
@@ -85,7 +85,7 @@ def test_bytes_of_sequential_execution_in_closed_form():
 def test_every_byte_that_tracking_saves_is_attributed(ranks, published):
     """Published: reads of the reduce-scatter fall 2.5 and 2.2 times, writes by 14% and 7% (T3, Sec. 6.2)."""
     layer = sublayer(ranks=ranks)
-    chunk = layer.product.output_bytes / ranks
+    chunk = layer.gemm.output_bytes / ranks
     before, after = (CONFIGURATIONS[name](layer).traffic for name in ("sequential", "t3-mca"))
     assert before.scatter_reads / after.scatter_reads == pytest.approx(published, abs=0.05)
     first_chunk_elsewhere = before.product_writes - after.product_writes
@@ -101,11 +101,11 @@ def test_every_byte_that_tracking_saves_is_attributed(ranks, published):
 @given(layer=sublayers)
 def test_laws_of_tracking(layer):
     done = CONFIGURATIONS["t3"](layer)
-    size, ranks = layer.product.output_bytes, layer.ring.ranks
+    size, ranks = layer.gemm.output_bytes, layer.ring.ranks
     chunk = size / ranks
     wire_s = (ranks - 1) * chunk / LINK
     assert done.fused_s >= max(done.product_s, wire_s) * (1 - 1e-9)
-    assert done.product_s >= stage(layer.product, GPU, alone_s=layer.alone_s, bypassed=True).compute_s.sum()
+    assert done.product_s >= stage(layer.gemm, GPU, alone_s=layer.alone_s, bypassed=True).compute_s.sum()
     assert done.traffic.product_writes + chunk == pytest.approx(size)
     assert done.traffic.scatter_reads == pytest.approx((ranks - 2) * chunk, abs=1.0)
     assert done.traffic.scatter_writes == pytest.approx((ranks - 1) * chunk)
@@ -123,10 +123,10 @@ def test_ideal_is_never_slower_than_sequential_nor_faster_than_each_part(layer):
 @settings(max_examples=30, deadline=None)
 @given(layer=sublayers)
 def test_stages_take_what_the_product_takes_alone(layer):
-    staged = stage(layer.product, GPU, alone_s=layer.alone_s)
+    staged = stage(layer.gemm, GPU, alone_s=layer.alone_s)
     memory_s = (staged.read_bytes.sum() + staged.write_bytes.sum()) / GPU.memory_bytes_per_s
     assert staged.alone_s(GPU.memory_bytes_per_s) == pytest.approx(max(layer.alone_s, memory_s))
-    down, across = -(-layer.product.rows // 128), -(-layer.product.columns // 128)
+    down, across = -(-layer.gemm.rows // 128), -(-layer.gemm.columns // 128)
     assert staged.tiles.sum() == down * across
     assert (np.diff(staged.tiles) <= 0).all()
 
@@ -171,7 +171,7 @@ def test_going_round_the_cache_never_reads_more():
 
 
 def test_regions_cover_chunks_and_end_where_stages_do():
-    staged = stage(Product(8192, 4256, 1064), GPU, alone_s=1e-3)
+    staged = stage(Gemm(8192, 4256, 1064), GPU, alone_s=1e-3)
     size = 8192 * 4256 * 2
     regions = regions_of(staged, size, 16)
     assert sum(region.size_bytes for region in regions) == pytest.approx(size)
@@ -189,7 +189,7 @@ def test_finer_triggers_cut_finer_and_send_the_same():
 
 
 def test_policies_rank_as_published():
-    """Compute-first beats round-robin where a product reads much, and both beat holding everything back (Sec. 4.5)."""
+    """Compute-first beats round-robin where a GEMM reads much, and both beat holding everything back (Sec. 4.5)."""
     layer = sublayer(16384, 3072, 1536, 8)
     times = [
         CONFIGURATIONS["t3"](replace(layer, policy=each)).fused_s for each in (COMPUTE_FIRST, ROUND_ROBIN, DEDICATED)
@@ -202,12 +202,12 @@ def test_thresholds_follow_memory_intensity():
 
 
 def test_direct_reduce_scatter_leaves_no_traffic_of_its_own():
-    """Sec. 7.1: the collective is done by the product's stores; its reads vanish."""
+    """Sec. 7.1: the collective is done by the GEMM's stores; its reads vanish."""
     layer = sublayer(ranks=4)
     before, after = DIRECT["direct"](layer), DIRECT["t3-direct"](layer)
     assert after.traffic.scatter_reads == 0
-    assert after.traffic.scatter_writes == pytest.approx(3 / 4 * layer.product.output_bytes)
-    assert after.traffic.product_writes == pytest.approx(layer.product.output_bytes / 4)
+    assert after.traffic.scatter_writes == pytest.approx(3 / 4 * layer.gemm.output_bytes)
+    assert after.traffic.product_writes == pytest.approx(layer.gemm.output_bytes / 4)
     assert after.total_s < before.total_s
 
 
@@ -215,12 +215,12 @@ def test_a_tracked_all_to_all_is_bound_by_its_product_or_its_links():
     layer = sublayer(ranks=8)
     before, after = DIRECT["all-to-all"](layer), DIRECT["t3-all-to-all"](layer)
     assert before.all_gather_s == after.all_gather_s == 0
-    assert max(after.product_s, layer.product.output_bytes / 8 / LINK) <= after.fused_s < before.fused_s
+    assert max(after.product_s, layer.gemm.output_bytes / 8 / LINK) <= after.fused_s < before.fused_s
 
 
 def test_split_depth_writes_every_partial_tile():
     plain, split = (
-        stage(Product(1024, 1024, 8192, split_depth=parts), GPU, alone_s=1e-3, bypassed=True) for parts in (1, 4)
+        stage(Gemm(1024, 1024, 8192, split_depth=parts), GPU, alone_s=1e-3, bypassed=True) for parts in (1, 4)
     )
     assert split.write_bytes.sum() == pytest.approx(4 * plain.write_bytes.sum())
     assert split.output_bytes.sum() == pytest.approx(plain.output_bytes.sum())
@@ -232,7 +232,7 @@ def test_what_cannot_be_is_refused():
         Ring(1, LINK, LATENCY_S)
     with pytest.raises(ConfigError, match=r"unknown memory policy 'round_robin'; did you mean 'round-robin'\?"):
         policy_named("round_robin")
-    with pytest.raises(ConfigError, match="'a100-80g' does not say how it runs products in stages"):
+    with pytest.raises(ConfigError, match="'a100-80g' does not say how it runs GEMMs in stages"):
         constants_of(load_device("a100-80g"))
     with pytest.raises(ConfigError, match="90 of 80 compute units for the collective leave -10"):
         CONFIGURATIONS["split"](sublayer(split_units=90))

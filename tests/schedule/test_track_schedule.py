@@ -101,7 +101,7 @@ def test_a_mixture_of_experts_stores_its_tokens_where_they_belong():
 
 @pytest.mark.parametrize(
     ("device", "message"),
-    [("a100-80g", "does not say how it runs products in stages; add `stages` to its file")],
+    [("a100-80g", "does not say how it runs GEMMs in stages; add `stages` to its file")],
 )
 def test_a_device_without_stages_is_refused(device, message):
     with pytest.raises(ConfigError, match=message):
@@ -172,8 +172,8 @@ def test_the_command_prints_what_the_operator_takes(capsys, monkeypatch, tmp_pat
         (("--set", "split_units=80"), "80 of 80 compute units for the collective leave 0"),
         (("--set", "rows=8193", "--set", "columns=4257"), "does not divide over 8 ranks; choose rows"),
         (("--set", "row=4"), "unknown key 'row'; did you mean 'rows'?"),
-        (("--topology=torus-8x16",), "has 2 dimensions, and a tracked product's ranks are along one"),
-        (("--device=a100-80g",), "does not say how it runs products in stages"),
+        (("--topology=torus-8x16",), "has 2 dimensions, and a tracked GEMM's ranks are along one"),
+        (("--device=a100-80g",), "does not say how it runs GEMMs in stages"),
     ],
 )
 def test_bad_options_end_in_one_message(capsys, monkeypatch, arguments, message):

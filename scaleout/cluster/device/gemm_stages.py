@@ -1,6 +1,6 @@
-"""How a device runs a matrix product stage by stage, and what its memory serves: the `stages` of its file.
+"""How a device runs a GEMM stage by stage, and what its memory serves: the `stages` of its file.
 
-A product is cut into tiles, one a work-group; as many work-groups as the device holds are a stage. A stage reads what
+A GEMM is cut into tiles, one a work-group; as many work-groups as the device holds are a stage. A stage reads what
 the last-level cache does not hold, multiplies, and then writes its tiles. Every key has its source beside it in the
 file.
 
@@ -44,7 +44,7 @@ class StagesFile(Config):
 
 @dataclass(frozen=True)
 class Stages:
-    """Constants of matrix products in stages.
+    """Constants of GEMMs in stages.
 
     Attributes
     ----------

@@ -1,12 +1,12 @@
-"""Keys of a tracked product to a sub-layer on a device and a network, for the command line.
+"""Keys of a tracked GEMM to a sub-layer on a device and a network, for the command line.
 
 Direct collectives on a fully connected network: each stage's output goes straight to the ranks that want it.
 
 Every rank has a link to each of the p - 1 others. One p-th of a stage's output stays, the rest is stored into the
-others' memory by the product itself, over all links at once: nothing is read to be sent, and of a reduce-scatter
+others' memory by the GEMM itself, over all links at once: nothing is read to be sent, and of a reduce-scatter
 nothing is left to do but the additions where it arrives. An all-to-all is the same without additions.
 
-Without tracking the collective is a kernel behind the product: a reduce-scatter sends one p-th over each link, then
+Without tracking the collective is a kernel behind the GEMM: a reduce-scatter sends one p-th over each link, then
 reads the p copies and writes their sum; an all-to-all reads and writes once.
 
 Source: T3, Secs. 7.1 and 7.2.
@@ -26,7 +26,7 @@ from scaleout.config.units import Bytes
 from scaleout.config.validated import Config
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.schedule.t3.gemm import Product, constants_of, stage
+from scaleout.schedule.t3.gemm import Gemm, constants_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, Traffic, policy_named
 from scaleout.schedule.t3.overlap import overlap
 from scaleout.schedule.t3.regions import TRIGGER_BYTES, Region
@@ -37,19 +37,19 @@ from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer
 def _exchange_s(layer: Sublayer) -> float:
     """Time in which every rank sends one p-th of the output to each other one."""
     ring = layer.ring
-    return layer.product.output_bytes / ring.ranks / ring.link_bytes_per_s + ring.latency_s
+    return layer.gemm.output_bytes / ring.ranks / ring.link_bytes_per_s + ring.latency_s
 
 
 def _gathered(layer: Sublayer) -> Traffic:
     """Bytes of a direct all-gather: the own chunk is read for each of the others, theirs are written."""
-    others_bytes = layer.product.output_bytes * (layer.ring.ranks - 1) / layer.ring.ranks
+    others_bytes = layer.gemm.output_bytes * (layer.ring.ranks - 1) / layer.ring.ranks
     return Traffic(gather_reads=others_bytes, gather_writes=others_bytes)
 
 
 def sequential(layer: Sublayer, *, adds: bool) -> Outcome:
     """One after the other: a direct reduce-scatter with its all-gather, or an all-to-all."""
-    size, ranks, device = layer.product.output_bytes, layer.ring.ranks, layer.device
-    staged = stage(layer.product, device, alone_s=layer.alone_s)
+    size, ranks, device = layer.gemm.output_bytes, layer.ring.ranks, layer.device
+    staged = stage(layer.gemm, device, alone_s=layer.alone_s)
     product_s = staged.alone_s(device.memory_bytes_per_s)
     others_bytes = size * (ranks - 1) / ranks
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()), others_bytes, others_bytes)
@@ -65,7 +65,7 @@ def sequential(layer: Sublayer, *, adds: bool) -> Outcome:
 def tracked(layer: Sublayer, *, adds: bool) -> Outcome:
     """Store each stage's output where it belongs, as it is made; the all-gather of a reduce-scatter comes after."""
     device, ranks = layer.device, layer.ring.ranks
-    staged = stage(layer.product, device, alone_s=layer.alone_s, bypassed=True)
+    staged = stage(layer.gemm, device, alone_s=layer.alone_s, bypassed=True)
     ends = np.cumsum(staged.output_bytes) * (ranks - 1) / ranks
     begins = np.concatenate([[0.0], ends[:-1]])
     regions = [Region(index, 0, *map(float, cut)) for index, cut in enumerate(zip(begins, ends, strict=True))]
@@ -96,7 +96,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class TrackSettings(Config):
-    """A product of ``rows x depth`` by ``depth x columns`` on each rank, and how it is tracked."""
+    """A GEMM of ``rows x depth`` by ``depth x columns`` on each rank, and how it is tracked."""
 
     rows: Count = Field(default=8192, description="of the output: tokens")
     columns: Count = Field(default=4256, description="of the output: hidden size")
@@ -118,13 +118,13 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
     Raises
     ------
     ConfigError
-        If the device does not say how it runs products in stages, the topology has several dimensions, or a value
+        If the device does not say how it runs GEMMs in stages, the topology has several dimensions, or a value
         cannot be.
     """
     constants = constants_of(device)
     if len(topology.dimensions) != 1:
         raise ConfigError(
-            f"topology {topology.name!r} has {len(topology.dimensions)} dimensions, and a tracked product's ranks are "
+            f"topology {topology.name!r} has {len(topology.dimensions)} dimensions, and a tracked GEMM's ranks are "
             f"along one; take a ring or a switch, such as t3-ring-8"
         )
     if settings.tracker_entries is not None:
@@ -143,7 +143,7 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
         )
     gemm = kernel("gemm", dtype=settings.dtype, M=settings.rows, N=settings.columns, K=settings.depth)
     return Sublayer(
-        Product(settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth),
+        Gemm(settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth),
         Ring(dimension.size, dimension.bytes_per_s, dimension.latency_s),
         device,
         kernel_time(device, gemm).seconds,

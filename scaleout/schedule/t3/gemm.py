@@ -1,10 +1,10 @@
-"""A matrix product in stages: tiles of the output to what each stage reads, multiplies and writes.
+"""A GEMM in stages: tiles of the output to what each stage reads, multiplies and writes.
 
 A stage holds ``units x tiles_per_unit`` tiles; the last one what is left, and the fullest unit decides how long it
 multiplies. Tiles go row by row or column by column,
 whichever reads less, as libraries order them. Symbols: S stages; M x K times K x N.
 
-What a product in stages reads from memory, through a last-level cache.
+What a GEMM in stages reads from memory, through a last-level cache.
 
 A sweep is as many rows of tiles as a stage makes, or one if a row takes several stages. The rows of the left operand
 are read once, by their sweep. The right operand is read by every sweep: between two readings of a line the rest of
@@ -33,8 +33,8 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Product:
-    """Sizes of a matrix product; `split_depth` work-groups share a tile and add up what they make (split-K)."""
+class Gemm:
+    """Sizes of a GEMM; `split_depth` work-groups share a tile and add up what they make (split-K)."""
 
     rows: int
     columns: int
@@ -49,13 +49,13 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Two for each product and sum."""
+        """Two for each GEMM and sum."""
         return 2 * self.rows * self.columns * self.depth
 
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """What the stages of a product do.
+    """What the stages of a GEMM do.
 
     Attributes
     ----------
@@ -72,12 +72,12 @@ class Staged:
     write_bytes: Floats
 
     def alone_s(self, memory_bytes_per_s: float) -> float:
-        """Return the time of the product with the memory to itself: each stage reads, multiplies and writes."""
+        """Return the time of the GEMM with the memory to itself: each stage reads, multiplies and writes."""
         return float(self.compute_s.sum() + (self.read_bytes.sum() + self.write_bytes.sum()) / memory_bytes_per_s)
 
 
 def constants_of(device: Device) -> Stages:
-    """Return how a device runs products in stages.
+    """Return how a device runs GEMMs in stages.
 
     Raises
     ------
@@ -86,21 +86,19 @@ def constants_of(device: Device) -> Stages:
     """
     if device.stages is None:
         raise ConfigError(
-            f"device {device.name!r} does not say how it runs products in stages; add `stages` to its file, "
+            f"device {device.name!r} does not say how it runs GEMMs in stages; add `stages` to its file, "
             f"as in traces/t3-gpu/device.yaml, or take --device t3-gpu"
         )
     return device.stages
 
 
-def stage(
-    product: Product, device: Device, *, alone_s: float, units: int | None = None, bypassed: bool = False
-) -> Staged:
-    """Cut a product into stages.
+def stage(gemm: Gemm, device: Device, *, alone_s: float, units: int | None = None, bypassed: bool = False) -> Staged:
+    """Cut a GEMM into stages.
 
     Parameters
     ----------
     alone_s : float
-        What the product takes alone on the whole device: the time to multiply is what reading and writing leave of it.
+        What the GEMM takes alone on the whole device: the time to multiply is what reading and writing leave of it.
     units : int, optional
         Compute units that work on it; all of the device by default. A stage of fewer holds fewer tiles.
     bypassed : bool
@@ -109,55 +107,55 @@ def stage(
     Raises
     ------
     ConfigError
-        If the device does not say how it runs products in stages.
+        If the device does not say how it runs GEMMs in stages.
     """
     constants = constants_of(device)
     units = device.num_sms if units is None else units
-    whole = _tiles(product, constants, device.num_sms)
-    memory_s = (_reads(product, device, constants, whole[0], bypassed=False) + _written(product)) / (
+    whole = _tiles(gemm, constants, device.num_sms)
+    memory_s = (_reads(gemm, device, constants, whole[0], bypassed=False) + _written(gemm)) / (
         device.memory_bytes_per_s
     )
     tile_s = max(alone_s - memory_s, 0.0) / np.ceil(whole / device.num_sms).sum()
-    tiles = _tiles(product, constants, units)
+    tiles = _tiles(gemm, constants, units)
     share = tiles / tiles.sum()
-    reads = _reads(product, device, constants, tiles[0], bypassed=bypassed)
+    reads = _reads(gemm, device, constants, tiles[0], bypassed=bypassed)
     return Staged(
-        tiles, product.output_bytes * share, np.ceil(tiles / units) * tile_s, reads * share, _written(product) * share
+        tiles, gemm.output_bytes * share, np.ceil(tiles / units) * tile_s, reads * share, _written(gemm) * share
     )
 
 
-def _tiles(product: Product, constants: Stages, units: int) -> Floats:
+def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
     """Tiles of each stage."""
-    down = math.ceil(product.rows / constants.tile_rows)
-    across = math.ceil(product.columns / constants.tile_columns)
-    total = down * across * product.split_depth
+    down = math.ceil(gemm.rows / constants.tile_rows)
+    across = math.ceil(gemm.columns / constants.tile_columns)
+    total = down * across * gemm.split_depth
     held = units * constants.tiles_per_unit
     tiles = np.full(math.ceil(total / held), float(held))
     tiles[-1] = total - held * (len(tiles) - 1)
     return tiles
 
 
-def _written(product: Product) -> float:
-    """Bytes that the product writes: partial tiles of a split product are added where they are written."""
-    return float(product.output_bytes * product.split_depth)
+def _written(gemm: Gemm) -> float:
+    """Bytes that the GEMM writes: partial tiles of a split GEMM are added where they are written."""
+    return float(gemm.output_bytes * gemm.split_depth)
 
 
-def _reads(product: Product, device: Device, constants: Stages, held: float, *, bypassed: bool) -> float:
-    """Bytes that the whole product reads, tiles in the order that reads less."""
+def _reads(gemm: Gemm, device: Device, constants: Stages, held: float, *, bypassed: bool) -> float:
+    """Bytes that the whole GEMM reads, tiles in the order that reads less."""
     cache = Cache(device.l2_bytes, constants.cache_ways)
-    across = math.ceil(product.columns / constants.tile_columns)
-    down = math.ceil(product.rows / constants.tile_rows)
+    across = math.ceil(gemm.columns / constants.tile_columns)
+    down = math.ceil(gemm.rows / constants.tile_rows)
     ways = (
-        (product.rows, product.columns, constants.tile_rows, across),
-        (product.columns, product.rows, constants.tile_columns, down),
+        (gemm.rows, gemm.columns, constants.tile_rows, across),
+        (gemm.columns, gemm.rows, constants.tile_columns, down),
     )
     return min(
         read_bytes(
             rows,
             columns,
-            product.depth,
-            item_bytes=ITEM_BYTES[product.dtype],
-            sweep_rows=max(1.0, held / product.split_depth / line) * tile,
+            gemm.depth,
+            item_bytes=ITEM_BYTES[gemm.dtype],
+            sweep_rows=max(1.0, held / gemm.split_depth / line) * tile,
             cache=cache,
             bypassed=bypassed,
         )
@@ -189,7 +187,7 @@ def missed(distance_bytes: float, cache: Cache) -> float:
 def read_bytes(
     rows: int, columns: int, depth: int, *, item_bytes: int, sweep_rows: float, cache: Cache, bypassed: bool
 ) -> float:
-    """Return the bytes that a product of `rows` x `depth` by `depth` x `columns` reads from memory.
+    """Return the bytes that a GEMM of `rows` x `depth` by `depth` x `columns` reads from memory.
 
     Parameters
     ----------

@@ -1,13 +1,13 @@
-"""Who the memory serves when a product and a collective both wait: policies of its controllers.
+"""Who the memory serves when a GEMM and a collective both wait: policies of its controllers.
 
-A policy says how fast each of the two is served while both wait, what the product waits for when it turns to the
-memory, and whether communication is served before the product has ended. Where accesses of two sides take turns, each
+A policy says how fast each of the two is served while both wait, what the GEMM waits for when it turns to the
+memory, and whether communication is served before the GEMM has ended. Where accesses of two sides take turns, each
 finds the other's row open: the controller cannot put accesses to the same row behind each other.
 
-Source: T3, Sec. 4.5. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change; here a product
+Source: T3, Sec. 4.5. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change; here a GEMM
 is the more memory-intensive the larger the share of its first stage, alone, that the memory is busy.
 
-Bytes that a device's memory reads and writes for a product and the collectives behind it, by kind.
+Bytes that a device's memory reads and writes for a GEMM and the collectives behind it, by kind.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ class Policy:
     ----------
     name : str
     alternates : bool
-        Whether accesses of both sides take turns, one by one, while both wait; else the product goes first.
+        Whether accesses of both sides take turns, one by one, while both wait; else the GEMM goes first.
     fills_gaps : bool
-        Whether communication is served before the product has ended.
+        Whether communication is served before the GEMM has ended.
     threshold : int or None
         Entries of a queue that communication may fill; all of them by default.
     starvation_limit_s : float
-        Only where the product goes first.
+        Only where the GEMM goes first.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Policy:
     threshold: int | None = None
     starvation_limit_s: float = STARVATION_LIMIT_S
 
-    def shares(self, product_cost: float, other_cost: float, constants: Stages) -> tuple[float, float]:
-        """Return how fast the product's accesses and the others go on while both wait, over how fast alone.
+    def shares(self, gemm_cost: float, other_cost: float, constants: Stages) -> tuple[float, float]:
+        """Return how fast the GEMM's accesses and the others go on while both wait, over how fast alone.
 
         Parameters
         ----------
@@ -56,8 +56,8 @@ class Policy:
             Time of the accesses of each side, over that of a read.
         """
         if self.alternates:
-            both = (product_cost + other_cost) * constants.turn_cost
-            return product_cost / both, other_cost / both
+            both = (gemm_cost + other_cost) * constants.turn_cost
+            return gemm_cost / both, other_cost / both
         if not self.fills_gaps:
             return 1.0, 0.0
         access_s = constants.queue_s / constants.queue_entries
@@ -65,7 +65,7 @@ class Policy:
         return 1.0 - rare, rare
 
     def turn_s(self, constants: Stages) -> float:
-        """Return what the product waits for when it turns to the memory: what communication has put into its queues."""
+        """Return what the GEMM waits for when it turns to the memory: what communication has put into its queues."""
         if self.alternates or not self.fills_gaps:
             return 0.0
         entries = constants.queue_entries if self.threshold is None else min(self.threshold, constants.queue_entries)
@@ -76,8 +76,8 @@ ROUND_ROBIN = Policy("round-robin", alternates=True)
 DEDICATED = Policy("dedicated", fills_gaps=False)
 COMPUTE_FIRST = Policy("compute-first")
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (ROUND_ROBIN, DEDICATED, COMPUTE_FIRST)}
-"""Round-robin falls back to whoever waits; dedicated holds communication back until the product has ended;
-compute-first fills gaps, with a threshold that the product's memory intensity chooses."""
+"""Round-robin falls back to whoever waits; dedicated holds communication back until the GEMM has ended;
+compute-first fills gaps, with a threshold that the GEMM's memory intensity chooses."""
 
 
 def policy_named(name: str) -> Policy:
@@ -94,7 +94,7 @@ def policy_named(name: str) -> Policy:
 
 
 def threshold_of(intensity: float) -> int | None:
-    """Return the entries that communication may fill beside a product of some memory intensity, None for all.
+    """Return the entries that communication may fill beside a GEMM of some memory intensity, None for all.
 
     >>> threshold_of(0.6), threshold_of(0.05)
     (5, None)
@@ -109,7 +109,7 @@ class Traffic:
     Attributes
     ----------
     product_reads, product_writes : float
-        Of the matrix product; its writes into other ranks' memory are theirs.
+        Of the GEMM; its writes into other ranks' memory are theirs.
     scatter_reads, scatter_writes : float
         Of the reduce-scatter (or all-to-all); its writes, updates included, are those that arrive.
     gather_reads, gather_writes : float

@@ -1,12 +1,12 @@
-"""A product and the collective behind it, stage by stage through one memory: when each is done, and what was moved.
+"""A GEMM and the collective behind it, stage by stage through one memory: when each is done, and what was moved.
 
-The product reads, multiplies and writes one stage after the other. What it writes is tracked; where a region's own
+The GEMM reads, multiplies and writes one stage after the other. What it writes is tracked; where a region's own
 output and what arrives for it are both there, it is read and sent on by copy engines, which take no compute units.
 Reads of what is sent and updates by what arrives wait for the memory in the order in which they come; the memory's
-policy divides its time between them and the product. All ranks do the same at the same time, so what a rank sends at
+policy divides its time between them and the GEMM. All ranks do the same at the same time, so what a rank sends at
 some time arrives there at that time, from the rank before it, a chunk further on, after the link's latency.
 
-The clock goes from event to event: the end of a phase of the product, of what the memory serves, of a wait of the link.
+The clock goes from event to event: the end of a phase of the GEMM, of what the memory serves, of a wait of the link.
 Source: T3, Secs. 4.1 to 4.5, Figs. 7, 8 and 10.
 """
 
@@ -36,12 +36,12 @@ class Served:
 
 @dataclass(frozen=True)
 class Overlapped:
-    """A product and its reduce-scatter, run together.
+    """A GEMM and its reduce-scatter, run together.
 
     Attributes
     ----------
     product_s : float
-        When the product has ended.
+        When the GEMM has ended.
     end_s : float
         When both have.
     stage_ends_s : tuple of float
@@ -113,7 +113,7 @@ class _Run:
         state.at(start_s, "start", index)
 
     def start(self, index: int) -> None:
-        """Let the link take a region: from the memory, or, of the first chunk, from the product itself."""
+        """Let the link take a region: from the memory, or, of the first chunk, from the GEMM itself."""
         self.read(index)
         if self.regions[index].place > 0:
             self.wait("scatter_reads", index, 1.0)
@@ -172,9 +172,9 @@ class _Run:
                 self.trigger(place)
 
     def advance(self, phase_s: float, *, kind: str, cost: float, size_bytes: float) -> None:
-        """Let the product's phase of some work go by, with all that happens meanwhile.
+        """Let the GEMM's phase of some work go by, with all that happens meanwhile.
 
-        `kind` is empty where the product leaves the memory alone.
+        `kind` is empty where the GEMM leaves the memory alone.
         """
         state, left_s = self.state, phase_s
         self.happen()
@@ -196,7 +196,7 @@ class _Run:
             self.finish_job()
 
     def shares(self, kind: str, cost: float) -> tuple[float, float]:
-        """Return how fast the product's phase and the collective's side go on."""
+        """Return how fast the GEMM's phase and the collective's side go on."""
         waiting = self.state.waiting
         if not kind:
             return 1.0, float(self.policy.fills_gaps)
@@ -205,7 +205,7 @@ class _Run:
         return self.policy.shares(cost, waiting[0].cost, self.constants)
 
     def drain(self) -> None:
-        """After the product: let the memory and the link do what is left."""
+        """After the GEMM: let the memory and the link do what is left."""
         state = self.state
         while state.waiting or state.events:
             self.happen()
@@ -231,12 +231,12 @@ def overlap(
     memory_bytes_per_s: float,
     adds: bool = True,
 ) -> Overlapped:
-    """Run a product and its collective together.
+    """Run a GEMM and its collective together.
 
     Parameters
     ----------
     staged : Staged
-        The product, its output round the cache.
+        The GEMM, its output round the cache.
     regions : list of Region
         What is tracked and sent as one; see `regions_of`.
     adds : bool

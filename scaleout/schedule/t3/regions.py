@@ -1,6 +1,6 @@
-"""Regions of a product's output that are tracked and sent as one: cut where stages end, and where chunks do.
+"""Regions of a GEMM's output that are tracked and sent as one: cut where stages end, and where chunks do.
 
-All ranks of a ring run the same product, each a chunk further than the next, so that a rank makes a chunk when the
+All ranks of a ring run the same GEMM, each a chunk further than the next, so that a rank makes a chunk when the
 ranks before it have sent theirs. A rank's first chunk goes straight into the next rank's memory; those after it are
 added to what has arrived, and sent on, but the last, which stays. A region starts at `begin` and ends at `end` of its
 chunk, in bytes; `place` says as which of its rank's chunks it is made.
@@ -36,12 +36,12 @@ tracks wavefronts); what matters is that it is much less than a chunk, so that i
 
 
 def regions_of(staged: Staged, size_bytes: float, chunks: int, *, trigger_bytes: float = TRIGGER_BYTES) -> list[Region]:
-    """Return the regions of a product's output, in the order in which they are made.
+    """Return the regions of a GEMM's output, in the order in which they are made.
 
     Parameters
     ----------
     size_bytes : float
-        Of the output, all partial tiles of a split product counted once.
+        Of the output, all partial tiles of a split GEMM counted once.
     chunks : int
         How many there are, one for each rank.
     trigger_bytes : float

@@ -31,7 +31,7 @@ class Ring:
     def __post_init__(self) -> None:
         if self.ranks < 2:
             raise ConfigError(
-                f"a product is tracked for the collective behind it, and {self.ranks} rank has none; "
+                f"a GEMM is tracked for the collective behind it, and {self.ranks} rank has none; "
                 f"give tensor_parallel of 2 or more"
             )
 

@@ -1,12 +1,12 @@
-"""Track and trigger: a matrix product and the collective behind it overlap as T3's hardware would overlap them.
+"""Track and trigger: a GEMM and the collective behind it overlap as T3's hardware would overlap them.
 
-A product whose output is reduced becomes slices, each as long as its stages take beside the collective's traffic in
+A GEMM whose output is reduced becomes slices, each as long as its stages take beside the collective's traffic in
 memory, and what a slice makes is scattered as the next is made; an all-reduce is then gathered in a collective of its
-own. The output of a product behind which an all-to-all stands is stored where it belongs, slice by slice. Copy engines
+own. The output of a GEMM behind which an all-to-all stands is stored where it belongs, slice by slice. Copy engines
 do that and take no compute units. Where the collective stood on the kernels' stream, the kernels after it still wait.
 
 How long stages take is `operators.track`'s, with the device's links as the ring; the network says how long slices
-travel, and who waits for whom follows from the graph. Products whose sizes are not known are left alone.
+travel, and who waits for whom follows from the graph. GEMMs whose sizes are not known are left alone.
 
 Source: Pati et al., T3, ASPLOS 2024, Secs. 4 and 7.
 """
@@ -27,7 +27,7 @@ from scaleout.schedule.overlap import COMPUTE_STREAM, communication_stream
 from scaleout.schedule.pairs import Pair, agreed, find_pairs
 from scaleout.schedule.rewrite import Rewrite
 from scaleout.schedule.t3.direct import tracked
-from scaleout.schedule.t3.gemm import Product, constants_of, stage
+from scaleout.schedule.t3.gemm import Gemm, constants_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, Policy, policy_named
 from scaleout.schedule.t3.ring import Ring
 from scaleout.schedule.t3.sublayer import Sublayer, track_and_trigger
@@ -36,7 +36,7 @@ _LATENCY_S = 500e-9
 """From one rank's memory to the next, for when traffic arrives in the memory; T3's Table 1."""
 
 _SCATTERED = {"all_reduce": "reduce_scatter", "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all"}
-"""Collective to the one that overlaps its product."""
+"""Collective to the one that overlaps its GEMM."""
 
 
 def track_with(option: str) -> Callable[[Program, Machine | None], Program]:
@@ -47,7 +47,7 @@ def track_with(option: str) -> Callable[[Program, Machine | None], Program]:
 def track(
     program: Program, machine: Machine | None = None, *, policy: Policy = COMPUTE_FIRST, slices: int = 16
 ) -> Program:
-    """Overlap each product and the collective that takes its output.
+    """Overlap each GEMM and the collective that takes its output.
 
     Parameters
     ----------
@@ -58,22 +58,22 @@ def track(
     policy : Policy
         Of the memory.
     slices : int
-        That a product is cut into at most, at the ends of stages. T3 tracks finer; what is exposed for it is a slice.
+        That a GEMM is cut into at most, at the ends of stages. T3 tracks finer; what is exposed for it is a slice.
 
     Raises
     ------
     ConfigError
-        If no machine is given, its device does not say how it runs products in stages, or no rank has others to
+        If no machine is given, its device does not say how it runs GEMMs in stages, or no rank has others to
         communicate with.
     """
     if machine is None:
         raise ConfigError("track-and-trigger models a device's memory; say which device the program is for")
     constants_of(machine.device)
     sizes = [max(len(members) for members in family.members) for family in program.groups]
-    found = [_products(graph, find_pairs(graph, sizes, slices), sizes) for graph in program.graphs]
+    found = [_gemms(graph, find_pairs(graph, sizes, slices), sizes) for graph in program.graphs]
     if not any(found):
         raise ConfigError(
-            "track-and-trigger found no matrix product whose output several ranks reduce or exchange; "
+            "track-and-trigger found no GEMM whose output several ranks reduce or exchange; "
             "give tensor_parallel or expert_parallel of 2 or more, or take another schedule"
         )
     rewrite = partial(_rewrite, device=machine.device, policy=policy, sizes=sizes)
@@ -81,8 +81,8 @@ def track(
     return replace(program, graphs=tuple(graphs))
 
 
-def _products(graph: ExecutionGraph, pairs: Sequence[Pair], sizes: Sequence[int]) -> list[Pair]:
-    """Keep pairs of one product, of known sizes, with a collective of several ranks; slices are set to what it has."""
+def _gemms(graph: ExecutionGraph, pairs: Sequence[Pair], sizes: Sequence[int]) -> list[Pair]:
+    """Keep pairs of one GEMM, of known sizes, with a collective of several ranks; slices are set to what it has."""
     kept = []
     for pair in pairs:
         maker = pair.kernels[-1]
@@ -120,21 +120,21 @@ def _rewrite(
 def _slice_ends(
     kernel: Kernel, alone_s: float, ranks: int, kind: str, *, device: Device, policy: Policy, slices: int, kept: float
 ) -> list[float]:
-    """When each slice of a product ends, from its begin; the last is what a rank keeps."""
+    """When each slice of a GEMM ends, from its begin; the last is what a rank keeps."""
     sizes = dict(kernel.shape)
-    product = Product(sizes["M"], sizes["N"] * sizes.get("batch", 1), sizes["K"], kernel.dtype)
+    gemm = Gemm(sizes["M"], sizes["N"] * sizes.get("batch", 1), sizes["K"], kernel.dtype)
     link_bytes_per_s = device.link_bytes_per_s / (ranks - 1 if kind == "all_to_all" else 1)
-    layer = Sublayer(product, Ring(ranks, link_bytes_per_s, _LATENCY_S), device, alone_s, policy=policy)
+    layer = Sublayer(gemm, Ring(ranks, link_bytes_per_s, _LATENCY_S), device, alone_s, policy=policy)
     outcome = tracked(layer, adds=False) if kind == "all_to_all" else track_and_trigger(layer)
     assert outcome.overlapped is not None
-    work = np.cumsum(stage(product, device, alone_s=alone_s, bypassed=True).tiles)
+    work = np.cumsum(stage(gemm, device, alone_s=alone_s, bypassed=True).tiles)
     shares = [*np.linspace(0, 1 - kept, slices + 1)[1:], 1.0]
     at = np.interp(np.array(shares) * work[-1], [0.0, *work], [0.0, *outcome.overlapped.stage_ends_s])
     return [float(end_s) for end_s in at]
 
 
 def _produce(new: Rewrite, node: int, pair: Pair, ends_s: Sequence[float]) -> None:
-    """Write a product's slices, then what its rank keeps."""
+    """Write a GEMM's slices, then what its rank keeps."""
     edges = [(1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)] + [1.0]
     names = [*(f"slice_{index}" for index in range(pair.slices)), "kept"]
     parts = new.add_kernel(node, edges, [new.needs(node)] * len(names), names, ends_s=ends_s)

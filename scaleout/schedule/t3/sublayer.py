@@ -1,6 +1,6 @@
-"""A sliced matrix product and its all-reduce, as T3 configures them.
+"""A sliced GEMM and its all-reduce, as T3 configures them.
 
-| configuration | product and reduce-scatter | then |
+| configuration | GEMM and reduce-scatter | then |
 |---|---|---|
 | sequential | one after the other | all-gather |
 | split | side by side, some compute units for each | all-gather by these units |
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
-from scaleout.schedule.t3.gemm import Product, Staged, constants_of, stage
+from scaleout.schedule.t3.gemm import Gemm, Staged, constants_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, ROUND_ROBIN, Policy, Traffic, threshold_of
 from scaleout.schedule.t3.overlap import Overlapped, overlap
 from scaleout.schedule.t3.regions import TRIGGER_BYTES, regions_of
@@ -26,15 +26,15 @@ from scaleout.schedule.t3.ring import Ring, all_gather_s, all_gather_traffic, re
 
 @dataclass(frozen=True)
 class Sublayer:
-    """A product whose output is reduced over a ring.
+    """A GEMM whose output is reduced over a ring.
 
     Attributes
     ----------
-    product : Product
+    GEMM : GEMM
     ring : Ring
     device : Device
     alone_s : float
-        What the product takes alone.
+        What the GEMM takes alone.
     trigger_bytes : float
         What copy engines send as one, at most.
     policy : Policy, optional
@@ -43,7 +43,7 @@ class Sublayer:
         Compute units for the collective under `split`.
     """
 
-    product: Product
+    gemm: Gemm
     ring: Ring
     device: Device
     alone_s: float
@@ -68,15 +68,15 @@ class Outcome:
 
     @property
     def total_s(self) -> float:
-        """Product, reduce-scatter and all-gather."""
+        """GEMM, reduce-scatter and all-gather."""
         return self.fused_s + self.all_gather_s
 
 
 def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = None) -> tuple[Staged, Outcome]:
-    """Return the product, and it and its collectives one after the other, on all units or a share for each."""
+    """Return the GEMM, and it and its collectives one after the other, on all units or a share for each."""
     device = layer.device
-    size, all_units = layer.product.output_bytes, device.num_sms
-    staged = stage(layer.product, device, units=units, alone_s=layer.alone_s)
+    size, all_units = layer.gemm.output_bytes, device.num_sms
+    staged = stage(layer.gemm, device, units=units, alone_s=layer.alone_s)
     product_s = staged.alone_s(device.memory_bytes_per_s)
     scatter_s = reduce_scatter_s(size, layer.ring, device, units=others or all_units)
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
@@ -91,12 +91,12 @@ def sequential(layer: Sublayer) -> Outcome:
 
 
 def split(layer: Sublayer) -> Outcome:
-    """Side by side, `split_units` for the collective and the others for the product; no dependencies, no contention."""
+    """Side by side, `split_units` for the collective and the others for the GEMM; no dependencies, no contention."""
     units = layer.device.num_sms - layer.split_units
     if not 0 < units < layer.device.num_sms:
         raise ConfigError(
             f"{layer.split_units} of {layer.device.num_sms} compute units for the collective leave {units} for the "
-            f"product; give each at least one"
+            f"GEMM; give each at least one"
         )
     _, found = _parts(layer, units=units, others=layer.split_units)
     return replace(found, fused_s=max(found.product_s, found.reduce_scatter_s))
@@ -111,7 +111,7 @@ def ideal(layer: Sublayer) -> Outcome:
 def ideal_nmc(layer: Sublayer) -> Outcome:
     """Side by side, each as fast as alone, additions near the memory."""
     _, found = _parts(layer)
-    size, ranks = layer.product.output_bytes, layer.ring.ranks
+    size, ranks = layer.gemm.output_bytes, layer.ring.ranks
     scatter_s = reduce_scatter_s(size, layer.ring, layer.device, units=layer.device.num_sms, near_memory=True)
     traffic = replace(found.traffic, scatter_reads=0.0, scatter_writes=0.0)
     traffic += reduce_scatter_traffic(size, ranks, near_memory=True)
@@ -120,13 +120,13 @@ def ideal_nmc(layer: Sublayer) -> Outcome:
 
 def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
     """Tracked and triggered, the memory under a policy."""
-    device, product, size = layer.device, layer.product, layer.product.output_bytes
+    device, gemm, size = layer.device, layer.gemm, layer.gemm.output_bytes
     constants = constants_of(device)
     alone, found = _parts(layer)
     policy = layer.policy or policy
     if policy == COMPUTE_FIRST:
         policy = replace(policy, threshold=threshold_of(_intensity(alone, device)))
-    staged = stage(product, device, bypassed=True, alone_s=layer.alone_s)
+    staged = stage(gemm, device, bypassed=True, alone_s=layer.alone_s)
     _check_tracker(staged, device)
     done = overlap(
         staged,
@@ -143,7 +143,7 @@ def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
 
 
 def _intensity(staged: Staged, device: Device) -> float:
-    """Share of the product's first stage, alone, in which the memory is busy."""
+    """Share of the GEMM's first stage, alone, in which the memory is busy."""
     memory_s = float(staged.read_bytes[0] + staged.write_bytes[0]) / device.memory_bytes_per_s
     return memory_s / (memory_s + float(staged.compute_s[0]))
 

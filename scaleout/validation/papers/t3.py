@@ -1,6 +1,6 @@
 """T3, tracking and triggering: the paper's figures, simulated.
 
-Sub-layers are the products whose output is all-reduced under tensor parallelism: output projection (OP) and second
+Sub-layers are the GEMMs whose output is all-reduced under tensor parallelism: output projection (OP) and second
 feed-forward layer (FC-2) in the forward pass, and the input gradients of the first (FC-1) and of the input projection
 (IP) in the backward pass. Whole iterations are simulated as they are; then their sub-layers are scaled by
 the sub-layers' speed-ups, as the paper does (Sec. 5.1.2). Collectives are rings, as the paper's.
@@ -17,7 +17,7 @@ from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.operations import kernel
-from scaleout.schedule.t3.gemm import Product, stage
+from scaleout.schedule.t3.gemm import Gemm, stage
 from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer
 from scaleout.study.comparison import compare
@@ -77,9 +77,9 @@ def ring_of(ranks: int) -> Ring:
 
 def sublayer(model: Model, degree: int, name: str, device: Device) -> Sublayer:
     """Return a model's sub-layer under some degree of tensor parallelism."""
-    product = Product(model.tokens, model.hidden, SUBLAYERS[name] * model.hidden // degree)
-    gemm = kernel("gemm", dtype=product.dtype, M=product.rows, N=product.columns, K=product.depth)
-    return Sublayer(product, ring_of(degree), device, kernel_time(device, gemm).seconds)
+    gemm = Gemm(model.tokens, model.hidden, SUBLAYERS[name] * model.hidden // degree)
+    call = kernel("gemm", dtype=gemm.dtype, M=gemm.rows, N=gemm.columns, K=gemm.depth)
+    return Sublayer(gemm, ring_of(degree), device, kernel_time(device, call).seconds)
 
 
 def sweep(models: Iterable[Model], device: str = DEVICE, configurations: Sequence[str] = ()) -> list[Swept]:
@@ -96,7 +96,7 @@ def sweep(models: Iterable[Model], device: str = DEVICE, configurations: Sequenc
 
 @dataclass(frozen=True)
 class Split:
-    """A product and an all-reduce with some compute units each, over both with all of them: a bar of Fig. 6."""
+    """A GEMM and an all-reduce with some compute units each, over both with all of them: a bar of Fig. 6."""
 
     model: str
     name: str
@@ -107,7 +107,7 @@ class Split:
 
 
 def splits(units: int) -> list[Split]:
-    """Return Fig. 6 with some compute units for the all-reduce and the others for the product; 0: all for both."""
+    """Return Fig. 6 with some compute units for the all-reduce and the others for the GEMM; 0: all for both."""
     device = load_device(DEVICE)
     rows = []
     for model in MODELS:
@@ -130,9 +130,9 @@ def splits(units: int) -> list[Split]:
 
 
 def _times(layer: Sublayer, product_units: int, other_units: int) -> tuple[float, float]:
-    """Time of a product and of the all-reduce of its output, each by some compute units."""
-    staged = stage(layer.product, layer.device, alone_s=layer.alone_s, units=product_units)
-    size = layer.product.output_bytes
+    """Time of a GEMM and of the all-reduce of its output, each by some compute units."""
+    staged = stage(layer.gemm, layer.device, alone_s=layer.alone_s, units=product_units)
+    size = layer.gemm.output_bytes
     reduce_s = sum(of(size, layer.ring, layer.device, units=other_units) for of in (reduce_scatter_s, all_gather_s))
     return staged.alone_s(layer.device.memory_bytes_per_s), reduce_s
 
@@ -294,7 +294,7 @@ def _large() -> Mapping[str, float]:
 
 
 def future() -> list[tuple[Swept, Swept]]:
-    """Return Fig. 20: sub-layers today and with twice the compute units; FC-2 where its product dominates, and OP."""
+    """Return Fig. 20: sub-layers today and with twice the compute units; FC-2 where its GEMM dominates, and OP."""
     configurations = ("sequential", "t3-mca")
     today, then = (sweep((*MODELS, *LARGE_MODELS), device, configurations) for device in (DEVICE, FUTURE_DEVICE))
     rows = zip(today, then, strict=True)
@@ -318,13 +318,13 @@ def _figure_20() -> Mapping[str, float]:
 NOTES = {
     "T6-72-8": "the memory's latency, which decides it, was assumed with this figure in view: 430 ns give 29%",
     "T4-large-train": "missed: with 2,048 tokens on 32 and 64 ranks the optimizer and the gradients of weights take as "
-    "long as the products; the paper scales a single-GPU run of BERT, whose optimizer it does not describe",
-    "T16-ideal-min": "OP of Mega-GPT-2 at TP 16, as published: its product takes 255 us beside 1,285 us of "
+    "long as the GEMMs; the paper scales a single-GPU run of BERT, whose optimizer it does not describe",
+    "T16-ideal-min": "OP of Mega-GPT-2 at TP 16, as published: its GEMM takes 255 us beside 1,285 us of "
     "reduce-scatter; in the paper's GPU it must take half as long again",
     "T16-t3-geomean": "round-robin costs less here than in the paper's cycle-level memory: only accesses that wait at "
     "the same time disturb each other, and a stage reads before it multiplies, not all the while",
-    "T-large-max": "IP of GPT-3, whose product and reduce-scatter take equally long here",
-    "T20-fc2": "FC-2 where compute dominates, of which the paper speaks: the product takes longer than its all-reduce "
+    "T-large-max": "IP of GPT-3, whose GEMM and reduce-scatter take equally long here",
+    "T20-fc2": "FC-2 where compute dominates, of which the paper speaks: the GEMM takes longer than its all-reduce "
     "(T-NLG at TP 8, PALM, MT-NLG); elsewhere twice the units make it the shorter one, and the speed-up shrinks. "
     "Over all FC-2 layers it shrinks: this reading of the paper was chosen after that was seen",
 }
