@@ -16,7 +16,7 @@ def no_flops(sizes: Sizes) -> int:
 
 
 def gemm_flops(s: Sizes) -> int:
-    """Return the FLOPs of an (M, K) by (K, N) product."""
+    """Return the FLOPs of an (M, K) by (K, N) GEMM."""
     return 2 * s["M"] * s["N"] * s["K"]
 
 
@@ -26,7 +26,7 @@ def gemm_bytes(s: Sizes, i: int) -> int:
 
 
 def grouped_gemm_flops(s: Sizes) -> int:
-    """Return the FLOPs of a product for each group."""
+    """Return the FLOPs of a GEMM for each group."""
     return s["groups"] * gemm_flops(s)
 
 

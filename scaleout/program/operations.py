@@ -4,7 +4,7 @@
 that it cannot avoid moving between memory and the SMs (every input read once, every output written once).
 `kernel` turns a name, a dtype and sizes into a `Kernel`. Nothing here knows a device or a time.
 
-Counting: a multiply-add is two FLOPs; only matrix products and convolutions count, point-wise arithmetic hides
+Counting: a multiply-add is two FLOPs; only GEMMs and convolutions count, point-wise arithmetic hides
 behind the bytes. A causal mask halves the FLOPs of attention; its backward does 2.5 times the FLOPs of its
 forward (it recomputes the scores: five products for two). Indices are int64; a bag's offsets are not counted.
 
@@ -140,12 +140,12 @@ _ROUTED = ("tokens", "hidden", "topk")
 _SCORES = ("tokens", "experts", "topk")
 
 OPERATIONS: Mapping[str, Operation] = {
-    # Matrix products. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
+    # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
     "gemm": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_bytes),
     "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes),
     # With a scale for each row of either operand: another kernel.
     "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes, "gemm_fp8"),
-    # Products of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
+    # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
     "grouped_gemm": Operation(Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_gemm_bytes, "gemm"),
     "grouped_gemm_accumulate": Operation(
         Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_accumulate_bytes, "gemm"
@@ -245,8 +245,8 @@ OPERATIONS: Mapping[str, Operation] = {
         counts.expert_scores_bytes(2),
         "moe_router_64_experts",
     ),
-    # What PyTorch copies where heads are cut out of one product and backward puts their gradients side by side again:
-    # queries', keys' and values' gradients into one tensor, heads first, then that one into the product's layout.
+    # What PyTorch copies where heads are cut out of one GEMM and backward puts their gradients side by side again:
+    # queries', keys' and values' gradients into one tensor, heads first, then that one into the GEMM's layout.
     "heads_cat": _HEADS,
     "heads_to_rows": _HEADS,
     # Element by element; `elements` counts the result.

@@ -93,17 +93,17 @@ def test_a_row_that_cannot_be_predicted_is_kept_with_its_reason(tmp_path, row):
 
 
 def test_fused_products_over_symmetric_memory_by_hand(tmp_path):
-    """Two parts of a long product: the other rank's copy hides behind the first; a small product waits for the host."""
+    """Two parts of a long GEMM: the other rank's copy hides behind the first; a small GEMM waits for the host."""
     device, topology = load_device("h200"), load_topology("h200-node-4")
     row = {"gpus": 2, "M": 8192, "N": 12288, "K": 12288, "dtype": "bf16", "step_us": 4000.0}
     names = [f"async_tp_fused_{name}" for name in ("all_gather_matmul", "matmul_reduce_scatter")]
     gathered, scattered, small = compare_files(
         [write(tmp_path, [*({**row, "name": name} for name in names), {**row, "name": names[0], "N": 128, "K": 128}])]
     ).rows
-    product = kernel("gemm", dtype="bf16", M=4096, N=12288, K=12288)
+    gemm = kernel("gemm", dtype="bf16", M=4096, N=12288, K=12288)
     shard = kernel("copy_d2d", dtype="bf16", elements=4096 * 12288)
     added = kernel("moe_sum_topk", dtype="bf16", tokens=4096, hidden=12288, topk=2)
-    product_s, shard_s, added_s = (kernel_time(device, call).seconds for call in (product, shard, added))
+    product_s, shard_s, added_s = (kernel_time(device, call).seconds for call in (gemm, shard, added))
     assert gathered.predicted == pytest.approx(3 * topology.startup_s + 2 * (product_s + shard_s))
     assert scattered.predicted == pytest.approx(2 * topology.startup_s + 2 * product_s + added_s)
     calls_s = device.host_launch_s

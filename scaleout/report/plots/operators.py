@@ -3,7 +3,7 @@
 A row of a timeline is a persistent work-group: tasks for other ranks blue, its own rank's light blue, polling grey;
 dots are the PUTs that it issues. Below, the part of all remote slices that has left and that has come.
 
-Tracked products to pictures: what a device's memory serves when.
+Tracked GEMMs to pictures: what a device's memory serves when.
 """
 
 from collections.abc import Mapping, Sequence
@@ -236,13 +236,13 @@ def draw_skews(
 
 KINDS = ("product_reads", "product_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
 COLOURS = dict(zip(KINDS, ("#4477aa", "#99bbdd", "#ee6677", "#f4aab4", "#228833", "#99cc99"), strict=True))
-"""Kind of traffic to its colour: product blue, reduce-scatter red, all-gather green; writes are lighter."""
+"""Kind of traffic to its colour: GEMM blue, reduce-scatter red, all-gather green; writes are lighter."""
 
 _STEPS = 240
 
 
 def draw_traffic(axes: Axes, found: Overlapped) -> None:
-    """Draw the memory's traffic of a product and its collective over time, by kind, stacked."""
+    """Draw the memory's traffic of a GEMM and its collective over time, by kind, stacked."""
     edges = np.linspace(0, found.end_s, _STEPS)
     bottom = np.zeros(len(edges) - 1)
     for kind in KINDS[:4]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from scaleout.validation.measure import compiled, images, layers, recommendation
-from scaleout.validation.measure import gemms as products
+from scaleout.validation.measure import compiled, gemms, images, layers, recommendation
 from scaleout.validation.measure.tensors import Maker
 
 MAKERS: Mapping[str, Maker] = {
-    **products.MAKERS,
+    **gemms.MAKERS,
     **layers.MAKERS,
     **compiled.MAKERS,
     **images.MAKERS,

@@ -96,7 +96,7 @@ def _steps(gpus: int, quick: bool) -> Iterator[Row]:
 
 
 def _cut(gpus: int, quick: bool) -> Iterator[Row]:
-    """A product in parts, each with its collective behind it; and one behind a gather."""
+    """A GEMM in parts, each with its collective behind it; and one behind a gather."""
     for m, n, k in ((8192, 4096, 1024), (8192, 12288, 12288)):
         sizes = {"gpus": gpus, "M": m, "N": n, "K": k}
         for kind, chunks in itertools.product(("all_reduce", "reduce_scatter", "all_to_all"), (1, 2, 4, 8, 16)):

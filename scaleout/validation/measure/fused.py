@@ -2,8 +2,8 @@
 
 embedding_all_to_all: pooled bags are stored straight into the buffer of the rank that has their samples, remote ones
 first or in plain order, instead of pooling, an all-to-all and a copy into the order of samples.
-gemv_all_reduce: parts of the product are stored to the rank that sums them up, and sums to everyone.
-gemm_all_to_all: tiles of the product are stored to the rank that their rows are for.
+gemv_all_reduce: parts of the GEMV are stored to the rank that sums them up, and sums to everyone.
+gemm_all_to_all: tiles of the GEMM are stored to the rank that their rows are for.
 
 Peers' buffers are PyTorch's symmetric memory. A fused operator ends with a barrier, which is in its time: only then
 has everyone received. All is captured in CUDA graphs, so no launch of the host is in any time.
@@ -27,7 +27,7 @@ _ROWS = 200_000
 _TILE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "TOGETHER": 8}
 _STRIP = {"ROWS": 16, "COLUMNS": 256}
 _PROGRAMS_PER_SM = 4
-"""Programs of the persistent product of a matrix and a vector: few enough to be on the device all at once."""
+"""Programs of the persistent GEMV: few enough to be on the device all at once."""
 _AIM_US = 5000
 _MOST_CALLS = 10
 
@@ -215,14 +215,14 @@ def _gemm_all_to_all(row: Mapping[str, Any], session: Session) -> _Operator:
     launch = {**_TILE, "num_warps": 8, "num_stages": 3}
 
     def gemm() -> None:
-        fused_kernels.product[grid](a, b, slabs, 0, ranks, m, n, k, 0, **launch)
+        fused_kernels.gemm[grid](a, b, slabs, 0, ranks, m, n, k, 0, **launch)
 
     def all_to_all() -> None:
         dist.all_to_all_single(gathered, sent)
 
     def fused() -> None:
         first = (session.rank + 1) % ranks
-        fused_kernels.product[grid](a, b, peers, session.rank, ranks, m, n, k, first, **launch)
+        fused_kernels.gemm[grid](a, b, peers, session.rank, ranks, m, n, k, first, **launch)
         handle.barrier()
 
     works = {

@@ -1,4 +1,4 @@
-"""Triton kernels that compute and store into peers' memory: persistent pooling, and products with direct exchanges.
+"""Triton kernels that compute and store into peers' memory: persistent pooling, and GEMMs with direct exchanges.
 
 A peer's buffer is reached through a table of addresses, one for each rank, of which one's own is an entry as well. So
 the same kernels make the bulk-synchronous baseline: with a table that holds local buffers only, they store locally.
@@ -121,7 +121,7 @@ def matrix_vector_all_reduce(
 
 
 @triton.jit
-def product(
+def gemm(
     a, b, peers, rank, ranks, M, N, K, first,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip

@@ -1,7 +1,7 @@
-"""Matrix products, convolutions and attention to PyTorch calls.
+"""GEMMs, convolutions and attention to PyTorch calls.
 
-Products run as PyTorch runs them by default, fp32 on the vector units; both operands are stored row by row. (Of
-fp32 products with the second one stored by columns, as in `torch.nn.Linear`, small ones are up to 28% slower.)
+GEMMs run as PyTorch runs them by default, fp32 on the vector units; both operands are stored row by row. (Of
+fp32 GEMMs with the second one stored by columns, as in `torch.nn.Linear`, small ones are up to 28% slower.)
 Convolutions are stored channels last, and cuDNN chooses the algorithm.
 """
 

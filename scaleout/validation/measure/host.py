@@ -220,5 +220,5 @@ def _loops(repeats: int) -> list[dict[str, Any]]:
             times.append((time.perf_counter() - begin) / _LOOPED * 1e6)
             torch.cuda.synchronize()
         medians[name] = statistics.median(times[1:])
-    medians["attention"] -= medians["gemm"]  # it came with the product that makes its input
+    medians["attention"] -= medians["gemm"]  # it came with the GEMM that makes its input
     return [{"call": name, "direction": LOOP, "us": us} for name, us in medians.items()]

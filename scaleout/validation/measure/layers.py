@@ -1,4 +1,4 @@
-"""What stands between the products of a network to PyTorch calls: norms, point-wise functions, losses, optimisers.
+"""What stands between the GEMMs of a network to PyTorch calls: norms, point-wise functions, losses, optimisers.
 
 All run as PyTorch runs them without a compiler: an operation that is called unfused launches several kernels.
 """
@@ -152,7 +152,7 @@ def _heads_cat(s: Sizes, dtype: torch.dtype) -> Call:
 
 
 def _heads_to_rows(s: Sizes, dtype: torch.dtype) -> Call:
-    """From heads first to sequence first, the layout in which the product made them."""
+    """From heads first to sequence first, the layout in which the GEMM made them."""
     x = random(s["batch"], s["heads"] // 3, s["seq"], 3 * s["head_dim"], dtype=dtype)
     return lambda: x.permute(2, 0, 1, 3).contiguous()
 

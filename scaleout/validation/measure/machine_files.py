@@ -6,7 +6,7 @@ the runs in which they were forced, and without such runs to all together. Every
 
 Measured host times of calls to the `host_launch` of a device file.
 
-Of the steps that make a call the median; a linear layer's backward makes two products, so that of `gemm` is half of
+Of the steps that make a call the median; a linear layer's backward makes two GEMMs, so that of `gemm` is half of
 it; a sum over ranks comes with the identity whose backward it is; what heads are copied by is counted with attention.
 
 Measured collectives to the terms of what they cost: ``t = S + k h + f n / B + n / (p C)``.
@@ -245,7 +245,7 @@ def _known_rates(known: Device) -> dict[str, Any]:
 
 
 def _measured_rates(kernels: Iterable[Row], where: str) -> dict[str, Any] | None:
-    """Fastest products and copies; None if there is none of either."""
+    """Fastest GEMMs and copies; None if there is none of either."""
     peaks: dict[str, tuple[float, str]] = {}
     stream = (0.0, "")
     for row in kernels:

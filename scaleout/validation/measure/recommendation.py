@@ -47,14 +47,14 @@ def _bag_update(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: update_rows(table, indices, gradient)
 
 
-def _products(x: torch.Tensor) -> torch.Tensor:
+def _gemms(x: torch.Tensor) -> torch.Tensor:
     return torch.bmm(x, x.transpose(1, 2))
 
 
 def _interaction_bmm(*, backward: bool) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         x = random(s["batch"], s["features"], s["dim"], dtype=dtype, grad=backward)
-        return backward_of(_products, x) if backward else lambda: _products(x)
+        return backward_of(_gemms, x) if backward else lambda: _gemms(x)
 
     return make
 

@@ -8,7 +8,7 @@ transformer_*: pre-norm layers without embedding and head, of Megatron-LM's cut:
 (backward: its two inputs), `tp_sp` gathers the sequence before and scatters the sum behind instead. dp_*, fsdp2_*:
 whole layers on each GPU, their gradients reduced one parameter at a time, by DDP in buckets, or by FSDP2, a unit a
 layer. moe_*: one expert a GPU, balanced. dlrm_*, embedding_all_to_all: tables on each GPU, sums of looked-up rows
-exchanged. gemm_then_collective_chunked, all_gather_then_matmul: a product cut along its rows, and one behind a
+exchanged. gemm_then_collective_chunked, all_gather_then_matmul: a GEMM cut along its rows, and one behind a
 gather. A time goes from the first call to the end of the last kernel, of the slowest rank.
 """
 
@@ -212,8 +212,8 @@ def recommendation(row: Row, *, backward: bool) -> Step:
         received = exchange(tables.pooled(sparse=backward), "all_to_all", "all_to_all")
         below = bottom(x)
         vectors = torch.cat((below[:, None, :], tables.vectors(received)), dim=1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2)).view(x.shape[0], -1)[:, triangle]
-        return top(torch.cat((below, products), dim=1))
+        gemms = torch.bmm(vectors, vectors.transpose(1, 2)).view(x.shape[0], -1)[:, triangle]
+        return top(torch.cat((below, gemms), dim=1))
 
     inner = _step(network, dense, [*parameters, tables.weight], backward=backward)
 
@@ -254,7 +254,7 @@ def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 Start = Callable[[torch.Tensor], Any]
-"""From a part of a product to its collective, which has been started and can be waited for."""
+"""From a part of a GEMM to its collective, which has been started and can be waited for."""
 
 
 def _start_all_reduce(part: torch.Tensor) -> Any:

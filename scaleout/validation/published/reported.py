@@ -15,7 +15,7 @@ _REASONS: Mapping[str, tuple[str, str]] = {
     "flux_comet_kernels": ("FLUX and Comet", "no device and no network of L20 or H800 is described"),
     "deepep": ("DeepEP", "no model of messages that kernels send over the network card themselves"),
     "all_to_all_lowlat": ("low-latency all-to-all", "no model of messages that kernels send over the network card"),
-    "triton_distributed_e2e": ("Triton-distributed", "the row does not say the sizes of its model or of its product"),
+    "triton_distributed_e2e": ("Triton-distributed", "the row does not say the sizes of its model or of its GEMM"),
     "torchrec_dlrm_criteo1tb": (
         "TorchRec DLRM",
         "no model of its cross network, nor of the host and input that most of a small step waits for",
