@@ -6,9 +6,19 @@ Numbers of files that stand beside their source: ``{value: 4.8 TB/s, source: "NV
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from scaleout.config.reading import nearest, read_yaml, renamed, with_new_names
 from scaleout.errors import ConfigError
@@ -100,8 +110,27 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class Sourced(Config, Generic[Value]):
-    """A number and where it comes from."""
+class _WithSource:
+    """A number that stands beside its source, as ``{value: ..., source: ...}``; only the value is kept."""
 
-    value: Value
-    source: Text
+    def __get_pydantic_core_schema__(self, number: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        fields = {"value": handler(number), "source": core_schema.str_schema(strip_whitespace=True, min_length=1)}
+        both = core_schema.typed_dict_schema(
+            {name: core_schema.typed_dict_field(schema) for name, schema in fields.items()}, extra_behavior="forbid"
+        )
+        return core_schema.no_info_after_validator_function(itemgetter("value"), both)
+
+
+Cited = Annotated[Value, _WithSource()]
+"""A number of a file that stands beside its source; see `sources_in`."""
+
+
+def sources_in(values: Mapping[str, Any], section: str = "") -> dict[str, str]:
+    """Return the source of each number that stands beside one, by its key; in a section by ``section.key``."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and "source" in value:
+            found[f"{section}{key}"] = value["source"].strip()
+        elif isinstance(value, Mapping):
+            found |= sources_in(value, section or f"{key}.")
+    return found

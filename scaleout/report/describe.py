@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
-from scaleout.cluster.device.power import Power
+from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.faults import name_link
@@ -147,9 +147,9 @@ def _changes(found: Topology) -> dict[str, str]:
 
 def _power(found: Power) -> dict[str, float]:
     """What a device may draw, and what its work does."""
-    values = asdict(found)
-    per = {unit: values.pop(f"joules_per_{unit}") for unit in ("flop", "sent_byte")}
-    return values | {f"{kind}_joules_per_{unit}": joules for unit in per for kind, joules in per[unit].items()}
+    per = {"flop": found.energy, "sent_byte": found.sent}
+    joules = {f"{kind}_joules_per_{unit}": value for unit, values in per.items() for kind, value in values}
+    return found.model_dump(exclude={"energy", "sent"}) | joules
 
 
 def device(name_or_file: str) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "link_bandwidth_each_way_bytes_per_s": found.link_bytes_per_s,
         "host_launch_s": dict(found.host_launch_s),
         "launch_gap_s": found.launch_gap_s,
-        **({"work_groups": asdict(found.work_groups)} if found.work_groups else {}),
+        **({"work_groups": found.work_groups.model_dump()} if found.work_groups else {}),
         **({"power": _power(found.power)} if found.power else {}),
         "sources": dict(found.sources),
     }

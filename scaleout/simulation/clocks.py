@@ -27,7 +27,7 @@ from collections.abc import Callable
 import numpy as np
 
 from scaleout.cluster.device.kernel_times import kernel_times
-from scaleout.cluster.device.power import Power
+from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
@@ -128,7 +128,7 @@ def _sent_joules(program: Program, role: int, power: Power) -> float:
     rank = int(np.flatnonzero(program.role_of_rank == role)[0])
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
         kind, ranks = graph.operation(node), len(program.groups[graph.group[node]].of(rank))
-        per_byte = power.joules_per_sent_byte.get(kind, 0.0)
+        per_byte = getattr(power.sent, kind, 0.0)
         joules += per_byte * BUS_FACTORS[kind](ranks) * float(graph.bytes[node])
     return joules
 

@@ -107,7 +107,10 @@ def test_dtype_without_a_peak_is_refused():
             {"calibration": {"gemms": {"value": 1, "source": "x"}}},
             "unknown class of kernels 'gemms'; did you mean 'gemm'",
         ),
-        ({"calibration": {"memory": {"value": 0, "source": "x"}}}, "memory over the lender's is 0.0; give one above"),
+        (
+            {"calibration": {"memory": {"value": 0, "source": "x"}}},
+            "memory over the reference device's is 0.0",
+        ),
         ({"calibration": {"memory": {"value": 0.9}}}, "'calibration.memory.source' is missing"),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
-from scaleout.cluster.device.power import Power
+from scaleout.cluster.device.sections import FlopEnergy, Power, SentEnergy
 from scaleout.cluster.device.spec import load_device
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
@@ -26,7 +26,15 @@ H200 = load_device("h200")
 MEASURED = Path(__file__).parents[2] / "traces" / "h200" / "power.jsonl"
 PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
 ADDITION = kernel("add", dtype="bf16", elements=1 << 27)
-POWER = Power(200.0, 100.0, 50.0, 3.0, 0.1, {"gemm": 1e-12, "attention": 2e-12}, {"all_reduce": 1e-9})
+POWER = Power.model_construct(
+    limit_w=200.0,
+    idle_w=100.0,
+    other_w=50.0,
+    exponent=3.0,
+    memory_s=0.1,
+    energy=FlopEnergy.model_construct(gemm=1e-12, attention=2e-12),
+    sent=SentEnergy.model_construct(all_reduce=1e-9, all_gather=0.0, reduce_scatter=0.0, all_to_all=0.0),
+)
 """Room for 100 W; energy falls with the square of the slowdown."""
 
 
@@ -128,7 +136,7 @@ def test_what_collectives_send_counts_as_kernels_do():
 
     cool_s = with_sent().graphs[0].duration_s
     energy, step_s = sum(map(H200.power.joules, (ADDITION, PRODUCT), cool_s)), cool_s.sum()
-    sent = H200.power.joules_per_sent_byte
+    sent = dict(H200.power.sent)
     for kinds, more in (((), 0.0), (("broadcast",), 0.0), (("all_reduce", "all_gather"), 1.5e9 * sent["all_reduce"] +
                                                            0.75e9 * sent["all_gather"])):  # fmt: skip
         slowed_s = sustained(with_sent(*kinds), H200, step_s=step_s).graphs[0].duration_s
@@ -138,7 +146,7 @@ def test_what_collectives_send_counts_as_kernels_do():
 def test_measured_collectives_draw_the_energy_of_what_they_send():
     """From 16 MiB up, where its bytes are what a call takes, within 12%; who waits draws next to nothing."""
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()[1:]]
-    sent = H200.power.joules_per_sent_byte
+    sent = dict(H200.power.sent)
     large = [row for row in rows if row["kind"] == "collective" and row["bytes"] >= 2**24]
     for row in large:
         drawn = (row["power_w"] - H200.power.idle_w) * row["us"] * 1e-6

@@ -1,10 +1,10 @@
 """Devices: a YAML file in which every number names its source, to a frozen `Device` in SI units.
 
 A device is its peak rates, memory, caches and links, what the host spends to launch work on it, and the files of
-kernel times that were measured on it. It knows no kernel and no time of one; `kernels` turns the files into times.
-A device on which none was measured borrows the efficiency of another's kernels; its `calibration` says, by class of
-kernel, how many times as efficient its own are: few numbers, each fitted to published runs of the device or taken from
-a data sheet, as its source says. They hold for all that runs on the device.
+kernel times that were measured on it. It knows no kernel; `kernel_times` turns the files into times. A device on which
+no kernel was measured names a reference device, whose kernels tell how efficient its own are. Its `calibration` says,
+by class of kernels, how many times as efficient its kernels are as those of the reference device: few numbers, each
+fitted to published runs of the device or taken from a data sheet, as its source says. They hold for all runs.
 
 Source of each number: the device file itself, beside the number; `Device.sources` keeps them.
 """
@@ -16,12 +16,10 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from scaleout.cluster.device.gemm_stages import Stages, StagesFile, stages
-from scaleout.cluster.device.power import Power, PowerFile, power
-from scaleout.cluster.device.work_groups import WorkGroups, WorkGroupsFile, work_groups
+from scaleout.cluster.device.sections import Power, Stages, StagesFile, WorkGroups, stages
 from scaleout.config import library
 from scaleout.config.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
-from scaleout.config.validated import Config, Count, Sourced, Text, nearest, read_yaml, validate
+from scaleout.config.validated import Cited, Config, Count, Text, nearest, read_yaml, sources_in, validate
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
 
@@ -41,65 +39,67 @@ class DeviceFile(Config):
 
     name: Text
     vendor: Text
-    peak_flops: dict[str, Sourced[FlopsPerSecond]] = Field(min_length=1)
-    memory_bandwidth: Sourced[BytesPerSecond]
-    memory: Sourced[Bytes]
-    l2: Sourced[Bytes]
-    sms: Sourced[Count]
-    clock: Sourced[Hertz] | None = None
-    link_bandwidth: Sourced[BytesPerSecond]
+    peak_flops: dict[str, Cited[FlopsPerSecond]] = Field(min_length=1)
+    memory_bandwidth: Cited[BytesPerSecond]
+    memory: Cited[Bytes]
+    l2: Cited[Bytes]
+    sms: Cited[Count]
+    clock: Cited[Hertz] = 0.0
+    link_bandwidth: Cited[BytesPerSecond]
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
     kernel_models: tuple[Text, ...] = Field(
         default=(), description="models of kernel times in the order in which they are asked; all, if not given"
     )
-    calibration: dict[str, Sourced[float]] = Field(
+    calibration: dict[str, Cited[float]] = Field(
         default_factory=dict,
-        description="class of kernels, or one operation, to its efficiency in a step over the lender's, or over its "
-        "own where it was measured alone",
+        description="class of kernels, or one operation, to its efficiency in a step over the reference device's, "
+        "or over its own where it was measured alone",
     )
     host_from: Text | None = None
-    host_ratio: Sourced[float] | None = Field(
+    host_ratio: Cited[float] | None = Field(
         default=None, description="what a call costs the host over what it costs that of host_from"
     )
-    host_launch: dict[str, Sourced[Seconds]] = Field(default_factory=dict)
-    launch_gap: Sourced[Seconds] | None = None
+    host_launch: dict[str, Cited[Seconds]] = Field(default_factory=dict)
+    launch_gap: Cited[Seconds] = 0.0
     stages: StagesFile | None = None
-    power: PowerFile | None = None
-    work_groups: WorkGroupsFile | None = None
+    power: Power | None = None
+    work_groups: WorkGroups | None = None
 
     @field_validator("peak_flops")
     @classmethod
-    def _known_dtypes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
+    def _known_dtypes(cls, value: dict[str, float]) -> dict[str, float]:
         for dtype, peak in value.items():
             if dtype not in ITEM_BYTES:
                 raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
-            if peak.value <= 0:
+            if peak <= 0:
                 raise ValueError(f"the peak of {dtype} must be above zero")
         return value
 
     @field_validator("calibration")
     @classmethod
-    def _known_classes(cls, value: dict[str, Sourced[float]]) -> dict[str, Sourced[float]]:
+    def _known_classes(cls, value: dict[str, float]) -> dict[str, float]:
         known = (*dict.fromkeys(CLASSES.values()), *OPERATIONS)
         for name, ratio in value.items():
             if name not in known:
                 raise ValueError(f"unknown class of kernels {name!r}; {nearest(name, known)}")
-            if not (ratio.value > 0 and math.isfinite(ratio.value)):
-                raise ValueError(f"the efficiency of {name} over the lender's is {ratio.value}; give one above zero")
+            if not (ratio > 0 and math.isfinite(ratio)):
+                raise ValueError(
+                    f"the efficiency of {name} over the reference device's is {ratio}; give one above zero"
+                )
         return value
 
     @field_validator("host_ratio")
     @classmethod
-    def _ratio(cls, value: Sourced[float] | None) -> Sourced[float] | None:
-        if value is not None and not (value.value > 0 and math.isfinite(value.value)):
-            raise ValueError(f"the host takes {value.value} times as long; give a ratio above zero")
+    def _ratio(cls, value: float | None) -> float | None:
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"the host takes {value} times as long; give a ratio above zero")
         return value
 
     @field_validator("memory_bandwidth")
     @classmethod
-    def _positive(cls, value: Sourced[float]) -> Sourced[float]:
-        if value.value <= 0:
+    def _positive(cls, value: float) -> float:
+        if value <= 0:
             raise ValueError("the bandwidth must be above zero")
         return value
 
@@ -127,22 +127,23 @@ class Device:
     clock_hz : float
         Of the streaming multiprocessors at their best; 0 where the file does not say.
     kernel_files : tuple of Path
-        Measured kernel times, earliest first; empty for a device known from its data sheet only. Families of operations
-        that none of them has are borrowed, if `efficiency_from` names another device.
+        Measured kernel times, earliest first; empty for a device known from its data sheet only. Operations of
+        which no kernel of their family was measured take the efficiency of the reference device.
     efficiency_from : str
-        The device whose measured kernels lend their efficiency where this one has none of their family; itself if it
-        borrows none.
+        The reference device, whose measured kernels count where this one has none of their family; itself without one.
+    kernel_models : tuple of str
+        The models of kernel times that are asked, in order, by their name in `kernel_times.MODELS`; empty for all.
     calibration : mapping
-        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the lender's, or over
-        its own where it was measured alone.
+        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the reference
+        device's, or over its own where it was measured alone.
     host_launch_s : mapping
         A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
     launch_gap_s : float
-        Time from the end of a kernel to the begin of the next on its stream, beyond that in a CUDA graph.
+        Time from the end of a kernel to the start of the next on its stream, beyond that in a CUDA graph.
     stages : Stages, optional
-        How it runs a matrix product stage by stage; None if the file does not say.
+        How it runs a GEMM stage by stage; None if the file does not say.
     power : Power, optional
-        What it may draw, and what its work does; None if the file does not say.
+        What it may draw, and what its work draws; None if the file does not say.
     work_groups : WorkGroups, optional
         How its kernels run as work-groups; None if the file does not say.
     sources : mapping
@@ -186,7 +187,7 @@ class Device:
         return self.peak_flops_per_s[dtype]
 
     def calibrated(self, op: str) -> float:
-        """Return the efficiency of an operation's kernels over that of the lender's: its own, its class's, or 1."""
+        """Return the efficiency of an operation's kernels over the reference device's: its own, its class's, or 1."""
         return self.calibration.get(op, self.calibration.get(CLASSES[OPERATIONS[op].family], 1.0))
 
 
@@ -204,7 +205,8 @@ def load_device(name_or_path: str | Path) -> Device:
     132
     """
     path = library.find("device", str(name_or_path))
-    given = validate(DeviceFile, read_yaml(path), where=str(path))
+    values = read_yaml(path)
+    given = validate(DeviceFile, values, where=str(path))
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
         if not file.is_file():
@@ -213,40 +215,40 @@ def load_device(name_or_path: str | Path) -> Device:
         library.find("device", given.efficiency_from, asked_by=f"{path}: efficiency_from")
     if not files and given.efficiency_from is None:
         raise ConfigError(
-            f"{path}: no kernel was measured on the device; name another one that lends its kernels' efficiency, such "
+            f"{path}: no kernel was measured on the device; name a reference device whose kernels were, such "
             f"as efficiency_from: h200"
         )
     if files and given.calibration and given.efficiency_from in (None, library.name_of(path)):
         raise ConfigError(
-            f"{path}: calibration: kernels were measured on the device, which borrows no efficiency to correct; "
-            f"leave it out, or name a lender of the others in efficiency_from"
+            f"{path}: calibration: kernels were measured on the device, which has no reference device; leave "
+            f"it out, or name one for the other kernels in efficiency_from"
         )
     return Device(
         name=library.name_of(path),
         title=given.name,
         vendor=given.vendor,
-        peak_flops_per_s=_values(given.peak_flops),
-        memory_bytes_per_s=given.memory_bandwidth.value,
-        memory_bytes=given.memory.value,
-        l2_bytes=given.l2.value,
-        num_sms=given.sms.value,
-        link_bytes_per_s=given.link_bandwidth.value,
-        clock_hz=given.clock.value if given.clock else 0.0,
+        peak_flops_per_s=given.peak_flops,
+        memory_bytes_per_s=given.memory_bandwidth,
+        memory_bytes=given.memory,
+        l2_bytes=given.l2,
+        num_sms=given.sms,
+        link_bytes_per_s=given.link_bandwidth,
+        clock_hz=given.clock,
         kernel_files=files,
         efficiency_from=given.efficiency_from or library.name_of(path),
         kernel_models=given.kernel_models,
-        calibration=_values(given.calibration),
-        host_launch_s=_borrowed_host(given, path) | dict(_values(given.host_launch)),
-        launch_gap_s=given.launch_gap.value if given.launch_gap else 0.0,
-        power=power(given.power) if given.power else None,
-        stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth.value) if given.stages else None,
-        work_groups=work_groups(given.work_groups) if given.work_groups else None,
-        sources=_sources(given),
+        calibration=given.calibration,
+        host_launch_s=_transferred_host(given, path) | given.host_launch,
+        launch_gap_s=given.launch_gap,
+        power=given.power,
+        stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth) if given.stages else None,
+        work_groups=given.work_groups,
+        sources=sources_in(values),
     )
 
 
-def _borrowed_host(given: DeviceFile, path: Path) -> dict[str, float]:
-    """Return the costs of the calls of another device's host, times what this one takes over it."""
+def _transferred_host(given: DeviceFile, path: Path) -> dict[str, float]:
+    """Return the costs of the calls of the reference host, times the ratio of this host to it."""
     if (given.host_from is None) != (given.host_ratio is None):
         raise ConfigError(f"{path}: host_from and host_ratio belong together; give both or neither")
     if given.host_from is None or given.host_ratio is None:
@@ -254,26 +256,4 @@ def _borrowed_host(given: DeviceFile, path: Path) -> dict[str, float]:
     transferred_s = load_device(given.host_from).host_launch_s
     if not transferred_s:
         raise ConfigError(f"{path}: host_from: {given.host_from!r} has no host_launch; name a device that has")
-    return {call: given.host_ratio.value * seconds for call, seconds in transferred_s.items()}
-
-
-def _values(numbers: Mapping[str, Sourced[float]]) -> Mapping[str, float]:
-    return {name: number.value for name, number in numbers.items()}
-
-
-def _sources(given: DeviceFile) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for key, value in given:
-        if isinstance(value, Sourced):
-            found[key] = value.source
-        elif isinstance(value, StagesFile):
-            found |= {f"{key}.{name}": number.source for name, number in value}
-        elif isinstance(value, PowerFile):
-            numbers = {name: number for name, number in value if isinstance(number, Sourced)}
-            numbers |= dict(value.energy) | dict(value.sent)
-            found |= {f"{key}.{name}": number.source for name, number in numbers.items()}
-        elif isinstance(value, WorkGroupsFile):
-            found |= {f"{key}.{name}": number.source for name, number in value if number is not None}
-        elif isinstance(value, dict):
-            found |= {f"{key}.{name}": number.source for name, number in value.items()}
-    return found
+    return {call: given.host_ratio * seconds for call, seconds in transferred_s.items()}

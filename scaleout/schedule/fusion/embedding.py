@@ -74,7 +74,8 @@ def _with_kernel(settings: EmbeddingAllToAll, machine: FusedMachine) -> FusedMac
     """Return the machine with the row latency that the settings name, if they do."""
     if settings.row_latency is None:
         return machine
-    groups = replace(groups_of(machine.device), row_latency_s=settings.row_latency, narrow_row_elements=0)
+    changes = {"row_latency_s": settings.row_latency, "narrow_row_elements": 0}
+    groups = groups_of(machine.device).model_copy(update=changes)
     return FusedMachine(replace(machine.device, work_groups=groups), machine.topology)
 
 

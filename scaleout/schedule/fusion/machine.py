@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaleout.cluster.device.kernel_times import kernel_time
+from scaleout.cluster.device.sections import WorkGroups
 from scaleout.cluster.device.spec import Device
-from scaleout.cluster.device.work_groups import WorkGroups
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.errors import ConfigError

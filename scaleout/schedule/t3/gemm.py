@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.device.gemm_stages import Stages
+from scaleout.cluster.device.sections import Stages
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES

@@ -13,7 +13,7 @@ Bytes that a device's memory reads and writes for a GEMM and the collectives beh
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from scaleout.cluster.device.gemm_stages import Stages
+from scaleout.cluster.device.sections import Stages
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 

@@ -14,7 +14,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
-from scaleout.cluster.device.gemm_stages import Stages
+from scaleout.cluster.device.sections import Stages
 from scaleout.schedule.t3.gemm import Staged
 from scaleout.schedule.t3.memory import Policy, Traffic
 from scaleout.schedule.t3.regions import Region

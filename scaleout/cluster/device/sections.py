@@ -1,0 +1,243 @@
+"""Sections of a device file beyond its rates: what its work draws, how kernels run as work-groups, and GEMMs in stages.
+
+`Power` is the section `power`: a limit, what is drawn in any case, energies, and how power falls with the clock.
+`WorkGroups` is the section `work_groups`: a work-group gathers rows one after the other; alone it waits for their
+latency, and as more are resident they share the memory's bandwidth. The other numbers are what fusing costs:
+book-keeping, calls, flags, a slower GEMM. `Stages` is made of the section `stages`: a GEMM is cut into tiles, one for
+each work-group; as many work-groups as the device holds are a stage. A stage reads what the last-level cache does not
+hold, multiplies, and then writes its tiles.
+
+Symbols: occupancy is the share of all work-groups that the device can hold which are resident.
+Source: of each number, beside it in the file; of stages, Pati et al., T3: Transparent Tracking & Triggering for
+Fine-grained Overlap of Compute & Collectives, ASPLOS 2024, Secs. 2.5, 4.2, 4.3 and 4.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from scaleout.config.units import Bytes, Joules, Seconds, Watts
+from scaleout.config.validated import Cited, Config, Count
+from scaleout.program.operations import OPERATIONS, Family, Kernel
+
+Share = Annotated[float, Field(gt=0, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Duration = Annotated[Seconds, Field(ge=0)]
+Latency = Annotated[Seconds, Field(gt=0)]
+
+_DTYPES = ("bf16", "fp16")
+"""Dtypes whose FLOPs have the energies of the file; the energies of others are not known."""
+
+_FLOPS_OF: Mapping[Family, str] = {Family.GEMM: "gemm", Family.CONVOLUTION: "gemm", Family.ATTENTION: "attention"}
+
+
+class FlopEnergy(Config):
+    """Energy of a FLOP at full clock in two-byte types, by class of kernels, with the bytes that come with it."""
+
+    gemm: Cited[Joules]
+    attention: Cited[Joules]
+
+
+class SentEnergy(Config):
+    """Energy of a byte that a rank must send, by kind of collective; other kinds draw nothing."""
+
+    all_reduce: Cited[Joules]
+    all_gather: Cited[Joules]
+    reduce_scatter: Cited[Joules]
+    all_to_all: Cited[Joules]
+
+
+class Power(Config):
+    """What a device may draw, and what its work draws.
+
+    Attributes
+    ----------
+    limit_w, idle_w, other_w : float
+        The limit, what is drawn in any case, and what kernels draw beyond that whose FLOPs have no energy.
+    exponent : float
+        The power of work, beyond idle, falls with this power of its slowdown.
+    memory_s : float
+        The time over which the governor takes the mean.
+    energy : FlopEnergy
+    sent : SentEnergy
+    """
+
+    limit_w: Cited[Watts] = Field(alias="limit")
+    idle_w: Cited[Watts] = Field(alias="idle")
+    other_w: Cited[Watts] = Field(alias="other")
+    exponent: Cited[float]
+    memory_s: Cited[Seconds] = Field(alias="memory")
+    energy: FlopEnergy
+    sent: SentEnergy
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> Self:
+        if self.limit_w <= self.idle_w:
+            raise ValueError(f"the limit, {self.limit_w} W, must be above idle, {self.idle_w} W")
+        if self.exponent <= 1:
+            raise ValueError("the exponent must be above one: slower work takes less energy")
+        if self.memory_s <= 0:
+            raise ValueError(f"memory, {self.memory_s} s, must be above zero")
+        return self
+
+    def joules(self, kernel: Kernel, seconds: float) -> float:
+        """Return the energy at full clock, beyond idle, of one call that takes so long alone."""
+        operation = OPERATIONS.get(kernel.op)
+        kind = _FLOPS_OF.get(operation.family) if operation and kernel.dtype in _DTYPES else None
+        return float(getattr(self.energy, kind)) * kernel.flops if kind else self.other_w * seconds
+
+    def slowdown(self, joules: float, seconds: float) -> float:
+        """How many times as slow the clock makes work of an energy at full clock that takes so long at the limit.
+
+        With a slowdown s the power of work is ``s**-exponent`` of that at full clock, and its energy s times that; over
+        its time that is what the limit has room for: ``E s**(1 - exponent) = room T``. 1 where there is room for more.
+        """
+        room_w = self.limit_w - self.idle_w
+        return float(max(1.0, (joules / (room_w * seconds)) ** (1 / (self.exponent - 1))))
+
+
+class WorkGroups(Config):
+    """Constants of work-groups on a device.
+
+    Attributes
+    ----------
+    most_per_sm : int
+        Work-groups of a gathering kernel that an SM holds.
+    row_latency_s : float
+        From one row of a gather to the next, with next to nothing else resident.
+    memory_share : float
+        Part of the memory's bandwidth that random rows reach.
+    book_keeping_s : float
+        Of a logical work-group of a fused kernel: task loop, shuffled addresses, its bit of WG_Done.
+    put_call_s : float
+        That the last work-group of a slice spends on the two PUTs and the fence between them.
+    message_gap_s : float
+        That the network card needs for a message beyond its bytes.
+    flag_s : float
+        One round of flags between peers with direct links: fence, store, poll.
+    launch_s : float
+        Of a kernel that fills the device: launch and drain.
+    product : float
+        Time of the operators' own GEMM over that of the device's library.
+    fused_product : float
+        Time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same alone; 1
+        where the file does not say, as stores to peers make no calls (the paper, Sec. III.C).
+    narrow_row_latency_s : float
+        `row_latency_s` in the fused kernel's remote-first order for rows of up to `narrow_row_elements` elements.
+    narrow_row_elements : int
+        0 if rows of any width take the same latency.
+    crowded_from, crowding : float
+        Occupancy beyond which work-groups of a persistent kernel that write locally disturb each other, and by how much
+        the memory is slower when the device is full.
+    fused_occupancy : float
+        Highest occupancy of a fused kernel, whose communication takes registers.
+    """
+
+    most_per_sm: Cited[Count]
+    row_latency_s: Cited[Duration] = Field(alias="row_latency")
+    memory_share: Cited[Share]
+    book_keeping_s: Cited[Duration] = Field(alias="book_keeping")
+    put_call_s: Cited[Duration] = Field(alias="put_call")
+    message_gap_s: Cited[Duration] = Field(alias="message_gap")
+    flag_s: Cited[Duration] = Field(alias="flag")
+    launch_s: Cited[Duration] = Field(alias="launch")
+    product: Cited[Annotated[float, Field(gt=0)]]
+    fused_product: Cited[Annotated[float, Field(ge=1)]] = 1.0
+    narrow_row_latency_s: Cited[Duration] = Field(default=0.0, alias="narrow_row_latency")
+    narrow_row_elements: Cited[Count] = 0
+    crowded_from: Cited[Share] = 1.0
+    crowding: Cited[NotNegative] = 0.0
+    fused_occupancy: Cited[Share] = 1.0
+
+    @model_validator(mode="after")
+    def _narrow_rows(self) -> Self:
+        if len({"narrow_row_latency_s", "narrow_row_elements"} & self.model_fields_set) == 1:
+            raise ValueError("narrow_row_latency and narrow_row_elements belong together; give both or neither")
+        return self
+
+
+class StagesFile(Config):
+    """The section `stages`; see `Stages`."""
+
+    tile_rows: Cited[Count]
+    tile_columns: Cited[Count]
+    tiles_per_unit: Cited[Count]
+    waves_per_tile: Cited[Count]
+    cache_ways: Cited[Count]
+    threads_per_unit: Cited[Count]
+    thread_access: Cited[Bytes]
+    memory_latency: Cited[Latency]
+    queue_entries: Cited[Count]
+    memory_channels: Cited[Count]
+    access: Cited[Bytes]
+    banks: Cited[Count]
+    row_cycle: Cited[Count]
+    bank_groups: Cited[Count]
+    column_delay: Cited[Count]
+    group_column_delay: Cited[Count]
+    update_column_delay: Cited[Count]
+    tracker_entries: Cited[Count]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Constants of GEMMs in stages.
+
+    Attributes
+    ----------
+    tile_rows, tile_columns : int
+        Of the output of a work-group.
+    tiles_per_unit : int
+        Work-groups that a compute unit holds at once.
+    waves_per_tile : int
+        Wavefronts of a work-group: what the tracker counts.
+    cache_ways : int
+        Of the last-level cache.
+    unit_bytes_per_s : float
+        That one compute unit reads or writes in a kernel that copies or adds: its threads, one access each in flight,
+        over the memory's latency.
+    queue_s : float
+        Time to serve a full queue of the memory's controllers.
+    queue_entries : int
+        Accesses that a controller's queue holds.
+    update_cost : float
+        Time of the memory for an update (it adds near the banks) over that of a read or write. Consecutive accesses
+        meet the same of G bank groups every G-th time: ``((G - 1) d + update delay) / ((G - 1) d + group delay)``.
+    turn_cost : float
+        Time of an access that finds another row open, because accesses of two sides take turns, over that of one that
+        does not: a bank is busy for a row cycle, and the banks work in parallel.
+    tracker_entries : int
+        Wavefronts whose output the tracker can follow at once.
+    """
+
+    tile_rows: int
+    tile_columns: int
+    tiles_per_unit: int
+    waves_per_tile: int
+    cache_ways: int
+    unit_bytes_per_s: float
+    queue_s: float
+    queue_entries: int
+    update_cost: float
+    turn_cost: float
+    tracker_entries: int
+
+
+def stages(given: StagesFile, *, memory_bytes_per_s: float) -> Stages:
+    """Return the constants of a validated section."""
+    others = (given.bank_groups - 1) * given.column_delay
+    return Stages(
+        tile_rows=given.tile_rows,
+        tile_columns=given.tile_columns,
+        tiles_per_unit=given.tiles_per_unit,
+        waves_per_tile=given.waves_per_tile,
+        cache_ways=given.cache_ways,
+        unit_bytes_per_s=given.threads_per_unit * given.thread_access / given.memory_latency,
+        queue_s=given.queue_entries * given.memory_channels * given.access / memory_bytes_per_s,
+        queue_entries=given.queue_entries,
+        update_cost=(others + given.update_column_delay) / (others + given.group_column_delay),
+        turn_cost=max(1.0, given.row_cycle / (given.banks * given.column_delay)),
+        tracker_entries=given.tracker_entries,
+    )
