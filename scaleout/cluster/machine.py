@@ -11,9 +11,6 @@ from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 
-_CUTS = {"ring": "mesh", "mesh": "mesh", "switch": "switch", "fully_connected": "fully_connected"}
-"""Kind of dimension to the kind of a part of its line."""
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -50,8 +47,8 @@ def first_ranks(topology: Topology, ranks: int) -> Topology:
         if left % dimension.size == 0 and left >= dimension.size:
             dimensions.append(dimension)
             left //= dimension.size
-        elif left <= dimension.size and dimension.kind in _CUTS:
-            dimensions.append(replace(dimension, kind=_CUTS[dimension.kind], size=left))
+        elif left <= dimension.size and dimension.structure.part is not None:
+            dimensions.append(replace(dimension, kind=dimension.structure.part, size=left))
             left = 1
         if left == 1:
             return replace(topology, dimensions=tuple(dimensions), name=f"{topology.name}[0:{ranks}]")

@@ -16,6 +16,7 @@ from test_collectives import likeness
 from scaleout.cluster.topology.dimension import graph_dimension
 from scaleout.cluster.topology.edges import edges_of, num_nodes
 from scaleout.cluster.topology.fabric import fabric_of
+from scaleout.cluster.topology.kinds.dragonfly import global_links_of_a_pair
 from scaleout.cluster.topology.placement import arrange, place, siblings
 from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links
 from scaleout.errors import ConfigError
@@ -24,7 +25,6 @@ from scaleout.network.alpha_beta.load import load_of
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.network.collectives import ALGORITHMS, KINDS, schedule, transfers
 from scaleout.network.flow import collective as link
-from scaleout.network.routes.even import WAYS
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.routing import router
 from scaleout.network.routes.symmetry import symmetry
@@ -71,7 +71,7 @@ def cost(topology, kind, algorithm, ranks=None):
 def test_shortest_ways_over_the_edges_are_the_closed_forms(dimension):
     n = dimension.size
     ends = tuple(axis.ravel()[np.arange(n * n) % (n + 1) != 0] for axis in np.indices((n, n)))
-    closed, hops = WAYS[dimension.kind](dimension, ends)
+    closed, hops = dimension.structure.ways(dimension, ends)
     found, latency_s = router(dimension).ways(ends)
     assert sorted(zip(*map(np.ndarray.tolist, closed), strict=True)) == sorted(
         zip(*map(np.ndarray.tolist, found), strict=True)
@@ -98,7 +98,7 @@ def test_ways_over_a_graph_are_all_shortest_ways_and_split_evenly(fabric):
                 for hop in hops if node in share and node != target else ():
                     share[hop] = share.get(hop, 0.0) + share[node] / len(hops)
                     (edge,) = np.flatnonzero((edges.tails == node) & (edges.heads == hop))
-                    passed = found.pop((edges.ports[edge], edges.places[edge]))
+                    passed = found.pop((edges.ports[edge], edges.coordinates[edge]))
                     assert passed == pytest.approx(share[node] / len(hops), abs=1e-9)
             assert not found
             assert latency_s[0] == pytest.approx(left[source] // 1000 * 1e-12, rel=1e-9)
@@ -112,11 +112,11 @@ def test_a_dragonfly_has_as_many_links_between_any_two_groups_and_takes_one(dime
     between = (edges.tails >= 24) & (edges.heads >= 24) & (tails != heads)
     pairs, counts = np.unique(np.stack((tails, heads))[:, between], axis=1, return_counts=True)
     assert pairs.shape[1] == groups * (groups - 1)
-    assert set(counts.tolist()) <= {dimension.global_links_of_a_pair}
-    assert len({(port, place) for port, place in zip(edges.ports, edges.places, strict=True)}) == len(edges.ports)
+    assert set(counts.tolist()) <= {global_links_of_a_pair(dimension)}
+    assert len({(port, place) for port, place in zip(edges.ports, edges.coordinates, strict=True)}) == len(edges.ports)
     assert networkx.is_connected(networkx.Graph(zip(edges.tails.tolist(), edges.heads.tolist(), strict=True)))
     local, _ = router(dimension).ways((np.array([0]), np.array([23])))
-    far = set(zip(edges.ports[between].tolist(), edges.places[between].tolist(), strict=True))
+    far = set(zip(edges.ports[between].tolist(), edges.coordinates[between].tolist(), strict=True))
     shares = {(port, place): share for _, port, place, share in zip(*map(np.ndarray.tolist, local), strict=True)}
     assert sum(share for key, share in shares.items() if key in far) == pytest.approx(float(groups > 1))
 

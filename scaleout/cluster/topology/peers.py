@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import GraphError
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
@@ -81,7 +81,7 @@ def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
     """
     at, to = topology.coordinates(ranks), topology.coordinates(peers)
     columns = [
-        _distance(dimension, source, destination)
+        dimension.structure.distance(dimension, (source, destination))
         for dimension, source, destination in zip(topology.dimensions, at.T, to.T, strict=True)
     ]
     found = np.stack(columns, axis=1)
@@ -93,19 +93,6 @@ def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
         met = on_line.all(axis=1)
         found[met, number] = -(1 + ranks[met]) * topology.num_ranks - peers[met] - topology.shape[number]
     return found
-
-
-def _distance(dimension: Dimension, source: Ints, destination: Ints) -> Ints:
-    if dimension.kind in ("switch", "fully_connected"):
-        return np.asarray(source != destination, np.int64)
-    if dimension.kind == "ring":
-        return np.asarray((destination - source) % dimension.size, np.int64)
-    if dimension.kind == "mesh":
-        return destination - source
-    if dimension.kind == "fat_tree":
-        apart = [source // span != destination // span for span, _ in dimension.levels]
-        return np.asarray(np.sum(apart, axis=0), np.int64)
-    return source * dimension.size + destination
 
 
 def check_peer(program: Program, peer: int, where: str) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.topology.communication_library import Library
-from scaleout.cluster.topology.dimension import UNEVEN
+from scaleout.cluster.topology.kinds import DimensionKind
 from scaleout.cluster.topology.topology import Dimension, LinkChange, Topology
 from scaleout.errors import ConfigError
 
@@ -52,14 +52,19 @@ class Extent:
     stride: int = 1
 
     @property
+    def structure(self) -> DimensionKind:
+        """What the kind of dimension says of its links."""
+        return self.dimension.structure
+
+    @property
     def wraps(self) -> bool:
         """Whether the members lie all the way round a ring; otherwise they lie on a line within it."""
-        return self.dimension.kind == "ring" and self.size * self.stride == self.dimension.size
+        return self.structure.closed and self.size * self.stride == self.dimension.size
 
     @property
     def is_line(self) -> bool:
         """Whether the members lie on a line: on a mesh, or on a ring without going round."""
-        return self.dimension.kind == "mesh" or (self.dimension.kind == "ring" and not self.wraps)
+        return self.structure.neighbours and not self.wraps
 
     def below(self, span: int) -> int:
         """Members in a subtree of a fat tree with so many ranks, if it has any."""
@@ -148,7 +153,7 @@ def lying_alike(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDAr
     at = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
     moved = at[:, :1] - at[:1, :1]
     placement, ranks = arrange(topology, groups[0])
-    free = [placement.regular and dimension.kind in _ANYWHERE for dimension in topology.dimensions]
+    free = [placement.regular and dimension.structure.movable for dimension in topology.dimensions]
     fixed = (np.ptp(at[0], axis=0) > 0) & ~np.array(free)
     if (at - moved != at[:1]).any() or moved[:, :, fixed].any():
         return None
@@ -214,7 +219,7 @@ def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -
     if not placement.regular:
         return (members,)
     coordinates = topology.coordinates(members)
-    along = [_copies(d, np.unique(coordinates[:, n]), coordinates[0, n]) for n, d in enumerate(topology.dimensions)]
+    along = [_siblings(d, np.unique(coordinates[:, n]), coordinates[0, n]) for n, d in enumerate(topology.dimensions)]
     groups = []
     for places in itertools.product(*along[::-1]):
         grid = np.meshgrid(*places, indexing="ij")
@@ -223,26 +228,11 @@ def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -
     return tuple(groups)
 
 
-def _copies(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> list[npt.NDArray[np.int64]]:
-    """Places along one dimension of a group's and of all its siblings' members."""
+def _siblings(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> list[npt.NDArray[np.int64]]:
+    """Coordinates along one dimension of a group's and of all its siblings' members."""
     found = _extent(dimension, values)
     assert found is not None
-    m, s = len(values), found[0].stride
-    if dimension.kind in ("mesh", "fat_tree", *UNEVEN):
-        # Windows of m s places, of which one holds the group; but on a mesh they begin at whole multiples.
-        origin = min(first, dimension.size - m * s) if dimension.kind == "mesh" else 0
-        windows = range(origin % (m * s), dimension.size - m * s + 1, m * s)
-        starts = sorted((window + offset for window in windows for offset in range(s)), key=lambda at: at != first)
-        return [start + s * np.arange(m) for start in starts]
-    if dimension.kind != "ring":
-        others = np.setdiff1d(np.arange(dimension.size), values)
-        return [values, *(others[start : start + m] for start in range(0, len(others) - m + 1, m))]
-    starts = [block + offset for block in range(0, dimension.size - m * s + 1, m * s) for offset in range(s)]
-    return [(first + start + s * np.arange(m)) % dimension.size for start in starts]
-
-
-_ANYWHERE = ("ring", "switch", "fully_connected")
-"""Kinds of dimensions along which a group lies as well if it is moved."""
+    return dimension.structure.siblings(dimension, values, first, found[0].stride)
 
 
 @lru_cache(maxsize=65536)
@@ -282,7 +272,7 @@ def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> P
     coordinates = topology.coordinates(ranks)
     differ = np.ptp(coordinates, axis=0) > 0
     met = tuple(change for change in topology.changes if _meets(topology, coordinates, differ, change))
-    uneven = np.array([dimension.kind in UNEVEN for dimension in topology.dimensions]) & differ
+    uneven = ~np.array([dimension.structure.even for dimension in topology.dimensions]) & differ
     if not (met or uneven.any()):
         return placement
     moved = coordinates
@@ -302,7 +292,7 @@ def _dense(
     """Take the first places where all are alike: on switches, and where all are connected."""
     columns = [
         np.unique(column, return_inverse=True)[1].reshape(-1)
-        if movable and dimension.kind in ("switch", "fully_connected")
+        if movable and dimension.structure.interchangeable
         else column
         for column, movable, dimension in zip(coordinates.T, free, topology.dimensions, strict=True)
     ]
@@ -335,33 +325,8 @@ def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placem
 
 def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
     """Members along one dimension and their coordinates in grid order, or None if they lie irregularly."""
-    if dimension.kind in ("switch", "fully_connected") or len(values) == 1:
-        return Extent(dimension, len(values)), values
-    if dimension.kind != "ring":
-        stride = int(values[1] - values[0])
-        if (np.diff(values) != stride).any() or not _fits(dimension, int(values[0]), len(values), stride):
-            return None
-        return Extent(dimension, len(values), stride), values
-    gaps = np.diff(values, append=values[0] + dimension.size)
-    stride = int(gaps.min())
-    odd = np.flatnonzero(gaps != stride)
-    if len(odd) == 0:
-        return Extent(dimension, len(values), stride), values
-    # A line within the ring: no two members may be half way round or more, lest messages leave the line.
-    if len(odd) > 1 or 2 * (len(values) - 1) * stride >= dimension.size:
-        return None
-    return Extent(dimension, len(values), stride), np.roll(values, -(int(odd[0]) + 1))
-
-
-def _fits(dimension: Dimension, first: int, m: int, s: int) -> bool:
-    """Whether a group has its siblings beside it: on a tree, so that it fills subtrees or lies within one."""
-    if dimension.kind == "mesh":
-        return m * s <= dimension.size
-    spans = [span for span, _ in dimension.levels] if dimension.kind == "fat_tree" else []
-    whole = dimension.size % (m * s) == 0 and first % (m * s) < s
-    return whole and all(
-        (span % (m * s) == 0 or m * s % span == 0) and (span % s == 0 or s % span == 0) for span in spans
-    )
+    found = dimension.structure.arranged(dimension, values)
+    return found and (Extent(dimension, len(values), found[0]), found[1])
 
 
 def _in_grid_order(topology: Topology, orders: list[npt.NDArray[np.int64]]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.topology.communication_library import Library, load_library
-from scaleout.cluster.topology.dimension import KINDS, UNEVEN, Dimension, graph_dimension
+from scaleout.cluster.topology.dimension import Dimension, graph_dimension
 from scaleout.cluster.topology.fabric import SUFFIXES, load_fabric
 from scaleout.cluster.topology.faults import LinkChange, find_link, link_bytes_per_s
 from scaleout.cluster.topology.files import join_sources, read_dimension, read_topology
@@ -32,7 +32,6 @@ from scaleout.config.units import BYTES_PER_S, parse
 from scaleout.errors import ConfigError
 
 __all__ = [
-    "KINDS",
     "MAX_RANKS",
     "Dimension",
     "LinkChange",
@@ -101,7 +100,7 @@ class Topology:
     @property
     def even(self) -> bool:
         """Whether it nowhere matters where a group lies."""
-        return not self.changes and not any(dimension.kind in UNEVEN for dimension in self.dimensions)
+        return not self.changes and all(dimension.structure.even for dimension in self.dimensions)
 
     @cached_property
     def changes_of_line(self) -> dict[tuple[int, int], tuple[LinkChange, ...]]:

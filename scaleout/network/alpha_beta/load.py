@@ -19,7 +19,7 @@ Symbols: m members along a dimension, b of them below a link; s groups that shar
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.cluster.topology.kinds.kind import RoundLoad
 from scaleout.cluster.topology.placement import Extent, Placement, kept_in_place, siblings
 from scaleout.network.collectives.rounds import (
     Combined,
@@ -61,7 +62,7 @@ def through_switches(pattern: Combined, extents: tuple[Extent, ...]) -> list[tup
 
 def _through(pattern: Combined, extent: Extent) -> tuple[Floats, int]:
     m, loads, hops = extent.size, [], -1
-    for span, ports in extent.dimension.levels if extent.dimension.kind == "fat_tree" else [(1, 1.0)]:
+    for span, ports in extent.dimension.levels:
         b = extent.below(span)
         if b < m:
             hops += 2
@@ -140,12 +141,15 @@ def load_of(step: Step, placement: Placement) -> Load:
     if isinstance(step.pattern, Combined) and not (placement.regular and closed_form):
         return _over_links(step, kept_in_place(placement))
     if not placement.regular or closed_form is None:
-        return _routed(transfers(step, placement), placement)
+        return _routed(transfers(step, placement), placement) or _over_links(step, kept_in_place(placement))
     numbers = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
-    extents = tuple(placement.extents[number] for number in numbers)
+    loads = list(closed_form(step.pattern, tuple(placement.extents[number] for number in numbers)))
     latency_s = 0.0
     seconds_per_byte = {}
-    for number, (messages, hops) in zip(numbers, closed_form(step.pattern, extents), strict=True):
+    for number, load in zip(numbers, loads, strict=True):
+        if load is None:
+            return _over_links(step, kept_in_place(placement))
+        messages, hops = load
         dimension = placement.extents[number].dimension
         latency_s += dimension.latency_of(hops) if hops else 0.0
         if np.any(messages):
@@ -153,118 +157,39 @@ def load_of(step: Step, placement: Placement) -> Load:
     return Load(latency_s, seconds_per_byte)
 
 
-def _ring(pattern: Ring, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
-    """On the innermost extent every member sends a message a step; on the next only one of those m, and so on."""
-    loads = []
+def _ring(pattern: Ring, extents: tuple[Extent, ...]) -> Iterator[RoundLoad]:
+    """On the innermost extent every member sends a message a round; on the next only one of those m, and so on."""
     share = 1.0
     for extent in extents:
-        m, s = extent.size, extent.stride
-        kind = extent.dimension.kind
-        if kind == "fully_connected":
-            messages, hops = (0.5 if pattern.both_ways and m > 2 else 1.0), 1
-        elif kind == "switch":
-            messages, hops = 1.0, 1
-        elif kind == "fat_tree":
-            messages, hops = _climbed(extent, [1 / below for below in _below(extent)])
-        elif not extent.wraps:  # a line: its ring goes up and down, over two members at a time
-            messages, hops = float(s), s * min(2, m - 1)
-        elif extent.dimension.size == 2:  # one link, with nothing to choose
-            messages, hops = 1.0, 1
-        else:  # with m = 2 the next is half way round, and messages split without being told to
-            messages, hops = (s / 2 if pattern.both_ways or m == 2 else float(s)), s
-        loads.append((messages * share, hops))
-        share /= m
-    return loads
+        yield _times(extent.structure.ring_load(extent, both_ways=pattern.both_ways), share)
+        share /= extent.size
 
 
-def _everyone(pattern: Everyone, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
-    """Each of a line's members is passed by the messages of, or for, all p / m members that share its coordinate.
-
-    On a line, j members send to the m - j on the other side of a cut, at most ``floor(m^2 / 4)`` messages. On a
-    ring the m members of a group send ``sum_k min(k, m - k) = floor(m^2 / 4)`` hops each, half of them each way.
-    """
+def _everyone(pattern: Everyone, extents: tuple[Extent, ...]) -> Iterator[RoundLoad]:
+    """Each of a line's members is passed by the messages of, or for, all p / m members that share its coordinate."""
     del pattern
     p = math.prod(extent.size for extent in extents)
-    loads = []
     for extent in extents:
-        m, s = extent.size, extent.stride
-        kind = extent.dimension.kind
-        if kind == "fully_connected":
-            messages, hops = 1.0, 1
-        elif kind == "switch":
-            messages, hops = m - 1.0, 1
-        elif kind == "fat_tree":
-            messages, hops = _climbed(extent, [m - below for below in _below(extent)])
-        elif not extent.wraps:
-            messages, hops = float(s * (m * m // 4)), s * (m - 1)
-        elif extent.dimension.size == 2:
-            messages, hops = 1.0, 1
-        else:
-            messages, hops = s * (m * m // 4) / 2, s * (m // 2)
-        loads.append((messages * p / m, hops))
-    return loads
+        found = extent.structure.everyone_load(extent)
+        yield found and (found[0] * p / extent.size, found[1])
 
 
-def _shift(pattern: Shift, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
-    return [_moved(extent, offset) for extent, offset in zip(extents, pattern.offsets, strict=True)]
+def _times(load: RoundLoad, factor: float) -> RoundLoad:
+    return load and (load[0] * factor, load[1])
 
 
-def _moved(extent: Extent, k: int) -> tuple[float, int]:
-    """Load along one extent if each member sends to the k-th after it, the last one's next being the first."""
-    m, s = extent.size, extent.stride
-    if k == 0:
-        return 0.0, 0
-    if extent.dimension.kind == "fat_tree":
-        return _climbed(extent, [min(k, m - k, below) / below for below in _below(extent)])
-    if extent.dimension.kind in ("switch", "fully_connected"):
-        return 1.0, 1
-    near = s * min(k, m - k)
-    if not extent.wraps:  # m - k members go up by k, and k members down by m - k
-        return float(near), s * max(k, m - k)
-    split = 2 * k == m and extent.dimension.size > 2
-    return (near / 2 if split else float(near)), near
+def _shift(pattern: Shift, extents: tuple[Extent, ...]) -> Iterator[RoundLoad]:
+    for extent, offset in zip(extents, pattern.offsets, strict=True):
+        yield extent.structure.shift_load(extent, offset) if offset else (0.0, 0)
 
 
-def _exchange(pattern: Exchange, extents: tuple[Extent, ...]) -> list[tuple[float, int]]:
-    """One bit of a member's place belongs to one extent; there pairs ``2^j`` members apart swap."""
+def _exchange(pattern: Exchange, extents: tuple[Extent, ...]) -> Iterator[RoundLoad]:
+    """One bit of a member's number belongs to one extent; there pairs ``2^j`` members apart swap."""
     bit = pattern.bit
-    loads: list[tuple[float, int]] = []
     for extent in extents:
         bits = extent.size.bit_length() - 1
-        mine = 0 <= bit < bits
-        if not mine:
-            loads.append((0.0, 0))
-        elif extent.dimension.kind == "fat_tree":
-            loads.append(_climbed(extent, [float(below <= 1 << bit) for below in _below(extent)]))
-        elif extent.dimension.kind in ("switch", "fully_connected"):
-            loads.append((1.0, 1))
-        else:
-            hops = extent.stride << bit
-            split = not extent.is_line and 2 * hops == extent.dimension.size and extent.dimension.size > 2
-            loads.append((hops / 2 if split else float(hops), hops))
+        yield extent.structure.exchange_load(extent, 1 << bit) if 0 <= bit < bits else (0.0, 0)
         bit -= bits
-    return loads
-
-
-def _below(extent: Extent) -> list[int]:
-    """Members of one group in a subtree of each level of a fat tree, where it has any: ports first."""
-    return [extent.below(span) for span, _ in extent.dimension.levels]
-
-
-def _climbed(extent: Extent, leaving: Sequence[float]) -> tuple[float, int]:
-    """Load and hops on a fat tree, whose places the groups of the axis fill.
-
-    `leaving` is how many messages each rank in a subtree sends out of it, for each level; the bundle above carries
-    those of all. Its bandwidth is counted in ports. A message that leaves level l crosses ``2 l + 1`` switches.
-    """
-    crossed = [
-        (messages * span / ports, 2 * level + 1)
-        for level, (messages, below, (span, ports)) in enumerate(
-            zip(leaving, _below(extent), extent.dimension.levels, strict=True)
-        )
-        if messages and below < extent.size
-    ]
-    return max(load for load, _ in crossed), crossed[-1][1]
 
 
 def is_quick(schedule: Schedule, placement: Placement) -> bool:
@@ -352,7 +277,7 @@ def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> t
     return latency_s, carried[everywhere.ravel()]
 
 
-_ClosedForm = Callable[[Any, tuple[Extent, ...]], list[tuple[Any, int]]]
+_ClosedForm = Callable[[Any, tuple[Extent, ...]], Iterable[tuple[Any, int] | None]]
 
 _CLOSED_FORMS: dict[type, _ClosedForm] = {Ring: _ring, Everyone: _everyone, Shift: _shift, Exchange: _exchange}
 """Pattern to the messages on the busiest link (or on each) and the hops of the farthest, for each extent."""
@@ -364,8 +289,8 @@ def _closed_form(pattern: Pattern) -> _ClosedForm | None:
     return _CLOSED_FORMS.get(type(pattern))
 
 
-def _routed(messages: Messages, placement: Placement) -> Load:
-    """Route every message over the grid, dimension 0 first, and add up what each link carries."""
+def _routed(messages: Messages, placement: Placement) -> Load | None:
+    """Route every message over the grid, dimension 0 first, and add up what each link carries, by closed forms."""
     shape = placement.shape
     members = np.asarray(placement.members, np.int64) if placement.members else np.arange(placement.num_ranks)
     at = np.stack(np.unravel_index(members[messages.sources], shape, order="F"))
@@ -381,73 +306,11 @@ def _routed(messages: Messages, placement: Placement) -> Load:
             lines = np.ravel_multi_index(tuple(others), sizes) if sizes else np.zeros(others.shape[1], np.int64)
             count = math.prod(sizes)
             ends = (at[number, moving], to[number, moving])
-            links, hops = _LINES[extent.dimension.kind](extent, (lines, count), ends, messages.weights[moving])
+            carried = extent.structure.carried(extent, (lines, count), ends, messages.weights[moving])
+            if carried is None:
+                return None
+            links, hops = carried
             latency_s[moving] += extent.dimension.latency_of(hops)
             seconds_per_byte[number] = links / extent.dimension.bytes_per_s
         at[number] = to[number]
     return Load(float(latency_s.max(initial=0.0)), seconds_per_byte)
-
-
-_Lines = tuple[npt.NDArray[np.int64], int]
-_Ends = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-
-
-def _over_switch(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
-    """Bytes out of and into each port."""
-    ports = lines[1] * extent.size
-    carried = [np.bincount(lines[0] * extent.size + end, weights, minlength=ports) for end in ends]
-    return np.concatenate(carried), 1
-
-
-def _over_pairs(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, int]:
-    """Bytes on the link of each two ranks, each way."""
-    m = extent.size
-    carried = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)
-    return carried.astype(np.float64), 1
-
-
-def _over_ring(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Bytes on each gap between neighbouring members, up and down; gap i is between members i and i + 1."""
-    m, (source, destination) = extent.size, ends
-    if extent.wraps and extent.dimension.size > 2:
-        distance = (destination - source) % m
-        up = np.select([2 * distance < m, 2 * distance == m], [1.0, 0.5], 0.0)
-        hops = np.minimum(distance, m - distance)
-    else:
-        up = (destination > source).astype(np.float64)
-        hops = np.abs(destination - source)
-    carried = []
-    for share, start in ((up, source), (1 - up, destination)):
-        # A message covers the gaps start, ..., start + hops - 1: +1 at the first, -1 after the last, then add up.
-        edge = np.zeros((lines[1], 2 * m + 1))
-        np.add.at(edge, (lines[0], start), weights * share)
-        np.add.at(edge, (lines[0], start + hops), -weights * share)
-        covered = edge.cumsum(axis=1)[:, : 2 * m]
-        carried.append((covered[:, :m] + covered[:, m:]).ravel())
-    return np.concatenate(carried) * extent.stride, hops * extent.stride
-
-
-def _over_tree(extent: Extent, lines: _Lines, ends: _Ends, weights: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Bytes on each bundle of each level, up and down, for each port's worth of bandwidth."""
-    m, (source, destination) = extent.size, ends
-    hops = np.full(len(source), -1)
-    carried = []
-    for span, ports in extent.dimension.levels:
-        below = extent.below(span)
-        subtrees, groups = m // below, span // below
-        apart = source // below != destination // below
-        hops += 2 * apart
-        for end in ends:
-            bundle = (lines[0] * subtrees + end // below)[apart]
-            carried.append(np.bincount(bundle, weights[apart], minlength=lines[1] * subtrees) * groups / ports)
-    return np.concatenate(carried), hops
-
-
-_LINES: dict[str, Callable[[Extent, _Lines, _Ends, Floats], tuple[Floats, Any]]] = {
-    "ring": _over_ring,
-    "switch": _over_switch,
-    "fully_connected": _over_pairs,
-    "mesh": _over_ring,
-    "fat_tree": _over_tree,
-}
-"""Kind of dimension to what its links carry, and to the hops of each message."""

@@ -23,7 +23,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from scaleout.cluster.topology.edges import Edges, Floats, Ints, edges_of, num_nodes
+from scaleout.cluster.topology.edges import Edges, edges_of, num_nodes
+from scaleout.cluster.topology.kinds.kind import Floats, Ints
 from scaleout.cluster.topology.placement import Extent, Placement
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS, check_kind
@@ -89,7 +90,7 @@ def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
     for extent in placement.extents if placement.regular else ():
         lines = p // extent.size
         for j in {1, extent.size // 2}:
-            capacity = _cut(extent, j) * lines * extent.dimension.bytes_per_s
+            capacity = extent.structure.cut(extent, j) * lines * extent.dimension.bytes_per_s
             bounds.append(_CROSSING[kind](j / extent.size, p) * size_bytes / capacity)
     return max(bounds)
 
@@ -159,20 +160,6 @@ def _cuts(edges: Edges, capacity: Floats, order: Ints) -> Floats:
 
 def _egress(extent: Extent, *, regular: bool) -> float:
     """Bytes/s that a rank sends at most along one extent, to other members."""
-    dimension = extent.dimension
-    if dimension.kind in ("switch", "fat_tree"):
-        links = 1
-    elif dimension.kind in ("ring", "mesh"):
-        links = min(2, dimension.size - 1)
-    else:
-        links = extent.size - 1 if regular else dimension.size - 1
-    return links * dimension.bytes_per_s
-
-
-def _cut(extent: Extent, j: int) -> float:
-    """Links of one line, each way, in a cut with j members on one side: a group's part of them."""
-    if extent.dimension.kind in ("switch", "fat_tree"):
-        return min(j, extent.size - j)
-    if extent.dimension.kind == "fully_connected":
-        return j * (extent.size - j)
-    return (2 if extent.wraps and extent.dimension.size > 2 else 1) / extent.stride
+    dimension, structure = extent.dimension, extent.structure
+    only_members = regular and structure.interchangeable
+    return structure.links_of_a_rank(extent.size if only_members else dimension.size) * dimension.bytes_per_s

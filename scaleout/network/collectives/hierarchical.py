@@ -25,18 +25,12 @@ from scaleout.network.collectives import bidirectional_ring, direct, double_bina
 from scaleout.network.collectives.algorithm import Algorithm, Scheduler, along, on_dimension, several_dimensions
 from scaleout.network.collectives.rounds import Schedule, Step
 
-_BEST = {
-    "ring": bidirectional_ring.ALGORITHM,
-    "mesh": bidirectional_ring.ALGORITHM,
-    "switch": direct.ALGORITHM,
-    "fat_tree": direct.ALGORITHM,
-    "fully_connected": direct.ALGORITHM,
-}
-
 
 def _best(dimension: Dimension) -> Algorithm:
     """Algorithm that takes the least time for large buffers along a dimension."""
-    return in_network.ALGORITHM if dimension.in_network_reduction else _BEST.get(dimension.kind, direct.ALGORITHM)
+    if dimension.in_network_reduction:
+        return in_network.ALGORITHM
+    return bidirectional_ring.ALGORITHM if dimension.structure.neighbours else direct.ALGORITHM
 
 
 def _direct(dimension: Dimension) -> Algorithm:

@@ -26,7 +26,7 @@ from scaleout.network.collectives.rounds import Schedule, Step
 def rings_only(placement: Placement) -> str | None:
     """Demand a regular grid of rings or meshes, of two dimensions or more."""
     reason = several_dimensions(placement)
-    if reason is None and any(extent.dimension.kind not in ("ring", "mesh") for extent in placement.extents):
+    if reason is None and not all(extent.structure.neighbours for extent in placement.extents):
         return "needs a torus or a grid: rings or meshes only"
     return reason
 

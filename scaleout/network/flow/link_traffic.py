@@ -129,14 +129,13 @@ class LinkTraffic:
         return np.asarray(size_bytes / self.links.bytes_per_s(links) / (self.time_s or 1.0), np.float64)
 
     def _having(self, number: int) -> Ints:
-        """Ranks that have a port: one of all below a bundle, and not the end of a mesh, where the line is over."""
+        """Ranks that have a port: one of all below a bundle, and no end of a mesh."""
         port, count = self.links.ports[number], self.links.topology.num_ranks
         weight = self.links.spread(port)[0]
         ranks: Ints = np.arange(count)
         having = (ranks // weight % port.span == 0) & (self.links.bytes_per_s(number * count + ranks) > 0)
-        if self.kind_of(port) == "mesh":
-            size = self.links.topology.shape[port.dimension]
-            having &= ((beyond := ranks // weight % size + port.offset) >= 0) & (beyond < size)
+        if port.absent_at:
+            having &= ~np.isin(ranks // weight % self.links.topology.shape[port.dimension], port.absent_at)
         return np.asarray(ranks[having], np.int64)
 
     def _along(self, port: Port, ranks: Ints, offset: int) -> Ints:

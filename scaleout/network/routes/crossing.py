@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.cluster.topology.edges import Floats, Ints
+from scaleout.cluster.topology.kinds.kind import Floats, Ints
 from scaleout.network.routes.even import Rows
 from scaleout.network.routes.routing import Flags
 

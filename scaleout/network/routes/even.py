@@ -6,7 +6,6 @@ table of the ways of all pairs makes it a copy of rows. Knows neither other dime
 Symbols: n ranks along a dimension; M messages; T pairs of places with h links each; H links of all messages.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,13 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.topology.dimension import Dimension
-from scaleout.cluster.topology.edges import Floats, Ints
-from scaleout.network.routes.routing import Flags, Local
+from scaleout.cluster.topology.kinds.kind import Floats, Ints
 
 _FEW = 100
 """Places along a dimension up to which the ways of all pairs, less than its cube of links, are kept."""
-
-_Ends = tuple[Ints, Ints]
 
 
 class Rows(NamedTuple):
@@ -80,7 +76,10 @@ def ways(dimension: Dimension, *, num_ranks: int, weight: int) -> Ways | None:
     if n > _FEW:
         return None
     pairs = np.flatnonzero(np.arange(n * n) % (n + 1))
-    local, hops = WAYS[dimension.kind](dimension, (pairs // n, pairs % n))
+    found = dimension.structure.ways(dimension, (pairs // n, pairs % n))
+    if found is None:
+        return None
+    local, hops = found
     latency_s = np.zeros(n * n)
     latency_s[pairs] = dimension.latency_of(hops)
     message = pairs[local.message]
@@ -96,73 +95,5 @@ def ways(dimension: Dimension, *, num_ranks: int, weight: int) -> Ways | None:
         shares = local.share[taken]
         if (shares == shares[0, 0]).all():
             shares = shares[:1, :1]
-        rows.append(Rows((local.port * num_ranks + local.place * weight)[taken], shares))
+        rows.append(Rows((local.port * num_ranks + local.coordinate * weight)[taken], shares))
     return Ways(tuple(rows), kind.reshape(-1)[:-1].astype(np.uint8), row, latency_s)
-
-
-def _around(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Links of a ring; two ranks have one link, so one way only."""
-    n, (source, destination) = dimension.size, ends
-    ahead = (destination - source) % n
-    halved = (2 * ahead == n) & (n > 2)
-    return _along(n, source, np.minimum(ahead, n - ahead), (2 * ahead <= n, (2 * ahead > n) | halved), halved)
-
-
-def _on_line(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Links of a mesh."""
-    source, destination = ends
-    up = destination > source
-    return _along(dimension.size, source, np.abs(destination - source), (up, ~up), np.zeros(len(up), bool))
-
-
-def _along(n: int, source: Ints, hops: Ints, ways: tuple[Flags, Flags], halved: Flags) -> tuple[Local, Ints]:
-    """Links from place to place, to the next or to the previous; messages that go both ways are halved."""
-    parts = []
-    for port, (step, chosen) in enumerate(zip((1, -1), ways, strict=True)):
-        taken = np.flatnonzero(chosen)
-        message = np.repeat(taken, hops[taken])
-        gone = np.arange(len(message)) - np.repeat(np.cumsum(hops[taken]) - hops[taken], hops[taken])
-        place = (source[message] + step * gone) % n
-        parts.append(Local(message, np.full(len(message), port), place, np.where(halved[message], 0.5, 1.0)))
-    return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
-
-
-def _through(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Ports of a switch: the sender's up, the receiver's down."""
-    del dimension
-    count = len(ends[0])
-    ports = np.tile([0, 1], count)
-    places = np.stack(ends, axis=1).ravel()
-    return Local(np.repeat(np.arange(count), 2), ports, places, np.ones(2 * count)), np.ones(count, int)
-
-
-def _over_tree(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """Bundles up to the lowest level that joins both ends, and down from it."""
-    source, destination = ends
-    parts = []
-    hops = np.full(len(source), -1)
-    for level, (span, _) in enumerate(dimension.levels):
-        message = np.flatnonzero(source // span != destination // span)
-        hops[message] += 2
-        for way, end in enumerate(ends):
-            place = end[message] // span * span
-            parts.append(Local(message, np.full(len(message), 2 * level + way), place, np.ones(len(message))))
-    return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), hops
-
-
-def _straight(dimension: Dimension, ends: _Ends) -> tuple[Local, Ints]:
-    """The link of each pair."""
-    source, destination = ends
-    count = len(source)
-    port = (destination - source) % dimension.size - 1
-    return Local(np.arange(count), port, source, np.ones(count)), np.ones(count, int)
-
-
-WAYS: dict[str, Callable[[Dimension, _Ends], tuple[Local, Ints]]] = {
-    "ring": _around,
-    "mesh": _on_line,
-    "switch": _through,
-    "fully_connected": _straight,
-    "fat_tree": _over_tree,
-}
-"""Kind of dimension, if even, to the links of messages along it, and to their hops."""

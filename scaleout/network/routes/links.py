@@ -18,103 +18,20 @@ Maps a `Dimension` to its ports. Knows neither routes nor which link is slow or 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from scaleout.cluster.topology.dimension import UNEVEN, Dimension
-from scaleout.cluster.topology.edges import Floats, Ints, edges_of, switches_of
+from scaleout.cluster.topology.edges import edges_of, ports_of, switches_of
 from scaleout.cluster.topology.faults import LinkChange, name_link
+from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network.routes.crossing import Crossing, Part
-from scaleout.network.routes.even import WAYS, ways
-from scaleout.network.routes.routing import Local, router
-
-
-@dataclass(frozen=True)
-class Port:
-    """What a rank has of one dimension's links: the same on every rank.
-
-    Attributes
-    ----------
-    dimension : int
-        Its number; the number of dimensions for the rank's injection, which is in none.
-    role : str
-        ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches, trees and dragonflies),
-        ``"pair"``, ``"edge"`` (between routers of a dragonfly, and on graphs) or ``"injection"``.
-    bytes_per_s : float
-        On a graph the fastest link's, see `Links.bytes_per_s`.
-    offset : int
-        How much further along the dimension the other end lies, for links between two ranks.
-    span : int
-        Ranks along the dimension that share it: more than one for the bundles of a fat tree.
-    """
-
-    dimension: int
-    role: str
-    bytes_per_s: float
-    offset: int = 0
-    span: int = 1
-
-
-def _ring_ports(dimension: Dimension) -> list[Port]:
-    ports = [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
-    return ports[: max(0, dimension.size - 1)]
-
-
-def _mesh_ports(dimension: Dimension) -> list[Port]:
-    """Two ports each; the last rank's next and the first one's previous are never used."""
-    return [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
-
-
-def _switch_ports(dimension: Dimension) -> list[Port]:
-    return [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")] if dimension.size > 1 else []
-
-
-def _pair_ports(dimension: Dimension) -> list[Port]:
-    return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
-
-
-def _tree_ports(dimension: Dimension) -> list[Port]:
-    return [
-        Port(0, role, dimension.bytes_per_s * ports, span=span)
-        for span, ports in dimension.levels
-        for role in ("up", "down")
-    ]
-
-
-def _dragonfly_ports(dimension: Dimension) -> list[Port]:
-    """A port up and down for each rank, and for each router links within its group and to others."""
-    ranks, routers, _ = dimension.radices
-    local, far = dimension.level_bytes_per_s or (dimension.bytes_per_s,) * 2
-    speeds = [local] * (routers - 1) + [far] * dimension.global_links
-    own = [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")]
-    return own + [Port(0, "edge", speed, span=ranks) for speed in speeds]
-
-
-def _graph_ports(dimension: Dimension) -> list[Port]:
-    """As many as it takes to number all edges of a line by port and place."""
-    count = math.ceil(len(edges_of(dimension).tails) / dimension.size)
-    return [Port(0, "edge", dimension.bytes_per_s) for _ in range(count)]
-
-
-PORTS: dict[str, Callable[[Dimension], list[Port]]] = {
-    "ring": _ring_ports,
-    "mesh": _mesh_ports,
-    "switch": _switch_ports,
-    "fully_connected": _pair_ports,
-    "fat_tree": _tree_ports,
-    "dragonfly": _dragonfly_ports,
-    "graph": _graph_ports,
-}
-"""Kind of dimension to the ports of a rank in it."""
-
-
-_Ends = tuple[Ints, Ints]
+from scaleout.network.routes.even import ways
+from scaleout.network.routes.routing import router
 
 __all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
 
@@ -164,17 +81,19 @@ class Links:
         for number, (dimension, weight) in enumerate(
             zip(self.topology.dimensions, _weights(self.topology), strict=True)
         ):
-            if dimension.fabric is not None:
+            if not dimension.structure.even:
                 edges = edges_of(dimension)
-                of_line = np.zeros((len(PORTS["graph"](dimension)), dimension.size))
-                of_line[edges.ports, edges.places] = edges.bytes_per_s
+                of_line = np.zeros((len(ports_of(dimension)), dimension.size))
+                shared = edges.chosen(np.repeat(np.arange(len(edges.spans)), edges.spans))
+                within = np.arange(len(shared.spans)) - np.repeat(np.cumsum(edges.spans) - edges.spans, edges.spans)
+                of_line[shared.ports, shared.coordinates + within] = shared.bytes_per_s
                 first = self._first(number)
                 found[first : first + len(of_line)] = of_line[:, ranks // weight % dimension.size]
         for change in self.topology.changes:
             weight = _weights(self.topology)[change.dimension]
             edges = edges_of(self.topology.dimensions[change.dimension])
             for edge in edges.between(*change.ends).tolist():
-                places = edges.places[edge] + np.arange(edges.spans[edge])
+                places = edges.coordinates[edge] + np.arange(edges.spans[edge])
                 found[self._first(change.dimension) + edges.ports[edge], change.line + places * weight] *= change.factor
         return found
 
@@ -182,7 +101,7 @@ class Links:
         """(E, N) what the edges of a dimension carry each way, on the lines with these lowest ranks."""
         edges, weight = edges_of(self.topology.dimensions[number]), _weights(self.topology)[number]
         ports = self._first(number) + edges.ports
-        return np.asarray(self.speeds[ports[:, None], lines + edges.places[:, None] * weight], np.float64)
+        return np.asarray(self.speeds[ports[:, None], lines + edges.coordinates[:, None] * weight], np.float64)
 
     def _first(self, number: int) -> int:
         """Return the first port of a dimension."""
@@ -220,7 +139,7 @@ class Links:
         dimension, weight = self.topology.dimensions[port], _weights(self.topology)[port]
         place = rank // weight % dimension.size
         edges = edges_of(dimension)
-        (edge, *_) = np.flatnonzero((edges.ports == number - self._first(port)) & (edges.places == place)).tolist()
+        (edge, *_) = np.flatnonzero((edges.ports == number - self._first(port)) & (edges.coordinates == place)).tolist()
         line = rank - place * weight
         names = [*(str(line + at * weight) for at in range(dimension.size)), *switches_of(dimension)]
         on = f" on the line of rank {line}" if dimension.size < self.topology.num_ranks else ""
@@ -264,7 +183,7 @@ class Links:
             parts += [part._replace(first=part.first + first * self.topology.num_ranks) for part in added]
             latency_s += passed_s
             rank += (to - at) * weight
-            first += len(PORTS[dimension.kind](dimension))
+            first += len(ports_of(dimension))
         if len(self.ports) > first:
             leaving = np.flatnonzero(sources != destinations)
             parts.append(Part(leaving, first * self.topology.num_ranks + np.asarray(sources, np.int64)[leaving]))
@@ -275,11 +194,11 @@ class Links:
         """(D, R) place of each rank along each dimension."""
         return np.ascontiguousarray(self.topology.coordinates(np.arange(self.topology.num_ranks)).T)
 
-    def _crossing(self, number: int, lines: Ints, ends: _Ends) -> tuple[list[Part], Floats]:
+    def _crossing(self, number: int, lines: Ints, ends: Ends) -> tuple[list[Part], Floats]:
         """Links and latency of messages along one dimension, links from its first port on; by rows if it is even."""
         dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
         num_ranks = self.topology.num_ranks
-        if dimension.kind not in UNEVEN and not self._broken(number):
+        if not self._broken(number):
             known = ways(dimension, num_ranks=num_ranks, weight=weight)
             if known is not None:
                 pairs = ends[0] * dimension.size + ends[1]
@@ -290,7 +209,7 @@ class Links:
         moving = np.flatnonzero(ends[0] != ends[1])
         local, latency_s[moving] = self._ways(number, lines[moving], (ends[0][moving], ends[1][moving]))
         message = moving[local.message]
-        links = local.port * num_ranks + lines[message] + local.place * weight
+        links = local.port * num_ranks + lines[message] + local.coordinate * weight
         return [Part(message, links, share=local.share)], latency_s
 
     def _broken(self, number: int) -> dict[int, tuple[LinkChange, ...]]:
@@ -301,13 +220,9 @@ class Links:
             if changed == number and not all(change.factor for change in changes)
         }
 
-    def _ways(self, number: int, lines: Ints, ends: _Ends) -> tuple[Local, Floats]:
+    def _ways(self, number: int, lines: Ints, ends: Ends) -> tuple[LineRoutes, Floats]:
         """Links and latency of messages along one dimension: in closed form, or over the edges of their lines."""
-        dimension = self.topology.dimensions[number]
         broken = self._broken(number)
-        if not broken and dimension.kind not in UNEVEN:
-            local, hops = WAYS[dimension.kind](dimension, ends)
-            return local, dimension.latency_of(hops)
         parts = []
         latency_s = np.zeros(len(lines))
         on_broken = np.isin(lines, list(broken))
@@ -319,14 +234,14 @@ class Links:
                 self._refuse(
                     number, changes, [int(lines[lost] + end[lost] * _weights(self.topology)[number]) for end in ends]
                 )
-            parts.append(Local(chosen[local.message], *local[1:]))
-        return Local(*(np.concatenate(column) for column in zip(*parts, strict=True))), latency_s
+            parts.append(LineRoutes(chosen[local.message], *local[1:]))
+        return LineRoutes.joined(parts), latency_s
 
-    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: _Ends) -> tuple[Local, Floats]:
+    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: Ends) -> tuple[LineRoutes, Floats]:
         dimension = self.topology.dimensions[number]
-        if not changes and dimension.kind not in UNEVEN:
-            local, hops = WAYS[dimension.kind](dimension, ends)
-            return local, dimension.latency_of(hops)
+        closed_form = None if changes else dimension.structure.ways(dimension, ends)
+        if closed_form is not None:
+            return closed_form[0], dimension.latency_of(closed_form[1])
         broken = tuple(change.ends for change in changes if not change.factor)
         return router(dimension, broken).ways(ends)
 
@@ -357,7 +272,7 @@ def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) 
     ports = [
         replace(port, dimension=number)
         for number, dimension in enumerate(topology.dimensions)
-        for port in PORTS[dimension.kind](dimension)
+        for port in ports_of(dimension)
     ]
     if injection_bytes_per_s is not None:
         if not injection_bytes_per_s > 0:

@@ -10,13 +10,13 @@ Source: Hopps, Analysis of an Equal-Cost Multi-Path Algorithm, RFC 2992, for ECM
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.topology.dimension import Dimension
-from scaleout.cluster.topology.edges import Edges, Floats, Ints, edges_of, num_nodes
+from scaleout.cluster.topology.edges import Edges, edges_of, num_nodes
+from scaleout.cluster.topology.kinds.kind import Floats, Ints, LineRoutes
 
 Flags = npt.NDArray[np.bool_]
 
@@ -29,15 +29,6 @@ _GRAIN = 2.0**36
 
 _CELLS = 2**24
 """Distances that are kept at a time."""
-
-
-class Local(NamedTuple):
-    """Links of messages within lines of one dimension: a link is a port at a place along the line."""
-
-    message: Ints
-    port: Ints
-    place: Ints
-    share: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +48,7 @@ class Router:
     edges: Edges
     begins: Ints
 
-    def ways(self, ends: tuple[Ints, Ints]) -> tuple[Local, Floats]:
+    def ways(self, ends: tuple[Ints, Ints]) -> tuple[LineRoutes, Floats]:
         """Route messages, each pair of ends only once.
 
         Parameters
@@ -67,7 +58,7 @@ class Router:
 
         Returns
         -------
-        Local, (M,) array of float
+        LineRoutes, (M,) array of float
             Links of the messages, and the latency of each; infinite where no way is left.
         """
         n = self.dimension.size
@@ -81,7 +72,7 @@ class Router:
         taken = order[begins[which][each] + row]
         edge = edge[taken]
         shares = np.round(share[taken] * _GRAIN) / _GRAIN
-        return Local(each, self.edges.ports[edge], self.edges.places[edge], shares), latency_s[which]
+        return LineRoutes(each, self.edges.ports[edge], self.edges.coordinates[edge], shares), latency_s[which]
 
     def _ways_of_pairs(self, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Floats, Floats]:
         """Pairs and edges, the shares of the pair's bytes, and the latency of each pair; few destinations at a time."""

@@ -114,41 +114,22 @@ def symmetry(
     for dimension in topology.dimensions:
         s = 1
         while s < dimension.size:
-            found = next(filter(keeps, (Digit(m, weight * s) for m in _radices(dimension, s))), None)
+            room = _room(dimension, s)
+            radices = dimension.structure.turns(dimension, s, room)
+            found = next(filter(keeps, (Digit(m, weight * s) for m in radices)), None)
             if found is not None:
                 digits.append(found)
                 s *= found.radix
             else:
-                left = _room(dimension, s)
-                s *= min(d for d in range(2, left + 1) if left % d == 0)
+                s *= min(d for d in range(2, room + 1) if room % d == 0)
         weight *= dimension.size
     return Symmetry(tuple(digits))
 
 
-def _radices(dimension: Dimension, s: int) -> list[int]:
-    """Radices of the digits that may start at a place value, the largest first."""
-    left = _room(dimension, s)
-    if dimension.kind in ("mesh", "graph") or (dimension.kind == "dragonfly" and _is_router(dimension, s)):
-        return []
-    if dimension.kind == "dragonfly" and s >= math.prod(dimension.radices[:2]):
-        return [left]
-    if dimension.kind in ("ring", "fully_connected"):
-        return [left]
-    return [m for m in range(left, 1, -1) if left % m == 0]
-
-
 def _room(dimension: Dimension, s: int) -> int:
-    """Largest radix that a digit of place value `s` may have: up to the end of the dimension, or of its tree level."""
-    if dimension.kind not in ("fat_tree", "dragonfly"):
-        return dimension.size // s
-    ends = list(itertools.accumulate(dimension.radices, operator.mul))
+    """Largest radix that a digit of place value `s` may have: up to the end of the dimension, or of its level."""
+    ends = list(itertools.accumulate(dimension.radices or (dimension.size,), operator.mul))
     return int(next(end for end in ends if end > s) // s)
-
-
-def _is_router(dimension: Dimension, s: int) -> bool:
-    """Whether a digit counts the routers of a dragonfly's group, of which each has other global links."""
-    ranks, routers, _ = dimension.radices
-    return ranks <= s < ranks * routers
 
 
 def _turned(digit: Digit, ranks: Ints) -> Ints:

@@ -63,8 +63,8 @@ _Ports = list[tuple[Port, Ints, Floats]]
 
 def _is_plane(topology: Topology) -> bool:
     shape = [size for size in topology.shape if size > 1]
-    kinds = {dimension.kind for dimension in topology.dimensions if dimension.size > 1}
-    return len(shape) == 2 and kinds <= {"ring", "mesh"} and max(shape) <= MOST_DRAWN
+    lines = all(dimension.structure.neighbours for dimension in topology.dimensions if dimension.size > 1)
+    return len(shape) == 2 and lines and max(shape) <= MOST_DRAWN
 
 
 def _plane_size(topology: Topology) -> tuple[float, float]:
@@ -210,6 +210,6 @@ def _matrices(traffic: LinkTraffic, ports: _Ports) -> list[_Picture]:
                 most = np.zeros(size)
                 np.maximum.at(most, place, utilisation)
                 values[(np.arange(size) + port.offset) % size, np.arange(size)] = most
-        label = f"dimension {number} (fully_connected)"
+        label = f"dimension {number} ({traffic.links.topology.dimensions[number].kind})"
         pictures.append((label, "from place", "to place", values))
     return pictures

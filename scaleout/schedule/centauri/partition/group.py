@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from scaleout.cluster.machine import Machine
-from scaleout.cluster.topology.dimension import UNEVEN, Dimension
+from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.placement import lying_alike, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
@@ -92,7 +92,7 @@ def _level_dimensions(topology: Topology, group: tuple[int, ...]) -> tuple[tuple
 
 def _unbalanced(dimension: Dimension) -> bool:
     """Whether links of a dimension differ: a graph, a dragonfly, or a tree that narrows."""
-    return dimension.kind in UNEVEN or any(ratio != 1 for ratio in dimension.oversubscription)
+    return not dimension.structure.even or any(ratio != 1 for ratio in dimension.oversubscription)
 
 
 def partition_groups(

@@ -1,0 +1,199 @@
+"""Fat trees: levels of switches, over whose links messages spread evenly.
+
+`radices` says how many ranks a leaf switch has, how many leaves the switches of the next level join, and so on (two
+levels are a leaf-spine network). What the switches above a subtree carry is one bundle, up and down: the bandwidth of
+all ports in the subtree, over the product of `oversubscription` up to it. A message turns at the lowest level that
+joins both ends: ``2 l - 1`` switches for level ``l``, each of the latency, or of that of its level.
+
+Symbols: n ranks along the dimension; m members, s apart.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from scaleout.cluster.topology.kinds.kind import (
+    DimensionKind,
+    Edge,
+    Ends,
+    Floats,
+    Ints,
+    LineRoutes,
+    Port,
+    RoundLoad,
+    check_radices,
+    up_and_down,
+)
+from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.dimension import Dimension
+    from scaleout.cluster.topology.files import DimensionFile
+    from scaleout.cluster.topology.placement import Extent
+
+
+class FatTree(DimensionKind):
+    """Levels of switches."""
+
+    name = "fat_tree"
+    description = "a port into the leaves of a tree of switches"
+    names_in_files: ClassVar[tuple[str, ...]] = ("leaf_spine",)
+    takes = frozenset({"radices", "oversubscription", "level_latency_s", "in_network_reduction"})
+    even = True
+
+    def check(self, dimension: "Dimension") -> None:
+        super().check(dimension)
+        check_radices(dimension, order="leaves first", lower_bound=min(2, dimension.size))
+        radices, ratios = dimension.radices, dimension.oversubscription
+        if len(ratios) != len(radices) - 1 or not all(math.isfinite(ratio) and ratio >= 1 for ratio in ratios):
+            raise ConfigError(
+                f"a fat tree of {len(radices)} levels has oversubscription {list(ratios)}; give a number of 1 or more "
+                f"for each level but the last"
+            )
+
+    def read(self, entry: "DimensionFile", folder: Path) -> dict[str, Any]:
+        if entry.kind != self.name and len(entry.radices) != 2:
+            raise ConfigError(
+                f"a {entry.kind} has radices {list(entry.radices)}; give two: ranks a leaf switch, and leaf switches"
+            )
+        return super().read(entry, folder)
+
+    def resized(self, entry: Mapping[str, Any], size: Any) -> dict[str, Any]:
+        """Another number of ranks is another number of switches below the top level."""
+        radices = entry.get("radices")
+        if not (isinstance(radices, list) and isinstance(size, int)):
+            return {**entry, "size": size}
+        below = math.prod(radices[:-1])
+        if size % below:
+            raise ConfigError(f"{size} nodes are no multiple of the {below} below a switch of the top level")
+        return {**entry, "size": size, "radices": [*radices[:-1], size // below]}
+
+    def example(self, size: int) -> dict[str, Any]:
+        leaf = max(d for d in range(1, size + 1) if size % d == 0 and d * d <= size)
+        return {"radices": (leaf, size // leaf), "oversubscription": (2.0,)} if leaf > 1 else {"radices": (size,)}
+
+    def switches(self, dimension: "Dimension") -> tuple[str, ...]:
+        spans = [math.prod(dimension.radices[:level]) for level in range(1, len(dimension.radices) + 1)]
+        return tuple(
+            f"switch-{level}-{k}" for level, span in enumerate(spans, start=1) for k in range(dimension.size // span)
+        )
+
+    def edges(self, dimension: "Dimension") -> list[Edge]:
+        """Half the latency of a switch is on each of its links."""
+        n, edges = dimension.size, []
+        radices = dimension.radices or (n,)
+        latencies = [0.0, *(dimension.level_latency_s or (dimension.latency_s,) * len(radices))]
+        below, above = 0, n
+        for level, (span, ports) in enumerate(dimension.levels):
+            wider = span * radices[level]
+            rest = (dimension.bytes_per_s * ports, (latencies[level] + latencies[level + 1]) / 2)
+            for k in range(n // span):
+                first = k * span
+                edges += up_and_down(below + k, above + first // wider, level=level, at=(first, span), rest=rest)
+            below, above = above, above + n // wider
+        return edges
+
+    def ports(self, dimension: "Dimension") -> list[Port]:
+        return [
+            Port(0, role, dimension.bytes_per_s * ports, span=span)
+            for span, ports in dimension.levels
+            for role in ("up", "down")
+        ]
+
+    def latency_of(self, dimension: "Dimension", hops: Any) -> Any:
+        """Latency [s] of the turn that takes so many switches."""
+        if not dimension.level_latency_s:
+            return super().latency_of(dimension, hops)
+        ups = [0.0, *dimension.level_latency_s]
+        turns = np.array([2 * math.fsum(ups[1:level]) + ups[level] for level in range(1, len(ups))])
+        found = turns[(np.asarray(hops) - 1) // 2]
+        return float(found) if np.ndim(found) == 0 else found
+
+    def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
+        """Levels of links that the message climbs."""
+        apart = [ends[0] // span != ends[1] // span for span, _ in dimension.levels]
+        return np.asarray(np.sum(apart, axis=0), np.int64)
+
+    def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
+        """Below one switch any ranks, or subtrees, may change places."""
+        del dimension, weight
+        return [m for m in range(largest, 1, -1) if largest % m == 0]
+
+    def fits(self, dimension: "Dimension", first: int, members: int, stride: int) -> bool:
+        """Groups fill subtrees or lie within one."""
+        width = members * stride
+        return super().fits(dimension, first, members, stride) and all(
+            (span % width == 0 or width % span == 0) and (span % stride == 0 or stride % span == 0)
+            for span, _ in dimension.levels
+        )
+
+    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+        """Bundles up to the lowest level that joins both ends, and down from it."""
+        source, destination = ends
+        parts = []
+        hops = np.full(len(source), -1)
+        for level, (span, _) in enumerate(dimension.levels):
+            message = np.flatnonzero(source // span != destination // span)
+            hops[message] += 2
+            for way, end in enumerate(ends):
+                port = np.full(len(message), 2 * level + way)
+                parts.append(LineRoutes(message, port, end[message] // span * span, np.ones(len(message))))
+        return LineRoutes.joined(parts), hops
+
+    def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
+        del both_ways
+        return _climbed(extent, [1 / below for below in _below(extent)])
+
+    def everyone_load(self, extent: "Extent") -> RoundLoad:
+        return _climbed(extent, [extent.size - below for below in _below(extent)])
+
+    def shift_load(self, extent: "Extent", offset: int) -> RoundLoad:
+        return _climbed(extent, [min(offset, extent.size - offset, below) / below for below in _below(extent)])
+
+    def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
+        return _climbed(extent, [float(below <= distance) for below in _below(extent)])
+
+    def carried(
+        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
+    ) -> tuple[Floats, Any] | None:
+        """Bytes on each bundle of each level, up and down, for each port's worth of bandwidth."""
+        m, (source, destination) = extent.size, ends
+        hops = np.full(len(source), -1)
+        carried = []
+        for span, ports in extent.dimension.levels:
+            below = extent.below(span)
+            subtrees, groups = m // below, span // below
+            apart = source // below != destination // below
+            hops += 2 * apart
+            for end in ends:
+                bundle = (lines[0] * subtrees + end // below)[apart]
+                carried.append(np.bincount(bundle, weights[apart], minlength=lines[1] * subtrees) * groups / ports)
+        return np.concatenate(carried), hops
+
+    def cut(self, extent: "Extent", j: int) -> float:
+        """The ports of the smaller side."""
+        return min(j, extent.size - j)
+
+
+def _below(extent: "Extent") -> list[int]:
+    """Members of one group in a subtree of each level, where it has any: ports first."""
+    return [extent.below(span) for span, _ in extent.dimension.levels]
+
+
+def _climbed(extent: "Extent", leaving: Sequence[float]) -> tuple[float, int]:
+    """Load and hops where groups fill the coordinates.
+
+    `leaving` is how many messages each rank in a subtree sends out of it, for each level; the bundle above carries
+    those of all. Its bandwidth is counted in ports. A message that leaves level l crosses ``2 l + 1`` switches.
+    """
+    crossed = [
+        (messages * span / ports, 2 * level + 1)
+        for level, (messages, below, (span, ports)) in enumerate(
+            zip(leaving, _below(extent), extent.dimension.levels, strict=True)
+        )
+        if messages and below < extent.size
+    ]
+    return max(load for load, _ in crossed), crossed[-1][1]

@@ -1,0 +1,86 @@
+"""Fully connected ranks: one full-duplex link between each two.
+
+Symbols: n ranks along the dimension; m members.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scaleout.cluster.topology.kinds.kind import (
+    DimensionKind,
+    Edge,
+    Ends,
+    Floats,
+    Ints,
+    LineRoutes,
+    Port,
+    RoundLoad,
+)
+
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.dimension import Dimension
+    from scaleout.cluster.topology.placement import Extent
+
+
+class FullyConnected(DimensionKind):
+    """A link of each pair of ranks, which no others use."""
+
+    name = "fully_connected"
+    description = "a link to every other rank"
+    even = True
+    interchangeable = True
+    movable = True
+    part = "fully_connected"
+
+    def edges(self, dimension: "Dimension") -> list[Edge]:
+        n, rest = dimension.size, (1, dimension.bytes_per_s, dimension.latency_s)
+        return [Edge(i, (i + k) % n, k - 1, i, *rest) for k in range(1, n) for i in range(n)]
+
+    def ports(self, dimension: "Dimension") -> list[Port]:
+        return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
+
+    def links_of_a_rank(self, size: int) -> int:
+        return max(1, size - 1)
+
+    def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
+        del dimension
+        return np.asarray(ends[0] != ends[1], np.int64)
+
+    def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
+        """A port is a distance round the ranks, so only turns of all keep links on their ports."""
+        del dimension, weight
+        return (largest,)
+
+    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+        source, destination = ends
+        count = len(source)
+        port = (destination - source) % dimension.size - 1
+        return LineRoutes(np.arange(count), port, source, np.ones(count)), np.ones(count, int)
+
+    def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
+        return (0.5 if both_ways and extent.size > 2 else 1.0), 1
+
+    def everyone_load(self, extent: "Extent") -> RoundLoad:
+        del extent
+        return 1.0, 1
+
+    def shift_load(self, extent: "Extent", offset: int) -> RoundLoad:
+        del extent, offset
+        return 1.0, 1
+
+    def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
+        del extent, distance
+        return 1.0, 1
+
+    def carried(
+        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
+    ) -> tuple[Floats, Any] | None:
+        """Bytes on the link of each two members, each way."""
+        m = extent.size
+        carried = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)
+        return carried.astype(np.float64), 1
+
+    def cut(self, extent: "Extent", j: int) -> float:
+        return j * (extent.size - j)

@@ -1,0 +1,382 @@
+"""What a kind of dimension says of its links: the edges of one line, and closed forms where it has them.
+
+Required are the name and `edges`; what else a kind leaves out is worked out from its edges. Routes are then searched
+for (`network.routes.routing`), and what a round of a collective puts on the links is counted message by message
+(`network.alpha_beta.load`): slower, with the same answer.
+
+A kind is *even* if it does not matter where along a line a group of ranks lies, only how far its members are apart. A
+group on an even dimension is described by its size and stride alone, and only those may have closed forms. On a
+dimension that is not even a group keeps its ranks, and its messages are routed one by one.
+
+Kinds know neither process groups nor collectives: a closed form answers for `m` members, a stride apart.
+
+Symbols: n ranks along the dimension, coordinates ``0`` to ``n - 1``; m members of a group along it; s stride of the
+group, in coordinates; M messages; E edges.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.dimension import Dimension
+    from scaleout.cluster.topology.files import DimensionFile
+    from scaleout.cluster.topology.placement import Extent
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Ends = tuple[Ints, Ints]
+"""(M,) coordinates of the sources and of the destinations of messages along a line."""
+
+RoundLoad = tuple[float, int] | None
+"""Messages on the busiest link, counted in whole messages and in bandwidths of one port, and hops of the farthest
+message; None where there is no closed form."""
+
+_SHAPE = {
+    "radices": "radices",
+    "oversubscription": "oversubscription",
+    "global_links": "global_links",
+    "level_latency_s": "latency",
+    "level_bytes_per_s": "bandwidth",
+}
+"""Fields of a `Dimension` that only some kinds take, and their keys in a file."""
+
+
+class Edge(NamedTuple):
+    """One direction of a link.
+
+    Nodes are the ranks by their coordinate, and after them the switches. The edge is known by its port and the
+    coordinate of the rank that has the port; a link between switches belongs to the first rank below it.
+    """
+
+    tail: int
+    head: int
+    port: int
+    coordinate: int
+    span: int
+    """Ranks that share the edge: more than one between switches."""
+    bytes_per_s: float
+    latency_s: float
+    reluctance_s: float = 0.0
+    """Added to the latency when routes are compared, and only then."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One of the links that every rank has in a dimension.
+
+    Attributes
+    ----------
+    dimension : int
+        Its number; the number of dimensions for the rank's injection, which is in none.
+    role : str
+        ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches, trees and dragonflies),
+        ``"pair"``, ``"edge"`` (any other link) or ``"injection"``.
+    bytes_per_s : float
+        The fastest link's, where they differ; see `Links.bytes_per_s`.
+    offset : int
+        How much further along the dimension the other end lies, for links between two ranks.
+    span : int
+        Ranks along the dimension that share it: more than one between switches.
+    absent_at : tuple of int
+        Coordinates of ranks that do not have it, such as the ends of a mesh.
+    """
+
+    dimension: int
+    role: str
+    bytes_per_s: float
+    offset: int = 0
+    span: int = 1
+    absent_at: tuple[int, ...] = ()
+
+
+class LineRoutes(NamedTuple):
+    """Links that messages take along a line: pairs of a message and a link, in no order that counts."""
+
+    message: Ints
+    port: Ints
+    coordinate: Ints
+    share: Floats
+    """Part of the message that takes the link."""
+
+    @classmethod
+    def joined(cls, parts: Iterable["LineRoutes"]) -> "LineRoutes":
+        """Return all parts as one."""
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def edges_in_order(links: Iterable[tuple[int, int, float, float]], num_ranks: int) -> list[Edge]:
+    """Number full-duplex links (node, node, bytes per second, seconds) as they come, over the ports of the ranks.
+
+    For kinds whose links belong to no rank in particular: port and coordinate only number them.
+    """
+    ways = [(*ends, speed, latency_s) for a, b, speed, latency_s in links for ends in ((a, b), (b, a))]
+    return [
+        Edge(tail, head, *divmod(number, num_ranks), 1, speed, latency_s)
+        for number, (tail, head, speed, latency_s) in enumerate(ways)
+    ]
+
+
+def up_and_down(a: int, b: int, *, level: int, at: tuple[int, int], rest: tuple[float, float]) -> list[Edge]:
+    """Return a link up from a node to a switch and down from it, both ports of the first rank below."""
+    return [Edge(a, b, 2 * level, *at, *rest), Edge(b, a, 2 * level + 1, *at, *rest)]
+
+
+def check_radices(dimension: "Dimension", *, order: str, lower_bound: int) -> None:
+    """Refuse levels whose ranks are not those of the dimension, and latencies that are not one a level.
+
+    Raises
+    ------
+    ConfigError
+        If so; `order` says what the levels are.
+    """
+    name, radices, latencies = dimension.kind.replace("_", " "), dimension.radices, dimension.level_latency_s
+    if min(radices, default=0) < lower_bound or math.prod(radices) != dimension.size:
+        raise ConfigError(
+            f"a {name} of {dimension.size} ranks has radices {list(radices)}; give one a level, {lower_bound} or more, "
+            f"{order}, whose product is {dimension.size}"
+        )
+    if len(latencies) not in (0, len(radices)):
+        raise ConfigError(f"a {name} of {len(radices)} levels has {len(latencies)} latencies; give one or one a level")
+
+
+class DimensionKind(ABC):
+    """A kind of dimension; an instance holds no state, the numbers are those of a `Dimension`.
+
+    Attributes
+    ----------
+    name : str
+        In files and tables.
+    description : str
+        What a rank has in it.
+    names_in_files : tuple of str
+        Other names of the kind in topology files.
+    takes : frozenset of str
+        Fields of `Dimension` that this kind takes besides size, bandwidth and latency.
+    even : bool
+        Whether it does not matter where along the dimension a group lies.
+    interchangeable : bool
+        Whether any two ranks may be exchanged: then the coordinates of members do not matter at all.
+    movable : bool
+        Whether a group may be moved along the dimension as a whole.
+    neighbours : bool
+        Whether a rank is linked to the next and to the previous one, as on a line.
+    closed : bool
+        Whether the last rank of such a line is linked to the first.
+    part : str, optional
+        Kind of what the first ranks of a line are; None if they are no dimension.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    names_in_files: ClassVar[tuple[str, ...]] = ()
+    takes: ClassVar[frozenset[str]] = frozenset()
+    even: ClassVar[bool] = False
+    interchangeable: ClassVar[bool] = False
+    movable: ClassVar[bool] = False
+    neighbours: ClassVar[bool] = False
+    closed: ClassVar[bool] = False
+    part: ClassVar[str | None] = None
+
+    # ---- Structure
+
+    @abstractmethod
+    def edges(self, dimension: "Dimension") -> list[Edge]:
+        """Return the edges of one line, two for each link."""
+
+    def switches(self, dimension: "Dimension") -> tuple[str, ...]:
+        """Return the names of the nodes that are no ranks."""
+        del dimension
+        return ()
+
+    def ports(self, dimension: "Dimension") -> list[Port]:
+        """Return what every rank has of the edges: without more to say, as many ports as number all edges."""
+        count = math.ceil(len(self.edges(dimension)) / dimension.size)
+        return [Port(0, "edge", dimension.bytes_per_s)] * count
+
+    def links_of_a_rank(self, size: int) -> int:
+        """Return the links over which a rank sends, if there are so many ranks."""
+        del size
+        return 1
+
+    def latency_of(self, dimension: "Dimension", hops: Any) -> Any:
+        """Latency [s] of so many hops, in the shape of `hops`."""
+        return hops * dimension.latency_s
+
+    # ---- Files
+
+    def check(self, dimension: "Dimension") -> None:
+        """Refuse numbers that do not make a dimension of this kind.
+
+        Raises
+        ------
+        ConfigError
+            If there are fields that the kind does not take.
+        """
+        given = [key for field, key in _SHAPE.items() if getattr(dimension, field) and field not in self.takes]
+        if given and self.takes.isdisjoint(_SHAPE):
+            raise ConfigError(
+                f"a {self.name} has no levels; leave out 'radices' and 'oversubscription'; give one bandwidth "
+                f"and latency"
+            )
+        if given:
+            raise ConfigError(f"a {self.name} takes no {given[0]!r} of its levels; leave it out")
+
+    def read(self, entry: "DimensionFile", folder: Path) -> dict[str, Any]:
+        """Return the fields of `Dimension` that an entry of a file gives; paths in it are relative to `folder`.
+
+        Raises
+        ------
+        ConfigError
+            If a key is missing, or one too many.
+        """
+        del folder
+        if entry.switches or entry.links or entry.file:
+            raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
+        if not entry.latency:
+            raise ConfigError("key 'latency' is missing; add it")
+        if (not entry.bandwidth) == (entry.bandwidth_per_rank is None):
+            raise ConfigError("give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
+        bytes_per_s, *of_levels = entry.bandwidth
+        if entry.bandwidth_per_rank is not None:
+            bytes_per_s = entry.bandwidth_per_rank / self.links_of_a_rank(entry.size)
+        return {
+            "bytes_per_s": bytes_per_s,
+            "latency_s": entry.latency[0],
+            "radices": entry.radices,
+            "oversubscription": entry.oversubscription,
+            "global_links": entry.global_links,
+            "level_latency_s": entry.latency if len(entry.latency) > 1 else (),
+            "level_bytes_per_s": tuple(of_levels),
+        }
+
+    def resized(self, entry: Mapping[str, Any], size: Any) -> dict[str, Any]:
+        """Return the keys of an entry of a file with another size.
+
+        Raises
+        ------
+        ConfigError
+            If levels or links say the size already.
+        """
+        if not self.takes.isdisjoint({"radices", "fabric"}):
+            raise ConfigError("nodes cannot resize a dimension of levels or links; give the dimensions in full")
+        return {**entry, "size": size}
+
+    def example(self, size: int) -> dict[str, Any]:
+        """Return the fields of `Dimension` that the kind needs besides size, bandwidth and latency, for tests."""
+        del size
+        return {}
+
+    # ---- Symmetry
+
+    def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
+        """(M,) numbers that are equal only for messages that cost the same along the dimension."""
+        return ends[0] * dimension.size + ends[1]
+
+    def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
+        """Radices, the largest first, of a digit of the coordinate that may turn: adding one to it changes no link.
+
+        Parameters
+        ----------
+        dimension : Dimension
+        weight : int
+            Weight of the digit in the coordinate.
+        largest : int
+            The largest radix that it may have.
+        """
+        del dimension, weight, largest
+        return ()
+
+    def arranged(self, dimension: "Dimension", coordinates: Ints) -> tuple[int, Ints] | None:
+        """Stride and order of the members of a group; None if they do not lie regularly.
+
+        Parameters
+        ----------
+        dimension : Dimension
+        coordinates : (m,)
+            Ascending.
+        """
+        if self.interchangeable or len(coordinates) == 1:
+            return 1, coordinates
+        stride = int(coordinates[1] - coordinates[0])
+        if (np.diff(coordinates) != stride).any():
+            return None
+        fits = self.fits(dimension, int(coordinates[0]), len(coordinates), stride)
+        return (stride, coordinates) if fits else None
+
+    def fits(self, dimension: "Dimension", first: int, members: int, stride: int) -> bool:
+        """Whether groups like one of equal strides fill the dimension side by side."""
+        return dimension.size % (members * stride) == 0 and first % (members * stride) < stride
+
+    def siblings(self, dimension: "Dimension", coordinates: Ints, first: int, stride: int) -> list[Ints]:
+        """Return the coordinates of a group and of all groups like it that have room beside it, its own first."""
+        n, m = dimension.size, len(coordinates)
+        if self.interchangeable:
+            others = np.setdiff1d(np.arange(n), coordinates)
+            return [coordinates, *(others[start : start + m] for start in range(0, len(others) - m + 1, m))]
+        windows = range(self.window(dimension, first, m * stride), n - m * stride + 1, m * stride)
+        starts = sorted((at + offset for at in windows for offset in range(stride)), key=lambda at: at != first)
+        return [start + stride * np.arange(m) for start in starts]
+
+    def window(self, dimension: "Dimension", first: int, width: int) -> int:
+        """Where the first of the windows begins, each of which holds as many groups as the stride."""
+        del dimension, first, width
+        return 0
+
+    # ---- Closed forms, of even kinds only
+
+    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints] | None:
+        """Links and hops of messages, none of them to itself."""
+        del dimension, ends
+        return None
+
+    def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
+        """Load if every member sends to the next, or half of that to the next and half to the previous."""
+        del extent, both_ways
+        return None
+
+    def everyone_load(self, extent: "Extent") -> RoundLoad:
+        """Load if every member sends to every other."""
+        del extent
+        return None
+
+    def shift_load(self, extent: "Extent", offset: int) -> RoundLoad:
+        """Load if each member sends to the one so many further on, the last one's next being the first."""
+        del extent, offset
+        return None
+
+    def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
+        """Load if members swap in pairs so many apart, a power of two."""
+        del extent, distance
+        return None
+
+    def carried(
+        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
+    ) -> tuple[Floats, Any] | None:
+        """Bytes on each link of all lines that a group extends along, and the hops of each message.
+
+        Parameters
+        ----------
+        extent : Extent
+        lines : (M,) array of int, int
+            The line of each message, and how many there are.
+        ends : two (M,) arrays of int
+            Numbers of the members along the line; none of them to itself.
+        weights : (M,) array of float
+            Bytes of each message.
+        """
+        del extent, lines, ends, weights
+        return None
+
+    def cut(self, extent: "Extent", j: int) -> float:
+        """Links, each way, that separate j members of a line from the others: the group's part of them."""
+        del extent, j
+        return math.inf
