@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.cluster.topology.edges import ports_of
 from scaleout.cluster.topology.placement import Placement
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.load import load_of
@@ -76,6 +77,7 @@ def wire_of(placement: Placement, *, gap_s: float = 0.0) -> Wire:
     latency_s = max(load.latency_s for _, load in loads)
     seconds_per_byte = sum(repeat * load.busiest_s_per_byte for repeat, load in loads)  # of the whole buffer
     ranks = placement.num_ranks
-    pairs = [extent.dimension.kind for extent in placement.extents] == ["fully_connected"] and placement.regular
+    ports = [port.role for extent in placement.extents for port in ports_of(extent.dimension)]
+    pairs = len(placement.extents) == 1 and set(ports) == {"pair"} and placement.regular
     sent = (1 if pairs else ranks - 1) / ranks
     return Wire(sent / seconds_per_byte, latency_s, pairs, gap_s)

@@ -245,17 +245,17 @@ class DimensionKind(ABC):
             raise ConfigError("key 'latency' is missing; add it")
         if (not entry.bandwidth) == (entry.bandwidth_per_rank is None):
             raise ConfigError("give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
-        bytes_per_s, *of_levels = entry.bandwidth
+        bandwidth = entry.bandwidth
         if entry.bandwidth_per_rank is not None:
-            bytes_per_s = entry.bandwidth_per_rank / self.links_of_a_rank(entry.size)
+            bandwidth = (entry.bandwidth_per_rank / self.links_of_a_rank(entry.size),)
         return {
-            "bytes_per_s": bytes_per_s,
+            "bytes_per_s": bandwidth[0],
             "latency_s": entry.latency[0],
             "radices": entry.radices,
             "oversubscription": entry.oversubscription,
             "global_links": entry.global_links,
             "level_latency_s": entry.latency if len(entry.latency) > 1 else (),
-            "level_bytes_per_s": tuple(of_levels),
+            "level_bytes_per_s": bandwidth[1:],
         }
 
     def resized(self, entry: Mapping[str, Any], size: Any) -> dict[str, Any]:
