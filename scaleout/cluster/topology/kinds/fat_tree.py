@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from scaleout.cluster.topology.kinds.kind import (
+    Carried,
     DimensionKind,
     Edge,
     Ends,
     Floats,
     Ints,
     LineRoutes,
+    Lines,
     Port,
     RoundLoad,
     check_radices,
@@ -119,7 +121,6 @@ class FatTree(DimensionKind):
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
         """Below one switch any ranks, or subtrees, may change places."""
-        del dimension, weight
         return [m for m in range(largest, 1, -1) if largest % m == 0]
 
     def fits(self, dimension: "Dimension", first: int, members: int, stride: int) -> bool:
@@ -144,7 +145,6 @@ class FatTree(DimensionKind):
         return LineRoutes.joined(parts), hops
 
     def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
-        del both_ways
         return _climbed(extent, [1 / below for below in _below(extent)])
 
     def everyone_load(self, extent: "Extent") -> RoundLoad:
@@ -156,9 +156,7 @@ class FatTree(DimensionKind):
     def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
         return _climbed(extent, [float(below <= distance) for below in _below(extent)])
 
-    def carried(
-        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
-    ) -> tuple[Floats, Any] | None:
+    def carried(self, extent: "Extent", lines: Lines, ends: Ends, weights: Floats) -> Carried:
         """Bytes on each bundle of each level, up and down, for each port's worth of bandwidth."""
         m, (source, destination) = extent.size, ends
         hops = np.full(len(source), -1)

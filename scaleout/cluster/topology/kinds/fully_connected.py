@@ -4,17 +4,18 @@ Symbols: n ranks along the dimension; m members.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scaleout.cluster.topology.kinds.kind import (
+    Carried,
     DimensionKind,
-    Edge,
     Ends,
     Floats,
     Ints,
     LineRoutes,
+    Lines,
     Port,
     RoundLoad,
 )
@@ -34,23 +35,14 @@ class FullyConnected(DimensionKind):
     movable = True
     part = "fully_connected"
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
-        n, rest = dimension.size, (1, dimension.bytes_per_s, dimension.latency_s)
-        return [Edge(i, (i + k) % n, k - 1, i, *rest) for k in range(1, n) for i in range(n)]
-
     def ports(self, dimension: "Dimension") -> list[Port]:
         return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
 
     def links_of_a_rank(self, size: int) -> int:
         return max(1, size - 1)
 
-    def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
-        del dimension
-        return np.asarray(ends[0] != ends[1], np.int64)
-
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
         """A port is a distance round the ranks, so only turns of all keep links on their ports."""
-        del dimension, weight
         return (largest,)
 
     def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
@@ -63,20 +55,15 @@ class FullyConnected(DimensionKind):
         return (0.5 if both_ways and extent.size > 2 else 1.0), 1
 
     def everyone_load(self, extent: "Extent") -> RoundLoad:
-        del extent
         return 1.0, 1
 
     def shift_load(self, extent: "Extent", offset: int) -> RoundLoad:
-        del extent, offset
         return 1.0, 1
 
     def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
-        del extent, distance
         return 1.0, 1
 
-    def carried(
-        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
-    ) -> tuple[Floats, Any] | None:
+    def carried(self, extent: "Extent", lines: Lines, ends: Ends, weights: Floats) -> Carried:
         """Bytes on the link of each two members, each way."""
         m = extent.size
         carried = np.bincount((lines[0] * m + ends[0]) * m + ends[1], weights, minlength=lines[1] * m * m)

@@ -1,6 +1,7 @@
 """What a kind of dimension says of its links: the edges of one line, and closed forms where it has them.
 
-Required are the name and `edges`; what else a kind leaves out is worked out from its edges. Routes are then searched
+Required are the name and either `ports`, if all links are between ranks a fixed offset apart, or `edges`. What else a
+kind leaves out is worked out from them: routes are then searched
 for (`network.routes.routing`), and what a round of a collective puts on the links is counted message by message
 (`network.alpha_beta.load`): slower, with the same answer.
 
@@ -15,7 +16,6 @@ group, in coordinates; M messages; E edges.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Ends = tuple[Ints, Ints]
 """(M,) coordinates of the sources and of the destinations of messages along a line."""
+
+Lines = tuple[Ints, int]
+"""(M,) the line of each message, and how many lines there are."""
+
+Carried = tuple[Floats, Any] | None
+"""Bytes on each link, and hops of each message; None where there is no closed form."""
 
 RoundLoad = tuple[float, int] | None
 """Messages on the busiest link, counted in whole messages and in bandwidths of one port, and hops of the farthest
@@ -148,7 +154,7 @@ def check_radices(dimension: "Dimension", *, order: str, lower_bound: int) -> No
         raise ConfigError(f"a {name} of {len(radices)} levels has {len(latencies)} latencies; give one or one a level")
 
 
-class DimensionKind(ABC):
+class DimensionKind:
     """A kind of dimension; an instance holds no state, the numbers are those of a `Dimension`.
 
     Attributes
@@ -188,23 +194,27 @@ class DimensionKind(ABC):
 
     # ---- Structure
 
-    @abstractmethod
     def edges(self, dimension: "Dimension") -> list[Edge]:
-        """Return the edges of one line, two for each link."""
+        """Return the edges of one line, two for each link; as they are here, the links of ports between two ranks."""
+        n, numbered = dimension.size, enumerate(self.ports(dimension))
+        return [
+            Edge(i, (i + port.offset) % n, number, i, 1, port.bytes_per_s, dimension.latency_s)
+            for number, port in numbered
+            for i in range(n)
+            if i not in port.absent_at
+        ]
 
     def switches(self, dimension: "Dimension") -> tuple[str, ...]:
         """Return the names of the nodes that are no ranks."""
-        del dimension
         return ()
 
     def ports(self, dimension: "Dimension") -> list[Port]:
-        """Return what every rank has of the edges: without more to say, as many ports as number all edges."""
+        """Return what every rank has of the edges; as they are here, as many as it takes to number them all."""
         count = math.ceil(len(self.edges(dimension)) / dimension.size)
         return [Port(0, "edge", dimension.bytes_per_s)] * count
 
     def links_of_a_rank(self, size: int) -> int:
         """Return the links over which a rank sends, if there are so many ranks."""
-        del size
         return 1
 
     def latency_of(self, dimension: "Dimension", hops: Any) -> Any:
@@ -238,7 +248,6 @@ class DimensionKind(ABC):
         ConfigError
             If a key is missing, or one too many.
         """
-        del folder
         if entry.switches or entry.links or entry.file:
             raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
         if not entry.latency:
@@ -272,13 +281,14 @@ class DimensionKind(ABC):
 
     def example(self, size: int) -> dict[str, Any]:
         """Return the fields of `Dimension` that the kind needs besides size, bandwidth and latency, for tests."""
-        del size
         return {}
 
     # ---- Symmetry
 
     def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
         """(M,) numbers that are equal only for messages that cost the same along the dimension."""
+        if self.interchangeable:
+            return np.asarray(ends[0] != ends[1], np.int64)
         return ends[0] * dimension.size + ends[1]
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
@@ -292,7 +302,6 @@ class DimensionKind(ABC):
         largest : int
             The largest radix that it may have.
         """
-        del dimension, weight, largest
         return ()
 
     def arranged(self, dimension: "Dimension", coordinates: Ints) -> tuple[int, Ints] | None:
@@ -328,55 +337,34 @@ class DimensionKind(ABC):
 
     def window(self, dimension: "Dimension", first: int, width: int) -> int:
         """Where the first of the windows begins, each of which holds as many groups as the stride."""
-        del dimension, first, width
         return 0
 
     # ---- Closed forms, of even kinds only
 
     def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints] | None:
         """Links and hops of messages, none of them to itself."""
-        del dimension, ends
         return None
 
     def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
         """Load if every member sends to the next, or half of that to the next and half to the previous."""
-        del extent, both_ways
         return None
 
     def everyone_load(self, extent: "Extent") -> RoundLoad:
         """Load if every member sends to every other."""
-        del extent
         return None
 
     def shift_load(self, extent: "Extent", offset: int) -> RoundLoad:
         """Load if each member sends to the one so many further on, the last one's next being the first."""
-        del extent, offset
         return None
 
     def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
         """Load if members swap in pairs so many apart, a power of two."""
-        del extent, distance
         return None
 
-    def carried(
-        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
-    ) -> tuple[Floats, Any] | None:
-        """Bytes on each link of all lines that a group extends along, and the hops of each message.
-
-        Parameters
-        ----------
-        extent : Extent
-        lines : (M,) array of int, int
-            The line of each message, and how many there are.
-        ends : two (M,) arrays of int
-            Numbers of the members along the line; none of them to itself.
-        weights : (M,) array of float
-            Bytes of each message.
-        """
-        del extent, lines, ends, weights
+    def carried(self, extent: "Extent", lines: Lines, ends: Ends, weights: Floats) -> Carried:
+        """Bytes on the links of all lines of a group, of messages between members by number, weighted by their bytes."""
         return None
 
     def cut(self, extent: "Extent", j: int) -> float:
         """Links, each way, that separate j members of a line from the others: the group's part of them."""
-        del extent, j
         return math.inf

@@ -6,18 +6,19 @@ groups.
 Symbols: n ranks along the dimension; m members, s apart.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.topology.kinds.kind import (
+    Carried,
     DimensionKind,
-    Edge,
     Ends,
     Floats,
     Ints,
     LineRoutes,
+    Lines,
     Port,
     RoundLoad,
 )
@@ -36,25 +37,17 @@ class Mesh(DimensionKind):
     neighbours = True
     part = "mesh"
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
-        n, rest = dimension.size, (1, dimension.bytes_per_s, dimension.latency_s)
-        ways = [(port, i, i + k) for port, k in enumerate((1, -1)) for i in range(n) if 0 <= i + k < n]
-        return [Edge(i, j, port, i, *rest) for port, i, j in ways]
-
     def ports(self, dimension: "Dimension") -> list[Port]:
-        speed = dimension.bytes_per_s
-        ends = (dimension.size - 1,), (0,)
-        return [Port(0, "next", speed, 1, absent_at=ends[0]), Port(0, "previous", speed, -1, absent_at=ends[1])]
+        roles = (("next", 1, dimension.size - 1), ("previous", -1, 0))
+        return [Port(0, role, dimension.bytes_per_s, offset, absent_at=(end,)) for role, offset, end in roles]
 
     def links_of_a_rank(self, size: int) -> int:
         return max(1, min(2, size - 1))
 
     def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
-        del dimension
         return ends[1] - ends[0]
 
     def fits(self, dimension: "Dimension", first: int, members: int, stride: int) -> bool:
-        del first
         return members * stride <= dimension.size
 
     def window(self, dimension: "Dimension", first: int, width: int) -> int:
@@ -63,16 +56,14 @@ class Mesh(DimensionKind):
     def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
         source, destination = ends
         up = destination > source
-        whole = np.ones(len(up))
-        return along(dimension.size, source, np.abs(destination - source), (up, ~up), whole)
+        return along(dimension.size, source, np.abs(destination - source), (up, ~up), np.ones(len(up)))
 
     def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
         """A ring over the members goes up and down the line, over two members at a time."""
-        del both_ways
         return float(extent.stride), extent.stride * min(2, extent.size - 1)
 
     def everyone_load(self, extent: "Extent") -> RoundLoad:
-        """J members send to the ``m - j`` on the other side of a cut: at most ``floor(m^2 / 4)`` messages."""
+        """At a cut j members send to the ``m - j`` on the other side of a cut: at most ``floor(m^2 / 4)`` messages."""
         m, s = extent.size, extent.stride
         return float(s * (m * m // 4)), s * (m - 1)
 
@@ -85,9 +76,7 @@ class Mesh(DimensionKind):
         hops = extent.stride * distance
         return float(hops), hops
 
-    def carried(
-        self, extent: "Extent", lines: tuple[Ints, int], ends: Ends, weights: Floats
-    ) -> tuple[Floats, Any] | None:
+    def carried(self, extent: "Extent", lines: Lines, ends: Ends, weights: Floats) -> Carried:
         """Bytes on each gap between neighbouring members, up and down; gap i is between members i and i + 1."""
         m, (source, destination) = extent.size, ends
         up, hops = self._directions(extent, ends)
@@ -103,11 +92,9 @@ class Mesh(DimensionKind):
 
     def _directions(self, extent: "Extent", ends: Ends) -> tuple[Floats, Ints]:
         """Part of each message that goes up, and gaps that it covers."""
-        del extent
         return (ends[1] > ends[0]).astype(np.float64), np.abs(ends[1] - ends[0])
 
     def cut(self, extent: "Extent", j: int) -> float:
-        del j
         return 1 / extent.stride
 
 

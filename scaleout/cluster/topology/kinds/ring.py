@@ -6,16 +6,16 @@ A group that does not reach all the way round lies on a line within the ring, as
 Symbols: n ranks along the dimension; m members, s apart.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scaleout.cluster.topology.kinds.kind import Edge, Ends, Floats, Ints, LineRoutes, Port, RoundLoad
+from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port, RoundLoad
 from scaleout.cluster.topology.kinds.mesh import Mesh, along
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scaleout.cluster.topology.dimension import Dimension
     from scaleout.cluster.topology.placement import Extent
 
@@ -28,20 +28,14 @@ class Ring(Mesh):
     movable = True
     closed = True
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
-        n, rest = dimension.size, (1, dimension.bytes_per_s, dimension.latency_s)
-        steps = (1, -1)[: max(0, n - 1)]
-        return [Edge(i, (i + k) % n, port, i, *rest) for port, k in enumerate(steps) for i in range(n)]
-
     def ports(self, dimension: "Dimension") -> list[Port]:
-        ports = [Port(0, "next", dimension.bytes_per_s, 1), Port(0, "previous", dimension.bytes_per_s, -1)]
-        return ports[: max(0, dimension.size - 1)]
+        ports = [replace(port, absent_at=()) for port in super().ports(dimension)]
+        return ports[: dimension.size - 1]
 
     def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
         return np.asarray((ends[1] - ends[0]) % dimension.size, np.int64)
 
-    def turns(self, dimension: "Dimension", weight: int, largest: int) -> "Sequence[int]":
-        del dimension, weight
+    def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
         return (largest,)
 
     def arranged(self, dimension: "Dimension", coordinates: Ints) -> tuple[int, Ints] | None:
@@ -94,9 +88,7 @@ class Ring(Mesh):
         return (near / 2 if halved else float(near)), near
 
     def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
-        hops = extent.stride * distance
-        halved = extent.wraps and 2 * hops == extent.dimension.size > 2
-        return (hops / 2 if halved else float(hops)), hops
+        return self.shift_load(extent, distance) if extent.wraps else super().exchange_load(extent, distance)
 
     def _directions(self, extent: "Extent", ends: Ends) -> tuple[Floats, Ints]:
         if not (extent.wraps and extent.dimension.size > 2):
@@ -107,5 +99,4 @@ class Ring(Mesh):
         return up, np.minimum(distance, m - distance)
 
     def cut(self, extent: "Extent", j: int) -> float:
-        del j
         return (2 if extent.wraps and extent.dimension.size > 2 else 1) / extent.stride

@@ -29,7 +29,6 @@ class Switch(FatTree):
     example = DimensionKind.example
 
     def switches(self, dimension: "Dimension") -> tuple[str, ...]:
-        del dimension
         return ("switch",)
 
     def edges(self, dimension: "Dimension") -> list[Edge]:
