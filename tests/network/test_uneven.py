@@ -71,7 +71,7 @@ def cost(topology, kind, algorithm, ranks=None):
 def test_shortest_ways_over_the_edges_are_the_closed_forms(dimension):
     n = dimension.size
     ends = tuple(axis.ravel()[np.arange(n * n) % (n + 1) != 0] for axis in np.indices((n, n)))
-    closed, hops = dimension.structure.ways(dimension, ends)
+    closed, hops = dimension.structure.routes(dimension, ends)
     found, latency_s = router(dimension).ways(ends)
     assert sorted(zip(*map(np.ndarray.tolist, closed), strict=True)) == sorted(
         zip(*map(np.ndarray.tolist, found), strict=True)

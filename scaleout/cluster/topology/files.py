@@ -7,6 +7,7 @@ dimension; a fat tree has more at its top. Knows nothing of ranks; `topology` ma
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
     try:
         _check_sources(entry)
         kind = find_kind(entry.kind, in_file=True)
-        return Dimension(
+        found = Dimension(
             kind.name,
             entry.size,
             link=entry.link,
@@ -133,6 +134,9 @@ def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
             through_host_bytes_per_s=math.inf if entry.through_host is None else entry.through_host,
             **kind.read(entry, path.parent),
         )
+        if entry.bandwidth_per_rank is None:
+            return found
+        return replace(found, bytes_per_s=entry.bandwidth_per_rank / kind.links_of_a_rank(found))
     except ConfigError as error:
         raise ConfigError(f"dimensions.{number}: {error}") from None
 

@@ -19,6 +19,7 @@ Czechoslovak Mathematical Journal 23(2), 1973, for the order in which cuts are s
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -161,5 +162,6 @@ def _cuts(edges: Edges, capacity: Floats, order: Ints) -> Floats:
 def _egress(extent: Extent, *, regular: bool) -> float:
     """Bytes/s that a rank sends at most along one extent, to other members."""
     dimension, structure = extent.dimension, extent.structure
-    only_members = regular and structure.interchangeable
-    return structure.links_of_a_rank(extent.size if only_members else dimension.size) * dimension.bytes_per_s
+    if regular and structure.interchangeable:
+        dimension = replace(dimension, size=extent.size)
+    return structure.links_of_a_rank(dimension) * dimension.bytes_per_s

@@ -76,7 +76,7 @@ def ways(dimension: Dimension, *, num_ranks: int, weight: int) -> Ways | None:
     if n > _FEW:
         return None
     pairs = np.flatnonzero(np.arange(n * n) % (n + 1))
-    found = dimension.structure.ways(dimension, (pairs // n, pairs % n))
+    found = dimension.structure.routes(dimension, (pairs // n, pairs % n))
     if found is None:
         return None
     local, hops = found

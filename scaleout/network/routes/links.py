@@ -239,7 +239,7 @@ class Links:
 
     def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: Ends) -> tuple[LineRoutes, Floats]:
         dimension = self.topology.dimensions[number]
-        closed_form = None if changes else dimension.structure.ways(dimension, ends)
+        closed_form = None if changes else dimension.structure.routes(dimension, ends)
         if closed_form is not None:
             return closed_form[0], dimension.latency_of(closed_form[1])
         broken = tuple(change.ends for change in changes if not change.factor)

@@ -65,6 +65,8 @@ class FatTree(DimensionKind):
 
     def resized(self, entry: Mapping[str, Any], size: Any) -> dict[str, Any]:
         """Another number of ranks is another number of switches below the top level."""
+        if entry["kind"] != self.name:
+            return super().resized(entry, size)
         radices = entry.get("radices")
         if not (isinstance(radices, list) and isinstance(size, int)):
             return {**entry, "size": size}
@@ -105,6 +107,9 @@ class FatTree(DimensionKind):
             for role in ("up", "down")
         ]
 
+    def links_of_a_rank(self, dimension: "Dimension") -> int:
+        return 1
+
     def latency_of(self, dimension: "Dimension", hops: Any) -> Any:
         """Latency [s] of the turn that takes so many switches."""
         if not dimension.level_latency_s:
@@ -131,7 +136,7 @@ class FatTree(DimensionKind):
             for span, _ in dimension.levels
         )
 
-    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+    def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
         """Bundles up to the lowest level that joins both ends, and down from it."""
         source, destination = ends
         parts = []

@@ -38,14 +38,14 @@ class FullyConnected(DimensionKind):
     def ports(self, dimension: "Dimension") -> list[Port]:
         return [Port(0, "pair", dimension.bytes_per_s, offset) for offset in range(1, dimension.size)]
 
-    def links_of_a_rank(self, size: int) -> int:
-        return max(1, size - 1)
+    def links_of_a_rank(self, dimension: "Dimension") -> int:
+        return max(1, dimension.size - 1)
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
         """A port is a distance round the ranks, so only turns of all keep links on their ports."""
         return (largest,)
 
-    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+    def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
         source, destination = ends
         count = len(source)
         port = (destination - source) % dimension.size - 1

@@ -1,9 +1,8 @@
 """What a kind of dimension says of its links: the edges of one line, and closed forms where it has them.
 
 Required are the name and either `ports`, if all links are between ranks a fixed offset apart, or `edges`. What else a
-kind leaves out is worked out from them: routes are then searched
-for (`network.routes.routing`), and what a round of a collective puts on the links is counted message by message
-(`network.alpha_beta.load`): slower, with the same answer.
+kind leaves out is worked out from them: routes are then searched for (`network.routes.routing`), and what a round of a
+collective puts on the links is counted message by message (`network.alpha_beta.load`): slower, with the same answer.
 
 A kind is *even* if it does not matter where along a line a group of ranks lies, only how far its members are apart. A
 group on an even dimension is described by its size and stride alone, and only those may have closed forms. On a
@@ -213,9 +212,10 @@ class DimensionKind:
         count = math.ceil(len(self.edges(dimension)) / dimension.size)
         return [Port(0, "edge", dimension.bytes_per_s)] * count
 
-    def links_of_a_rank(self, size: int) -> int:
-        """Return the links over which a rank sends, if there are so many ranks."""
-        return 1
+    def links_of_a_rank(self, dimension: "Dimension") -> int:
+        """Return the links over which a rank sends, those of the rank that has most."""
+        tails = [edge.tail for edge in self.edges(dimension)]
+        return max(1, int(np.bincount(tails, minlength=dimension.size)[: dimension.size].max()))
 
     def latency_of(self, dimension: "Dimension", hops: Any) -> Any:
         """Latency [s] of so many hops, in the shape of `hops`."""
@@ -254,9 +254,7 @@ class DimensionKind:
             raise ConfigError("key 'latency' is missing; add it")
         if (not entry.bandwidth) == (entry.bandwidth_per_rank is None):
             raise ConfigError("give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
-        bandwidth = entry.bandwidth
-        if entry.bandwidth_per_rank is not None:
-            bandwidth = (entry.bandwidth_per_rank / self.links_of_a_rank(entry.size),)
+        bandwidth = entry.bandwidth or (entry.bandwidth_per_rank,)
         return {
             "bytes_per_s": bandwidth[0],
             "latency_s": entry.latency[0],
@@ -341,7 +339,7 @@ class DimensionKind:
 
     # ---- Closed forms, of even kinds only
 
-    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints] | None:
+    def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints] | None:
         """Links and hops of messages, none of them to itself."""
         return None
 
@@ -362,7 +360,7 @@ class DimensionKind:
         return None
 
     def carried(self, extent: "Extent", lines: Lines, ends: Ends, weights: Floats) -> Carried:
-        """Bytes on the links of all lines of a group, of messages between members by number, weighted by their bytes."""
+        """Bytes on the links of all lines of a group, from messages between its members, by their numbers."""
         return None
 
     def cut(self, extent: "Extent", j: int) -> float:

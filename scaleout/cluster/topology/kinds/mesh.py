@@ -41,8 +41,8 @@ class Mesh(DimensionKind):
         roles = (("next", 1, dimension.size - 1), ("previous", -1, 0))
         return [Port(0, role, dimension.bytes_per_s, offset, absent_at=(end,)) for role, offset, end in roles]
 
-    def links_of_a_rank(self, size: int) -> int:
-        return max(1, min(2, size - 1))
+    def links_of_a_rank(self, dimension: "Dimension") -> int:
+        return max(1, min(2, dimension.size - 1))
 
     def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
         return ends[1] - ends[0]
@@ -53,7 +53,7 @@ class Mesh(DimensionKind):
     def window(self, dimension: "Dimension", first: int, width: int) -> int:
         return int(min(first, dimension.size - width) % width)
 
-    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+    def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
         source, destination = ends
         up = destination > source
         return along(dimension.size, source, np.abs(destination - source), (up, ~up), np.ones(len(up)))

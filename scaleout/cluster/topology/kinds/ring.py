@@ -57,7 +57,7 @@ class Ring(Mesh):
         starts = [block + offset for block in range(0, n - m * s + 1, m * s) for offset in range(s)]
         return [(first + start + s * np.arange(m)) % n for start in starts]
 
-    def ways(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+    def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
         n, (source, destination) = dimension.size, ends
         ahead = (destination - source) % n
         halved = (2 * ahead == n) & (n > 2)
