@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.machine import Machine
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.program.operations import TimeSource, custom
@@ -22,6 +21,7 @@ from scaleout.program.program import Program
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.pairs import Pair, agreed
 from scaleout.schedule.rewrite import Rewrite
+from scaleout.simulation.cost_model import CostModel
 
 _AXIS = "tensor"
 _PRODUCTS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
@@ -106,8 +106,7 @@ def _aside_s(machine: Machine | None, size_bytes: float) -> float:
     """Return the time of a kernel that copies or adds up so many bytes, read and written."""
     if machine is None:
         return 0.0
-    seconds, _ = kernel_times(machine.device, [custom(dtype="bf16", flops=0, bytes=int(size_bytes))])
-    return float(seconds[0])
+    return CostModel(machine).kernel_s(custom(dtype="bf16", flops=0, bytes=int(size_bytes)))
 
 
 def _kernel(new: Rewrite, node: int, after: Sequence[int], name: str, duration_s: float) -> int:

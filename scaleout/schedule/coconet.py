@@ -21,7 +21,7 @@ from scaleout.program.graph import COLLECTIVES
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.operation_tier import Costs, Weights, cut
 from scaleout.schedule.centauri.partition.primitive import substitute
-from scaleout.schedule.cost import Prices, machine_for
+from scaleout.schedule.cost import ProgramCosts, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, Trial, collectives
 from scaleout.schedule.overlap import overlap
 
@@ -37,20 +37,22 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     ConfigError
         Without a machine: there is nothing to weigh then.
     """
-    prices = Prices(program, machine_for("coconet", machine), divides=False)
+    costs = ProgramCosts(program, cost_model_for("coconet", machine), divides=False)
 
-    def price(family: int, kind: str, size_bytes: float) -> float:
+    def collective_s(family: int, kind: str, size_bytes: float) -> float:
         if kind == "all_reduce":
-            return prices.substituted_s(family, size_bytes)
-        return prices.whole_s(family, kind, size_bytes)
+            return costs.substituted_s(family, size_bytes)
+        return costs.whole_s(family, kind, size_bytes)
 
-    whole, found = Trial(prices, program, overlap(program)), _decisions(program, prices)
+    whole, found = Trial(costs, program, overlap(program)), _decisions(program, costs)
     chunks, cuts = cut(
-        program, Weights(prices, price, _even), chosen=lambda chain: chain.produces and not chain.gradients
+        program,
+        Weights(costs, collective_s, _even),
+        chosen=lambda chain: chain.produces and not chain.gradients,
     )
     if not found + cuts:
         return Planned(whole.scheduled)
-    rival = Trial(prices, program, overlap(substitute(chunks)), found + cuts)
+    rival = Trial(costs, program, overlap(substitute(chunks)), found + cuts)
     if rival.step_s < whole.step_s:
         return Planned(rival.scheduled, rival.decisions, rival.known)
     what, reason = (
@@ -66,7 +68,7 @@ def _even(costs: Costs) -> tuple[tuple[float, ...], ...]:
     return tuple((1 / count,) * count for count in CHUNKS)
 
 
-def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
+def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
     """Say what all-reduces become, for each size."""
     counts: Counter[tuple[int, int]] = Counter()
     for graph in program.graphs:
@@ -76,8 +78,8 @@ def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
         Decision(
             collectives(count, "all_reduce", size_bytes, program.groups[family].name),
             "reduce_scatter and all_gather",
-            prices.whole_s(family, "all_reduce", size_bytes),
-            prices.substituted_s(family, size_bytes),
+            costs.whole_s(family, "all_reduce", size_bytes),
+            costs.substituted_s(family, size_bytes),
         )
         for (family, size_bytes), count in sorted(counts.items())
     )

@@ -1,55 +1,56 @@
-"""What a program's collectives cost, whole and by levels, and what its step takes: what schedules ask the models.
+"""What a program's collectives cost, whole and by levels, and what its step takes: what schedules weigh.
 
-Costs of a collective are the network model's, of its group as the topology places it; a step is simulated.
+Costs of a collective are the cost model's; a step is simulated.
 """
 
 from collections.abc import Callable
 
 from scaleout.cluster.machine import Machine
-from scaleout.cluster.topology.placement import place
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.program.graph import ExecutionGraph
-from scaleout.program.operations import Kernel
-from scaleout.program.program import GroupFamily, Program
+from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.group import Levels, bytes_on_level, levels_of
 from scaleout.schedule.order import in_program_order
-from scaleout.simulation.contention import contention_of
+from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 
-Price = Callable[[int, str, float], float]
+CollectiveSeconds = Callable[[int, str, float], float]
 """Seconds of a collective: its family of groups, its kind and its bytes."""
 
 _LEVELLED = ("all_gather", "reduce_scatter")
 
 
-def machine_for(schedule: str, machine: Machine | None) -> Machine:
-    """Return the machine that a schedule weighs costs of.
+def cost_model_for(schedule: str, machine: Machine | None) -> CostModel:
+    """Return the costs that a schedule weighs.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is no machine.
     """
     if machine is None:
         raise ConfigError(f"{schedule} weighs what collectives cost; say which device and network the program is for")
-    return machine
+    return CostModel(machine)
 
 
-class Prices:
-    """What collectives of a program cost, whole and, where groups may be divided, by levels; each asked once.
+class ProgramCosts:
+    """What collectives of a program cost, whole and, where groups may be divided, by levels.
 
     Levels are taken where one after another they take less than the whole group at once or, where many collectives are
-    to run `beside` each other on them, where the longest does.
+    to run `concurrent` on them, where the longest does.
     """
 
-    def __init__(self, program: Program, machine: Machine, *, divides: bool = True, beside: bool = False) -> None:
-        self.program, self.machine, self.divides, self.levels_beside = program, machine, divides, beside
+    def __init__(
+        self, program: Program, cost_model: CostModel, *, divides: bool = True, concurrent: bool = False
+    ) -> None:
+        self.program, self.cost_model, self.divides, self.concurrent = program, cost_model, divides, concurrent
         self._levels: dict[int, Levels | str] = {}
-        self._costs_s: dict[tuple[int, str, float], float] = {}
-        self.contention = contention_of(machine.device, machine.topology)
-        self._beside: dict[tuple[Kernel, float], tuple[float, float]] = {}
+
+    @property
+    def machine(self) -> Machine:
+        """What the program will run on."""
+        return self.cost_model.machine
 
     def levels(self, family: int) -> Levels | str:
         """Return the levels that the groups of a family divide into, or why they do not."""
@@ -58,32 +59,25 @@ class Prices:
         return self._levels[family]
 
     def whole_s(self, family: int, kind: str, size_bytes: float) -> float:
-        """Seconds of a collective over its whole group at once; of a barrier as it is simulated."""
-        if kind == "barrier":
-            kind, size_bytes = "all_reduce", 1.0
-        return self._cost_s(self.program.groups[family], kind, size_bytes)
-
-    def _cost_s(self, family: GroupFamily, kind: str, size_bytes: float) -> float:
-        key = (id(family), kind, size_bytes)  # families live as long as the program and its levels
-        if key not in self._costs_s:
-            placement = place(self.machine.topology, family.members[0])
-            algorithm = self.machine.algorithms.get(kind, "auto")
-            self._costs_s[key] = collective_cost(kind, size_bytes, placement, algorithm).time_s
-        return self._costs_s[key]
+        """Seconds of a collective over its whole group at once."""
+        return self.cost_model.collective_s(kind, size_bytes, self.program.groups[family])
 
     def levels_s(self, family: int, kind: str, size_bytes: float) -> tuple[float, ...]:
         """Seconds on each level, innermost first; nothing if the group does not divide."""
         found = self.levels(family)
         if isinstance(found, str) or kind not in _LEVELLED or not self.divides:
             return ()
-        numbered = enumerate(found.families)
-        return tuple(self._cost_s(each, kind, bytes_on_level(int(size_bytes), found.sizes, n)) for n, each in numbered)
+        sizes_bytes = (bytes_on_level(int(size_bytes), found.sizes, number) for number in range(len(found.sizes)))
+        return tuple(
+            self.cost_model.collective_s(kind, level_bytes, level)
+            for level_bytes, level in zip(sizes_bytes, found.families, strict=True)
+        )
 
     def by_levels(self, family: int, kind: str, size_bytes: float) -> bool:
         """Whether a collective is carried out by levels."""
         levels_s = self.levels_s(family, kind, size_bytes)
-        together = max if self.levels_beside else sum
-        return bool(levels_s) and together(levels_s) < self.whole_s(family, kind, size_bytes)
+        total = max if self.concurrent else sum
+        return bool(levels_s) and total(levels_s) < self.whole_s(family, kind, size_bytes)
 
     def best_s(self, family: int, kind: str, size_bytes: float) -> float:
         """Seconds of a collective as it will be carried out."""
@@ -99,22 +93,12 @@ class Prices:
         """Whether an all-reduce is better as the two."""
         return kind == "all_reduce" and self.substituted_s(family, size_bytes) < self.whole_s(family, kind, size_bytes)
 
-    def beside(self, graph: ExecutionGraph, node: int) -> tuple[float, float]:
-        """How many times as long a product and a collective take beside each other, where the library says."""
-        if self.contention is None:
-            return 1.0, 1.0
-        call, alone_s = graph.kernels[graph.kernel[node]], float(graph.duration_s[node])
-        if (call, alone_s) not in self._beside:
-            channels = self.contention.resource_use.num_sms
-            slower = self.contention.slows(call, alone_s, channels=channels)
-            taken_bytes_per_s = self.contention.taken(channels, slower=slower)
-            kernels = self.contention.slowed(call, num_sms=channels, taken_bytes_per_s=taken_bytes_per_s)
-            self._beside[call, alone_s] = (kernels, slower)
-        return self._beside[call, alone_s]
+    def slowdowns(self, graph: ExecutionGraph, node: int) -> tuple[float, float]:
+        """Return how many times as long a GEMM and a collective concurrent with it take as each isolated."""
+        return self.cost_model.slowdowns(graph.kernels[graph.kernel[node]], float(graph.duration_s[node]))
 
     def step(self, program: Program) -> Result:
         """Simulate a step of the program as it is scheduled."""
-        machine = self.machine
-        return simulate(
-            in_program_order(program), machine.topology, algorithms=machine.algorithms, contention=self.contention
-        )
+        topology, algorithms = self.machine.topology, self.machine.algorithms
+        contention = self.cost_model.contention
+        return simulate(in_program_order(program), topology, algorithms=algorithms, contention=contention)

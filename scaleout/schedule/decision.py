@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaleout.program.program import Program
-from scaleout.schedule.cost import Prices
+from scaleout.schedule.cost import ProgramCosts
 from scaleout.simulation.result import Result
 
 
@@ -86,7 +86,7 @@ class Trial:
         What was decided on the way.
     """
 
-    prices: Prices
+    costs: ProgramCosts
     ordered: Program
     scheduled: Program
     decisions: tuple[Decision, ...] = ()
@@ -94,7 +94,7 @@ class Trial:
     @cached_property
     def result(self) -> Result:
         """A step, simulated."""
-        return self.prices.step(self.scheduled)
+        return self.costs.step(self.scheduled)
 
     @property
     def known(self) -> Result | None:

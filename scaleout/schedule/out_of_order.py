@@ -31,7 +31,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, reorder
-from scaleout.schedule.cost import Prices, machine_for
+from scaleout.schedule.cost import ProgramCosts, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, Trial
 from scaleout.schedule.overlap import overlap
 
@@ -116,15 +116,15 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     ConfigError
         Without a machine: there is nothing to weigh then.
     """
-    prices = Prices(program, machine_for("out-of-order", machine))
+    costs = ProgramCosts(program, cost_model_for("out-of-order", machine))
     layers = max((len(_numbered(graph)) for graph in program.graphs), default=0)
     if not layers:
         return Planned(overlap(program))
-    first = best = Trial(prices, program, overlap(program))
+    first = best = Trial(costs, program, overlap(program))
     chosen, k = 0, 1
     while k <= layers:
         later = put_off(program, k)
-        found = Trial(prices, later, overlap(later))
+        found = Trial(costs, later, overlap(later))
         if found.step_s > best.step_s:
             break
         if found.step_s < best.step_s:

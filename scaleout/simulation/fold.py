@@ -78,7 +78,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     """
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
-    placed = {index: _placements(program.groups[index], topology, alike=orbits is not None) for index in used}
+    placed = {index: placements_of(program.groups[index], topology, alike=orbits is not None) for index in used}
     alone = np.array([names_ranks(graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | alone[program.role_of_rank]
@@ -132,7 +132,7 @@ def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
     return column
 
 
-def _placements(family: GroupFamily, topology: Topology, *, alike: bool) -> tuple[Ints, list[Placement]]:
+def placements_of(family: GroupFamily, topology: Topology, *, alike: bool = False) -> tuple[Ints, list[Placement]]:
     """(G,) class of each group's position, and a placement for each; groups that are translated copies share one.
 
     Where it matters where a group lies copies must also have the same placement, unless they are known to be alike.

@@ -200,10 +200,12 @@ def asked(job: Job, instance: CollectiveInstance) -> tuple[str, float, int]:
     number, node = locate(job, instance.tasks[0])
     graph = job.graphs[number]
     pieces = int(graph.pieces[node])
-    name = COLLECTIVES[graph.collective[node]]
-    if name == "barrier":  # the shortest message that everyone has to send to everyone
-        return "all_reduce", 1.0, pieces
-    return name, float(int(graph.bytes[node]) * pieces), pieces
+    return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * pieces)), pieces
+
+
+def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:
+    """Return the kind and bytes that a collective is timed as: of a barrier the shortest message of all to all."""
+    return ("all_reduce", 1.0) if kind == "barrier" else (kind, size_bytes)
 
 
 def cost_of(job: Job, instance: CollectiveInstance) -> CollectiveCost:

@@ -15,7 +15,7 @@ from rich.table import Table
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.study.search.best import SearchRequest
-from scaleout.study.search.cost import prices_of
+from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.lower_bound import bound_of, least_of, lower_bound
 from scaleout.study.search.search import search
@@ -46,7 +46,7 @@ def main() -> None:
     workload, other = load_workload("gpt-3", changes), load_workload("gpt-3", changes | {"microbatch": 2})
 
     def bound() -> float:
-        return bound_of(workload, least_of(stages_of(workload, prices_of(topology, device))))
+        return bound_of(workload, least_of(stages_of(workload, plan_costs_of(topology, device))))
 
     base = load_workload("gpt-3")
     request = SearchRequest(base, topology, device, topology.num_ranks, BATCH, 80e9)

@@ -19,9 +19,10 @@ from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri.operation_tier import Costs, candidates, even, finer, finish_s, granularity
 from scaleout.schedule.centauri.schedule import plan
-from scaleout.schedule.cost import Prices
+from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.decision import in_words
 from scaleout.simulation.contention import undisturbed
+from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.validation.papers import centauri
@@ -139,11 +140,11 @@ def test_levels_are_taken_where_they_are_shorter_beside_each_other():
     workload = load_workload("llama-big", {"zero": 1, "layers": 3, "data_parallel": 256})
     cluster = load_topology("a100-cluster-b-32")
     machine = Machine(DEVICE, cluster, RINGS)
-    prices = Prices(generate(workload), machine)
+    program_costs = ProgramCosts(generate(workload), CostModel(machine))
     gathered = (0, "all_gather", 1_070_110_720)
-    levels_s = prices.levels_s(*gathered)
-    assert max(levels_s) < prices.whole_s(*gathered) < sum(levels_s)
-    assert not prices.by_levels(*gathered)
+    levels_s = program_costs.levels_s(*gathered)
+    assert max(levels_s) < program_costs.whole_s(*gathered) < sum(levels_s)
+    assert not program_costs.by_levels(*gathered)
     found = compare(workload, topology=cluster, schedules=("overlap", "centauri"), algorithms=RINGS).outcomes[1]
     words = "\n".join(found.decisions)
     assert "collectives over nodes: by levels that are shorter side by side" in words

@@ -19,8 +19,9 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.program.reorder import early, reorder
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri.layer_tier import LayerCosts, costs_of, gathers_first
-from scaleout.schedule.cost import Prices
+from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.out_of_order import layers_of, weight_gradients_first
+from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.validation.papers import centauri
@@ -208,7 +209,7 @@ def test_fsdp_of_big_on_two_nodes_by_hand():
     )
     graph = program.graphs[0]
     layer = next(layer for layer in layers_of(graph) if layer.name == "layer_1")
-    (found,) = costs_of(graph, [layer], Prices(program, MACHINE))
+    (found,) = costs_of(graph, [layer], ProgramCosts(program, CostModel(MACHINE)))
     parameters = 4 * 6656**2 + 3 * 6656 * 17920 + 2 * 6656
     by_levels_s = 2 * parameters * (1 / 8 / 2 / 2e9 + 7 / 8 / 300e9)
     products_s = 2 * 8192 * (parameters - 2 * 6656) / 214e12
@@ -241,7 +242,7 @@ def test_tensor_parallelism_alone_has_activations_first():
     program = time_kernels(generate(load_workload("llama-small", changes)), DEVICE)
     graph = program.graphs[0]
     layers = [layer for layer in layers_of(graph) if layer.name != "head"]
-    for costs in costs_of(graph, layers, Prices(program, MACHINE)):
+    for costs in costs_of(graph, layers, ProgramCosts(program, CostModel(MACHINE))):
         assert costs.gather_activations_s > 0 < costs.scatter_activations_s
         assert costs.gather_parameters_s == 0
 

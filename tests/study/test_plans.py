@@ -8,7 +8,7 @@ import scaleout
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.study.search.cost import prices_of
+from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.lower_bound import bound_of, least_of, lower_bound
 from scaleout.study.search.stages import stages_of
@@ -144,7 +144,7 @@ def test_blocks_wait_for_the_host_as_their_kernels_do(hidden, pipeline):
 @given(plans((*ONE_AFTER_ANOTHER, "dualpipe", "dualpipe_v"), ("ring", "all_gather")), topologies)
 def test_bounds_are_never_above(workload, topology):
     step_s = evaluate(workload, topology, DEVICE).step_s
-    priced_s = bound_of(workload, least_of(stages_of(workload, prices_of(topology, DEVICE))))
+    priced_s = bound_of(workload, least_of(stages_of(workload, plan_costs_of(topology, DEVICE))))
     assert 0 < lower_bound(workload, topology, DEVICE) <= step_s
     assert 0 < priced_s <= step_s * (1 + 1e-12)
 

@@ -19,7 +19,7 @@ import numpy as np
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, is_gather_of_parameters, reorder
-from scaleout.schedule.cost import Prices
+from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.decision import Decision, Trial, shorter
 from scaleout.schedule.out_of_order import INPUT, WEIGHT, Layer, layers_of, weight_gradients_first
 
@@ -80,10 +80,10 @@ class LayerCosts:
         )
 
 
-def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], prices: Prices) -> list[LayerCosts]:
+def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: ProgramCosts) -> list[LayerCosts]:
     """Return what backward of each layer costs, collectives as they will be carried out."""
     costs, names = _cost_names(graph), list(LayerCosts.__dataclass_fields__)
-    seconds = _seconds(graph, prices)
+    seconds = _seconds(graph, program_costs)
     found = []
     for layer in layers:
         needs = np.concatenate([graph.dependencies_of(node) for node in layer.nodes])
@@ -114,12 +114,12 @@ def _cost_names(graph: ExecutionGraph) -> Ints:
     return np.select(which, range(len(which)), default=len(which))
 
 
-def _seconds(graph: ExecutionGraph, prices: Prices) -> Floats:
+def _seconds(graph: ExecutionGraph, program_costs: ProgramCosts) -> Floats:
     """Return what each node takes, (N,)."""
     seconds = np.nan_to_num(graph.duration_s)
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
         kind = COLLECTIVES[graph.collective[node]]
-        seconds[node] = prices.best_s(int(graph.group[node]), kind, int(graph.bytes[node]))
+        seconds[node] = program_costs.best_s(int(graph.group[node]), kind, int(graph.bytes[node]))
     return seconds
 
 
@@ -159,7 +159,7 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial
     program, costs = best.ordered, []
     for graph in program.graphs:
         layers = [layer for layer in layers_of(graph) if layer.weights]
-        found = costs_of(graph, layers, best.prices)
+        found = costs_of(graph, layers, best.costs)
         costs.append({layer.nodes[0]: each for layer, each in zip(layers, found, strict=True)})
     of_graph = dict(zip(map(id, program.graphs), costs, strict=True))
 

@@ -50,9 +50,10 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.baseline import baseline
-from scaleout.schedule.cost import Prices
+from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.overlap import overlap
 from scaleout.simulation.contention import contention_of
+from scaleout.simulation.cost_model import CostModel
 from scaleout.workloads.config import Moe, Transformer, Workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.axes import Axes
@@ -62,7 +63,7 @@ from scaleout.workloads.memory.advice import advise
 from scaleout.workloads.pipeline import PIPELINES, Action, named
 from scaleout.workloads.pipeline.blocks import blocks
 from scaleout.workloads.pipeline.clock import run
-from scaleout.workloads.pipeline.messages import neighbours, sends_s, slowest
+from scaleout.workloads.pipeline.messages import sends_s
 
 
 @dataclass(frozen=True)
@@ -128,24 +129,22 @@ def best_launch(
     sizes = list(plans)[: max(fit, 1)]
     exposed_s = {size: max(each.exposed_s(launched_together(plans[size])) for each in stages) for size in sizes}
     by_equation = min(sizes, key=exposed_s.__getitem__)
-    hops = slowest(
-        workload.message_bytes, machine.topology, between=neighbours(machine.topology, workload.mesh, "pipeline")
-    )
-    hops_s = [hop.time_s for hop in hops]
-    steps_s = {size: step_s(plans[size], stages, hops_s) for size in sizes if m % size == 0 or size == by_equation}
+    messages = CostModel(machine).messages(workload.message_bytes, workload.mesh, "pipeline")
+    messages_s = [message.time_s for message in messages]
+    steps_s = {size: step_s(plans[size], stages, messages_s) for size in sizes if m % size == 0 or size == by_equation}
     rounded_s = {size: float(f"{each:.9e}") for size, each in steps_s.items()}  # sums differ in their last bits
     best = min(rounded_s, key=rounded_s.__getitem__)
     return Launch(best, steps_s[best], by_equation, steps_s[by_equation])
 
 
-def step_s(workload: Transformer, stages: Sequence[Costs], hops_s: Sequence[float]) -> float:
+def step_s(workload: Transformer, stages: Sequence[Costs], messages_s: Sequence[float]) -> float:
     """Return the seconds of an interleaved pipeline, its messages, gathers and reductions, without what ends a step.
 
     Parameters
     ----------
     stages : sequence of Costs
         Of every stage.
-    hops_s : sequence of float, length p
+    messages_s : sequence of float, length p
         What a message takes from each place to the next.
     """
     name, p, v = workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks
@@ -158,7 +157,7 @@ def step_s(workload: Transformer, stages: Sequence[Costs], hops_s: Sequence[floa
     timeline = run(
         found,
         action_s,
-        send_s=sends_s(hops_s, name, p, v),
+        send_s=sends_s(messages_s, name, p, v),
         ready_s=np.cumsum(gather_s, axis=1) - (1 - share) * np.minimum(gather_s, forward_s),
         blocking=not workload.overlap_sends,
     )
@@ -258,8 +257,8 @@ def _slower(workload: Transformer, chosen: Transformer, machine: Machine) -> str
 def _least_s(workload: Transformer, machine: Machine, *passes: Callable[[Program], Program]) -> float:
     """Return the seconds of a step after the pass that makes it shortest."""
     program = time_kernels(generate(workload), machine.device)
-    prices = Prices(program, machine)
-    return min(prices.step(each(program)).makespan_s for each in passes)
+    program_costs = ProgramCosts(program, CostModel(machine))
+    return min(program_costs.step(each(program)).makespan_s for each in passes)
 
 
 def _nothing_to_choose(workload: Transformer) -> str:
@@ -287,16 +286,16 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
     passes = [(stage.forward.graph, stage.part(Action.BACKWARD, Turn(True, False)).graph) for stage in stages]
     last = [stage.part(Action.BACKWARD, Turn(True, True)).graph for stage in stages]
     roles = np.zeros(workload.num_ranks, np.int64)
-    prices = Prices(Program("stage", (), roles, axes.families), machine)
+    program_costs = ProgramCosts(Program("stage", (), roles, axes.families), CostModel(machine))
 
     def alone_s(graph: ExecutionGraph) -> float:
         program = Program("stage", (graph,), roles, axes.families)
-        return prices.step(overlap(time_kernels(program, machine.device))).makespan_s
+        return program_costs.step(overlap(time_kernels(program, machine.device))).makespan_s
 
     costs = [
         Costs(
-            sum(prices.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
-            _reductions_s(reduced, prices, family=axes.dense().copies if workload.zero == 3 else None),
+            sum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
+            _reductions_s(reduced, program_costs, family=axes.dense().copies if workload.zero == 3 else None),
             *map(alone_s, graphs),
         )
         for stage, graphs, reduced in zip(stages, passes, last, strict=True)
@@ -305,14 +304,14 @@ def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
     return [of[number] for number in which]
 
 
-def _reductions_s(graph: ExecutionGraph, prices: Prices, *, family: int | None) -> float:
+def _reductions_s(graph: ExecutionGraph, program_costs: ProgramCosts, *, family: int | None) -> float:
     """Return the seconds of a graph's reductions of gradients, one after the other; of one family if that is given."""
     total_s = 0.0
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
         if graph.names[node].startswith("gradients_") and family in (None, graph.group[node]):
             asked = int(graph.group[node]), COLLECTIVES[graph.collective[node]], float(graph.bytes[node])
-            whole = not prices.substitutes(*asked)
-            total_s += prices.best_s(*asked) if whole else prices.substituted_s(asked[0], asked[2])
+            whole = not program_costs.substitutes(*asked)
+            total_s += program_costs.best_s(*asked) if whole else program_costs.substituted_s(asked[0], asked[2])
     return total_s
 
 

@@ -28,7 +28,7 @@ from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.group import Levels
 from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
-from scaleout.schedule.cost import Price, Prices
+from scaleout.schedule.cost import CollectiveSeconds, ProgramCosts
 from scaleout.schedule.decision import Decision, collectives
 from scaleout.schedule.order import in_program_order
 from scaleout.schedule.overlap import overlap
@@ -159,15 +159,15 @@ class Weights:
 
     Attributes
     ----------
-    price : callable
+    collective_s : callable
         What a collective or a chunk of it takes.
     ways : callable
     gradients : bool
         Whether reductions of gradients are cut; else they are only weighed.
     """
 
-    prices: Prices
-    price: Price
+    costs: ProgramCosts
+    collective_s: CollectiveSeconds
     ways: Ways = candidates
     gradients: bool = False
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
@@ -207,33 +207,37 @@ class Weights:
 
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Take the way to cut after which collective and products are done first."""
-        node, prices = chain.collective, self.prices
+        node, program_costs = chain.collective, self.costs
         family = int(graph.group[node])
         kind, size_bytes = _sent(graph, node)
-        levels = prices.levels(family)
-        levels_s = prices.levels_s(family, kind, size_bytes) if prices.by_levels(family, kind, size_bytes) else ()
+        levels = program_costs.levels(family)
+        levels_s = (
+            program_costs.levels_s(family, kind, size_bytes)
+            if program_costs.by_levels(family, kind, size_bytes)
+            else ()
+        )
         sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
         costs = Costs(
             sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
-            self.price(family, kind, size_bytes),
+            self.collective_s(family, kind, size_bytes),
             independent_s,
             inter_s=levels_s[-1] if levels_s else 0.0,
             inter_size=sizes[1],
             intra_size=sizes[0],
         )
-        beside = prices.beside(graph, chain.pieces[-1].node)
+        beside = program_costs.slowdowns(graph, chain.pieces[-1].node)
 
         def done_s(parts: tuple[float, ...]) -> float:
             computation_s = costs.computation_s
             if len(parts) > 1 and (len(chain.pieces) == 1 or chain.gradients):
                 to_whole = ceil if chain.produces else floor
                 cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
-                computation_s = sum(sum(part_times(graph, *each, prices.machine)) for each in cuts)
+                computation_s = sum(sum(part_times(graph, *each, program_costs.machine)) for each in cuts)
             kernels, collective = beside if len(parts) > 1 else (1.0, 1.0)
             return finish_s(
                 parts,
                 replace(costs, computation_s=computation_s * kernels),
-                chunk_s=lambda part: self.price(family, kind, part * size_bytes) * collective,
+                chunk_s=lambda part: self.collective_s(family, kind, part * size_bytes) * collective,
                 produces=chain.produces,
             )
 
@@ -255,14 +259,14 @@ def cut(
         if not chosen(chain):
             return (1.0,)
         if id(graph) not in independent:
-            independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.prices)
+            independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.costs)
         weighed = weights.weigh(graph, chain, independent[id(graph)].beside(chain))
         if chain.gradients and not weights.gradients:
             return (1.0,)
         cuts[id(graph)][chain.collective] = weighed
         return weighed.parts
 
-    return partition_workload(program, weights.prices.machine, granularity=granularity), _decisions(program, cuts)
+    return partition_workload(program, weights.costs.machine, granularity=granularity), _decisions(program, cuts)
 
 
 def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:
@@ -287,8 +291,8 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
 class _Independent:
     """How much of a graph's computation can run beside a collective without any of its data, in program order."""
 
-    def __init__(self, graph: ExecutionGraph, prices: Prices) -> None:
-        self.graph, self.prices = graph, prices
+    def __init__(self, graph: ExecutionGraph, program_costs: ProgramCosts) -> None:
+        self.graph, self.costs = graph, program_costs
         self.sent_s: dict[int, list[float]] = {}  # of a group's collectives up to each node
         computes = graph.kind == NodeKind.COMPUTE
         durations_s = np.where(computes, np.nan_to_num(graph.duration_s), 0.0)
@@ -318,15 +322,15 @@ class _Independent:
 
     def _others_s(self, reduction: int, begin: int, end: int) -> float:
         """Seconds of the group's other collectives by levels from one node to another, if the reduction is one."""
-        graph, prices = self.graph, self.prices
+        graph, program_costs = self.graph, self.costs
         group = int(graph.group[reduction])
-        if not prices.by_levels(group, *_sent(graph, reduction)):
+        if not program_costs.by_levels(group, *_sent(graph, reduction)):
             return 0.0
         if group not in self.sent_s:
             seconds = [0.0] * len(graph)
             for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.group == group)).tolist():
-                if prices.by_levels(group, *_sent(graph, node)):
-                    seconds[node] = prices.best_s(group, *_sent(graph, node))
+                if program_costs.by_levels(group, *_sent(graph, node)):
+                    seconds[node] = program_costs.best_s(group, *_sent(graph, node))
             self.sent_s[group] = [0.0, *accumulate(seconds)]
         sent_s = self.sent_s[group]
         own_s = sent_s[reduction + 1] - sent_s[reduction] if begin <= reduction < end else 0.0

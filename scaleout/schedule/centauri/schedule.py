@@ -32,7 +32,7 @@ from scaleout.schedule.centauri.partition.dimensions import PRODUCTS, check_cut
 from scaleout.schedule.centauri.partition.group import Levels, partition_groups
 from scaleout.schedule.centauri.partition.primitive import substitute
 from scaleout.schedule.centauri.partition.workload import Chain
-from scaleout.schedule.cost import Prices, machine_for
+from scaleout.schedule.cost import ProgramCosts, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, Trial, collectives
 from scaleout.schedule.overlap import overlap
 
@@ -84,8 +84,8 @@ def plan(
     ConfigError
         Without a machine: there is nothing to weigh then.
     """
-    prices = Prices(program, machine_for("centauri", machine), divides="group" in dimensions)
-    way = _Way(prices, Weights(prices, prices.best_s), cuts="workload" in dimensions, along=along)
+    costs = ProgramCosts(program, cost_model_for("centauri", machine), divides="group" in dimensions)
+    way = _Way(costs, Weights(costs, costs.best_s), cuts="workload" in dimensions, along=along)
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
     chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
@@ -96,14 +96,14 @@ def plan(
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
     chosen = chosen.or_else(_finer(chosen.way), "chunks", "halves, quarters and eighths too")
     best = chosen.trial
-    words = _decisions(program, chosen.way.prices) + chosen.words + best.decisions
+    words = _decisions(program, chosen.way.costs) + chosen.words + best.decisions
     as_it_is = {}
     if chosen.way.divides():  # else what cuts nothing is as under overlap
         as_it_is["overlap"] = overlap(program)
-    if prices.contention is not None:
+    if costs.cost_model.contention is not None:
         as_it_is["baseline"] = baseline(program)
     for name, scheduled in as_it_is.items():
-        kept = Trial(prices, program, scheduled)
+        kept = Trial(costs, program, scheduled)
         if kept.step_s < best.step_s:
             words = (Decision("all collectives", f"as under {name}", best.step_s, kept.step_s, "a step"),)
             best = kept
@@ -114,23 +114,23 @@ def plan(
 class _Way:
     """A way to partition a program: what collectives cost, how chunks are weighed, whether and along what it cuts."""
 
-    prices: Prices
+    costs: ProgramCosts
     weights: Weights
     cuts: bool
     along: str = ""
 
     def substituted(self, program: Program) -> Program:
-        return substitute(program, chosen=self.prices.substitutes)
+        return substitute(program, chosen=self.costs.substitutes)
 
     def tried(self, program: Program) -> Trial:
         scheduled, cuts = cut(program, self.weights, chosen=self._chooses) if self.cuts else (program, ())
-        scheduled = partition_groups(scheduled, self.prices.machine, chosen=self.prices.by_levels)
-        return Trial(self.prices, program, overlap(scheduled), cuts)
+        scheduled = partition_groups(scheduled, self.costs.machine, chosen=self.costs.by_levels)
+        return Trial(self.costs, program, overlap(scheduled), cuts)
 
     def divides(self) -> bool:
         """Whether any collective is substituted or carried out by levels."""
-        prices = self.prices
-        return any(prices.substitutes(*each) or prices.by_levels(*each) for each in _counts(prices.program))
+        costs = self.costs
+        return any(costs.substitutes(*each) or costs.by_levels(*each) for each in _counts(costs.program))
 
     def _chooses(self, chain: Chain) -> bool:
         return not self.along or all(piece.dimension == self.along for piece in chain.pieces)
@@ -148,8 +148,8 @@ class _Chosen:
         """Return what another way comes to, if a step is shorter for it."""
         if way is self.way:
             return self
-        same_prices, old = way.prices is self.way.prices, self.trial
-        rival = way.tried(old.ordered if same_prices else way.substituted(self.way.prices.program))
+        same_costs, old = way.costs is self.way.costs, self.trial
+        rival = way.tried(old.ordered if same_costs else way.substituted(self.way.costs.program))
         if rival.step_s >= old.step_s:
             return self
         return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))
@@ -157,12 +157,12 @@ class _Chosen:
 
 def _side_by_side(way: _Way) -> _Way:
     """Return the way with levels that are shorter than the whole while many collectives are on them."""
-    old = way.prices
-    new = Prices(old.program, old.machine, divides=old.divides, beside=True)
+    old = way.costs
+    new = ProgramCosts(old.program, old.cost_model, divides=old.divides, concurrent=True)
     kinds = {(f, "reduce_scatter" if kind == "all_reduce" else kind, n) for f, kind, n in _counts(old.program)}
     if all(new.by_levels(*each) == old.by_levels(*each) for each in kinds):
         return way
-    return replace(way, prices=new, weights=Weights(new, new.best_s))
+    return replace(way, costs=new, weights=Weights(new, new.best_s))
 
 
 def _whole(way: _Way) -> _Way:
@@ -186,20 +186,20 @@ def _gradients(way: _Way) -> _Way:
     return way if weights is way.weights else replace(way, weights=weights)
 
 
-def _decisions(program: Program, prices: Prices) -> tuple[Decision, ...]:
+def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
     """Say what primitives and groups become, for each size of each kind."""
     found = []
     for (family, kind, size_bytes), count in sorted(_counts(program).items()):
         if kind not in _PARTITIONED:
             continue
-        levels = prices.levels(family)
-        before_s, after_s, choice = prices.whole_s(family, kind, size_bytes), 0.0, "whole"
-        if prices.substitutes(family, kind, size_bytes):
-            choice, after_s = "reduce_scatter and all_gather", prices.substituted_s(family, size_bytes)
-        if prices.by_levels(family, "reduce_scatter" if kind == "all_reduce" else kind, size_bytes):
+        levels = costs.levels(family)
+        before_s, after_s, choice = costs.whole_s(family, kind, size_bytes), 0.0, "whole"
+        if costs.substitutes(family, kind, size_bytes):
+            choice, after_s = "reduce_scatter and all_gather", costs.substituted_s(family, size_bytes)
+        if costs.by_levels(family, "reduce_scatter" if kind == "all_reduce" else kind, size_bytes):
             sizes = " x ".join(map(str, levels.sizes[::-1])) if isinstance(levels, Levels) else ""
             choice = f"{choice} by levels {sizes}" if choice != "whole" else f"by levels {sizes}"
-        after_s = after_s or prices.best_s(family, kind, size_bytes)
+        after_s = after_s or costs.best_s(family, kind, size_bytes)
         reason = levels if isinstance(levels, str) else ""
         what = collectives(count, kind, size_bytes, program.groups[family].name)
         found.append(Decision(what, choice, before_s, after_s, reason))

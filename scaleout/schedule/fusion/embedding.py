@@ -59,7 +59,7 @@ def plan(settings: EmbeddingAllToAll, machine: FusedMachine) -> Plan:
         "launch": groups.launch_s,
         "kernel": kernel_s,
         "collective": machine.collective_s("all_to_all", size_bytes),
-        "shuffle": machine.kernel_s(order),
+        "shuffle": machine.cost_model.kernel_s(order),
     }
 
     def part_s(chunks: int) -> tuple[float, float]:

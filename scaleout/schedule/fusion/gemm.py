@@ -59,7 +59,7 @@ def gemv_all_reduce(settings: GemvAllReduce, machine: FusedMachine) -> Plan:
     """Lay out GEMV and all-reduce on a machine."""
     item_bytes, ranks = ITEM_BYTES[settings.dtype], machine.ranks
     tiles = ranks * -(-shard_of("M", settings.M, ranks) // settings.tile_rows)
-    whole_s = machine.kernel_s(kernel("gemv", dtype=settings.dtype, M=settings.M, N=settings.K))
+    whole_s = machine.cost_model.kernel_s(kernel("gemv", dtype=settings.dtype, M=settings.M, N=settings.K))
     most = _GEMV_GROUPS_PER_SM * machine.device.num_sms
     shard_bytes = settings.M // ranks * item_bytes
 
@@ -67,7 +67,7 @@ def gemv_all_reduce(settings: GemvAllReduce, machine: FusedMachine) -> Plan:
         if settings.M % (chunks * ranks):
             return math.inf, math.inf
         part = kernel("gemv", dtype=settings.dtype, M=settings.M // chunks, N=settings.K)
-        return machine.kernel_s(part), machine.collective_s("all_reduce", settings.M / chunks * item_bytes)
+        return machine.cost_model.kernel_s(part), machine.collective_s("all_reduce", settings.M / chunks * item_bytes)
 
     recipe = _recipe(
         settings, machine, whole_s, tiles=tiles, most=most,
@@ -123,7 +123,7 @@ def _product(
     tiles = machine.ranks * -(-rows // settings.tile_rows) * -(-settings.N // settings.tile_cols)
 
     def product_s(rows: int) -> float:
-        return groups_of(machine.device).product * machine.kernel_s(_gemm(settings, rows))
+        return groups_of(machine.device).product * machine.cost_model.kernel_s(_gemm(settings, rows))
 
     def part_s(chunks: int) -> tuple[float, float]:
         if settings.M % (chunks * machine.ranks):

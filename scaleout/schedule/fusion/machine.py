@@ -6,15 +6,13 @@ On direct links (NVLink, Infinity Fabric) threads store into peers' memory; over
 from dataclasses import dataclass
 from functools import cached_property
 
-from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.sections import WorkGroups
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.cost import collective_cost
-from scaleout.program.operations import Kernel
 from scaleout.schedule.fusion.link import Wire, wire_of
+from scaleout.simulation.cost_model import CostModel
 
 LINKS = ("nvlink", "infinity_fabric")
 """Kinds of links over which a GPU stores into another's memory."""
@@ -70,10 +68,11 @@ class FusedMachine(Machine):
         """A round of flags at the end of a phase; by PUT each slice brings its own."""
         return groups_of(self.device).flag_s if self.stores else 0.0
 
-    def kernel_s(self, kernel: Kernel) -> float:
-        """Time of a kernel of the device's libraries, alone."""
-        return kernel_time(self.device, kernel).seconds
+    @cached_property
+    def cost_model(self) -> CostModel:
+        """What kernels of the device's libraries and collectives cost here."""
+        return CostModel(self)
 
     def collective_s(self, kind: str, size_bytes: float) -> float:
         """Time of a collective of all ranks."""
-        return collective_cost(kind, size_bytes, self.placement).time_s
+        return self.cost_model.collective(kind, size_bytes, (self.placement,)).time_s

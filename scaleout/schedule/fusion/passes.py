@@ -5,9 +5,9 @@ that stays last; or, where the kernel consumes an all-to-all, it starts with the
 takes the others as they arrive. Slices of one transfer follow each other on the wire without paying its latency
 again. The persistent kernel holds its stream until its last slice has arrived, as its work-groups poll for it.
 
-Where the machine is known, the fused kernel is charged what `fused_costs` says: lower occupancy and book-keeping, a
+Where the machine is known, the fused kernel costs what `fused_cost` says: lower occupancy and book-keeping, a
 call for each slice, flags at the end; slices are as few as overlap needs, and a pair that would be slower fused is left
-as it is. Not charged: messages of the network card beyond their bytes, of which a graph's slice stands for many.
+as it is. Left out: messages of the network card beyond their bytes, of which a graph's slice stands for many.
 
 In aware order all ranks of a group are alike, so their slices are slices of the collective. In oblivious order each
 sends its own at another time: see `puts`.
@@ -50,7 +50,6 @@ import numpy as np
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
@@ -59,6 +58,7 @@ from scaleout.schedule.fusion.machine import LINKS
 from scaleout.schedule.overlap import communication_stream
 from scaleout.schedule.pairs import Pair, agreed, find_pairs, keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
+from scaleout.simulation.cost_model import CostModel
 
 _FILL = 0.02
 MOST_SLICES = 64
@@ -66,7 +66,7 @@ MOST_SLICES = 64
 
 
 @dataclass(frozen=True)
-class Charge:
+class FusedCost:
     """What a fused kernel takes more than its parts.
 
     Attributes
@@ -90,11 +90,13 @@ class Charge:
     pays: bool
 
 
-FREE = Charge(1.0, 0.0, 0.0, 0, pays=True)
+FREE = FusedCost(1.0, 0.0, 0.0, 0, pays=True)
 """Nothing: where the machine, or how its kernels run as work-groups, is not known."""
 
 
-def charge(graph: ExecutionGraph, pair: Pair, families: Sequence[GroupFamily], machine: Machine | None) -> Charge:
+def fused_cost(
+    graph: ExecutionGraph, pair: Pair, families: Sequence[GroupFamily], machine: Machine | None
+) -> FusedCost:
     """Return what a pair costs as one operator."""
     if machine is None or machine.device.work_groups is None:
         return FREE
@@ -104,7 +106,7 @@ def charge(graph: ExecutionGraph, pair: Pair, families: Sequence[GroupFamily], m
     placement = place(machine.topology, members)
     stores = all(extent.dimension.link in LINKS for extent in placement.extents)
     kind = COLLECTIVES[graph.collective[pair.collective]]
-    cost = collective_cost(kind, float(graph.bytes[pair.collective]), placement)
+    cost = CostModel(machine).collective(kind, float(graph.bytes[pair.collective]), (placement,))
     kernel_s = float(graph.duration_s[list(pair.kernels)].sum())
     slower = max(_slower(graph.kernels[graph.kernel[node]], machine, len(members), stores) for node in pair.kernels)
     shorter_s, longer_s = sorted((kernel_s * slower, cost.serialization_s))
@@ -114,7 +116,7 @@ def charge(graph: ExecutionGraph, pair: Pair, families: Sequence[GroupFamily], m
     call_s = 0.0 if stores else groups.put_call_s
     flags_s = groups.flag_s * (2 if kind == "all_reduce" else 1) if stores else 0.0
     fused_s = longer_s + shorter_s / slices + slices * call_s + flags_s
-    return Charge(slower, call_s, flags_s, slices, pays=fused_s < kernel_s + cost.time_s)
+    return FusedCost(slower, call_s, flags_s, slices, pays=fused_s < kernel_s + cost.time_s)
 
 
 def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
@@ -258,7 +260,7 @@ class Exchange:
         )
 
 
-def produce(new: Rewrite, node: int, exchange: Exchange, cost: Charge) -> list[int]:
+def produce(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> list[int]:
     """Write a kernel's slices with their puts; after the last kernel, return what comes in, else nothing."""
     pair, own = exchange.pair, exchange.place.index
     maker, makers = pair.kernels.index(node), len(pair.kernels)
@@ -294,7 +296,7 @@ def scatter(new: Rewrite, exchange: Exchange) -> list[int]:
     ]
 
 
-def consume(new: Rewrite, node: int, exchange: Exchange, cost: Charge) -> int:
+def consume(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> int:
     """Write a kernel's slices, each when it is there, in the order of the ranks."""
     edges, names, _ = exchange.cuts(0, 1)
     others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != exchange.pair.collective]
@@ -320,19 +322,21 @@ def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, 
     """
     group_sizes = [max(len(members) for members in family.members) for family in program.groups]
     pairs = [find_pairs(graph, group_sizes, slices) for graph in program.graphs]
-    charged = _charge(program, pairs, machine)
+    with_costs = _with_costs(program, pairs, machine)
     if order == "oblivious":
-        return _in_turn(program, charged, group_sizes)
-    found = agreed(program.graphs, [[pair for pair, _ in mine] for mine in charged])
-    costs = [dict(mine) for mine in charged]
+        return _in_turn(program, with_costs, group_sizes)
+    found = agreed(program.graphs, [[pair for pair, _ in mine] for mine in with_costs])
+    costs = [dict(mine) for mine in with_costs]
     return replace(program, graphs=tuple(map(_rewrite, program.graphs, found, costs)))
 
 
-def _in_turn(program: Program, charged: Sequence[Sequence[tuple[Pair, Charge]]], group_sizes: Sequence[int]) -> Program:
+def _in_turn(
+    program: Program, with_costs: Sequence[Sequence[tuple[Pair, FusedCost]]], group_sizes: Sequence[int]
+) -> Program:
     """Give ranks at different places graphs of their own, which make the shards in the order of the ranks."""
     cut = [
         {shards: cost for pair, cost in mine if (shards := in_shards(pair, graph, group_sizes)) is not None}
-        for graph, mine in zip(program.graphs, charged, strict=True)
+        for graph, mine in zip(program.graphs, with_costs, strict=True)
     ]
     found = agreed(program.graphs, [list(mine) for mine in cut], uncut=0)
     tag = first_tag(program)
@@ -356,23 +360,23 @@ def fuse_oblivious(program: Program, machine: Machine | None = None) -> Program:
     return fuse(program, machine, order="oblivious")
 
 
-def _charge(
+def _with_costs(
     program: Program, pairs: Sequence[Sequence[Pair]], machine: Machine | None
-) -> list[list[tuple[Pair, Charge]]]:
+) -> list[list[tuple[Pair, FusedCost]]]:
     """Give pairs their costs and slices, the most that any role asks for, and leave out those that do not pay."""
     keys = keys_of(program.graphs)
-    charges = [
-        [(pair, charge(graph, pair, program.groups, machine)) for pair in mine]
+    costs = [
+        [(pair, fused_cost(graph, pair, program.groups, machine)) for pair in mine]
         for graph, mine in zip(program.graphs, pairs, strict=True)
     ]
     most: dict[tuple[int, int], int] = {}
-    for names, mine in zip(keys, charges, strict=True):
+    for names, mine in zip(keys, costs, strict=True):
         for pair, cost in mine:
             key = names[pair.collective]
             most[key] = max(most.get(key, 0), cost.slices)
     return [
         [(_cut(pair, most[names[pair.collective]]), cost) for pair, cost in mine if cost.pays]
-        for names, mine in zip(keys, charges, strict=True)
+        for names, mine in zip(keys, costs, strict=True)
     ]
 
 
@@ -387,7 +391,7 @@ def _cut(pair: Pair, slices: int) -> Pair:
 def _rewrite(
     graph: ExecutionGraph,
     pairs: Sequence[Pair],
-    costs: Mapping[Pair, Charge],
+    costs: Mapping[Pair, FusedCost],
     exchanges: Mapping[Pair, Exchange] | None = None,
 ) -> ExecutionGraph:
     """Write a graph with its pairs fused; the slices of `exchanges` are put one by one."""
@@ -418,7 +422,7 @@ def _rewrite(
     return new.build()
 
 
-def _produce(new: Rewrite, node: int, pair: Pair, cost: Charge) -> list[int]:
+def _produce(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> list[int]:
     """Write a kernel's slices and what it keeps; after the last kernel, write and return the collective's slices."""
     share = pair.slices // len(pair.kernels)
     sent = range(share)
@@ -435,7 +439,7 @@ def _produce(new: Rewrite, node: int, pair: Pair, cost: Charge) -> list[int]:
     return new.add_collective(pair.collective, [[part] for kernel in pair.kernels for part in new.sliced[kernel]])
 
 
-def _poll(new: Rewrite, node: int, pair: Pair, cost: Charge, come: Sequence[int]) -> None:
+def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, come: Sequence[int]) -> None:
     """Write the end of the last kernel of a pair: it polls until everything has come, and holds its stream."""
     polled = new.add(
         node, [*come, new.done[node]], name=f"{new.graph.names[node]}_poll",
@@ -444,7 +448,7 @@ def _poll(new: Rewrite, node: int, pair: Pair, cost: Charge, come: Sequence[int]
     new.done[pair.collective] = new.holds[int(new.graph.stream[node])] = polled
 
 
-def _consume(new: Rewrite, node: int, pair: Pair, cost: Charge) -> int:
+def _consume(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> int:
     """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last."""
     others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != pair.collective]
     edges = [pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]

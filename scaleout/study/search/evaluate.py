@@ -18,7 +18,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
-from scaleout.study.search.cost import Prices, Spent, prices_of
+from scaleout.study.search.cost import PlanCosts, TimeBreakdown, plan_costs_of
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.study.search.work import Collective
 from scaleout.workloads import memory
@@ -129,29 +129,29 @@ def evaluate(
         )
     refuse_beside(workload)
     check_ranks(topology, workload.num_ranks)
-    prices = prices_of(topology, device, schedule)
+    costs = plan_costs_of(topology, device, schedule)
     check_host(device, host)
-    places = stages_of_places(workload, prices)
+    places = stages_of_places(workload, costs)
     found = _blocks(workload)
     counts = found.counts
-    spent = [_of_blocks(place, counts[:, number]) for number, place in enumerate(places)]
+    busy = [_of_blocks(place, counts[:, number]) for number, place in enumerate(places)]
     # With one place nobody waits for anybody.
     eager = host == "eager"
     host_s = [_waits_for_host(place, counts[:, number]) * eager for number, place in enumerate(places)]
     ends = (
-        [_once(places[0]).total_s + spent[0].total_s + host_s[0]]
+        [_once(places[0]).total_s + busy[0].total_s + host_s[0]]
         if len(places) == 1
-        else _on_the_clock(workload, prices, places, found, eager=eager)
+        else _on_the_clock(workload, costs, places, found, eager=eager)
     )
     ends = [end + sum(stage.put_off.total_s for stage in place) for end, place in zip(ends, places, strict=True)]
-    finish = _finish(workload, prices, places) if workload.mode == "training" else [[] for _ in places]
+    finish = _finish(workload, costs, places) if workload.mode == "training" else [[] for _ in places]
     step_s = _meet(workload, finish, ends)
     totals = [
-        Spent.total(
+        TimeBreakdown.total(
             (each, 1)
             for each in (before, _once(place), *(stage.put_off for stage in place), *(step for step, _ in after))
         )
-        for before, place, after in zip(spent, places, finish, strict=True)
+        for before, place, after in zip(busy, places, finish, strict=True)
     ]
     return _estimate(workload, device, step_s, totals, host_s)
 
@@ -197,24 +197,24 @@ def peak_of(workload: Transformer) -> memory.Peak:
     return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
 
 
-def stages_of_places(workload: Transformer, prices: Prices) -> list[list[Stage]]:
+def stages_of_places(workload: Transformer, costs: PlanCosts) -> list[list[Stage]]:
     """Return the stages of each place of the pipeline, by chunk; stages that are alike are one object."""
-    stages = stages_of(workload, prices)
+    stages = stages_of(workload, costs)
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
     return [[stages[pipeline.stage_of(place, chunk, p, v)] for chunk in range(v)] for place in range(p)]
 
 
-def _of_blocks(place: Sequence[Stage], counts: Any) -> Spent:
+def _of_blocks(place: Sequence[Stage], counts: Any) -> TimeBreakdown:
     """Add up what a place spends on all micro-batches; `counts` of actions by chunk, shape (4, v)."""
     parts = [
         (stage.actions[action], int(counts[action, chunk])) for chunk, stage in enumerate(place) for action in Action
     ]
-    return Spent.total([*parts, *((stage.saved, -1) for stage in place)])
+    return TimeBreakdown.total([*parts, *((stage.saved, -1) for stage in place)])
 
 
-def _once(place: Sequence[Stage]) -> Spent:
+def _once(place: Sequence[Stage]) -> TimeBreakdown:
     """Add up what a place communicates once a step, before its first micro-batch and by its last gradients."""
-    return Spent.total((each, 1) for stage in place for each in (stage.gathered, *stage.reduced))
+    return TimeBreakdown.total((each, 1) for stage in place for each in (stage.gathered, *stage.reduced))
 
 
 def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
@@ -226,7 +226,9 @@ def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
     )
 
 
-def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: Blocks, *, eager: bool) -> list[float]:
+def _on_the_clock(
+    workload: Transformer, costs: PlanCosts, places: Places, found: Blocks, *, eager: bool
+) -> list[float]:
     """Return when each place has done its last micro-batch."""
     after_s = np.zeros((len(Action), len(places), len(places[0])))
     after_s[Action.BACKWARD] = [[stage.after_s for stage in place] for place in places]
@@ -239,11 +241,11 @@ def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: 
             for action in Action
         ]
     )
-    hops_s = prices.hops_s(workload.message_bytes, workload.mesh)
+    messages_s = costs.messages_s(workload.message_bytes, workload.mesh)
     timeline = run(
         found,
         action_s - after_s,
-        send_s=sends_s(hops_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
+        send_s=sends_s(messages_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
         after_s=after_s,
         begin_s=[sum(stage.gathered.total_s for stage in place) for place in places],
         first_s=[[-stage.saved.total_s for stage in place] for place in places],
@@ -254,14 +256,14 @@ def _on_the_clock(workload: Transformer, prices: Prices, places: Places, found: 
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
 
 
-def _finish(workload: Transformer, prices: Prices, places: Places) -> list[list[tuple[Spent, str]]]:
+def _finish(workload: Transformer, costs: PlanCosts, places: Places) -> list[list[tuple[TimeBreakdown, str]]]:
     """Return the end of the step on each place: what it spends, one after another, and where it meets other places."""
-    alike: dict[tuple[int, ...], list[tuple[Spent, str]]] = {}
+    alike: dict[tuple[int, ...], list[tuple[TimeBreakdown, str]]] = {}
     chains = []
     for place in places:
         key = tuple(map(id, place))
         if key not in alike:
-            alike[key] = _end_of(workload, prices, place)
+            alike[key] = _end_of(workload, costs, place)
         chains.append(alike[key])
     return chains
 
@@ -277,22 +279,22 @@ class _Held:
     parameters: Mapping[str, int]
 
 
-def _end_of(workload: Transformer, prices: Prices, place: Sequence[Stage]) -> list[tuple[Spent, str]]:
-    ledger = Ledger.of(workload, prices)
+def _end_of(workload: Transformer, costs: PlanCosts, place: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
+    ledger = Ledger.of(workload, costs)
     buckets = tuple(Bucket(name, sharing) for name, sharing in ledger.sharing.items())
     held = [_Held(stage.layers, stage.first, stage.last, buckets, stage.parameters) for stage in place]
     graph = Finish(workload, ledger.axes, held, GraphBuilder("")).write()
-    prices.learn(graph.kernels)
+    costs.model.time_kernels(graph.kernels)
     chain = []
     for node in range(len(graph)):
         if graph.kind[node] == NodeKind.COLLECTIVE:
             family = ledger.axes.names[graph.group[node]]
             asked = Collective(COLLECTIVES[graph.collective[node]], int(graph.bytes[node]), family)
-            spent = Spent(0.0, {family: prices.collective_s(asked, workload, ledger.axes)})
-            chain.append((spent, family if family in INSTANCES else ""))
+            time = TimeBreakdown(0.0, {family: costs.collective_s(asked, workload, ledger.axes)})
+            chain.append((time, family if family in INSTANCES else ""))
         else:
             assert graph.kernel[node] != NONE
-            chain.append((Spent(prices.kernel_s(graph.kernels[graph.kernel[node]])), ""))
+            chain.append((TimeBreakdown(costs.model.kernel_s(graph.kernels[graph.kernel[node]])), ""))
     return chain
 
 
@@ -302,27 +304,27 @@ def _ends(workload: Transformer) -> tuple[int, ...]:
     return tuple(sorted({layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}))
 
 
-def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[Spent, str]]], ends: Sequence[float]) -> float:
+def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[TimeBreakdown, str]]], ends: Sequence[float]) -> float:
     """Let every place run the end of its step, and return when the last one is done; who meets waits for the last."""
     now, at = list(ends), [0] * len(ends)
     while any(index < len(chain) for index, chain in zip(at, chains, strict=True)):
         for place, chain in enumerate(chains):
             while at[place] < len(chain):
-                spent, family = chain[at[place]]
+                time, family = chain[at[place]]
                 members = INSTANCES[family](workload, place) if family else (place,)
                 if any(at[other] >= len(chains[other]) or chains[other][at[other]][1] != family for other in members):
                     break
-                done = max(now[other] for other in members) + spent.total_s
+                done = max(now[other] for other in members) + time.total_s
                 for other in members:
                     now[other], at[other] = done, at[other] + 1
     return max(now)
 
 
 def _estimate(
-    workload: Transformer, device: Device, step_s: float, spent: Sequence[Spent], host_s: Sequence[float]
+    workload: Transformer, device: Device, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]
 ) -> Estimate:
     waits_s = sum(host_s) / len(host_s)
-    mean = Spent.total((each, 1 / len(spent)) for each in spent)
+    mean = TimeBreakdown.total((each, 1 / len(times)) for each in times)
     exposed_s: dict[str, float] = {}
     for family, seconds in mean.exposed_s.items():
         axis = AXIS_OF.get(family, "data")

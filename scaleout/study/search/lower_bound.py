@@ -18,7 +18,7 @@ Bounds below the time of a step, from what stages take at least, without the clo
 A place is busy with all its micro-batches; before its first one the stages before it run forward, and after its last
 one the gradient runs back through them. The longest of these paths is no longer than the step. `lower_bound` takes
 matrix products at the peak rate and nothing else, and so needs neither kernel times nor costs of collectives;
-`bound_of` takes stages as they are priced.
+`bound_of` takes stages as they cost.
 
 Symbols: p places of the pipeline; v model chunks of a rank; S stages; m micro-batches.
 """
@@ -36,7 +36,7 @@ from scaleout.cluster.topology.placement import lying_alike, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.program.operations import kernel
-from scaleout.study.search.cost import Prices, Site, prices_of, site_of
+from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
 from scaleout.study.search.stages import Content, Ledger, Stage, contents_of
 from scaleout.study.search.work import Collective, Part, parts_of, work_key
 from scaleout.workloads.config import Moe, Transformer
@@ -103,10 +103,10 @@ def _layer_flops(workload: Transformer, number: int) -> float:
 
 
 def least_of(stages: Sequence[Stage]) -> Least:
-    """Return what priced stages take at least."""
+    """Return what stages that are timed take at least."""
     columns = []
     for stage in stages:
-        forward, whole, inputs, weights = (spent.total_s for spent in stage.actions)
+        forward, whole, inputs, weights = (time.total_s for time in stage.actions)
         parted = inputs + weights
         if parted:
             columns.append((forward, min(inputs, whole - stage.after_s), forward + min(whole, parted), weights))
@@ -114,7 +114,7 @@ def least_of(stages: Sequence[Stage]) -> Least:
             columns.append((forward, whole - stage.after_s, forward + whole, 0.0))
     forward_s, back_s, both_s, later_s = np.array(columns).T
     once_s = np.array([-stage.saved.total_s for stage in stages])
-    last_s = np.array([sum(spent.total_s for spent in (stage.put_off, *stage.reduced)) for stage in stages])
+    last_s = np.array([sum(time.total_s for time in (stage.put_off, *stage.reduced)) for stage in stages])
     begin_s = np.array([stage.gathered.total_s for stage in stages])
     return Least(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
 
@@ -143,7 +143,7 @@ def family_bound(workload: Transformer, ledger: Ledger) -> float:
         for kind, count in content:
             part = ledger.parts[kind]
             works = (part.works[action] for action in (Action.FORWARD, Action.BACKWARD))
-            total_s += count * sum(ledger.prices.work(work, workload, ledger.axes).total_s for work in works)
+            total_s += count * sum(ledger.costs.work(work, workload, ledger.axes).total_s for work in works)
     return workload.num_microbatches * total_s / workload.pipeline_parallel
 
 
@@ -172,7 +172,7 @@ def in_order(schedule: str) -> bool:
 class Leasts:
     """Least times on a device and a network, with all that was learnt of them."""
 
-    prices: Prices
+    costs: PlanCosts
     _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
     _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
 
@@ -211,8 +211,10 @@ class Leasts:
                 calls = [work.kernels for work in parts[kind].works]
                 learnt = Counter(() if fused else (each.num_parameters for each in parts[kind].learnt))
                 calls.append({kernel("add", dtype=dtype, elements=number): n for number, n in learnt.items()})
-                self.prices.learn(call for some in calls for call in some)
-                total += [count * sum(n * self.prices.kernel_s(call) for call, n in some.items()) for some in calls]
+                self.costs.model.time_kernels(call for some in calls for call in some)
+                total += [
+                    count * sum(n * self.costs.model.kernel_s(call) for call, n in some.items()) for some in calls
+                ]
             forward_s, whole_s, inputs_s, weights_s, adds_s = total.tolist()
             self._kernels[key] = (forward_s, min(whole_s, inputs_s + weights_s), inputs_s, weights_s, adds_s)
         return self._kernels[key]
@@ -221,7 +223,7 @@ class Leasts:
         """Return what the busiest dimension of the network carries in a step, the mean over ranks."""
         axes, m = Axes(workload), workload.num_microbatches
         sharing = {"dense": axes.dense(), "experts": axes.experts() if isinstance(workload, Moe) else axes.dense()}
-        total = np.zeros(len(self.prices.topology.dimensions))
+        total = np.zeros(len(self.costs.topology.dimensions))
         kinds = Counter[str]()
         for content in contents_of(workload):
             kinds.update(dict(content))
@@ -242,7 +244,7 @@ class Leasts:
 
     def _carries(self, collectives: Mapping[Collective, int], workload: Transformer, axes: Axes) -> Floats:
         """Return the least seconds for which collectives hold each dimension, shape (D,)."""
-        total = np.zeros(len(self.prices.topology.dimensions))
+        total = np.zeros(len(self.costs.topology.dimensions))
         for collective, count in collectives.items():
             key = (site_of(workload), collective.family, collective.kind)
             if key not in self._needs:
@@ -252,7 +254,7 @@ class Leasts:
 
     def _per_byte(self, collective: Collective, axes: Axes) -> Floats:
         """Return the least seconds for which each byte of a collective holds each dimension, shape (D,)."""
-        topology, kind = self.prices.topology, collective.kind
+        topology, kind = self.costs.topology, collective.kind
         family = axes.family(collective.family)
         alike = lying_alike(topology, family.members) is not None
         each = [_per_byte(kind, topology, group) for group in (family.members[:1] if alike else family.members)]
@@ -262,7 +264,7 @@ class Leasts:
 @functools.lru_cache(maxsize=8)
 def leasts_of(topology: Topology, device: Device) -> Leasts:
     """Return the least times on a topology and a device, with all that this process has learnt of them."""
-    return Leasts(prices_of(topology, device))
+    return Leasts(plan_costs_of(topology, device))
 
 
 def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:

@@ -32,7 +32,7 @@ from scaleout.simulation.contention import contention_of
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, SearchRequest
-from scaleout.study.search.cost import Spent, prices_of
+from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
 from scaleout.study.search.evaluate import AXIS_OF, Estimate, peak_of
 from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
 from scaleout.study.search.space import Plan
@@ -177,7 +177,7 @@ def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) 
         if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > request.memory_bytes:
             continue
         bound_s = max(bound_s, leasts.wires_s(workload))
-        stages = stages_of(workload, prices_of(request.topology, request.device))
+        stages = stages_of(workload, plan_costs_of(request.topology, request.device))
         in_the_way_s = bound_of(workload, least_of([_without_data(stage) for stage in stages]))
         found.append(Candidate(max(bound_s, in_the_way_s), bound_s, plan))
     return found
@@ -186,15 +186,15 @@ def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) 
 def _without_data(stage: Stage) -> Stage:
     """Return a stage that communicates no gradients and parameters."""
 
-    def rest(spent: Spent) -> Spent:
-        kept = {family: seconds for family, seconds in spent.exposed_s.items() if axis_of(family) != "data"}
-        return Spent(spent.compute_s, kept)
+    def rest(time: TimeBreakdown) -> TimeBreakdown:
+        kept = {family: seconds for family, seconds in time.exposed_s.items() if axis_of(family) != "data"}
+        return TimeBreakdown(time.compute_s, kept)
 
     changes: dict[str, Any] = {"after_s": 0.0}
     for name, value in vars(stage).items():
-        if isinstance(value, Spent):
+        if isinstance(value, TimeBreakdown):
             changes[name] = rest(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Spent):
+        elif isinstance(value, tuple) and value and isinstance(value[0], TimeBreakdown):
             changes[name] = tuple(map(rest, value))
     return replace(stage, **changes)
 

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any
 
 from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, Found, SearchRequest
-from scaleout.study.search.cost import prices_of
+from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import Estimate, evaluate, peak_of
 from scaleout.study.search.lower_bound import bound_of, family_bound, least_of, leasts_of
 from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
@@ -219,10 +219,10 @@ def _may_be_wanted(bounds: _Bounds, best: Best) -> bool:
 
 def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[_Bounds]:
     """Return the bounds of families, each given by one of its plans; new kernels of all are timed together."""
-    prices = prices_of(request.topology, request.device)
+    costs = plan_costs_of(request.topology, request.device)
     workloads = [request.workload(plan) for plan in plans]
-    ledgers = [Ledger.of(workload, prices) for workload in workloads]
-    prices.learn(kernel for ledger in ledgers for kernel in ledger.kernels())
+    ledgers = [Ledger.of(workload, costs) for workload in workloads]
+    costs.model.time_kernels(kernel for ledger in ledgers for kernel in ledger.kernels())
     under_baseline_s = [family_bound(workload, ledger) for workload, ledger in zip(workloads, ledgers, strict=True)]
     if not request.schedules:
         return [(bound_s, float("inf")) for bound_s in under_baseline_s]
@@ -232,12 +232,12 @@ def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[_Bounds]:
 
 def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Plan, Estimate], best: Best) -> Opened:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
-    prices = prices_of(request.topology, request.device)
+    costs = plan_costs_of(request.topology, request.device)
     best, counts, found, nearest = replace(best), Counts(), list[Found](), None
     bounded = []
     for plan in plans:
         workload = request.workload(plan)
-        bounded.append((bound_of(workload, least_of(stages_of(workload, prices))), plan, workload))
+        bounded.append((bound_of(workload, least_of(stages_of(workload, costs))), plan, workload))
     for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
         if bound_s * ROUNDING > best.limit():
             counts.bounded += 1

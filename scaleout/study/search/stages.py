@@ -11,8 +11,19 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from scaleout.program.operations import Kernel, kernel
-from scaleout.study.search.cost import Prices, Spent, site_of
-from scaleout.study.search.work import EMBEDDING, HEAD, NO_LAYERS, RECEIVES, SENDS, Collective, Part, parts_of, work_key
+from scaleout.study.search.cost import PlanCosts, TimeBreakdown, site_of
+from scaleout.study.search.work import (
+    EMBEDDING,
+    HEAD,
+    NO_LAYERS,
+    RECEIVES,
+    SENDS,
+    Collective,
+    Part,
+    Work,
+    parts_of,
+    work_key,
+)
 from scaleout.workloads.config import Moe, Transformer
 from scaleout.workloads.generate.axes import Axes, Call, Sharing
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
@@ -48,17 +59,17 @@ class Stage:
 
     Attributes
     ----------
-    actions : tuple of Spent
+    actions : tuple of TimeBreakdown
         What each `Action` takes, gradients being added to those that are there.
     after_s : float
         Of `Action.BACKWARD`: reductions behind its last kernel, for which only the rank itself waits.
-    saved : Spent
+    saved : TimeBreakdown
         What the first gradients of weights of a step are spared: there are none yet to be added to.
-    put_off : Spent
+    put_off : TimeBreakdown
         Reductions at the end of the step.
-    reduced : tuple of Spent
+    reduced : tuple of TimeBreakdown
         Reductions by the last gradients of weights of a step, and those of them behind their last kernel.
-    gathered : Spent
+    gathered : TimeBreakdown
         What gathers stepped parameters at the beginning of the step.
     issued_s : tuple of float
         What each `Action` takes where the host issues its calls one by one.
@@ -70,12 +81,12 @@ class Stage:
         Name of a bucket to the parameters that it holds.
     """
 
-    actions: tuple[Spent, ...]
+    actions: tuple[TimeBreakdown, ...]
     after_s: float
-    saved: Spent
-    put_off: Spent
-    reduced: tuple[Spent, Spent]
-    gathered: Spent
+    saved: TimeBreakdown
+    put_off: TimeBreakdown
+    reduced: tuple[TimeBreakdown, TimeBreakdown]
+    gathered: TimeBreakdown
     issued_s: tuple[float, ...]
     layers: range
     first: bool
@@ -83,7 +94,7 @@ class Stage:
     parameters: Mapping[str, int]
 
 
-def stages_of(workload: Transformer, prices: Prices) -> list[Stage]:
+def stages_of(workload: Transformer, costs: PlanCosts) -> list[Stage]:
     """Return the stages of a model, first to last; those that are alike are one object, for all plans."""
     contents = contents_of(workload)
     split = _splits(workload.pipeline_schedule)
@@ -94,26 +105,26 @@ def stages_of(workload: Transformer, prices: Prices) -> list[Stage]:
     )  # fmt: skip
     ledger = None
     for content in dict.fromkeys(contents):
-        if (about, content) not in prices.stages:
+        if (about, content) not in costs.stages:
             if ledger is None:
-                ledger = Ledger.of(workload, prices)
-                prices.learn(ledger.kernels())
-            prices.stages[about, content] = ledger.stage(content)
-    return [prices.stages[about, content] for content in contents]
+                ledger = Ledger.of(workload, costs)
+                costs.model.time_kernels(ledger.kernels())
+            costs.stages[about, content] = ledger.stage(content)
+    return [costs.stages[about, content] for content in contents]
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the stages of one plan are priced with."""
+    """What the stages of one plan are made of, and what that costs."""
 
     workload: Transformer
-    prices: Prices
+    costs: PlanCosts
     axes: Axes
     parts: Mapping[str, Part]
     sharing: Mapping[str, Sharing]
 
     @classmethod
-    def of(cls, workload: Transformer, prices: Prices) -> "Ledger":
+    def of(cls, workload: Transformer, costs: PlanCosts) -> "Ledger":
         """Look up the parts of a plan."""
         axes = Axes(workload)
         kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
@@ -124,7 +135,7 @@ class Ledger:
             for work in part.works:
                 for family in work.families:
                     axes.number(family)
-        return cls(workload, prices, axes, parts, sharing)
+        return cls(workload, costs, axes, parts, sharing)
 
     def kernels(self) -> Iterator[Kernel]:
         """All kernels of all parts."""
@@ -141,19 +152,16 @@ class Ledger:
             for part, count in parts:
                 for learnt in part.learnt:
                     adds[self._add(learnt.num_parameters)] += count
-        saved = Spent(sum(count * self.prices.kernel_s(add) for add, count in adds.items()))
-        nothing = (Spent(), Spent())
+        saved = TimeBreakdown(sum(count * self.costs.model.kernel_s(add) for add, count in adds.items()))
+        nothing = (TimeBreakdown(), TimeBreakdown())
         at_once = self.workload.zero >= 2
         by_last = self.workload.overlap_gradient_reduce and not at_once
         learns = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[: 1 + _splits(self.workload.pipeline_schedule)]
         reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in learns}
-        actions = [
-            Spent.total([(self.prices.work(part.works[action], self.workload, self.axes), n) for part, n in parts])
-            for action in Action
-        ]
+        actions = [TimeBreakdown.total((self._work(part.works[action]), n) for part, n in parts) for action in Action]
         for action, reductions in reduced.items():
             extra = reductions if at_once else ()
-            actions[action] = Spent.total((spent, 1) for spent in (actions[action], saved, *extra))
+            actions[action] = TimeBreakdown.total((time, 1) for time in (actions[action], saved, *extra))
         parameters: dict[str, int] = {}
         for part, count in parts:
             for name, number in part.parameters.items():
@@ -163,11 +171,13 @@ class Ledger:
             tuple(actions),
             after_s=reduced[Action.BACKWARD][1].total_s if at_once else 0.0,
             saved=saved,
-            put_off=Spent.total((each, 1) for each in (nothing if at_once or by_last else reduced[Action.BACKWARD])),
+            put_off=TimeBreakdown.total(
+                (each, 1) for each in (nothing if at_once or by_last else reduced[Action.BACKWARD])
+            ),
             reduced=reduced[Action.BACKWARD] if by_last else nothing,
             gathered=self._gathered(content),
             issued_s=tuple(
-                self._issued_s(action, content, spent.total_s) for action, spent in zip(Action, actions, strict=True)
+                self._issued_s(action, content, time.total_s) for action, time in zip(Action, actions, strict=True)
             ),
             layers=range(sum(count for kind, count in content if kind not in NO_LAYERS)),
             first=EMBEDDING in kinds,
@@ -175,19 +185,22 @@ class Ledger:
             parameters=parameters,
         )
 
+    def _work(self, work: Work) -> TimeBreakdown:
+        return self.costs.work(work, self.workload, self.axes)
+
     def _issued_s(self, action: Action, content: Content, total_s: float) -> float:
         """Return what an action takes if the host issues it part by part, from when it waits for nothing.
 
         A part ends when it is computed, after the one before it, and not before it is issued. What the stage does
         besides its parts adds to the device's time.
         """
-        start = self.prices.start_s(backward=action != Action.FORWARD)
+        start = self.costs.start_s(backward=action != Action.FORWARD)
         host_s = device_s = start
         parts_s = 0.0
         for kind, count in content if action == Action.FORWARD else reversed(content):
             work = self.parts[kind].works[action]
-            part_s, issue_s = self.prices.work(work, self.workload, self.axes).total_s, self.prices.host_s(work)
-            gaps_s = self.prices.device.launch_gap_s * sum(work.kernels.values())
+            part_s, issue_s = self._work(work).total_s, self.costs.host_s(work)
+            gaps_s = self.costs.device.launch_gap_s * sum(work.kernels.values())
             for _ in range(count):
                 done_s = max(device_s, host_s) + part_s + gaps_s
                 host_s += issue_s
@@ -198,7 +211,7 @@ class Ledger:
     def _add(self, num_parameters: int) -> Kernel:
         return kernel("add", dtype=self.workload.gradient_dtype or self.workload.dtype, elements=num_parameters)
 
-    def _reduced(self, content: Content, *, whole: bool) -> tuple[Spent, Spent]:
+    def _reduced(self, content: Content, *, whole: bool) -> tuple[TimeBreakdown, TimeBreakdown]:
         """Return the reductions of a stage's gradients, and those of them behind the last kernel of its backward.
 
         Gathered parts (ZeRO-3) reduce what is left before the next one begins, unless weights have their turn later.
@@ -222,15 +235,15 @@ class Ledger:
             if self.workload.zero == 3 and whole:
                 flush(waiting, late=last)
         flush(waiting, late=True)
-        in_time, late = (self._spent(collectives) for collectives in found)
+        in_time, late = (self._time_of(collectives) for collectives in found)
         return in_time, late
 
-    def _gathered(self, content: Content) -> Spent:
+    def _gathered(self, content: Content) -> TimeBreakdown:
         """Return what gathers the parameters of a stage part by part, as `generators.stage.Stage.gathers`."""
         workload = self.workload
         if not (workload.overlap_parameter_gather and workload.mode == "training"):
-            return Spent()
-        return self._spent(
+            return TimeBreakdown()
+        return self._time_of(
             [
                 self._named(call)
                 for kind, count in content
@@ -248,9 +261,9 @@ class Ledger:
     def _named(self, call: Call) -> Collective:
         return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
 
-    def _spent(self, collectives: list[Collective]) -> Spent:
-        return Spent.total(
-            (Spent(0.0, {each.family: self.prices.collective_s(each, self.workload, self.axes)}), count)
+    def _time_of(self, collectives: list[Collective]) -> TimeBreakdown:
+        return TimeBreakdown.total(
+            (TimeBreakdown(0.0, {each.family: self.costs.collective_s(each, self.workload, self.axes)}), count)
             for each, count in Counter(collectives).items()
         )
 

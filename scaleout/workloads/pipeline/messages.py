@@ -8,10 +8,6 @@ carried out in that order, one at a time, so that one which waits holds up those
 
 Source: torch.distributed.pipelining, PyTorch 2.11, whose interleaved schedules behave so on 4 H200.
 
-What messages take from each place of an axis to the next, alone on the network: of all groups the slowest.
-
-Pairs that lie alike in the topology are asked about once. Source: none; bookkeeping over `alpha_beta.send_cost`.
-
 Symbols: p places of a pipeline; v model chunks of a rank.
 """
 
@@ -19,12 +15,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from scaleout.cluster.topology.peers import distances
-from scaleout.cluster.topology.topology import Topology
-from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
-from scaleout.program.mesh import Mesh
 from scaleout.workloads.pipeline import PIPELINES
 from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Slot, Step
 
@@ -123,43 +113,16 @@ def _other_end(pipeline: Pipeline, rank: int, send: Message, *, p: int, v: int) 
     return Message(False, send.forward, target[1], send.microbatch, rank, send.maker)
 
 
-Pairs = tuple[tuple[int, int], ...]
-"""Ranks, each with its next along an axis."""
-
-
-def neighbours(topology: Topology, mesh: Mesh, axis: str) -> list[Pairs]:
-    """Return for each place of an axis the pairs of a rank and its next that are not alike; the last's is the first."""
-    groups = np.array(mesh.groups(axis).members)
-    following = np.roll(groups, -1, axis=1)
-    sources, targets = groups.T.ravel(), following.T.ravel()
-    apart = distances(topology, sources, targets)
-    first, kind = np.unique(apart, axis=0, return_index=True, return_inverse=True)[1:]
-    pairs = list(zip(sources[first].tolist(), targets[first].tolist(), strict=True))
-    places = kind.reshape(groups.shape[::-1])
-    return [tuple(pairs[number] for number in np.unique(place)) for place in places]
-
-
-def slowest(size_bytes: int, topology: Topology, *, between: Sequence[Pairs]) -> list[CollectiveCost]:
-    """Return the slowest message of each place, of those between its pairs."""
-    return [
-        max(
-            (send_cost(size_bytes, topology, source=source, destination=to) for source, to in pairs),
-            key=lambda cost: cost.time_s,
-        )
-        for pairs in between
-    ]
-
-
-def sends_s(hops_s: Sequence[float], pipeline_schedule: str, p: int, v: int) -> list[list[float]]:
+def sends_s(messages_s: Sequence[float], pipeline_schedule: str, p: int, v: int) -> list[list[float]]:
     """Return the seconds of a message between each chunk of each place and its successor, shape (p, v).
 
     Parameters
     ----------
-    hops_s : sequence of float, length p
+    messages_s : sequence of float, length p
         From each place to the next.
     """
     return [
-        [0.0 if to is None else hops_s[place if (to - place) % p == 1 else to] for to in row]
+        [0.0 if to is None else messages_s[place if (to - place) % p == 1 else to] for to in row]
         for place, row in enumerate(_targets(pipeline_schedule, p, v))
     ]
 

@@ -1,0 +1,113 @@
+"""What a kernel, a collective or a message costs alone on a machine: the costs that schedules and searches weigh.
+
+They are the ones that a simulation takes where nothing else is under way. Where the groups of a family, or the ranks
+next to each other along an axis, lie differently in the topology, the slowest counts for all of them: never too fast.
+Knows no program, no schedule and no clock.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.peers import distances
+from scaleout.cluster.topology.placement import Placement
+from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost, send_cost
+from scaleout.program.mesh import Mesh
+from scaleout.program.operations import Kernel
+from scaleout.program.program import GroupFamily
+from scaleout.simulation.contention import Contention, contention_of
+from scaleout.simulation.fold import placements_of
+from scaleout.simulation.job import transfer_of
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """What a device, a network and the algorithms that are named on it take; each cost is computed once.
+
+    Attributes
+    ----------
+    machine : Machine
+    """
+
+    machine: Machine
+    _kernel_s: dict[Kernel, float] = field(default_factory=dict, repr=False)
+    _placements: dict[GroupFamily, Sequence[Placement]] = field(default_factory=dict, repr=False)
+    _collective_s: dict[tuple[GroupFamily, str, float], float] = field(default_factory=dict, repr=False)
+    _messages: dict[tuple[Mesh, str, int], list[CollectiveCost]] = field(default_factory=dict, repr=False)
+    _slowdowns: dict[tuple[Kernel, float], tuple[float, float]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def contention(self) -> Contention | None:
+        """What kernels and collectives that run at the same time take from each other; None for nothing."""
+        return contention_of(self.machine.device, self.machine.topology)
+
+    def time_kernels(self, kernels: Iterable[Kernel]) -> None:
+        """Time all kernels together that have not been timed yet: ten cost little more than one."""
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._kernel_s]
+        if new:
+            self._kernel_s.update(zip(new, kernel_times(self.machine.device, new)[0].tolist(), strict=True))
+
+    def kernel_s(self, kernel: Kernel) -> float:
+        """Return the seconds of a kernel."""
+        if kernel not in self._kernel_s:
+            self.time_kernels((kernel,))
+        return self._kernel_s[kernel]
+
+    def collective_s(self, kind: str, size_bytes: float, family: GroupFamily) -> float:
+        """Return the seconds of a collective of a family of groups, of all groups the slowest."""
+        key = (family, kind, size_bytes)
+        if key not in self._collective_s:
+            if family not in self._placements:
+                self._placements[family] = placements_of(family, self.machine.topology)[1]
+            self._collective_s[key] = self.collective(kind, size_bytes, self._placements[family]).time_s
+        return self._collective_s[key]
+
+    def collective(self, kind: str, size_bytes: float, placements: Iterable[Placement]) -> CollectiveCost:
+        """Return the cost of a collective on groups that are placed, of all the slowest; of a barrier as simulated."""
+        kind, size_bytes = transfer_of(kind, size_bytes)
+        algorithm = self.machine.algorithms.get(kind, "auto")
+        return _slowest(collective_cost(kind, size_bytes, placement, algorithm) for placement in placements)
+
+    def messages(self, size_bytes: int, mesh: Mesh, axis: str) -> list[CollectiveCost]:
+        """Return the cost of a message from each coordinate of an axis to the next, the last one's to the first.
+
+        Of all groups of the axis it is the slowest. Pairs of ranks that lie alike in the topology are asked about once.
+        """
+        key = (mesh, axis, size_bytes)
+        if key not in self._messages:
+            topology, groups = self.machine.topology, np.array(mesh.groups(axis).members)
+            sources, targets = groups.T.ravel(), np.roll(groups, -1, axis=1).T.ravel()
+            apart = distances(topology, sources, targets)
+            first, kinds = np.unique(apart, axis=0, return_index=True, return_inverse=True)[1:]
+            pairs = zip(sources[first].tolist(), targets[first].tolist(), strict=True)
+            costs = [send_cost(size_bytes, topology, source=source, destination=target) for source, target in pairs]
+            of_coordinate = kinds.reshape(groups.shape[::-1])
+            self._messages[key] = [_slowest(costs[kind] for kind in np.unique(some)) for some in of_coordinate]
+        return self._messages[key]
+
+    def slowdowns(self, kernel: Kernel, kernel_s: float) -> tuple[float, float]:
+        """Return how many times as long a kernel, and a collective concurrent with it, take as each isolated.
+
+        Parameters
+        ----------
+        kernel_s : float
+            Seconds of the kernel isolated.
+        """
+        if self.contention is None:
+            return 1.0, 1.0
+        key = (kernel, kernel_s)
+        if key not in self._slowdowns:
+            channels = self.contention.resource_use.num_sms
+            collective = self.contention.slows(kernel, kernel_s, channels=channels)
+            taken_bytes_per_s = self.contention.taken(channels, slower=collective)
+            slowed = self.contention.slowed(kernel, num_sms=channels, taken_bytes_per_s=taken_bytes_per_s)
+            self._slowdowns[key] = (slowed, collective)
+        return self._slowdowns[key]
+
+
+def _slowest(costs: Iterable[CollectiveCost]) -> CollectiveCost:
+    return max(costs, key=lambda cost: cost.time_s)
