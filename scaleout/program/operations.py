@@ -78,7 +78,7 @@ class TimeSource(IntEnum):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One call of an operation on a device: what `kernels.kernel_times` turns into a time.
+    """One call of an operation on a device: what `kernel_times` turns into a time.
 
     Build it with `kernel`, which checks it, or with `custom` where only FLOPs and bytes are known.
 

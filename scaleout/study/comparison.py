@@ -10,8 +10,7 @@ from typing import Any
 
 from scaleout.analysis.breakdown import Breakdown, breakdown, ends_of_ranks
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency, fit
-from scaleout.cluster.device.annotate import time_kernels
-from scaleout.cluster.device.host import issue
+from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
@@ -187,7 +186,7 @@ def compare(
     machine = Machine(device, topology if contention else undisturbed(topology), algorithms or {})
     chosen = {name: prepare(workload, _carried_out(name, topology), machine) for name in schedules}
     jobs = {id(job): job for job, _ in chosen.values()}
-    programs = {key: issue(time_kernels(generate(job), device), device, host=host) for key, job in jobs.items()}
+    programs = {key: annotate(generate(job), device, host=host) for key, job in jobs.items()}
     comparison = compare_program(
         {name: programs[id(job)] for name, (job, _) in chosen.items()},
         topology=topology,

@@ -51,7 +51,7 @@ def test_the_clock_holds_a_task_back_until_it_is_issued():
     assert times.cause.tolist()[1:3] == [-1, 1]
 
 
-def test_a_later_task_that_is_issued_overtakes_none_before_it_on_its_stream():
+def test_a_later_task_that_is_issued_does_not_overtake_its_stream():
     """On one stream the host issues in order, and so they run in order."""
     times = run(replace(tasks([1.0] * 3), issue_s=[2.0, 4.0, 6.0]))
     assert times.start_s.tolist() == [2, 4, 6]
@@ -71,10 +71,10 @@ def test_a_step_of_small_kernels_takes_as_long_as_its_calls():
 
 
 def test_calls_by_hand():
-    """Forward, then backward, which has to be started; a node of no kernel is no call."""
+    """Forward, then backward, which has a cost to start; a node without a kernel is no call."""
     graph = GraphBuilder("layer_forward")
-    product = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
-    sent = graph.collective("all_reduce", 1024, group=0, after=(product,))
+    gemm = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
+    sent = graph.collective("all_reduce", 1024, group=0, after=(gemm,))
     other = graph.compute(kernel("softmax_fwd", dtype="bf16", tokens=8, keys=8), after=(sent,))
     pause = graph.add((other,), name="pause", duration_s=0.0)
     graph.phase = "layer_backward"
@@ -99,7 +99,7 @@ def test_each_microbatch_starts_its_own_backward():
 
 
 @given(host=st.sampled_from(["none", "eager"]), schedule=st.sampled_from(["baseline", "overlap", "fused"]))
-def test_folded_and_unfolded_agree_and_the_host_only_holds_up(host, schedule):
+def test_folded_and_unfolded_agree_and_an_eager_host_only_delays(host, schedule):
     job = load_workload("llama-3-8b", {"layers": 2, "data_parallel": 2, "tensor_parallel": 2, "sequence": 128})
     timed = time_kernels(generate(job), H200)
     scheduled = apply_schedule(issue(timed, H200, host=host), schedule)
@@ -111,7 +111,7 @@ def test_folded_and_unfolded_agree_and_the_host_only_holds_up(host, schedule):
         assert folded.makespan_s >= simulate(apply_schedule(timed, schedule), NODE).makespan_s
 
 
-def test_by_default_no_host_is_waited_for():
+def test_by_default_nothing_waits_for_the_host():
     plain, eager = (
         compare("dlrm-128", device="h200", schedules=["baseline"], **options).outcomes[0].makespan_s
         for options in ({}, {"host": "eager"})

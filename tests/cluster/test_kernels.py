@@ -1,4 +1,4 @@
-"""Kernel times: measured, interpolated or roofline, never from nothing, and how far off they are."""
+"""Kernel times and their errors: measured rows, interpolation, transfer between devices, calibration, bad tables."""
 
 import dataclasses
 import json
@@ -101,7 +101,7 @@ def test_another_source_tells_the_shape_and_little_of_the_level():
 
 @settings(max_examples=60, deadline=None)
 @given(halves, halves, halves, st.sampled_from(["bf16", "fp16", "fp32"]))
-def test_twice_every_size_of_a_matrix_product_is_not_faster(rows, cols, depth, dtype):
+def test_a_gemm_of_twice_every_size_takes_longer(rows, cols, depth, dtype):
     small, large = (kernel("gemm", dtype=dtype, M=f * rows, N=f * cols, K=f * depth) for f in (1, 2))
     assert kernel_time(H200, large).seconds > kernel_time(H200, small).seconds
 
@@ -120,7 +120,7 @@ def test_more_work_takes_longer(op):
 def test_roofline_is_beaten_only_from_the_cache():
     """Measured times may beat it by what the L2 cache explains: their bytes fit it and come at most twice as fast.
 
-    Convolutions in fp32 whose windows overlap may do fewer products than are counted, as cuDNN's Winograd and FFT
+    Convolutions in fp32 whose windows overlap may do fewer multiplications than are counted, as cuDNN's Winograd and FFT
     kernels do: 16 instead of 36 for a tile of 2 x 2 by 3 x 3 (Lavin and Gray, arXiv:1509.09308), a quarter at the most.
     """
     for call, seconds in MEASURED:
@@ -159,29 +159,29 @@ def test_data_sheet_device_takes_the_efficiency_of_the_nearest_measured_kernel()
 
 @given(rows=st.integers(1, 2**14), cols=st.integers(64, 2**14), depth=st.integers(64, 2**14), ratio=st.floats(0.5, 2.0))
 @settings(max_examples=50, deadline=None)
-def test_a_product_on_matrix_units_is_lent_with_its_tiles_and_waves(rows, cols, depth, ratio):
-    """Time over guess is the lender's, whatever the shape; never below the roofline."""
+def test_a_gemm_on_matrix_units_is_transferred_with_its_tiles_and_waves(rows, cols, depth, ratio):
+    """The ratio of time to estimate is the reference device's for every shape; no time is below the roofline."""
     a100 = dataclasses.replace(load_device("a100-80g"), calibration={"gemm": ratio})
     call = kernel("gemm", dtype="fp16", M=rows, N=cols, K=depth)
-    lent, found = kernel_time(H200, call), kernel_time(a100, call)
-    assume(lent.source is not TimeSource.ROOFLINE)
+    reference, found = kernel_time(H200, call), kernel_time(a100, call)
+    assume(reference.source is not TimeSource.ROOFLINE)
     calls = calls_of([call])
-    carried_s = lent.seconds * float(estimate(calls, a100)[0] / estimate(calls, H200)[0]) / ratio
-    assert found.seconds == pytest.approx(max(carried_s, float(roofline(calls, a100)[0])), rel=1e-6)
+    transferred_s = reference.seconds * float(estimate(calls, a100)[0] / estimate(calls, H200)[0]) / ratio
+    assert found.seconds == pytest.approx(max(transferred_s, float(roofline(calls, a100)[0])), rel=1e-6)
     assert found.source is TimeSource.ROOFLINE  # nothing was measured on this device
 
 
 @given(cols=st.integers(64, 4096), depth=st.integers(64, 4096), dtype=st.sampled_from(["bf16", "fp16"]))
 @settings(max_examples=25, deadline=None)
-def test_how_a_lender_falls_back_on_rows_that_are_not_aligned_is_not_lent(cols, depth, dtype):
+def test_slow_loads_of_unaligned_rows_are_not_transferred(cols, depth, dtype):
     """H200's cuBLAS takes five times as long for K = 532 as for 512: its copies of matrices need rows of 16 bytes."""
     padded = kernel("gemm", dtype=dtype, M=8192, N=-(-cols // 64) * 64, K=-(-depth // 64) * 64)
     found = kernel_time(T3_GPU, kernel("gemm", dtype=dtype, M=8192, N=cols, K=depth))
     assert found.seconds <= 2 * kernel_time(T3_GPU, padded).seconds
 
 
-def test_a_product_is_lent_by_measurements_of_its_own_dtype():
-    """fp16 products were measured one by one on H200, bf16 over and over at the power limit."""
+def test_a_gemm_is_transferred_from_measurements_in_its_own_dtype():
+    """fp16 GEMMs were measured one by one on H200, bf16 over and over at the power limit."""
     call = kernel("gemm", dtype="fp16", M=16384, N=3072, K=384)
     assert T3_GPU.calibrated("gemm") * 0.7 < call.flops / T3_GPU.peak("fp16") / kernel_time(T3_GPU, call).seconds
 
@@ -219,11 +219,11 @@ def test_a_time_does_not_depend_on_its_batch():
         np.testing.assert_allclose(together, [kernel_time(device, call).seconds for call in calls], rtol=1e-9)
 
 
-def test_custom_kernels_are_like_a_copy_or_a_matrix_product():
+def test_custom_kernels_are_compared_with_copies_and_gemms():
     copy = kernel_time(H200, custom(dtype="bf16", flops=0, bytes=4 * 10**9))
-    product = kernel_time(H200, custom(dtype="bf16", flops=10**13, bytes=10**9))
+    gemm = kernel_time(H200, custom(dtype="bf16", flops=10**13, bytes=10**9))
     assert copy.seconds == pytest.approx(4e9 / 4.8e12, rel=0.3)
-    assert product.seconds == pytest.approx(1e13 / 989.5e12, rel=0.6)
+    assert gemm.seconds == pytest.approx(1e13 / 989.5e12, rel=0.6)
 
 
 def test_kernel_without_work_is_refused():
@@ -254,17 +254,17 @@ def test_calibration_scales_what_is_above_the_shortest_time_down_to_the_roofline
 
 def test_calibration_of_one_class_leaves_the_others():
     plain, calibrated = (dataclasses.replace(H100, calibration=found) for found in ({}, {"memory": 0.5}))
-    product, add = kernel("gemm", dtype="bf16", M=512, N=512, K=512), kernel("add", dtype="bf16", elements=10**8)
-    assert kernel_time(calibrated, product) == kernel_time(plain, product)
+    gemm, add = kernel("gemm", dtype="bf16", M=512, N=512, K=512), kernel("add", dtype="bf16", elements=10**8)
+    assert kernel_time(calibrated, gemm) == kernel_time(plain, gemm)
     assert kernel_time(calibrated, add).seconds == pytest.approx(2 * kernel_time(H100, add).seconds, rel=0.02)
     unknown = custom(dtype="bf16", flops=0, bytes=6 * 10**8)
     assert kernel_time(calibrated, unknown).seconds > 1.9 * kernel_time(H100, unknown).seconds
 
 
-def test_device_that_borrows_from_one_without_measurements_is_refused():
-    borrower = dataclasses.replace(H100, name="toy", efficiency_from="mi210")
+def test_a_reference_device_without_measurements_is_refused():
+    without = dataclasses.replace(H100, name="toy", efficiency_from="mi210")
     with pytest.raises(ConfigError, match="'mi210' has no measured kernels; name a device that has"):
-        kernel_time(borrower, kernel("add", dtype="bf16", elements=1000))
+        kernel_time(without, kernel("add", dtype="bf16", elements=1000))
 
 
 # Median absolute error of leaving one shape out, in percent, with margin over what is reached.

@@ -94,8 +94,8 @@ def test_a_step_settles():
     assert factor == pytest.approx(H200.power.slowdown(energy, last_s), rel=2e-3)
 
 
-def test_measured_products_at_the_limit():
-    """A product alone, over and over, takes as long as its energy says; of short K, with more bytes, longer."""
+def test_measured_gemms_at_the_power_limit():
+    """A GEMM alone, over and over, takes as long as its energy says; of short K, with more bytes, longer."""
     found = []
     for line in MEASURED.read_text().splitlines()[1:]:
         row = json.loads(line)
@@ -109,7 +109,7 @@ def test_measured_products_at_the_limit():
     assert np.max(np.abs(found)) < 0.10
 
 
-def test_products_at_full_clock_are_those_that_were_measured_so():
+def test_gemms_at_full_clock_take_what_was_measured_there():
     """The table's own, most of them at the limit, are 14% off in the mean."""
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()[1:]]
     rows = [row for row in rows if row["kind"] == "kernel" and row["kernel"].startswith("gemm")]

@@ -1,13 +1,40 @@
-"""Programs whose kernels know their FLOPs and bytes, to programs whose kernels know their time on a device."""
+"""The stage that annotates a program with times on a device: kernel times, then when the host issues each call.
+
+Before it, kernels know their FLOPs and bytes; after it, they know their time, where that time comes from, and, with an
+eager host, the earliest time at which they can start.
+"""
 
 import numpy as np
 
+from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import GraphError
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.program.operations import CUSTOM
 from scaleout.program.program import Program
+
+
+def annotate(program: Program, device: Device, *, host: str = "none", recompute: bool = False) -> Program:
+    """Give a program its kernel times on a device, and say when the host has issued each node.
+
+    Parameters
+    ----------
+    program : Program
+    device : Device
+    host : str
+        How the host issues a step, one of `host.HOSTS`.
+    recompute : bool
+        Also replace times that kernels have already; see `time_kernels`.
+
+    Raises
+    ------
+    GraphError
+        If a kernel has neither a time nor FLOPs or bytes; the message names it.
+    ConfigError
+        If the host is unknown, or the device file says nothing of its host's costs.
+    """
+    return issue(time_kernels(program, device, recompute=recompute), device, host=host)
 
 
 def time_kernels(program: Program, device: Device, *, recompute: bool = False) -> Program:

@@ -1,18 +1,19 @@
-"""What the host spends to issue a step: a timed program to one whose nodes cannot start before they are issued.
+"""The host's time to issue a step: a timed program to one whose nodes cannot start before they are issued.
 
-Eager frameworks issue one call after another, in program order, and do not wait for the device. So when a node has
-been issued follows from the calls alone, ``issue_s = sum of the costs of all nodes up to it``, and a step of many small
-kernels takes as long as its calls. Kernels that are launched one by one also lie a little apart on the device. Where a
-step is replayed as a CUDA graph, or is compiled into one, neither costs anything.
+Eager frameworks issue one call after another, in program order, and do not wait for the device. The issue time of a
+node therefore follows from the calls alone, ``issue_s = sum of the costs of all calls up to it``, and a step of many
+small kernels takes as long as its calls. Kernels that are launched one by one also have a small gap between them on
+the device. A step that is replayed as a CUDA graph, or compiled into one, has neither cost.
 
-The cost of a node is that of its call in the device file's `host_launch`, by operation and direction, such as
-`gemm_backward`. A direction is `no_grad` where the step has no backward, else `forward` or `backward`; calls of a
-phase whose name ends in `loop` follow each other with nothing between, which a host does faster than a layer's. An
-operation that is not in the file costs what a point-wise call does; nodes that take no time are no calls. A pass of a
-micro-batch costs besides what the framework needs to start it: `start_backward`, and `start_forward`, which may fetch
-the micro-batch; a layer whose parameters are gathered `gathered_forward` and `gathered_backward`, as FSDP's hooks.
+The cost of a node is the cost of its call in the device file's `host_launch`, by operation and direction, such as
+`gemm_backward`. The direction is `no_grad` where the step has no backward pass, else `forward` or `backward`; or `loop`
+for calls of a phase whose name ends in `loop`: they follow each other with nothing between, which is faster than the
+calls of a layer. An operation that is not in the file costs as much as a point-wise call; nodes that take no time are
+no calls. Each pass of a micro-batch also costs what the framework needs to start it: `start_backward`, and
+`start_forward`, which may fetch the micro-batch. Each layer whose parameters are gathered also costs
+`gathered_forward` and `gathered_backward`, the time of FSDP's hooks.
 
-Source of the mechanism: cost of calls among others, `scaleout.validation.measure.host`.
+Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
 
 import numpy as np
@@ -28,23 +29,23 @@ from scaleout.program.reorder import is_gather_of_parameters
 Bools = npt.NDArray[np.bool_]
 
 HOSTS = ("none", "eager")
-"""How a step is issued: at once, or call by call."""
+"""How a step is issued: everything at once, or call by call."""
 
 _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
 _LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp8": "gemm", "gemv": "gemm"}
-"""Operations that are issued as another one is."""
+"""Operations whose calls cost as much as those of another one."""
 
 _PASSES = {"start_forward": ("_forward",), "start_backward": ("_backward", "_recompute")}
-"""What the framework needs to start a pass of a micro-batch, to how its phases end."""
+"""Key of the time to start a pass of a micro-batch, to the endings of its phases' names."""
 
 _UNITS = {"gathered_forward": ("_forward",), "gathered_backward": ("_backward", "_recompute")}
-"""What the framework needs for a layer that it gathers and reduces, besides the calls, to how its phases end."""
+"""Key of the time for a layer that is gathered and reduced, beyond its calls, to the endings of its phases' names."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
 
 def issue(program: Program, device: Device, *, host: str) -> Program:
-    """Say when the host has issued each node of a timed program, if it issues them one by one.
+    """Set when the host has issued each node of a timed program, if it issues them one by one.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
 
 
 def check_host(device: Device, host: str) -> None:
-    """Check that a host is known, and that the device file says what it costs.
+    """Check that a host is known, and that the device file has the costs of its calls.
 
     Raises
     ------
@@ -95,7 +96,7 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
 
 
 def _in_phases(graph: ExecutionGraph, ends: tuple[str, ...]) -> Bools:
-    """Whether the phase of each node ends in one of these ways, shape (N,)."""
+    """Whether the name of each node's phase has one of these endings, shape (N,)."""
     return np.asarray(np.array([name.endswith(ends) for name in graph.phases])[graph.phase])
 
 
@@ -104,7 +105,7 @@ Call = tuple[str, str]
 
 
 def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
-    """Return the host's calls, each with the nodes that it issues; what is computed again is issued as forward is."""
+    """Return the host's calls, each with the nodes that it issues; recomputed nodes are issued as forward ones."""
     backward = _in_phases(graph, ("_backward", "gradients")).tolist()
     forward = "forward" if any(backward) or _in_phases(graph, ("_recompute",)).any() else "no_grad"
     in_loop = [name.endswith("loop") for name in graph.phases]
@@ -118,7 +119,7 @@ def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
 
 
 def call_s(call: Call, device: Device) -> float:
-    """Return the host time of a call, that of a point-wise one if its own is not known."""
+    """Return the host time of a call in seconds; that of a point-wise call if its own is not known."""
     operation, direction = call
     for end in _ENDS:
         operation = operation.removesuffix(end)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaleout.cluster.device.annotate import time_kernels
-from scaleout.cluster.device.host import issue
+from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
@@ -84,7 +83,7 @@ def simulated(
 
     def predict_s() -> float:
         device, topology = machine.device, machine.of(program.num_ranks).topology
-        timed = issue(time_kernels(program, device), device, host=host)
+        timed = annotate(program, device, host=host)
         contention = contention_of(device, topology)
         part = Machine(device, topology)
 

@@ -1,0 +1,108 @@
+"""One contract for all models of kernel times: what they know is a time above zero, the rest is the next model's."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from scaleout.cluster.device.kernel_times import MODELS, kernel_time, kernel_times
+from scaleout.cluster.device.kernel_times.measured import table_of
+from scaleout.cluster.device.kernel_times.model import calls_of, first_answers
+from scaleout.cluster.device.spec import load_device
+from scaleout.errors import ConfigError
+from scaleout.program.operations import CUSTOM, OPERATIONS, TimeSource, custom, kernel
+
+DEVICES = {name: load_device(name) for name in ("h200", "h100", "v100", "mi210")}
+H200, H100 = DEVICES["h200"], DEVICES["h100"]
+PRODUCT = kernel("gemm", dtype="fp16", M=8192, N=4096, K=1000)
+FAR = kernel("gemm", dtype="fp16", M=8192, N=2000000, K=8192)
+
+
+def kernels_of(op):
+    """Kernels of an operation that were measured on an H200 in fp16 or not at all: small, large and odd ones."""
+    if op == CUSTOM:
+        return [custom(dtype="fp16", flops=10**9, bytes=10**6), custom(dtype="fp16", flops=0, bytes=10**9)]
+    parameters, key = OPERATIONS[op].parameters, (op, "fp16")
+    series = H200_TABLE.series(key).calls.shapes()[:8] if key in H200_TABLE.rows else []
+    shapes = [*series, *([size] * len(parameters) for size in (96, 1000, 4096))]
+    return [kernel(op, dtype="fp16", **dict(zip(parameters, shape, strict=True))) for shape in shapes]
+
+
+H200_TABLE = table_of(H200)
+EVERY = [*OPERATIONS, CUSTOM]
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_answers_with_times_above_zero_or_passes_on(name, device):
+    answered = 0
+    for op in EVERY:
+        calls = calls_of(kernels_of(op))
+        seconds = MODELS[name].times(device, calls)
+        known = ~np.isnan(seconds)
+        assert seconds.shape == calls.bytes.shape, op
+        assert np.all(np.isfinite(seconds[known]) & (seconds[known] > 0)), op
+        again = MODELS[name].times(device, calls.select(known)) if known.any() else seconds[known]
+        np.testing.assert_allclose(again, seconds[known], rtol=1e-9, err_msg=op)  # whatever else is asked for
+        answered += int(known.sum())
+    if not device.kernel_files:
+        assert MODELS[name].SOURCE is TimeSource.ROOFLINE or not answered  # nothing was measured there
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_the_last_model_knows_every_operation(device):
+    *_, last = MODELS.values()
+    for op in EVERY:
+        assert not np.isnan(last.times(device, calls_of(kernels_of(op)))).any(), op
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_a_kernel_takes_the_time_and_source_of_the_first_model_that_knows_it(device):
+    every = [call for op in EVERY for call in kernels_of(op)]
+    seconds, sources = kernel_times(device, every)
+    for call, found_s, source in zip(every[::5], seconds[::5], sources[::5], strict=True):
+        answers = [(model.times(device, calls_of([call]))[0], model.SOURCE) for model in MODELS.values()]
+        first_s, first_source = next(pair for pair in answers if not np.isnan(pair[0]))
+        assert found_s == pytest.approx(first_s, rel=1e-9)
+        assert source == first_source
+    if not device.kernel_files:
+        assert set(sources) == {TimeSource.ROOFLINE}  # nothing was measured there
+
+
+def test_each_model_knows_what_it_is_for():
+    row, *_ = kernels_of("gemm")
+    near, copy = PRODUCT, kernel("add", dtype="fp16", elements=12345)
+    assert [kernel_time(H200, call).source for call in (row, near, FAR)] == [
+        TimeSource.MEASURED, TimeSource.INTERPOLATED, TimeSource.ROOFLINE
+    ]  # fmt: skip
+    transferred = MODELS["transferred"].times
+    assert not np.isnan(transferred(H100, calls_of([row, near]))).any()
+    for device, call in ((H200, near), (H100, FAR), (H100, copy), (DEVICES["mi210"], near)):
+        assert np.isnan(transferred(device, calls_of([call]))).all()
+
+
+def test_a_new_model_is_asked_in_its_turn():
+    """A model that knows GEMMs of 1000 columns goes before the others, and leaves them all else."""
+
+    def times(device, calls):
+        return np.where(calls.sizes["K"] == 1000, 1.0, np.nan)
+
+    models = (SimpleNamespace(SOURCE=TimeSource.GIVEN, times=times), MODELS["analytical"])
+    seconds, sources = first_answers(models, H200, calls_of([FAR, PRODUCT]))
+    assert sources.tolist() == [TimeSource.ROOFLINE, TimeSource.GIVEN]
+    assert seconds[0] == kernel_time(H200, FAR).seconds
+    assert seconds[1] == 1.0
+
+
+def test_a_device_names_the_models_that_it_uses():
+    only = dataclasses.replace(H200, kernel_models=("analytical",))
+    assert kernel_time(H200, PRODUCT).source is TimeSource.INTERPOLATED
+    assert kernel_time(only, PRODUCT).source is TimeSource.ROOFLINE
+    some = dataclasses.replace(H200, kernel_models=("measured", "interpolated"))
+    assert kernel_time(some, PRODUCT) == kernel_time(H200, PRODUCT)
+    with pytest.raises(ConfigError, match=r"kernel_models \(measured, interpolated\) knows the time of 'gemm' in fp16"):
+        kernel_time(some, FAR)
+    wrong = dataclasses.replace(H200, kernel_models=("measure",))
+    with pytest.raises(ConfigError, match="kernel_models: unknown model of kernel times 'measure'; did you mean 'mea"):
+        kernel_time(wrong, PRODUCT)
