@@ -120,7 +120,7 @@ def test_more_work_takes_longer(op):
 def test_roofline_is_beaten_only_from_the_cache():
     """Measured times may beat it by what the L2 cache explains: their bytes fit it and come at most twice as fast.
 
-    Convolutions in fp32 whose windows overlap may do fewer multiplications than are counted, as cuDNN's Winograd and FFT
+    Convolutions in fp32 whose windows overlap may multiply less often than is counted, as cuDNN's Winograd and FFT
     kernels do: 16 instead of 36 for a tile of 2 x 2 by 3 x 3 (Lavin and Gray, arXiv:1509.09308), a quarter at the most.
     """
     for call, seconds in MEASURED:
