@@ -17,7 +17,7 @@ from scaleout.analysis.pipeline import places_of_ranks
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.simulation.result import Result, Timeline
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.memory import Peak, peak
 from scaleout.workloads.memory.advice import Advice, advise
 
@@ -85,12 +85,12 @@ class Fit:
         }
 
 
-def fit(workload: Transformer, device: Device) -> Fit:
+def fit(workload: LayeredModel, device: Device) -> Fit:
     """Hold a job's peak memory against what its devices have."""
     return Fit(peak(workload), device.memory_bytes, tuple(advise(workload, device.memory_bytes)))
 
 
-def efficiency(result: Result, workload: Transformer, device: Device) -> Efficiency:
+def efficiency(result: Result, workload: LayeredModel, device: Device) -> Efficiency:
     """Say how well a simulated step used its devices.
 
     Raises

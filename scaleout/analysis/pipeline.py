@@ -12,7 +12,7 @@ import numpy as np
 from scaleout.program.graph import NONE, Floats, Ints, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.result import Result, Timeline
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.memory import KINDS, Ledger
 from scaleout.workloads.pipeline import PIPELINES, Action
 
@@ -78,7 +78,7 @@ def places_of_ranks(program: Program) -> Ints:
     return places
 
 
-def actions(result: Result, workload: Transformer) -> list[Actions]:
+def actions(result: Result, workload: LayeredModel) -> list[Actions]:
     """Return what each place of a job's pipeline did, first to last."""
     place_of_rank = places_of_ranks(result.program)
     found: dict[int, Actions] = {}
@@ -89,7 +89,7 @@ def actions(result: Result, workload: Transformer) -> list[Actions]:
     return [found[place] for place in sorted(found)]
 
 
-def _actions(line: Timeline, place: int, workload: Transformer) -> Actions:
+def _actions(line: Timeline, place: int, workload: LayeredModel) -> Actions:
     graph = line.graph
     kinds = np.array([_action(phase) for phase in graph.phases])[graph.phase]
     runs = (graph.kind == NodeKind.COMPUTE) & (line.duration_s > 0)
@@ -118,7 +118,7 @@ def _action(phase: str) -> Action:
     return Action.WEIGHT_GRADIENT if phase == "weight_gradients" else Action.BACKWARD
 
 
-def over_time(result: Result, workload: Transformer) -> list[MemoryOverTime]:
+def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:
     """Return what the ranks of each place of the pipeline hold at each moment of a simulated step.
 
     A micro-batch's activations are held from the start of its forward to the end of its backward, as

@@ -53,15 +53,10 @@ def strategies(
     """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import check_ranks, load_topology
-    from scaleout.errors import ConfigError
     from scaleout.study.strategies import STRATEGIES, follow, side_by_side
-    from scaleout.workloads.config import Transformer, load_workload
+    from scaleout.workloads.config import layered, load_workload
 
-    job = load_workload(workload, parse_settings(settings))
-    if not isinstance(job, Transformer):
-        raise ConfigError(
-            f"strategies are of training transformers, and {workload} is of kind {job.kind}; see scaleout run"
-        )
+    job = layered(load_workload(workload, parse_settings(settings)), wants="strategies train models of layers")
     network = load_topology(topology or job.topology)
     check_ranks(network, job.num_ranks)
     gpu = load_device(device or job.device)

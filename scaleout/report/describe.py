@@ -22,7 +22,7 @@ from scaleout.interop import chakra
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NodeKind
-from scaleout.workloads.config import Convolutional, Transformer, load_workload
+from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 
@@ -50,14 +50,14 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
         "matrix_flops": program.total_flops,
         "matrix_flops_per_rank": program.total_flops // job.num_ranks,
         "payload_per_rank_bytes": {name: size // job.num_ranks for name, size in payload.items()},
-        **({"peak_memory_bytes": dict(peak(job).bytes_of)} if isinstance(job, Transformer) else {}),
-        **(_buffers(job) if isinstance(job, Convolutional) else {}),
+        **({"peak_memory_bytes": dict(peak(job).bytes_of)} if isinstance(job, LayeredModel) else {}),
+        **(_buffers(job) if job.buffers else {}),
         "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},
         "keys": job.model_dump(mode="json", exclude={"name", "description", "source"}),
     }
 
 
-def _buffers(job: Convolutional) -> dict[str, Any]:
+def _buffers(job: ModelFamily) -> dict[str, Any]:
     """How many parameter buffers there are, and how many from each power of two of bytes on."""
     sizes = Counter((count * job.item_bytes).bit_length() - 1 for count in job.buffers)
     return {

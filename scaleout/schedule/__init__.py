@@ -19,7 +19,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Planned
 from scaleout.schedule.order import in_program_order
-from scaleout.workloads.config import Workload
+from scaleout.workloads.config import ModelFamily
 
 Pass = Callable[[Program, Machine | None], Program | Planned]
 """A program and, where it weighs costs, the machine to a program, or to one with what was decided."""
@@ -151,7 +151,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     return replace(planned, program=in_program_order(planned.program))
 
 
-def prepare(workload: Workload, name: str, machine: Machine) -> tuple[Workload, tuple[str, ...]]:
+def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFamily, tuple[str, ...]]:
     """Return the workload that a schedule runs, and what was chosen of it in words.
 
     Raises

@@ -24,7 +24,7 @@ from scaleout.simulation.contention import Contention, contention_of, undisturbe
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.simulation.what_if import map_ranks, places_of
-from scaleout.workloads.config import Transformer, Workload, load_workload
+from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 from scaleout.workloads.generate import generate
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
@@ -46,7 +46,7 @@ class Outcome:
         Of the step of a transformer: tokens a second, MFU and what they are lost to.
     decisions : tuple of str
         What a schedule that weighs has decided, in words.
-    transformer : Transformer or None
+    transformer : LayeredModel or None
         What it ran, where that is a transformer; a schedule may choose keys of its workload.
     fit : Fit or None
         Whether that fits.
@@ -57,7 +57,7 @@ class Outcome:
     speedup: float
     efficiency: Efficiency | None = None
     decisions: tuple[str, ...] = ()
-    transformer: Transformer | None = None
+    transformer: LayeredModel | None = None
     fit: Fit | None = None
 
     @property
@@ -80,7 +80,7 @@ class Comparison:
     device: str
     ranks: int
     outcomes: tuple[Outcome, ...]
-    transformer: Transformer | None = None
+    transformer: LayeredModel | None = None
     fit: Fit | None = None
 
     def summary(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _links(result: Result) -> dict[str, Any]:
 
 
 def compare(
-    workload: Workload | str,
+    workload: ModelFamily | str,
     *,
     topology: Topology | str | None = None,
     device: Device | str | None = None,
@@ -142,7 +142,7 @@ def compare(
 
     Parameters
     ----------
-    workload : Workload or str
+    workload : ModelFamily or str
         A loaded workload, or the name or file of one.
     topology, device : optional
         Loaded, or a name or file; by default those that the workload names.
@@ -200,12 +200,12 @@ def compare(
         machine=machine,
         clocks=clocks,
     )
-    fits = {key: fit(job, device) for key, job in jobs.items() if isinstance(job, Transformer)}
+    fits = {key: fit(job, device) for key, job in jobs.items() if isinstance(job, LayeredModel)}
     outcomes = tuple(
         replace(_of_job(outcome, *chosen[outcome.schedule], device), fit=fits.get(id(chosen[outcome.schedule][0])))
         for outcome in comparison.outcomes
     )
-    if not isinstance(workload, Transformer):
+    if not isinstance(workload, LayeredModel):
         return replace(comparison, outcomes=outcomes)
     return replace(comparison, outcomes=outcomes, transformer=workload, fit=outcomes[0].fit)
 
@@ -221,10 +221,10 @@ def _check_policy(policy: str | None, schedules: Sequence[str]) -> None:
             )
 
 
-def _of_job(outcome: Outcome, job: Workload, words: tuple[str, ...], device: Device) -> Outcome:
+def _of_job(outcome: Outcome, job: ModelFamily, words: tuple[str, ...], device: Device) -> Outcome:
     """Add what is known of an outcome's workload."""
     outcome = replace(outcome, decisions=(*words, *outcome.decisions))
-    if not isinstance(job, Transformer):
+    if not isinstance(job, LayeredModel):
         return outcome
     return replace(outcome, efficiency=efficiency(outcome.result, job, device), transformer=job)
 

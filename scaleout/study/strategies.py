@@ -17,7 +17,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.study.comparison import Comparison, Outcome, compare
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import LayeredModel
 
 Keys = Mapping[str, Any]
 
@@ -39,23 +39,23 @@ class Strategy:
 
     description: str
     source: str
-    keys: Callable[[Transformer], Keys]
+    keys: Callable[[LayeredModel], Keys]
     schedule: str = "overlap"
 
 
-def _replicated(job: Transformer) -> Keys:
+def _replicated(job: LayeredModel) -> Keys:
     return {"zero": 0, "overlap_gradient_reduce": job.pipeline_parallel > 1, "overlap_parameter_gather": False}
 
 
-def _sharded(zero: int) -> Callable[[Transformer], Keys]:
-    def keys(job: Transformer) -> Keys:
+def _sharded(zero: int) -> Callable[[LayeredModel], Keys]:
+    def keys(job: LayeredModel) -> Keys:
         early = zero == 1 and job.pipeline_parallel > 1
         return {"zero": zero, "overlap_gradient_reduce": early, "overlap_parameter_gather": False}
 
     return keys
 
 
-def _interleaved(job: Transformer) -> Keys:
+def _interleaved(job: LayeredModel) -> Keys:
     """Interleave the fewest chunks a rank into which its layers divide, where micro-batches do; else as it is."""
     p = job.pipeline_parallel
     if p == 1 or job.pipeline_schedule != "1f1b" or job.stage_layers or job.num_microbatches % p or job.layers % p:
@@ -64,17 +64,17 @@ def _interleaved(job: Transformer) -> Keys:
     return {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": chunks} if chunks > 1 else {}
 
 
-def _megatron(job: Transformer) -> Keys:
+def _megatron(job: LayeredModel) -> Keys:
     at_end = {"zero": 0, "overlap_gradient_reduce": False, "overlap_parameter_gather": False}
     return {**at_end, **_interleaved(job), "sequence_parallel": job.tensor_parallel > 1}
 
 
-def _megatron_core(job: Transformer) -> Keys:
+def _megatron_core(job: LayeredModel) -> Keys:
     in_time = {"zero": 1, "overlap_gradient_reduce": job.pipeline_parallel > 1, "overlap_parameter_gather": True}
     return {**_megatron(job), **in_time}
 
 
-def _breadth_first(job: Transformer) -> Keys:
+def _breadth_first(job: LayeredModel) -> Keys:
     found = {**_interleaved(job), **_replicated(job)}
     if found.get("pipeline_schedule", job.pipeline_schedule) == "interleaved_1f1b":
         found["microbatch_group"] = job.num_microbatches
@@ -122,7 +122,7 @@ class Followed:
     Attributes
     ----------
     name : str
-    workload : Transformer, optional
+    workload : LayeredModel, optional
         With the strategy's keys, and those that it chose; None if they cannot be.
     outcome : Outcome, optional
     fit : Fit, optional
@@ -132,7 +132,7 @@ class Followed:
     """
 
     name: str
-    workload: Transformer | None = None
+    workload: LayeredModel | None = None
     outcome: Outcome | None = None
     fit: Fit | None = None
     reason: str = ""
@@ -145,7 +145,7 @@ class Followed:
 
 def follow(
     name: str,
-    workload: Transformer,
+    workload: LayeredModel,
     *,
     topology: Topology,
     device: Device,

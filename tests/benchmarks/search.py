@@ -17,7 +17,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.study.search.best import SearchRequest
 from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import evaluate
-from scaleout.study.search.lower_bound import bound_of, least_of, lower_bound
+from scaleout.study.search.lower_bound import bound_of, least_of, leasts_of
 from scaleout.study.search.search import search
 from scaleout.study.search.stages import stages_of
 from scaleout.workloads.config import load_workload
@@ -52,8 +52,8 @@ def main() -> None:
     request = SearchRequest(base, topology, device, topology.num_ranks, BATCH, 80e9)
     answers = []
     for what, call in (
-        ("lower bound, first call", lambda: lower_bound(workload, topology, device)),
-        ("lower bound", lambda: lower_bound(workload, topology, device)),
+        ("least kernels, first call", lambda: leasts_of(topology, device).kernels_s(workload, ordered=True)),
+        ("least kernels", lambda: leasts_of(topology, device).kernels_s(workload, ordered=True)),
         ("one plan, first call", lambda: evaluate(workload, topology, device)),
         ("another micro-batch", lambda: evaluate(other, topology, device)),
         ("the plan again", lambda: evaluate(workload, topology, device)),

@@ -223,4 +223,4 @@ def test_the_nearest_number_of_ranks_is_named():
 def test_a_recommendation_model_is_not_searched(scaleout):
     code, _, err = scaleout("search", "dlrm-128")
     assert code == 2
-    assert "'dlrm-128' is of kind dlrm; a search is over plans of training a transformer" in err
+    assert "'dlrm-128' is of kind dlrm; a search is over plans of training a model of layers" in err

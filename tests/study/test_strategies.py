@@ -91,4 +91,4 @@ def test_the_command_refuses_what_does_not_train(capsys, monkeypatch):
     with pytest.raises(SystemExit) as exit_:
         main()
     assert exit_.value.code == 2
-    assert "strategies are of training transformers, and dlrm-128 is of kind dlrm" in capsys.readouterr().err
+    assert "'dlrm-128' is of kind dlrm; strategies train models of layers" in capsys.readouterr().err

@@ -73,7 +73,7 @@ REFUSED = [
     (
         TRANSFORMER,
         {"expert_parallel": 2, "data_parallel": 2},
-        "expert_parallel 2 needs experts; a dense transformer has",
+        "expert_parallel 2 needs experts; a model of kind transformer has",
     ),
     (MOE, {"experts": 6, "expert_parallel": 4, "data_parallel": 4}, "experts 6 do not spread over expert_parallel 4"),
     (MOE, {"expert_parallel": 4, "data_parallel": 6}, "expert_parallel 4 does not divide data_parallel 6"),

@@ -54,7 +54,7 @@ from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.overlap import overlap
 from scaleout.simulation.contention import contention_of
 from scaleout.simulation.cost_model import CostModel
-from scaleout.workloads.config import Moe, Transformer, Workload
+from scaleout.workloads.config import LayeredModel, ModelFamily
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Stage, Turn
@@ -89,7 +89,7 @@ NOTHING = Costs(0.0, 0.0, 0.0, 0.0)
 """Of a workload in which nothing is chosen."""
 
 
-def launched_together(workload: Transformer) -> tuple[int, int]:
+def launched_together(workload: LayeredModel) -> tuple[int, int]:
     """Return the micro-batches of a chunk that are launched together, forward and backward: L1 and L2."""
     pipeline = named(workload.pipeline_schedule, workload.microbatch_group)
     if pipeline.in_groups is None:
@@ -109,7 +109,7 @@ class Launch:
 
 
 def best_launch(
-    workload: Transformer, stages: Sequence[Costs], machine: Machine, capacity_bytes: float
+    workload: LayeredModel, stages: Sequence[Costs], machine: Machine, capacity_bytes: float
 ) -> Launch | None:
     """Return the group with which the step is shortest, of those that fit, and of equal ones the smallest.
 
@@ -137,7 +137,7 @@ def best_launch(
     return Launch(best, steps_s[best], by_equation, steps_s[by_equation])
 
 
-def step_s(workload: Transformer, stages: Sequence[Costs], messages_s: Sequence[float]) -> float:
+def step_s(workload: LayeredModel, stages: Sequence[Costs], messages_s: Sequence[float]) -> float:
     """Return the seconds of an interleaved pipeline, its messages, gathers and reductions, without what ends a step.
 
     Parameters
@@ -176,7 +176,7 @@ class ModelTier:
 
     Attributes
     ----------
-    workload : Workload
+    workload : ModelFamily
         To run.
     changes : mapping
         Its keys that were changed.
@@ -188,14 +188,14 @@ class ModelTier:
         What was chosen, why, and what stays exposed.
     """
 
-    workload: Workload
+    workload: ModelFamily
     words: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     launched: tuple[int, int] = (0, 0)
     costs: Costs = NOTHING
 
 
-def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
+def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
     """Choose what of a step's communication forward and backward take beside them, and how many micro-batches do.
 
     Parameters
@@ -215,7 +215,7 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     ConfigError
         If no plan fits in the memory; the message says what is short and what would fit.
     """
-    if not isinstance(workload, Transformer) or workload.mode != "training":
+    if not isinstance(workload, LayeredModel) or workload.mode != "training":
         return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
     capacity_bytes = machine.device.memory_bytes if memory_bytes is None else memory_bytes
     reason = _nothing_to_choose(workload)
@@ -241,7 +241,7 @@ def model_tier(workload: Workload, machine: Machine, *, memory_bytes: float | No
     return ModelTier(chosen, words, changes, launched, costs)
 
 
-def _slower(workload: Transformer, chosen: Transformer, machine: Machine) -> str:
+def _slower(workload: LayeredModel, chosen: LayeredModel, machine: Machine) -> str:
     """Say by how much a step is longer for what was chosen, where collectives slow kernels down; nothing if it is not.
 
     It is as far as `overlap` goes, which the passes never fall short of.
@@ -254,25 +254,25 @@ def _slower(workload: Transformer, chosen: Transformer, machine: Machine) -> str
     return f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
 
 
-def _least_s(workload: Transformer, machine: Machine, *passes: Callable[[Program], Program]) -> float:
+def _least_s(workload: LayeredModel, machine: Machine, *passes: Callable[[Program], Program]) -> float:
     """Return the seconds of a step after the pass that makes it shortest."""
     program = time_kernels(generate(workload), machine.device)
     program_costs = ProgramCosts(program, CostModel(machine))
     return min(program_costs.step(each(program)).makespan_s for each in passes)
 
 
-def _nothing_to_choose(workload: Transformer) -> str:
+def _nothing_to_choose(workload: LayeredModel) -> str:
     """Return why gradients and parameters are not to be moved; nothing if they are."""
     if workload.zero == 3 and workload.copies_of_shards == 1:
         return "zero 3 gathers parameters and reduces gradients layer by layer already"
     if workload.zero == 3 and workload.replicas_at_end:
         return "replicas_at_end keeps the all-reduce over copies of shards whole, behind backward"
     axes = Axes(workload)
-    sharing = (axes.dense(), *((axes.experts(),) if isinstance(workload, Moe) else ()))
+    sharing = (axes.dense(), axes.experts())
     return "" if any(each.degree > 1 for each in sharing) else "no ranks share parameters"
 
 
-def costs_of_stages(workload: Transformer, machine: Machine) -> list[Costs]:
+def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
     """Return the costs of every stage, of a workload whose communication runs beside its kernels."""
     axes = Axes(workload)
     first_of: dict[tuple[object, ...], int] = {}
@@ -315,7 +315,7 @@ def _reductions_s(graph: ExecutionGraph, program_costs: ProgramCosts, *, family:
     return total_s
 
 
-def _check_fits(workload: Transformer, machine: Machine, capacity_bytes: float) -> Peak:
+def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float) -> Peak:
     """Return what the fullest rank holds.
 
     Raises
@@ -341,7 +341,7 @@ def _check_fits(workload: Transformer, machine: Machine, capacity_bytes: float) 
 
 
 def _words(
-    workload: Transformer, costs: Costs, launch: Launch | None, *, held_bytes: float, capacity_bytes: float
+    workload: LayeredModel, costs: Costs, launch: Launch | None, *, held_bytes: float, capacity_bytes: float
 ) -> str:
     """Say what was chosen, why, and what stays exposed."""
     launched = launched_together(workload)

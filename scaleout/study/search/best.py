@@ -8,7 +8,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.space import Plan, workload_of
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import LayeredModel
 
 BASELINE = "baseline"
 """The schedule under which every search evaluates plans."""
@@ -29,7 +29,7 @@ class SearchRequest:
 
     Attributes
     ----------
-    base : Transformer
+    base : LayeredModel
         The model, and all keys that no plan chooses.
     topology : Topology
     device : Device
@@ -48,7 +48,7 @@ class SearchRequest:
         How many plans are simulated under each of them at the most.
     """
 
-    base: Transformer
+    base: LayeredModel
     topology: Topology
     device: Device
     num_ranks: int
@@ -59,7 +59,7 @@ class SearchRequest:
     schedules: tuple[str, ...] = ()
     simulations: int = SIMULATIONS
 
-    def workload(self, plan: Plan) -> Transformer:
+    def workload(self, plan: Plan) -> LayeredModel:
         """Return the workload of a plan."""
         return workload_of(plan, self.base, self.batch)
 

@@ -30,7 +30,7 @@ from scaleout.simulation import engine
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.fold import placements_of
 from scaleout.study.search.work import Collective, Work
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.generate.axes import Axes
 
 
@@ -110,7 +110,7 @@ Site = tuple[Mesh, int]
 """What decides where the groups of a job lie: its mesh, and over how many ranks states are sharded."""
 
 
-def site_of(workload: Transformer) -> Site:
+def site_of(workload: LayeredModel) -> Site:
     """Return the site of a workload."""
     return workload.mesh, workload.sharding
 
@@ -148,7 +148,7 @@ class PlanCosts:
         """The device."""
         return self.model.machine.device
 
-    def collective_s(self, collective: Collective, workload: Transformer, axes: Axes) -> float:
+    def collective_s(self, collective: Collective, workload: LayeredModel, axes: Axes) -> float:
         """Return the time of a collective of a family that `axes` knows."""
         site = site_of(workload)
         key = (site, collective)
@@ -160,7 +160,7 @@ class PlanCosts:
             self._collectives[key] = cost.time_s
         return self._collectives[key]
 
-    def work(self, work: Work, workload: Transformer, axes: Axes) -> TimeBreakdown:
+    def work(self, work: Work, workload: LayeredModel, axes: Axes) -> TimeBreakdown:
         """Return what the work of a part takes."""
         key = (work, site_of(workload))
         if key not in self._work:
@@ -202,7 +202,7 @@ class PlanCosts:
         """Return what a message takes from each rank of a pipeline to the next, round to the first, length p."""
         return [cost.time_s for cost in self.model.messages(size_bytes, mesh, "pipeline")]
 
-    def _on_the_clock(self, work: Work, workload: Transformer, axes: Axes) -> float:
+    def _on_the_clock(self, work: Work, workload: LayeredModel, axes: Axes) -> float:
         """Time work whose neighbours all do the same at the same time; sites that cost the same share the answer."""
         assert work.graph is not None
         sizes = dict.fromkeys(work.graph.bytes[work.graph.kind == NodeKind.SEND].tolist())

@@ -22,7 +22,7 @@ from scaleout.study.search.cost import PlanCosts, TimeBreakdown, plan_costs_of
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.study.search.work import Collective
 from scaleout.workloads import memory
-from scaleout.workloads.config import Transformer, Workload
+from scaleout.workloads.config import LayeredModel, ModelFamily, layered
 from scaleout.workloads.generate.autograd_tape import Bucket
 from scaleout.workloads.generate.step import Finish, forward_only
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
@@ -30,7 +30,7 @@ from scaleout.workloads.pipeline.blocks import Blocks, blocks, connect
 from scaleout.workloads.pipeline.clock import run
 from scaleout.workloads.pipeline.messages import sends_s
 
-INSTANCES: Mapping[str, Callable[[Transformer, int], tuple[int, ...]]] = {
+INSTANCES: Mapping[str, Callable[[LayeredModel, int], tuple[int, ...]]] = {
     "pipeline_copies": lambda workload, place: (place, workload.pipeline_parallel - 1 - place),
     "pipeline_ends": lambda workload, _place: _ends(workload),
     "world": lambda workload, _place: tuple(range(workload.pipeline_parallel)),
@@ -109,9 +109,9 @@ class Estimate:
 
 
 def evaluate(
-    workload: Workload, topology: Topology, device: Device, *, host: str = "none", schedule: str = "baseline"
+    workload: ModelFamily, topology: Topology, device: Device, *, host: str = "none", schedule: str = "baseline"
 ) -> Estimate:
-    """Estimate a step of a transformer, block by block.
+    """Estimate a step of a model of layers, block by block.
 
     A `schedule` other than baseline holds within each embedding, layer and head, not across them.
 
@@ -121,12 +121,9 @@ def evaluate(
     Raises
     ------
     ConfigError
-        If the workload is no transformer, has a key that blocks do not know, or the topology has other ranks.
+        If the workload is not of layers, has a key that blocks do not know, or the topology has other ranks.
     """
-    if not isinstance(workload, Transformer):
-        raise ConfigError(
-            f"workload {workload.name!r} is no transformer; plans are of transformers, dense or with experts"
-        )
+    workload = layered(workload, wants="plans are of models of layers")
     refuse_beside(workload)
     check_ranks(topology, workload.num_ranks)
     costs = plan_costs_of(topology, device, schedule)
@@ -160,7 +157,7 @@ ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": Fa
 """Keys that blocks know at one value only."""
 
 
-def refuse_beside(workload: Transformer) -> None:
+def refuse_beside(workload: LayeredModel) -> None:
     """Refuse what blocks do not know.
 
     Raises
@@ -173,7 +170,7 @@ def refuse_beside(workload: Transformer) -> None:
             raise ConfigError(f"{key} {getattr(workload, key)} cannot be timed block by block; set it to {value}")
 
 
-def _blocks(workload: Transformer) -> Blocks:
+def _blocks(workload: LayeredModel) -> Blocks:
     sizes = {
         "stages": workload.pipeline_parallel, "microbatches": workload.num_microbatches, "chunks": workload.chunks,
         "group": workload.microbatch_group,
@@ -184,7 +181,7 @@ def _blocks(workload: Transformer) -> Blocks:
     return connect(PIPELINES[workload.pipeline_schedule], order, num_chunks=workload.chunks)
 
 
-def peak_of(workload: Transformer) -> memory.Peak:
+def peak_of(workload: LayeredModel) -> memory.Peak:
     """Return what the fullest rank holds, from few micro-batches where more do not add to it.
 
     All schedules but GPipe, which keeps every micro-batch, and groups of more than the stages are as full after
@@ -197,7 +194,7 @@ def peak_of(workload: Transformer) -> memory.Peak:
     return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
 
 
-def stages_of_places(workload: Transformer, costs: PlanCosts) -> list[list[Stage]]:
+def stages_of_places(workload: LayeredModel, costs: PlanCosts) -> list[list[Stage]]:
     """Return the stages of each place of the pipeline, by chunk; stages that are alike are one object."""
     stages = stages_of(workload, costs)
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
@@ -227,7 +224,7 @@ def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
 
 
 def _on_the_clock(
-    workload: Transformer, costs: PlanCosts, places: Places, found: Blocks, *, eager: bool
+    workload: LayeredModel, costs: PlanCosts, places: Places, found: Blocks, *, eager: bool
 ) -> list[float]:
     """Return when each place has done its last micro-batch."""
     after_s = np.zeros((len(Action), len(places), len(places[0])))
@@ -256,7 +253,7 @@ def _on_the_clock(
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
 
 
-def _finish(workload: Transformer, costs: PlanCosts, places: Places) -> list[list[tuple[TimeBreakdown, str]]]:
+def _finish(workload: LayeredModel, costs: PlanCosts, places: Places) -> list[list[tuple[TimeBreakdown, str]]]:
     """Return the end of the step on each place: what it spends, one after another, and where it meets other places."""
     alike: dict[tuple[int, ...], list[tuple[TimeBreakdown, str]]] = {}
     chains = []
@@ -272,17 +269,17 @@ def _finish(workload: Transformer, costs: PlanCosts, places: Places) -> list[lis
 class _Held:
     """What a stage holds, for the end of the step."""
 
-    layers: range
+    partial_parameters: int
     first: bool
     last: bool
     buckets: tuple[Bucket, ...]
     parameters: Mapping[str, int]
 
 
-def _end_of(workload: Transformer, costs: PlanCosts, place: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
+def _end_of(workload: LayeredModel, costs: PlanCosts, place: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
     ledger = Ledger.of(workload, costs)
     buckets = tuple(Bucket(name, sharing) for name, sharing in ledger.sharing.items())
-    held = [_Held(stage.layers, stage.first, stage.last, buckets, stage.parameters) for stage in place]
+    held = [_Held(stage.partial_parameters, stage.first, stage.last, buckets, stage.parameters) for stage in place]
     graph = Finish(workload, ledger.axes, held, GraphBuilder("")).write()
     costs.model.time_kernels(graph.kernels)
     chain = []
@@ -298,13 +295,15 @@ def _end_of(workload: Transformer, costs: PlanCosts, place: Sequence[Stage]) -> 
     return chain
 
 
-def _ends(workload: Transformer) -> tuple[int, ...]:
+def _ends(workload: LayeredModel) -> tuple[int, ...]:
     """Return the places that hold the embedding and the head."""
     layout, p, v = PIPELINES[workload.pipeline_schedule].layout, workload.pipeline_parallel, workload.chunks
     return tuple(sorted({layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}))
 
 
-def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[TimeBreakdown, str]]], ends: Sequence[float]) -> float:
+def _meet(
+    workload: LayeredModel, chains: Sequence[Sequence[tuple[TimeBreakdown, str]]], ends: Sequence[float]
+) -> float:
     """Let every place run the end of its step, and return when the last one is done; who meets waits for the last."""
     now, at = list(ends), [0] * len(ends)
     while any(index < len(chain) for index, chain in zip(at, chains, strict=True)):
@@ -321,7 +320,7 @@ def _meet(workload: Transformer, chains: Sequence[Sequence[tuple[TimeBreakdown, 
 
 
 def _estimate(
-    workload: Transformer, device: Device, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]
+    workload: LayeredModel, device: Device, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]
 ) -> Estimate:
     waits_s = sum(host_s) / len(host_s)
     mean = TimeBreakdown.total((each, 1 / len(times)) for each in times)

@@ -16,9 +16,7 @@ Symbols: n bytes of a collective; p members of its group, m along one dimension.
 Bounds below the time of a step, from what stages take at least, without the clock.
 
 A place is busy with all its micro-batches; before its first one the stages before it run forward, and after its last
-one the gradient runs back through them. The longest of these paths is no longer than the step. `lower_bound` takes
-matrix products at the peak rate and nothing else, and so needs neither kernel times nor costs of collectives;
-`bound_of` takes stages as they cost.
+one the gradient runs back through them. The longest of these paths is no longer than the step.
 
 Symbols: p places of the pipeline; v model chunks of a rank; S stages; m micro-batches.
 """
@@ -37,9 +35,9 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.program.operations import kernel
 from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
-from scaleout.study.search.stages import Content, Ledger, Stage, contents_of
+from scaleout.study.search.stages import Ledger, Stage, contents_of
 from scaleout.study.search.work import Collective, Part, parts_of, work_key
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.families.layered import Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Sharing
 from scaleout.workloads.pipeline import PIPELINES, Action
 
@@ -75,33 +73,6 @@ class Least:
     begin_s: Floats
 
 
-def lower_bound(workload: Transformer, topology: Topology, device: Device) -> float:
-    """Return seconds that no step of a plan is shorter than: its matrix products at the device's peak.
-
-    ``max over places (forward of the stages before + m (forward + backward) + backward of the stages before)``.
-    """
-    del topology
-    peak = device.peak(workload.dtype)
-    layers = [_layer_flops(workload, number) / peak for number in range(workload.layers)]
-    ends = np.cumsum([0, *workload.layers_of_stage])
-    forward_s = np.diff(np.r_[0.0, np.cumsum(layers)][ends])
-    forward_s[-1] += (
-        2.0 * workload.local_tokens * workload.hidden * workload.vocabulary / workload.tensor_parallel / peak
-    )
-    nothing = np.zeros(len(forward_s))
-    if workload.mode != "training":
-        return bound_of(workload, Least(forward_s, nothing, forward_s, nothing, nothing, nothing, nothing))
-    return bound_of(workload, Least(forward_s, forward_s, 3 * forward_s, nothing, forward_s, nothing, nothing))
-
-
-def _layer_flops(workload: Transformer, number: int) -> float:
-    """Return the FLOPs of a layer's matrix products on a rank, forward, of one micro-batch; half of attention's."""
-    weights = workload.attention_parameters + workload.active_feed_forward_parameters(number)
-    rows = workload.local_tokens / workload.tensor_parallel
-    scores = workload.heads * workload.score_dim * workload.sequence if workload.mode != "decode" else 0
-    return 2.0 * rows * (weights + scores)
-
-
 def least_of(stages: Sequence[Stage]) -> Least:
     """Return what stages that are timed take at least."""
     columns = []
@@ -119,7 +90,7 @@ def least_of(stages: Sequence[Stage]) -> Least:
     return Least(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
 
 
-def bound_of(workload: Transformer, least: Least) -> float:
+def bound_of(workload: LayeredModel, least: Least) -> float:
     """Return the longest path through one place."""
     stage_of, copies = _stages(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
     m = workload.num_microbatches / copies
@@ -136,7 +107,7 @@ def bound_of(workload: Transformer, least: Least) -> float:
     return float((before_s + busy_s + np.maximum(back_s, last_s)).max())
 
 
-def family_bound(workload: Transformer, ledger: Ledger) -> float:
+def family_bound(workload: LayeredModel, ledger: Ledger) -> float:
     """Return what no plan of a family is faster than: all micro-batches through all parts, spread over all places."""
     total_s = 0.0
     for content in contents_of(workload):
@@ -176,7 +147,7 @@ class Leasts:
     _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
     _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
 
-    def kernels_s(self, workload: Transformer, *, ordered: bool) -> float:
+    def kernels_s(self, workload: LayeredModel, *, ordered: bool) -> float:
         """Return the longest path through one place of the pipeline, of kernels alone.
 
         `ordered` says whether a rank runs its actions one after another.
@@ -195,13 +166,13 @@ class Leasts:
         )
         return bound_of(workload, least)
 
-    def spread_s(self, workload: Transformer) -> float:
+    def spread_s(self, workload: LayeredModel) -> float:
         """Return the kernels of all micro-batches, spread over all places: what no plan of a family is faster than."""
         seconds = [self._of_content(workload, content) for content in contents_of(workload)]
         total_s = sum(forward_s + whole_s for forward_s, whole_s, *_ in seconds)
         return workload.num_microbatches * total_s / workload.pipeline_parallel
 
-    def _of_content(self, workload: Transformer, content: Content) -> tuple[float, ...]:
+    def _of_content(self, workload: LayeredModel, content: Content) -> tuple[float, ...]:
         """Return a stage's seconds of a micro-batch: forward, backward, for inputs, for weights, to add gradients."""
         dtype, fused = workload.gradient_dtype or workload.dtype, workload.fused_accumulation
         key = (work_key(workload), workload.num_stages == 1, dtype, fused, content)
@@ -219,10 +190,10 @@ class Leasts:
             self._kernels[key] = (forward_s, min(whole_s, inputs_s + weights_s), inputs_s, weights_s, adds_s)
         return self._kernels[key]
 
-    def wires_s(self, workload: Transformer) -> float:
+    def wires_s(self, workload: LayeredModel) -> float:
         """Return what the busiest dimension of the network carries in a step, the mean over ranks."""
         axes, m = Axes(workload), workload.num_microbatches
-        sharing = {"dense": axes.dense(), "experts": axes.experts() if isinstance(workload, Moe) else axes.dense()}
+        sharing = {"dense": axes.dense(), "experts": axes.experts()}
         total = np.zeros(len(self.costs.topology.dimensions))
         kinds = Counter[str]()
         for content in contents_of(workload):
@@ -242,7 +213,7 @@ class Leasts:
             total += kinds[kind] * (m * (each_s[Action.FORWARD] + backward_s) + shared_s)
         return float(total.max()) / workload.pipeline_parallel
 
-    def _carries(self, collectives: Mapping[Collective, int], workload: Transformer, axes: Axes) -> Floats:
+    def _carries(self, collectives: Mapping[Collective, int], workload: LayeredModel, axes: Axes) -> Floats:
         """Return the least seconds for which collectives hold each dimension, shape (D,)."""
         total = np.zeros(len(self.costs.topology.dimensions))
         for collective, count in collectives.items():
@@ -282,12 +253,12 @@ def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
     return needs
 
 
-def _parts(workload: Transformer, content: Iterable[tuple[str, int]]) -> dict[str, Part]:
+def _parts(workload: LayeredModel, content: Iterable[tuple[str, int]]) -> dict[str, Part]:
     return parts_of(workload, (kind for kind, _ in content), split=workload.mode == "training")
 
 
 def _shared(
-    workload: Transformer, part: Part, sharing: Mapping[str, Sharing], names: Sequence[str]
+    workload: LayeredModel, part: Part, sharing: Mapping[str, Sharing], names: Sequence[str]
 ) -> dict[Collective, int]:
     """Return what sums the gradients of a part in a step, and gathers the parameters that others have stepped."""
     found = Counter[Collective]()

@@ -15,7 +15,7 @@ from scaleout.study.search.best import BASELINE, SIMULATIONS, SearchRequest
 from scaleout.study.search.evaluate import refuse_beside
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import Plan, families
-from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.config import LayeredModel, layered, load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
 _TRIES = 64
@@ -54,14 +54,15 @@ def ask(
     Raises
     ------
     ConfigError
-        If the workload is no transformer in training, a key, value or schedule is wrong, or ranks do not agree.
+        If the workload is not of layers in training, a key, value or schedule is wrong, or ranks do not agree.
     """
-    given = dict(with_new_names(changes or {}, Transformer.RENAMED))
+    given = dict(with_new_names(changes or {}, LayeredModel.RENAMED))
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
-    base = load_workload(name, given | {key: fixed[key] for key in ("zero",) if key in fixed})  # others ask what it is
-    if not isinstance(base, Transformer) or base.mode != "training":
-        what = f"in mode {base.mode!r}" if isinstance(base, Transformer) else f"of kind {base.kind}"
-        raise ConfigError(f"workload {name!r} is {what}; a search is over plans of training a transformer")
+    asked = given | {key: fixed[key] for key in ("zero",) if key in fixed}  # others ask what it is
+    wants = "a search is over plans of training a model of layers"
+    base = layered(load_workload(name, asked), wants=wants)
+    if base.mode != "training":
+        raise ConfigError(f"workload {name!r} is in mode {base.mode!r}; {wants}")
     refuse_beside(base)
     num_ranks = topology.num_ranks if num_ranks is None else num_ranks
     if num_ranks != topology.num_ranks:
@@ -83,7 +84,7 @@ def ask(
     return SearchRequest(base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations)
 
 
-def _checked(base: Transformer, fixed: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(base: LayeredModel, fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Check the values that keys of plans are held at, each for itself."""
     keys: dict[str, Any] = {key: (info.annotation, info) for key, info in type(base).model_fields.items()}
     model = create_model("Keys", __base__=Config, **{key: keys[key] for key in Plan._fields})
@@ -112,8 +113,7 @@ def why_none(request: SearchRequest, answer: Answer) -> str:
             f"no plan of {about} has {degrees}; choose degrees whose product divides "
             f"{request.num_ranks}, and no more replicas than sequences"
         )
-    sizes = {"layers": base.layers, "heads": base.heads, "ffn": base.ffn, "vocabulary": base.vocabulary}
-    sizes |= {"kv_heads": base.kv_heads} if base.kv_heads else {}
+    sizes = {"layers": base.layers, **base.sizes}
     listed = ", ".join(f"{key} {size}" for key, size in sizes.items())
     reason = f"none of {counts.enumerated} plans of {about}{held} divides: {listed}, sequence {base.sequence}"
     other = _nearest_ranks(request)

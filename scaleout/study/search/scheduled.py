@@ -37,20 +37,20 @@ from scaleout.study.search.evaluate import AXIS_OF, Estimate, peak_of
 from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
 from scaleout.study.search.space import Plan
 from scaleout.study.search.stages import Stage, stages_of
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import LayeredModel, layered
 from scaleout.workloads.generate import generate
 
 
 def run_under(
-    workload: Transformer, topology: Topology, device: Device, schedule: str, *, memory_bytes: float | None = None
-) -> tuple[Result, Transformer]:
+    workload: LayeredModel, topology: Topology, device: Device, schedule: str, *, memory_bytes: float | None = None
+) -> tuple[Result, LayeredModel]:
     """Simulate a step under a schedule; return it, and the workload that the schedule made of the plan's.
 
     `memory_bytes` is what a schedule that chooses keys of the workload may fill; the device's memory if not given.
     """
     capacity_bytes = device.memory_bytes if memory_bytes is None else memory_bytes
     prepared, _ = prepare(workload, schedule, Machine(replace(device, memory_bytes=capacity_bytes), topology))
-    assert isinstance(prepared, Transformer)
+    prepared = layered(prepared, wants="a plan is of a model of layers")
     program = time_kernels(generate(prepared), device)
     planned = plan_schedule(program, schedule, machine=Machine(device, topology))
     if planned.result is not None:
@@ -58,7 +58,7 @@ def run_under(
     return simulate(planned.program, topology, contention=contention_of(device, topology)), prepared
 
 
-def estimate_of(result: Result, workload: Transformer, device: Device) -> Estimate:
+def estimate_of(result: Result, workload: LayeredModel, device: Device) -> Estimate:
     """Say what a simulated step takes; see `evaluate.Estimate`."""
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
     exposed_s: dict[str, float] = {}
@@ -95,7 +95,7 @@ def estimate_under(request: SearchRequest, plan: Plan, schedule: str) -> Estimat
     return estimate_of(result, workload, request.device)
 
 
-def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> tuple[Result, Transformer]:
+def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> tuple[Result, LayeredModel]:
     """Simulate a plan of a question under a schedule; see `run_under`."""
     workload, memory_bytes = request.workload(plan), request.memory_bytes
     return run_under(workload, request.topology, request.device, schedule, memory_bytes=memory_bytes)

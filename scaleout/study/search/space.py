@@ -1,7 +1,7 @@
 """All plans of a job: degrees of parallelism whose product is the ranks, and what a step may do besides.
 
 The global batch is held: more replicas have fewer sequences each. Plans are told apart by whole numbers before any
-workload is made of one: `fits` says what `Transformer` and `Moe` would say, and a test says that it does.
+workload is made of one: `fits` says what validation would say, and a test says that it does.
 
 Symbols: N ranks; B sequences in a step, over all replicas.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.pipeline import PIPELINES
 
 LEAST_TOKENS = 1024
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
         return ", ".join(words)
 
 
-def workload_of(plan: Plan, base: Transformer, batch: int) -> Transformer:
+def workload_of(plan: Plan, base: LayeredModel, batch: int) -> LayeredModel:
     """Return the workload that runs a plan which `fits`."""
     return base.model_copy(update={**plan._asdict(), "batch_per_replica": batch // plan.data_parallel})
 
@@ -67,13 +67,13 @@ class Family(NamedTuple):
 
 
 def families(
-    base: Transformer, num_ranks: int, batch: int, *, fixed: Mapping[str, Any] | None = None
+    base: LayeredModel, num_ranks: int, batch: int, *, fixed: Mapping[str, Any] | None = None
 ) -> Iterator[Family]:
     """Yield all plans of a workload on N ranks, by families.
 
     Parameters
     ----------
-    base : Transformer
+    base : LayeredModel
         The model, and all keys that no plan chooses.
     num_ranks, batch : int
         N and B.
@@ -100,15 +100,15 @@ class _Choices:
 
 
 def _of_degrees(
-    base: Transformer, batch: int, degrees: tuple[int, int, int, int], choose: _Choices
+    base: LayeredModel, batch: int, degrees: tuple[int, int, int, int], choose: _Choices
 ) -> Iterator[Family]:
     tensor, context, pipeline, data = degrees
     levels = choose("zero", (0, 1, 2, 3) if data * context > 1 else (0,))
     schedules = _schedules(base, pipeline, choose)
     for expert, microbatch, recompute, sequence, gathered in product(
-        choose("expert_parallel", divisors(data) if isinstance(base, Moe) else (1,)),
+        choose("expert_parallel", divisors(data) if base.has_experts else (1,)),
         choose("microbatch", divisors(batch // data)),
-        choose("recompute", _recomputes(base)),
+        choose("recompute", base.recomputes),
         choose("sequence_parallel", (False, True) if tensor > 1 else (False,)),
         (False, True),
     ):
@@ -123,11 +123,11 @@ def _of_degrees(
             yield Family(tuple(plan for plan in found if alike and fits(plan, base, batch)), len(found))
 
 
-def _contexts(base: Transformer, num_ranks: int) -> tuple[int, ...]:
+def _contexts(base: LayeredModel, num_ranks: int) -> tuple[int, ...]:
     return tuple(n for n in divisors(num_ranks) if n == 1 or base.sequence >= n * LEAST_TOKENS)
 
 
-def _schedules(base: Transformer, pipeline: int, choose: _Choices) -> list[tuple[str, int | None]]:
+def _schedules(base: LayeredModel, pipeline: int, choose: _Choices) -> list[tuple[str, int | None]]:
     """Return the schedules worth a try, with their chunks where these are free; one place needs none."""
     found: list[tuple[str, int | None]] = []
     for name in choose("pipeline_schedule", tuple(PIPELINES) if pipeline > 1 else ("1f1b",)):
@@ -135,11 +135,6 @@ def _schedules(base: Transformer, pipeline: int, choose: _Choices) -> list[tuple
         most = max(1, base.layers // pipeline)
         found += [(name, chunks) for chunks in (choose("virtual_stages", divisors(most)[1:]) if free else (None,))]
     return found
-
-
-def _recomputes(base: Transformer) -> tuple[str, ...]:
-    """Return what may be computed again; a flash kernel has no scores to leave out."""
-    return ("none", "full") if base.attention == "flash" else ("none", "selective", "full")
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -151,26 +146,19 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
-def fits(plan: Plan, base: Transformer, batch: int) -> bool:
+def fits(plan: Plan, base: LayeredModel, batch: int) -> bool:
     """Whether the sizes of a model divide as a plan asks; the same as making a workload of it, in a microsecond."""
     microbatches = batch // plan.data_parallel // plan.microbatch
     return divides(plan, base, batch) and _shards(plan, base) and _stages(plan, base, microbatches)
 
 
-def divides(plan: Plan, base: Transformer, batch: int) -> bool:
-    """Whether batch, heads, widths, tokens and experts divide, which is the same for all plans of a family."""
-    tensor, context, data = plan.tensor_parallel, plan.context_parallel, plan.data_parallel
-    if batch % data or (batch // data) % plan.microbatch:
-        return False
-    if any(size % tensor for size in (base.heads, base.key_value_heads, base.ffn, base.vocabulary)):
-        return False
-    if context > 1 and base.sequence % (2 * context):
-        return False
-    tokens = plan.microbatch * (base.sequence // context)
-    return not (plan.sequence_parallel and tokens % tensor) and _experts(plan, base, tokens)
+def divides(plan: Plan, base: LayeredModel, batch: int) -> bool:
+    """Whether batch, widths, tokens and experts divide, which is the same for all plans of a family."""
+    data = plan.data_parallel
+    return batch % data == 0 and (batch // data) % plan.microbatch == 0 and base.refusal(plan) is None
 
 
-def _shards(plan: Plan, base: Transformer) -> bool:
+def _shards(plan: Plan, base: LayeredModel) -> bool:
     replicas = plan.data_parallel * plan.context_parallel
     shards = base.shard_ranks or replicas
     if plan.zero == 0:
@@ -180,7 +168,7 @@ def _shards(plan: Plan, base: Transformer) -> bool:
     return replicas % shards == 0 and (shards == replicas or plan.expert_parallel == 1)
 
 
-def _stages(plan: Plan, base: Transformer, microbatches: int) -> bool:
+def _stages(plan: Plan, base: LayeredModel, microbatches: int) -> bool:
     pipeline, p = PIPELINES[plan.pipeline_schedule], plan.pipeline_parallel
     chunks = pipeline.num_chunks or plan.virtual_stages or 2
     if base.microbatch_group is not None:
@@ -191,15 +179,3 @@ def _stages(plan: Plan, base: Transformer, microbatches: int) -> bool:
         return False
     stages = pipeline.num_stages(p, chunks)
     return len(base.stage_layers) == stages if base.stage_layers else base.layers % stages == 0
-
-
-def _experts(plan: Plan, base: Transformer, tokens: int) -> bool:
-    if not isinstance(base, Moe):
-        return plan.expert_parallel == 1
-    expert = plan.expert_parallel
-    return (
-        plan.data_parallel % expert == 0
-        and base.experts % expert == 0
-        and base.expert_width % plan.tensor_parallel == 0
-        and tokens * base.top_k * expert % base.experts == 0
-    )

@@ -8,14 +8,10 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import PlanCosts, TimeBreakdown, site_of
 from scaleout.study.search.work import (
-    EMBEDDING,
-    HEAD,
-    NO_LAYERS,
     RECEIVES,
     SENDS,
     Collective,
@@ -24,33 +20,18 @@ from scaleout.study.search.work import (
     parts_of,
     work_key,
 )
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Call, Sharing
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 
-Content = tuple[tuple[str, int], ...]
-"""Kinds of the parts of a stage in order, each with how many follow one another."""
 
-
-def contents_of(workload: Transformer) -> list[Content]:
+def contents_of(workload: LayeredModel) -> list[Content]:
     """Return what each stage of a model holds, first to last."""
-    kinds = [workload.layer_kind(number) for number in range(workload.layers)]
-    alike: dict[tuple[str, ...], Content] = {}
-    contents: list[Content] = []
-    end = 0
-    for count in workload.layers_of_stage:
-        end, some = end + count, tuple(kinds[end : end + count])
-        if some not in alike:
-            alike[some] = tuple((kind, len(list(group))) for kind, group in groupby(some))
-        contents.append(alike[some])
-    if workload.scatters:
-        contents = [
-            ((RECEIVES, 1),) * (n > 0) + some + ((SENDS, 1),) * (n < len(contents) - 1)
-            for n, some in enumerate(contents)
-        ]
-    contents[0] = ((EMBEDDING, 1), *contents[0])
-    contents[-1] = (*contents[-1], (HEAD, 1))
-    return contents
+    contents = workload.contents
+    if not workload.scatters:
+        return contents
+    last = len(contents) - 1
+    return [((RECEIVES, 1),) * (n > 0) + some + ((SENDS, 1),) * (n < last) for n, some in enumerate(contents)]
 
 
 @dataclass(frozen=True)
@@ -73,8 +54,8 @@ class Stage:
         What gathers stepped parameters at the beginning of the step.
     issued_s : tuple of float
         What each `Action` takes where the host issues its calls one by one.
-    layers : range
-        As many as it has.
+    partial_parameters : int
+        Parameters of which each tensor-parallel rank makes a part of the gradient.
     first, last : bool
         Whether it holds the embedding, or the head.
     parameters : mapping
@@ -88,13 +69,13 @@ class Stage:
     reduced: tuple[TimeBreakdown, TimeBreakdown]
     gathered: TimeBreakdown
     issued_s: tuple[float, ...]
-    layers: range
+    partial_parameters: int
     first: bool
     last: bool
     parameters: Mapping[str, int]
 
 
-def stages_of(workload: Transformer, costs: PlanCosts) -> list[Stage]:
+def stages_of(workload: LayeredModel, costs: PlanCosts) -> list[Stage]:
     """Return the stages of a model, first to last; those that are alike are one object, for all plans."""
     contents = contents_of(workload)
     split = _splits(workload.pipeline_schedule)
@@ -117,20 +98,20 @@ def stages_of(workload: Transformer, costs: PlanCosts) -> list[Stage]:
 class Ledger:
     """What the stages of one plan are made of, and what that costs."""
 
-    workload: Transformer
+    workload: LayeredModel
     costs: PlanCosts
     axes: Axes
     parts: Mapping[str, Part]
     sharing: Mapping[str, Sharing]
 
     @classmethod
-    def of(cls, workload: Transformer, costs: PlanCosts) -> "Ledger":
+    def of(cls, workload: LayeredModel, costs: PlanCosts) -> "Ledger":
         """Look up the parts of a plan."""
         axes = Axes(workload)
         kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
         parts = parts_of(workload, kinds, split=_splits(workload.pipeline_schedule))
         dense = axes.dense()
-        sharing = {"dense": dense, "experts": axes.experts() if isinstance(workload, Moe) else dense}
+        sharing = {"dense": dense, "experts": axes.experts()}
         for part in parts.values():
             for work in part.works:
                 for family in work.families:
@@ -179,7 +160,7 @@ class Ledger:
             issued_s=tuple(
                 self._issued_s(action, content, time.total_s) for action, time in zip(Action, actions, strict=True)
             ),
-            layers=range(sum(count for kind, count in content if kind not in NO_LAYERS)),
+            partial_parameters=sum(count * part.partial_parameters for part, count in parts),
             first=EMBEDDING in kinds,
             last=HEAD in kinds,
             parameters=parameters,

@@ -15,17 +15,16 @@ import numpy as np
 from scaleout.cluster.device.host import Call, calls_of
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.program.operations import Kernel
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.generate.style import style_of
-from scaleout.workloads.generate.transformer import forward
+from scaleout.workloads.generate.forward import forward
 from scaleout.workloads.generate.units import Rank
 
-EMBEDDING, HEAD, RECEIVES, SENDS = "embedding", "head", "receives", "sends"
+RECEIVES, SENDS = "receives", "sends"
 NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
 """The parts that are no layers, of which the last two gather what is sent in parts; layers are told apart by what
-`Transformer.layer_kind` says."""
+`layer_kind` says."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,14 @@ class Part:
         In the order in which they are made, neither added up nor reduced.
     parameters : mapping
         Name of a bucket to the parameters that the part holds.
+    partial_parameters : int
+        Those of them of which each tensor-parallel rank makes a part of the gradient.
     """
 
     works: tuple[Work, Work, Work, Work]
     learnt: tuple[Learnt, ...] = ()
     parameters: dict[str, int] = field(default_factory=dict)
+    partial_parameters: int = 0
 
 
 @dataclass
@@ -157,17 +159,17 @@ class _Piece:
     kind: str
     tied: bool
     split: bool
-    workload: Transformer = field(compare=False)
+    workload: LayeredModel = field(compare=False)
 
 
-def parts_of(workload: Transformer, kinds: Iterable[str], *, split: bool) -> dict[str, Part]:
+def parts_of(workload: LayeredModel, kinds: Iterable[str], *, split: bool) -> dict[str, Part]:
     """Return the parts of a workload of some kinds, with backward in two parts as well if wanted (`split`)."""
     key = work_key(workload)
-    tied = workload.tied_embedding and workload.num_stages == 1
+    tied = workload.tied_parameters > 0 and workload.num_stages == 1
     return {kind: _part(_Piece(key, kind, tied, split, workload)) for kind in kinds}
 
 
-def work_key(workload: Transformer) -> tuple[object, ...]:
+def work_key(workload: LayeredModel) -> tuple[object, ...]:
     """Return all that the work of a part depends on, but for its kind."""
     values = workload.__dict__
     keys = [values[name] for name in _keys(type(workload))]
@@ -179,7 +181,7 @@ def work_key(workload: Transformer) -> tuple[object, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _keys(kind: type[Transformer]) -> tuple[str, ...]:
+def _keys(kind: type[LayeredModel]) -> tuple[str, ...]:
     return tuple(key for key in kind.model_fields if key not in _CHANGE_NO_WORK)
 
 
@@ -191,7 +193,7 @@ def _part(piece: _Piece) -> Part:
     rank = Rank(workload, axes, tied=tied)
     trains = workload.mode == "training"
     gradients = _Learning(workload.gradient_bucket, workload.gradient_bytes, reduces=False)
-    tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients if trains else None, style=style_of(workload))
+    tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients if trains else None, style=workload.style)
     number = next((n for n in range(workload.layers) if workload.layer_kind(n) == piece.kind), 0)
     layers = range(number, number if piece.kind in NO_LAYERS else number + 1)
     first, last, receives, sends = (piece.kind == kind for kind in NO_LAYERS)
@@ -221,4 +223,4 @@ def _part(piece: _Piece) -> Part:
             make()
         of_weights = Work.of(cursor.graph.build(), axes.names)
     works = (of_forward, Work.of(whole, axes.names), of_inputs, of_weights)
-    return Part(works, learnt, tape.parameters)
+    return Part(works, learnt, tape.parameters, sum(tape.partial.values()))

@@ -20,7 +20,7 @@ from scaleout.simulation.contention import contention_of
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.validation.measured.rows import Row
-from scaleout.workloads.config import KINDS, Workload
+from scaleout.workloads.config import KINDS, ModelFamily
 from scaleout.workloads.generate import generate
 
 
@@ -124,7 +124,7 @@ def machine_of(row: Row, *, device: str | None = None, topology: str | None = No
         raise ConfigError(f"{row.where}: {error}") from None
 
 
-def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> Workload:
+def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelFamily:
     """Build the workload of a row.
 
     Raises
@@ -146,6 +146,6 @@ def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> Worklo
     return validate(KINDS[kind], whole, where=row.where)
 
 
-def case_of(workload: Workload, row: Row, machine: Machine, **options: Any) -> Case:
+def case_of(workload: ModelFamily, row: Row, machine: Machine, **options: Any) -> Case:
     """Return the case of a workload; options are those of `simulated`."""
     return simulated(row, generate(workload), machine, **options)

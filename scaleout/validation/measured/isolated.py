@@ -43,7 +43,7 @@ from scaleout.schedule.fusion.gather import most_work_groups
 from scaleout.simulation.clocks import CLOCKS
 from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
 from scaleout.validation.measured.rows import Row
-from scaleout.workloads.config import Workload, load_workload
+from scaleout.workloads.config import ModelFamily, load_workload
 
 _NAMES = {"send_recv": "send"}
 """Other names of collectives."""
@@ -129,7 +129,7 @@ def _measured_s(row: Row) -> float:
     return seconds
 
 
-def _workload(row: Row, machine: Machine) -> Workload:
+def _workload(row: Row, machine: Machine) -> ModelFamily:
     given, changes = row.values["workload"], row.values.get("changes", {})
     if not isinstance(changes, Mapping):
         raise ConfigError(f"{row.where}: changes is {changes!r}; give an object of a workload's keys")

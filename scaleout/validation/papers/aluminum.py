@@ -33,7 +33,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.study.backends import BackendComparison, compare_backends
 from scaleout.validation.papers.claims import Figure
-from scaleout.workloads.config import Convolutional, load_workload
+from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
 
 WORKLOAD = "resnet-50-lbann"
@@ -83,7 +83,6 @@ class Step:
 def buffer_sizes(name: str) -> list[int]:
     """Return Fig. 1: the bytes of every parameter buffer of a network."""
     workload = load_workload(name)
-    assert isinstance(workload, Convolutional)
     return [PARAMETER_BYTES * count for count in workload.buffers]
 
 

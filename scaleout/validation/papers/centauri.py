@@ -22,7 +22,7 @@ from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.study.strategies import follow
 from scaleout.validation.papers.claims import Figure
-from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.config import LayeredModel, layered, load_workload
 
 SIZES = ("small", "medium", "big", "large")
 BATCHES = (1, 2, 4, 8)
@@ -51,7 +51,7 @@ class Step:
 
     Attributes
     ----------
-    job : Transformer
+    job : LayeredModel
     result : Result
     fits : bool
         Whether it fits the devices' memory.
@@ -61,7 +61,7 @@ class Step:
         What the strategy chose, in words.
     """
 
-    job: Transformer
+    job: LayeredModel
     result: Result
     topology: Topology
     fits: bool
@@ -76,7 +76,7 @@ class Step:
     @property
     def flops_per_s(self) -> float:
         """The paper's measure: FLOPs of attention and MLP of a GPU over the step."""
-        head = 6 * self.job.vocabulary * self.job.hidden
+        head = 6 * self.job.sizes["vocabulary"] * self.job.hidden
         tokens = self.job.tokens * self.job.data_parallel
         return (self.job.flops_per_token - head) * tokens / self.job.num_ranks / self.step_s
 
@@ -120,8 +120,7 @@ def cluster(name: str, nodes: int) -> Topology:
 def step(strategy: str, size: str, *, on: tuple[str, int] = ("A", 2), **changes: int | bool) -> Step:
     """Return a step of a size of Table 4 over all GPUs of a cluster, with some keys of the workload changed."""
     topology = cluster(*on)
-    job = load_workload(f"llama-{size}", {"topology": topology.name, **changes})
-    assert isinstance(job, Transformer)
+    job = layered(load_workload(f"llama-{size}", {"topology": topology.name, **changes}), wants="this one is of layers")
     device, schedule = load_device(job.device), OF_PAPER.get(strategy)
     found = follow(strategy, job, topology=topology, device=device, algorithms=RINGS, schedule=schedule)
     assert found.outcome is not None, found.reason

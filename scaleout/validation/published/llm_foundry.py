@@ -20,7 +20,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.config import layered
 
 _SIZES: Mapping[str, tuple[int, int, int]] = {
     "125m": (768, 12, 12),
@@ -97,8 +97,7 @@ def step(row: Row, machine: Machine) -> Case:
     """A step: all micro-batches, gradient clipping and the optimizer."""
     if row.values.get("Activation CPUOffload", "False") != "False":
         raise NoModelError("activations that are offloaded to the host have no model")
-    workload = workload_of(workload_values(row), row, machine)
-    assert isinstance(workload, Transformer), "MPT is a transformer"
+    workload = layered(workload_of(workload_values(row), row, machine), wants="MPT is a transformer")
     tokens = workload.batch_per_replica * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
     named = replace(row, values={**row.values, "step_us": measured_us})

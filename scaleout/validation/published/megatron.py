@@ -18,7 +18,7 @@ from scaleout.validation.measured.case import Case, NoModelError
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
 from scaleout.workloads import memory
-from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.config import LayeredModel, layered, load_workload
 
 _STEPS: Mapping[str, Mapping[str, Any]] = {
     "full_s": {"recompute": "full", "sequence_parallel": False},
@@ -77,15 +77,14 @@ def _measured(row: Row, known: Mapping[str, Any]) -> str:
     return str(row.values["measured"])
 
 
-def _shipped(row: Row, changes: Mapping[str, Any]) -> Transformer:
+def _shipped(row: Row, changes: Mapping[str, Any]) -> LayeredModel:
     """Return the shipped workload of a model, which is named by its size: ``gpt3-175B`` is megatron-175b."""
     model = str(row.values.get("model"))
     try:
         found = load_workload(f"megatron-{model.rpartition('-')[2].lower()}", changes)
+        return layered(found, wants="these are transformers")
     except ConfigError:
         raise NoModelError(f"no workload of model {model!r}") from None
-    assert isinstance(found, Transformer)
-    return found
 
 
 def cluster_of(row: Row) -> tuple[str, str]:

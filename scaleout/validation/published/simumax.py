@@ -17,7 +17,7 @@ from scaleout.validation.measured.case import Case, NoModelError, case_of
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
 from scaleout.workloads import memory
-from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.config import LayeredModel, layered, load_workload
 
 _RANKS = 8
 _PADDED_TO = 128
@@ -45,7 +45,7 @@ def home(row: Row) -> tuple[str, str]:
     return "b200", "dgx-b200-1"
 
 
-def workload_of(row: Row) -> Transformer:
+def workload_of(row: Row) -> LayeredModel:
     """Return the workload of a row.
 
     Raises
@@ -66,19 +66,16 @@ def workload_of(row: Row) -> Transformer:
         changes["sequence"] = int(sequence[1])
     name = f"simumax-{row.values.get('model')}"
     try:
-        shipped = load_workload(name)
+        shipped = layered(load_workload(name), wants="these are transformers")
     except ConfigError:
         raise NoModelError(f"no workload of model {row.values.get('model')!r}") from None
-    assert isinstance(shipped, Transformer)
     multiple = _PADDED_TO * changes["tensor_parallel"]
-    changes["vocabulary"] = -(-shipped.vocabulary // multiple) * multiple
+    changes["vocabulary"] = -(-shipped.sizes["vocabulary"] // multiple) * multiple
     changes["sequence_parallel"] = changes["tensor_parallel"] > 1
     try:
-        found = load_workload(name, changes)
+        return layered(load_workload(name, changes), wants="these are transformers")
     except ConfigError as error:
         raise NoModelError(str(error)) from None
-    assert isinstance(found, Transformer)
-    return found
 
 
 def run(row: Row, machine: Machine) -> Case:

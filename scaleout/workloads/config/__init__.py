@@ -1,6 +1,6 @@
 """Workload files: a model, its parallelism and the options of a run, validated.
 
-A workload is one of four kinds, told apart by the key `kind`. All sizes must divide exactly: what does not
+A workload is of one family of models, told by the key `kind`. All sizes must divide exactly: what does not
 divide is refused with a message that says which key, and no value is ever rounded. A file may be `like` another, by
 name or file, and then holds only the keys that differ.
 """
@@ -12,30 +12,33 @@ from typing import Any
 from scaleout.config.library import find, is_path
 from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
-from scaleout.workloads.config.convolutional import Convolutional
-from scaleout.workloads.config.dlrm import Dlrm
-from scaleout.workloads.config.moe import Moe
-from scaleout.workloads.config.transformer import Transformer
+from scaleout.workloads.families.convolutional import Convolutional
+from scaleout.workloads.families.dlrm import Dlrm
+from scaleout.workloads.families.family import ModelFamily
+from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.families.moe import Moe
+from scaleout.workloads.families.transformer import Transformer
 
-__all__ = ["KINDS", "Convolutional", "Dlrm", "Moe", "Transformer", "Workload", "load_workload"]
+__all__ = [
+    "KINDS", "Convolutional", "Dlrm", "LayeredModel", "ModelFamily", "Moe", "Transformer", "layered", "load_workload",
+]  # fmt: skip
 
-Workload = Convolutional | Dlrm | Moe | Transformer
-KINDS: dict[str, type[Convolutional] | type[Dlrm] | type[Transformer] | type[Moe]] = {
+KINDS: dict[str, type[ModelFamily]] = {
     "convolutional": Convolutional,
     "dlrm": Dlrm,
     "transformer": Transformer,
     "moe": Moe,
 }
-"""Kinds of workload and what validates them."""
+"""Value of `kind` to the family."""
 
-_RENAMED = {old: new for kind in KINDS.values() for old, new in kind.RENAMED.items()}
-"""Old names of keys to new ones, of all kinds."""
+_RENAMED = {old: new for family in KINDS.values() for old, new in family.RENAMED.items()}
+"""Old names of keys to new ones, of all families."""
 
 RANKS = "{ranks}"
 """In the name of a workload's topology: the number of its ranks."""
 
 
-def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> Workload:
+def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> ModelFamily:
     """Read a workload by name or file, with some of its keys changed.
 
     Parameters
@@ -59,6 +62,19 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
     workload = validate(KINDS[kind], values, where=f"workload {name_or_file}")
     return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
+
+
+def layered(workload: ModelFamily, *, wants: str) -> LayeredModel:
+    """Return a workload whose model is of layers.
+
+    Raises
+    ------
+    ConfigError
+        If it is not: `wants` says what needs one.
+    """
+    if not isinstance(workload, LayeredModel):
+        raise ConfigError(f"workload {workload.name!r} is of kind {workload.kind}; {wants}")
+    return workload
 
 
 def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Workload to program: the execution graphs that every rank of a job runs in one step, not yet timed."""
 
 from scaleout.program.program import Program
-from scaleout.workloads.config import Convolutional, Dlrm, Workload
-from scaleout.workloads.generate import convolutional, dlrm, step
+from scaleout.workloads.families.family import ModelFamily, WholeModel
+from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.generate import step
 
 
-def generate(workload: Workload) -> Program:
+def generate(workload: ModelFamily) -> Program:
     """Write the execution graphs of one step of a workload.
 
     Returns
@@ -13,6 +14,7 @@ def generate(workload: Workload) -> Program:
     Program
         Its kernels know their FLOPs and bytes, not their times: see `scaleout.cluster.device.annotate.time_kernels`.
     """
-    if isinstance(workload, Convolutional):
-        return convolutional.generate(workload)
-    return dlrm.generate(workload) if isinstance(workload, Dlrm) else step.generate(workload)
+    if isinstance(workload, WholeModel):
+        return workload.program()
+    assert isinstance(workload, LayeredModel), "a family is of layers or whole"
+    return step.generate(workload)

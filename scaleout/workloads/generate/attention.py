@@ -14,10 +14,10 @@ arXiv:2205.05198 (what unfused attention keeps).
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.config import Transformer
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 from scaleout.workloads.generate.layers import (
     SHUFFLE,
@@ -31,12 +31,15 @@ from scaleout.workloads.generate.layers import (
 )
 from scaleout.workloads.generate.linear import linear
 
+if TYPE_CHECKING:
+    from scaleout.workloads.families.transformer import Transformer
+
 
 @dataclass(frozen=True)
 class Heads:
     """What a rank computes: its heads, and the family of groups along the context axis."""
 
-    workload: Transformer
+    workload: "Transformer"
     bucket: Bucket
     kept_tokens: int
     context: int = NONE
@@ -52,17 +55,12 @@ class Heads:
         return self.workload.key_value_heads // self.workload.tensor_parallel
 
     @property
-    def key_value_elements(self) -> int:
-        """Elements of the keys and values of the rank's tokens and heads."""
-        return 2 * self.workload.local_tokens * self.kv_heads * self.workload.head_dim
-
-    @property
     def all_elements(self) -> int:
         """Elements of queries, keys and values of the rank's tokens and heads."""
         latent, tokens = self.workload.latent, self.workload.local_tokens
         if latent is not None:
             return tokens * self.heads * (2 * (latent.plain_dim + latent.rotary_dim) + latent.value_dim)
-        return tokens * self.heads * self.workload.head_dim + self.key_value_elements
+        return tokens * self.heads * self.workload.head_dim + self.workload.key_value_elements
 
 
 def attend(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
@@ -214,10 +212,10 @@ def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
 def _gathered(tape: AutogradTape, x: int, heads: Heads) -> int:
     """All-gather keys and values of the whole sequences, then attend to them."""
     degree = heads.workload.context_parallel
-    size_bytes = degree * heads.key_value_elements * tape.item_bytes
+    size_bytes = degree * heads.workload.key_value_elements * tape.item_bytes
     gather = Exchange("all_gather", ("reduce_scatter",))
     x = exchange(tape, x, gather, size_bytes, group=heads.context, name="keys_and_values")
-    tape.save_for_backward((degree - 1) * heads.key_value_elements)
+    tape.save_for_backward((degree - 1) * heads.workload.key_value_elements)
     return _flash(tape, x, heads, times=degree)
 
 
@@ -242,7 +240,7 @@ def _in_steps(tape: AutogradTape, x: int, heads: Heads) -> int:
 def _ring(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Send keys and values on to the next rank while attending to those at hand; backward, their gradients as well."""
     degree = heads.workload.context_parallel
-    size_bytes = heads.key_value_elements * tape.item_bytes
+    size_bytes = heads.workload.key_value_elements * tape.item_bytes
     steps = [tape.branch() for _ in range(degree)]
 
     def send_around(node: int, size: int, attend_to: list[partial[int]]) -> int:

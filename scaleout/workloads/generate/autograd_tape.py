@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from scaleout.program.graph import NONE, GraphBuilder
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
+from scaleout.workloads.families.style import PLAIN, Style
 from scaleout.workloads.generate.axes import Call, Sharing
-from scaleout.workloads.generate.style import PLAIN, Style
 
 Action = Callable[[int], int]
 
@@ -212,6 +212,8 @@ class AutogradTape:
         What all parts that backward computes again keep together, where gradients of weights are put off.
     parameters : dict
         Name of a bucket to the parameters that its layers hold.
+    partial : dict
+        Likewise, those of which each tensor-parallel rank makes a part of the gradient.
     phase_suffix : str
         Ends the names of the phases that layers write.
     needed : int
@@ -236,6 +238,7 @@ class AutogradTape:
     again_bytes: float = 0.0
     all_again_bytes: float = 0.0
     parameters: dict[str, int] = field(default_factory=dict)
+    partial: dict[str, int] = field(default_factory=dict)
     phase_suffix: str = "_forward"
     needed: int = 0
     style: Style = PLAIN
@@ -282,15 +285,16 @@ class AutogradTape:
             if self.spans:
                 self.spans[-1].kept_bytes += size_bytes
 
-    def hold(self, num_parameters: int, bucket: Bucket) -> None:
-        """Count parameters of a layer."""
+    def hold(self, num_parameters: int, bucket: Bucket, *, partial: bool = False) -> None:
+        """Count parameters of a layer, whose gradients may be `partial` sums over the tensor axis."""
+        self.partial[bucket.name] = self.partial.get(bucket.name, 0) + num_parameters * partial
         self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
 
     def branch(self) -> "AutogradTape":
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
         return AutogradTape(
-            self.cursor, self.dtype, self.gradients, parameters=self.parameters, phase_suffix=self.phase_suffix,
-            style=self.style, saved=self.saved, weights=self.weights,
+            self.cursor, self.dtype, self.gradients, parameters=self.parameters, partial=self.partial,
+            phase_suffix=self.phase_suffix, style=self.style, saved=self.saved, weights=self.weights,
         )  # fmt: skip
 
     def again(self, *, saved: bool = False) -> "AutogradTape":

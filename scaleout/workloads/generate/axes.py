@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from scaleout.program.program import GroupFamily
-from scaleout.workloads.config.training import Training
+from scaleout.workloads.families.layered import LayeredModel
 
 
 class Call(NamedTuple):
@@ -85,7 +85,7 @@ class Axes:
     Who shares what is known from the degrees alone; ranks are listed only when `families` is read.
     """
 
-    workload: Training
+    workload: LayeredModel
     _makers: dict[str, Callable[[], GroupFamily]] = field(default_factory=dict)
 
     @property
@@ -115,7 +115,9 @@ class Axes:
         return self._sharing("replica" if self.workload.context_parallel > 1 else "data", self.workload.sharding)
 
     def experts(self) -> Sharing:
-        """Say who shares the parameters of experts: ranks that hold the same ones."""
+        """Say who shares the parameters of experts: ranks that hold the same ones; of a model without, as `dense`."""
+        if not self.workload.has_experts:
+            return self.dense()
         axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
         return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
 

@@ -10,8 +10,8 @@ Chen et al., arXiv:1604.06174 (checkpoints).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scaleout.workloads.families.style import CASTS
 from scaleout.workloads.generate.autograd_tape import URGENT, Action, AutogradTape, Bucket
-from scaleout.workloads.generate.style import CASTS
 
 Layer = Callable[[AutogradTape, int], int]
 """From the node that makes an input to the node that makes the output."""
@@ -41,8 +41,13 @@ def pointwise(
     return tape.kernel(forward, x, name=name or forward, **shape)
 
 
-def norm(tape: AutogradTape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket) -> int:
-    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale)."""
+def norm(
+    tape: AutogradTape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket, partial: bool = False
+) -> int:
+    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale).
+
+    Of `partial` ones each tensor-parallel rank sees its own tokens only, so that their gradients are partial sums.
+    """
 
     def backward(dy: int) -> int:
         dx = tape.kernel(f"{kind}_bwd", dy, tokens=tokens, hidden=hidden)
@@ -50,7 +55,7 @@ def norm(tape: AutogradTape, x: int, kind: str, *, tokens: int, hidden: int, buc
         return dx
 
     num_parameters = hidden * (2 if kind == "layer_norm" else 1)
-    tape.hold(num_parameters, bucket)
+    tape.hold(num_parameters, bucket, partial=partial)
     tape.push(backward, makes=tokens * hidden)
     tape.save_for_backward(tokens * hidden)
     return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)

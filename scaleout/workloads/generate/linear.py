@@ -13,8 +13,8 @@ from typing import Literal
 
 from scaleout.program.graph import NONE
 from scaleout.program.operations import kernel
+from scaleout.workloads.families.style import CASTS
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
-from scaleout.workloads.generate.style import CASTS
 
 
 @dataclass(frozen=True)

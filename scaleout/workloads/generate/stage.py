@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients, Reduction
 from scaleout.workloads.generate.axes import Axes, Call
-from scaleout.workloads.generate.style import style_of
-from scaleout.workloads.generate.transformer import forward
+from scaleout.workloads.generate.forward import forward
 from scaleout.workloads.generate.units import Rank
 from scaleout.workloads.pipeline import Action
 
@@ -54,7 +53,7 @@ class Turn:
     reduces: bool
 
 
-def flat_gradients(workload: Transformer) -> tuple[tuple[str, str], ...]:
+def flat_gradients(workload: LayeredModel) -> tuple[tuple[str, str], ...]:
     """Return the kernels that make one flat tensor of a layer's gradients: put together, cast, and scaled."""
     if not workload.flat_gradients or workload.zero < 2:
         return ()
@@ -69,7 +68,7 @@ class Stage:
 
     Attributes
     ----------
-    workload : Transformer
+    workload : LayeredModel
     number : int
         Among all stages, first to last.
     layers : range
@@ -79,17 +78,19 @@ class Stage:
     forward : Part
     """
 
-    workload: Transformer
+    workload: LayeredModel
     axes: Axes
     number: int
-    rank: Rank = field(init=False)
+    rank: Rank[LayeredModel] = field(init=False)
     tape: AutogradTape = field(init=False)
     forward: Part = field(init=False)
     _backward: dict[tuple[bool, Turn], tuple[Part, Part | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         workload = self.workload
-        self.rank = Rank(workload, self.axes, tied=[] if workload.tied_embedding and self.first and self.last else None)
+        self.rank = Rank(
+            workload, self.axes, tied=[] if workload.tied_parameters and self.first and self.last else None
+        )
         gradients = None
         if workload.mode == "training":
             dtype = workload.gradient_dtype or workload.dtype
@@ -101,7 +102,7 @@ class Stage:
                 flat=flat_gradients(workload),
                 replicas_at_end=workload.replicas_at_end,
             )
-        self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=style_of(workload))
+        self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=workload.style)
         output = forward(
             self.tape, self.rank, self.layers, first=self.first, last=self.last,
             receives=not self.first, sends=not self.last,
@@ -134,6 +135,11 @@ class Stage:
     def parameters(self) -> Mapping[str, int]:
         """Name of a bucket to the parameters that it holds."""
         return self.tape.parameters
+
+    @property
+    def partial_parameters(self) -> int:
+        """Parameters of which each tensor-parallel rank makes a part of the gradient."""
+        return sum(self.tape.partial.values())
 
     def gathers(self) -> Iterator[tuple[int, Call]]:
         """Yield what gathers the parameters that other ranks have stepped, unit by unit in the order of forward.

@@ -1,4 +1,4 @@
-"""A step of a transformer: the actions of all micro-batches in the order of a pipeline schedule, then the optimizer.
+"""A step of a model of layers: the actions of all micro-batches in the order of a schedule, then the optimizer.
 
 Every rank runs its slots one after another. What a stage on another rank waits for is sent on; both ends say how many
 places further along the pipeline the other stands, so ranks of one stage run one graph. After the last micro-batch
@@ -19,7 +19,7 @@ from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, Nod
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import Program
 from scaleout.workloads import pipeline as pipelines
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Bucket, Reduction
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Part, Stage, Turn
@@ -33,7 +33,7 @@ _PASSES = {"clear": "fill", "check": "sum_all", "scale": "mul_scalar"}
 """Pass over a rank's gradients to its kernel; all are counted at the end of the step."""
 
 
-def generate(workload: Transformer) -> Program:
+def generate(workload: LayeredModel) -> Program:
     """Write the graphs of all ranks, in one role for each place in the pipeline."""
     axes = Axes(workload)
     stages = stages_of(workload, axes)
@@ -57,7 +57,7 @@ def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
     return tuple(slot for slot in slots if slot)
 
 
-def stages_of(workload: Transformer, axes: Axes) -> list[list[Stage]]:
+def stages_of(workload: LayeredModel, axes: Axes) -> list[list[Stage]]:
     """Return the stages that each place of the pipeline holds, by chunk."""
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
     return [[Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)]
@@ -76,7 +76,7 @@ class _Where(NamedTuple):
 class _Rank:
     """The graph of one place in the pipeline as it is written."""
 
-    workload: Transformer
+    workload: LayeredModel
     axes: Axes
     stages: list[Stage]
     place: int
@@ -221,11 +221,6 @@ class Holds(Protocol):
     """What a stage holds, as far as the end of a step depends on it."""
 
     @property
-    def layers(self) -> range:
-        """Numbers of its layers."""
-        ...
-
-    @property
     def first(self) -> bool:
         """Whether it holds the embedding."""
         ...
@@ -245,12 +240,17 @@ class Holds(Protocol):
         """Name of a bucket to the parameters that it holds."""
         ...
 
+    @property
+    def partial_parameters(self) -> int:
+        """Parameters of which each tensor-parallel rank makes a part of the gradient."""
+        ...
+
 
 @dataclass
 class Finish:
     """The end of a step on one rank, after all its gradients have been reduced over its replicas."""
 
-    workload: Transformer
+    workload: LayeredModel
     axes: Axes
     stages: Sequence[Holds]
     graph: GraphBuilder
@@ -287,8 +287,7 @@ class Finish:
                 self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
         if workload.sequence_parallel and workload.tensor_parallel > 1:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
-            norms = sum(2 * len(stage.layers) + stage.last for stage in self.stages)
-            size_bytes = norms * workload.norm_width * workload.gradient_bytes
+            size_bytes = sum(stage.partial_parameters for stage in self.stages) * workload.gradient_bytes
             self._all_reduce(size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
         p, v = workload.pipeline_parallel, workload.chunks
         pipeline = PIPELINES[workload.pipeline_schedule]
@@ -298,8 +297,8 @@ class Finish:
             self._all_reduce(size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
         ends = {pipeline.layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}
         holds_end = any(stage.first or stage.last for stage in self.stages)
-        if workload.tied_embedding and workload.vocabulary and workload.num_stages > 1 and holds_end:
-            elements = workload.vocabulary // workload.tensor_parallel * workload.hidden
+        elements = workload.tied_parameters
+        if elements and workload.num_stages > 1 and holds_end:
             if len(ends) == 1:
                 self._chain_kernel("add", elements=elements)
             else:

@@ -9,10 +9,10 @@ Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (seq
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from scaleout.program.graph import NONE
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.workloads.config import Moe, Transformer
 from scaleout.workloads.generate.attention import Heads, attend
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape
 from scaleout.workloads.generate.layers import (
@@ -21,12 +21,9 @@ from scaleout.workloads.generate.layers import (
     GATHER_IN_AGAIN,
     SCATTER_OUT,
     SUM_OUT,
-    WHOLE_IN,
-    WHOLE_OUT,
     Exchange,
     Layer,
     activation,
-    checkpoint,
     dropout,
     exchange,
     norm,
@@ -34,57 +31,14 @@ from scaleout.workloads.generate.layers import (
     residual,
 )
 from scaleout.workloads.generate.linear import linear
-from scaleout.workloads.generate.moe import Experts, mixture
-from scaleout.workloads.generate.units import Rank, Units
+from scaleout.workloads.generate.units import Rank
+
+if TYPE_CHECKING:
+    from scaleout.workloads.families.transformer import Transformer
 
 
-def forward(
-    tape: AutogradTape,
-    rank: Rank,
-    layers: range,
-    *,
-    first: bool,
-    last: bool,
-    receives: bool = False,
-    sends: bool = False,
-) -> int:
-    """Write the forward pass of some layers, with the embedding before the first and the head after the last.
-
-    One that `receives` its input in parts gathers them; one that `sends` its output receives its gradient so.
-
-    Returns
-    -------
-    int
-        The node that makes the output.
-    """
-    x = NONE
-    units = Units(rank)
-    item_bytes = ITEM_BYTES[rank.workload.gather_dtype or tape.dtype]
-    if receives and rank.workload.scatters:
-        tape.graph.phase = "pipeline_forward"
-        x = exchange(tape, x, WHOLE_IN, rank.whole_bytes, group=rank.tensor, name="activations")
-    if first:
-        x = units.apply(tape, x, partial(_embedding, rank=rank), phase="embedding")
-    for number in layers:
-        whole = partial(_layer, rank=rank, number=number)
-        if rank.workload.recompute in ("operations", "full"):
-            again = partial(
-                checkpoint, layer=whole, kept_elements=rank.elements, stop_early=rank.workload.stop_recompute_early,
-                saved=rank.workload.recompute == "operations",
-            )  # fmt: skip
-            x = units.apply(tape, x, again, item_bytes=item_bytes)
-        else:
-            x = units.apply(tape, x, whole, item_bytes=item_bytes)
-    if sends and rank.workload.scatters:
-        x = phased(tape, x, partial(_whole_gradient, rank=rank), phase="pipeline")
-    return units.apply(tape, x, partial(phased, layer=partial(_head, rank=rank), phase="head")) if last else x
-
-
-def _whole_gradient(tape: AutogradTape, x: int, rank: Rank) -> int:
-    return exchange(tape, x, WHOLE_OUT, rank.whole_bytes, group=rank.tensor, name="activations")
-
-
-def _layer(tape: AutogradTape, x: int, rank: Rank, number: int) -> int:
+def layer(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) -> int:
+    """Attention, then the feed-forward network, each added to what it reads."""
     label = f"layer_{number}"
     for phase, branch in (("attention", _attention), ("feed_forward", _feed_forward)):
         block = partial(branch, rank=rank, number=number, label=f"{label}_{phase}")
@@ -93,16 +47,19 @@ def _layer(tape: AutogradTape, x: int, rank: Rank, number: int) -> int:
     return x
 
 
-def _dropped(tape: AutogradTape, x: int, layer: Layer, rank: Rank) -> int:
+def _dropped(tape: AutogradTape, x: int, layer: Layer, rank: "Rank[Transformer]") -> int:
     """Apply a layer, and dropout to its output where the model has it."""
     x = layer(tape, x)
     return dropout(tape, x, elements=rank.elements) if rank.workload.dropout and tape.gradients else x
 
 
-def _tensor_parallel(tape: AutogradTape, x: int, rank: Rank, block: Layer, *, label: str) -> int:
+def _tensor_parallel(tape: AutogradTape, x: int, rank: "Rank[Transformer]", block: Layer, *, label: str) -> int:
     """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
     workload = rank.workload
-    x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
+    x = norm(
+        tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense,
+        partial=workload.sequence_parallel and workload.tensor_parallel > 1,
+    )  # fmt: skip
     if workload.tensor_parallel == 1:
         return block(tape, x)
     into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
@@ -113,41 +70,36 @@ def _tensor_parallel(tape: AutogradTape, x: int, rank: Rank, block: Layer, *, la
     return over(block(tape, over(x, into)), out)
 
 
-def _kept_tokens(rank: Rank) -> int:
+def kept_tokens(rank: "Rank[Transformer]") -> int:
     """Tokens of a tensor-parallel block's input that are kept for backward."""
     return rank.workload.local_tokens if rank.workload.keep_gathered else rank.tokens
 
 
-def _gather_in(workload: Transformer) -> Exchange:
+def _gather_in(workload: "Transformer") -> Exchange:
     return GATHER_IN if workload.keep_gathered else GATHER_IN_AGAIN
 
 
-def _attention(tape: AutogradTape, x: int, rank: Rank, number: int, label: str) -> int:
+def _attention(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int, label: str) -> int:
     del number
     workload = rank.workload
     context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
-    heads = Heads(workload, rank.dense, kept_tokens=_kept_tokens(rank), context=context)
+    heads = Heads(workload, rank.dense, kept_tokens=kept_tokens(rank), context=context)
     return _tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
 
 
-def _feed_forward(tape: AutogradTape, x: int, rank: Rank, number: int, label: str) -> int:
+def _feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int, label: str) -> int:
     workload = rank.workload
-    if isinstance(workload, Moe) and workload.layer_kind(number) == "moe":
-        group = rank.axes.number("expert") if workload.expert_parallel > 1 else NONE
-        experts = Experts(group=group, router=rank.dense, weights=rank.experts, kept_tokens=_kept_tokens(rank))
-        block = partial(mixture, workload=workload, experts=experts, label=label)
-    else:
-        block = partial(feed_forward, rank=rank, label=label)
+    block = partial(workload.write_feed_forward, rank=rank, number=number, label=label)
     return _tensor_parallel(tape, x, rank, block, label=label)
 
 
-def feed_forward(tape: AutogradTape, x: int, rank: Rank, label: str) -> int:
+def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: str) -> int:
     """Two products with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
     of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
     x = of(
-        x, inputs=workload.hidden, outputs=(width,) * workload.gates, name=f"{label}_1", kept_tokens=_kept_tokens(rank),
+        x, inputs=workload.hidden, outputs=(width,) * workload.gates, name=f"{label}_1", kept_tokens=kept_tokens(rank),
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
     x = activation(tape, x, workload.activation, elements=workload.local_tokens * width)
@@ -157,7 +109,7 @@ def feed_forward(tape: AutogradTape, x: int, rank: Rank, label: str) -> int:
     )  # fmt: skip
 
 
-def _embedding(tape: AutogradTape, x: int, rank: Rank) -> int:
+def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     """Look tokens up; a rank that lacks a token's row gives zeros, and the tensor axis adds up.
 
     The gradient of a `tied` table is the sum of its own and of the head's, and final only then.
@@ -186,10 +138,13 @@ def _embedding(tape: AutogradTape, x: int, rank: Rank) -> int:
     return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
 
 
-def _head(tape: AutogradTape, x: int, rank: Rank) -> int:
+def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
-    x = norm(tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense)
+    x = norm(
+        tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense,
+        partial=workload.sequence_parallel and workload.tensor_parallel > 1,
+    )  # fmt: skip
     if workload.vocabulary == 0:
         return x
     if workload.tensor_parallel > 1:
@@ -201,7 +156,7 @@ def _head(tape: AutogradTape, x: int, rank: Rank) -> int:
     part = workload.vocabulary // workload.tensor_parallel
     x = linear(
         tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",
-        shared=rank.tied, kept_tokens=_kept_tokens(rank), plain=True,
+        shared=rank.tied, kept_tokens=kept_tokens(rank), plain=True,
         placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
     )  # fmt: skip
     if workload.mode == "training":
@@ -212,7 +167,7 @@ def _head(tape: AutogradTape, x: int, rank: Rank) -> int:
     return x
 
 
-def _loss(tape: AutogradTape, x: int, rank: Rank, *, tokens: int, vocabulary: int) -> int:
+def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
     if loss == "in_place":  # the logits are their gradient until the product before has used it

@@ -8,9 +8,10 @@ Source: FSDP, arXiv:2304.11277; the order of its calls: PyTorch 2.11's, profiled
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from scaleout.program.graph import NONE, GraphBuilder
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.layers import Layer
@@ -27,13 +28,16 @@ class Unit:
     parameters: Mapping[str, int]
 
 
+Job = TypeVar("Job", bound=LayeredModel)
+
+
 @dataclass
-class Rank:
+class Rank(Generic[Job]):
     """What one rank of one stage holds, and where its gradients go.
 
     Attributes
     ----------
-    workload : Transformer
+    workload : LayeredModel
     axes : Axes
     tokens : int
         Tokens of a micro-batch outside tensor-parallel blocks.
@@ -45,7 +49,7 @@ class Rank:
         Whose parameters are gathered together, in the order of forward.
     """
 
-    workload: Transformer
+    workload: Job
     axes: Axes
     tied: list[int] | None = None
     units: list[Unit] = field(default_factory=list)
@@ -54,7 +58,7 @@ class Rank:
 
     def __post_init__(self) -> None:
         self.dense = Bucket("dense", self.axes.dense())
-        self.experts = Bucket("experts", self.axes.experts() if isinstance(self.workload, Moe) else self.axes.dense())
+        self.experts = Bucket("experts", self.axes.experts())
 
     @property
     def tokens(self) -> int:
@@ -91,7 +95,7 @@ class Units:
     ahead as one begins, which is behind the reductions of those that have ended.
     """
 
-    rank: Rank
+    rank: Rank[Any]
     held: list[tuple[dict[str, int], int]] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     gathers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.families.layered import ENDS, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.memory.parts import Held, Units, units_of_stages
+from scaleout.workloads.memory.parts import Held, units_of_stages
 from scaleout.workloads.memory.persistent import standing
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders
 from scaleout.workloads.pipeline.blocks import blocks
@@ -59,7 +59,7 @@ class Moments:
     waiting: Index
 
 
-def moments_of(workload: Transformer) -> Moments:
+def moments_of(workload: LayeredModel) -> Moments:
     """Return the moments at which the memory of a workload's ranks can be highest."""
     return _moments(
         workload.pipeline_schedule, workload.pipeline_parallel, workload.num_microbatches, workload.chunks,
@@ -151,13 +151,13 @@ class Peak:
         return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} micro-batches in flight"
 
 
-def peak(workload: Transformer) -> Peak:
+def peak(workload: LayeredModel) -> Peak:
     """Return the most that any rank of a job holds, and when, from the order of its pipeline alone."""
     ledger = Ledger.of(workload)
     return ledger.peak_of(int(ledger.peak_bytes.argmax()))
 
 
-def peaks(workload: Transformer) -> list[Peak]:
+def peaks(workload: LayeredModel) -> list[Peak]:
     """Return the most that the ranks of each place of the pipeline hold, and when."""
     ledger = Ledger.of(workload)
     return [ledger.peak_of(place) for place in range(workload.pipeline_parallel)]
@@ -169,7 +169,7 @@ class Ledger:
 
     Attributes
     ----------
-    workload : Transformer
+    workload : LayeredModel
     stages : sequence of sequence of Held
         For each place, its chunks.
     standing : sequence of mapping
@@ -182,7 +182,7 @@ class Ledger:
         Which moment of `moments_of` that is.
     """
 
-    workload: Transformer
+    workload: LayeredModel
     stages: Sequence[Sequence[Held]]
     standing: Sequence[Mapping[str, float]]
     activation_bytes: Floats
@@ -192,21 +192,24 @@ class Ledger:
     peak_moment: Index
 
     @classmethod
-    def of(cls, workload: Transformer) -> "Ledger":
+    def of(cls, workload: LayeredModel) -> "Ledger":
         """Count them."""
         units = units_of_stages(workload)
         numbers = _stages_of_places(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
         of_stage = [sum((held.times(count) for held, count in stage), Held()) for stage in units]
         stages = [[of_stage[number] for number in place] for place in numbers]
         axes = Axes(workload)
-        sharing = (axes.dense(), axes.experts() if isinstance(workload, Moe) else axes.dense())
-        alike: dict[tuple[tuple[Units, ...], int], Mapping[str, float]] = {}
+        sharing = (axes.dense(), axes.experts())
+        contents = workload.contents
+        alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
         of_place = []
         for place in numbers:
-            held = tuple(units[number] for number in place)
-            key = (held, sum(workload.layers_of_stage[number] for number in place))
+            key = tuple(contents[number] for number in place)
             if key not in alike:
-                alike[key] = standing(workload, held, sharing, layers=key[1])
+                cached = sum(
+                    count * workload.cache_bytes(kind) for content in key for kind, count in content if kind not in ENDS
+                )
+                alike[key] = standing(workload, [units[number] for number in place], sharing, cached_bytes=cached)
             of_place.append(alike[key])
         kept, again, made, moment = _highest(workload, stages)
         total = np.array([sum(each.values()) for each in of_place]) + kept + again + made
@@ -233,7 +236,7 @@ class Ledger:
         return Peak(place, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
 
 
-def _highest(workload: Transformer, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Floats, Index]:
+def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Floats, Index]:
     """Return the most that each place holds as micro-batches pass, and at which moment, shape (p,) each.
 
     That is activations, kept and computed again, and temporary results.

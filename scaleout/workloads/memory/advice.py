@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.memory import Peak, peak
 
 _FACTORS = (2, 4, 8, 16)
@@ -46,7 +46,7 @@ class Advice:
         return " ".join(f"--set {key}={json.dumps(value)}" for key, value in self.changes.items()).replace('"', "")
 
 
-def advise(workload: Transformer, capacity_bytes: float) -> list[Advice]:
+def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     """Say what would make a job fit into the memory of its devices.
 
     Returns
@@ -76,7 +76,7 @@ def advise(workload: Transformer, capacity_bytes: float) -> list[Advice]:
     return singles if together is None else [*singles, together]
 
 
-def _together(workload: Transformer, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
+def _together(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
     """Change what helps most, again and again until the job fits; then take back what was not needed."""
     steps: list[dict[str, Any]] = []
     current, least = workload, peak(workload).total_bytes
@@ -107,7 +107,7 @@ def _merged(steps: list[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for step in steps for key, value in step.items()}
 
 
-def _try(workload: Transformer, changes: Mapping[str, Any], capacity_bytes: float) -> Advice | None:
+def _try(workload: LayeredModel, changes: Mapping[str, Any], capacity_bytes: float) -> Advice | None:
     changed = _changed(workload, changes)
     if changed is None:
         return None
@@ -115,7 +115,7 @@ def _try(workload: Transformer, changes: Mapping[str, Any], capacity_bytes: floa
     return Advice(dict(changes), changed.num_ranks, found, found.total_bytes <= capacity_bytes)
 
 
-def _changed(workload: Transformer, changes: Mapping[str, Any]) -> Transformer | None:
+def _changed(workload: LayeredModel, changes: Mapping[str, Any]) -> LayeredModel | None:
     """Return the changed workload, or None if it cannot be."""
     try:
         return type(workload).model_validate({**workload.model_dump(), **changes})
@@ -123,16 +123,11 @@ def _changed(workload: Transformer, changes: Mapping[str, Any]) -> Transformer |
         return None
 
 
-def _changes(workload: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(workload: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield kinds of change and what they set, those that cost least time first."""
     w = workload
     replicas = w.data_parallel * w.context_parallel
-    if w.tensor_parallel > 1 and not w.sequence_parallel:
-        yield "sequence_parallel", {"sequence_parallel": True}
-    if w.sequence_parallel and w.keep_gathered:
-        yield "keep_gathered", {"keep_gathered": False}
-    if w.attention == "unfused" and not w.dropout:
-        yield "attention", {"attention": "flash"}
+    yield from w.lighter()
     yield from (("zero", {"zero": level}) for level in range(w.zero + 1, 4) if replicas > 1)
     if w.mode == "training":
         yield from (("data_parallel", _spread(w, factor)) for factor in _FACTORS if w.batch_per_replica % factor == 0)
@@ -145,12 +140,12 @@ def _changes(workload: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _training_changes(w)
     for axis in ("pipeline_parallel", "tensor_parallel", "context_parallel"):
         yield from ((axis, _grown(w, axis, factor)) for factor in _FACTORS)
-    if isinstance(w, Moe):
+    if w.has_experts:
         yield from (("expert_parallel", {"expert_parallel": w.expert_parallel * factor}) for factor in _FACTORS)
 
 
-def _training_changes(w: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
-    if w.recompute == "none" and w.attention == "unfused":
+def _training_changes(w: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
+    if w.recompute == "none" and "selective" in w.recomputes:
         yield "selective", {"recompute": "selective"}
     if w.microbatch_group is not None:
         yield "microbatch_group", {"microbatch_group": None}
@@ -166,7 +161,7 @@ def _training_changes(w: Transformer) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "full", {"recompute": "full"}
 
 
-def _spread(w: Transformer, factor: int) -> dict[str, Any]:
+def _spread(w: LayeredModel, factor: int) -> dict[str, Any]:
     """Return what spreads the sequences of a step, and the states, over more replicas."""
     batch = w.batch_per_replica // factor
     return {
@@ -177,7 +172,7 @@ def _spread(w: Transformer, factor: int) -> dict[str, Any]:
     }
 
 
-def _grown(w: Transformer, axis: str, factor: int) -> dict[str, Any]:
+def _grown(w: LayeredModel, axis: str, factor: int) -> dict[str, Any]:
     """Return what makes an axis longer, the sequences of a step being as many as before."""
     changes: dict[str, Any] = {axis: getattr(w, axis) * factor}
     if w.data_parallel % factor == 0:

@@ -6,13 +6,12 @@ what a part would keep for one is counted.
 
 import functools
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from scaleout.program.graph import GraphBuilder
-from scaleout.workloads.config import Moe, Transformer
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.generate.transformer import forward
+from scaleout.workloads.generate.forward import forward
 from scaleout.workloads.generate.units import Rank
 
 _CHANGE_NO_LAYER = frozenset(
@@ -84,7 +83,7 @@ class _Piece:
     first: bool
     last: bool
     tied: bool
-    workload: Transformer = field(compare=False)
+    workload: LayeredModel = field(compare=False)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -113,33 +112,22 @@ Units = tuple[tuple[Held, int], ...]
 """Parts of a stage in order, each with how many of it follow one another."""
 
 
-def units_of_stages(workload: Transformer) -> list[Units]:
+def units_of_stages(workload: LayeredModel) -> list[Units]:
     """Return the embedding, the layers of each kind, and the head, as far as each stage has them."""
     keys = tuple(getattr(workload, key) for key in _layer_keys(type(workload)))
     key = (type(workload), workload.microbatch_size, *keys)
-    counts = workload.layers_of_stage
-    dense = workload.dense_layers if isinstance(workload, Moe) else 0
-    tied = workload.tied_embedding and len(counts) == 1
-    embedding, head = (
-        (_held(_Piece(key, (), first, not first, tied, workload)), 1) for first in (True, False)
-    )  # fmt: skip
-    kinds = [
-        _held(_Piece(key, (number,), first=False, last=False, tied=False, workload=workload))
-        for number in ((0, workload.layers - 1) if dense else (workload.layers - 1,))
-    ]
-    found: dict[tuple[int, int], Units] = {}
-    stages: list[Units] = []
-    for begin, count in zip(accumulate(counts, initial=0), counts, strict=False):
-        few = min(max(dense - begin, 0), count)
-        if (few, count) not in found:
-            pairs = ((kinds[0], few), (kinds[-1], count - few))
-            found[few, count] = tuple(pair for pair in pairs if pair[1])
-        stages.append(found[few, count])
-    stages[0] = (embedding, *stages[0])
-    stages[-1] = (*stages[-1], head)
-    return stages
+    contents = workload.contents
+    tied = workload.tied_parameters > 0 and len(contents) == 1
+    numbers = {workload.layer_kind(number): number for number in reversed(range(workload.layers))}
+    held = {
+        EMBEDDING: _held(_Piece(key, (), first=True, last=False, tied=tied, workload=workload)),
+        HEAD: _held(_Piece(key, (), first=False, last=True, tied=tied, workload=workload)),
+    }
+    for kind, number in numbers.items():
+        held[kind] = _held(_Piece(key, (number,), first=False, last=False, tied=False, workload=workload))
+    return [tuple((held[kind], count) for kind, count in content) for content in contents]
 
 
 @functools.lru_cache(maxsize=8)
-def _layer_keys(kind: type[Transformer]) -> tuple[str, ...]:
+def _layer_keys(kind: type[LayeredModel]) -> tuple[str, ...]:
     return tuple(key for key in kind.model_fields if key not in _CHANGE_NO_LAYER)

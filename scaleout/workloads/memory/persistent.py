@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.config import Moe, Transformer
-from scaleout.workloads.generate.attention import Heads
-from scaleout.workloads.generate.autograd_tape import Bucket
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Sharing
 from scaleout.workloads.memory.parts import Units
 from scaleout.workloads.pipeline import PIPELINES
@@ -27,8 +25,11 @@ Shares = tuple[Sharing, Sharing]
 """Who shares the parameters that are no expert's, and the experts'."""
 
 
-def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, layers: int) -> Mapping[str, float]:
-    """Return the bytes of all kinds but activations that a rank with so many layers holds."""
+def standing(
+    workload: LayeredModel, units: Sequence[Units], sharing: Shares, *, cached_bytes: int
+) -> Mapping[str, float]:
+    """Return the bytes of all kinds but activations that a rank holds; its layers cache some bytes of a sequence."""
+    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].copies
     trains = workload.mode == "training"
     item_bytes = {
         "parameters": workload.item_bytes,
@@ -50,17 +51,17 @@ def standing(workload: Transformer, units: Sequence[Units], sharing: Shares, *, 
     found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
     return found | {
         "communication_buffers": _buffers(workload, units, sharing),
-        "kv_cache": 0.0 if trains else _cache(workload, layers),
+        "kv_cache": 0.0 if trains else float(sequences * cached_bytes),
     }
 
 
-def _divided(workload: Transformer, kind: str, share: Sharing) -> int:
+def _divided(workload: LayeredModel, kind: str, share: Sharing) -> int:
     """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
     whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
     return share.shards if whole else share.owners
 
 
-def _state_bytes(workload: Transformer) -> int:
+def _state_bytes(workload: LayeredModel) -> int:
     """Return the bytes of an optimizer's states of one parameter, a copy of it in fp32 included."""
     states = _STATES_OF_OPTIMIZER[workload.optimizer]
     single = ITEM_BYTES["fp32"]
@@ -68,12 +69,12 @@ def _state_bytes(workload: Transformer) -> int:
     return single * (states + copies)
 
 
-def _buffers(workload: Transformer, units: Sequence[Units], sharing: Shares) -> float:
+def _buffers(workload: LayeredModel, units: Sequence[Units], sharing: Shares) -> float:
     """Return the bytes of the buffers that a rank communicates from and into; those of one layer take turns."""
     if workload.transient_memory:
         exchanged = passed_on = 0  # what is exchanged is kept, or made by backward
     else:
-        exchanged = max(_exchanged(workload, sharing[0]))
+        exchanged = workload.exchanged_bytes
         passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
     if workload.sequence_parallel:
         passed_on //= workload.tensor_parallel
@@ -94,22 +95,7 @@ def _buffers(workload: Transformer, units: Sequence[Units], sharing: Shares) -> 
     return exchanged + passed_on + gathered + bucket
 
 
-def _exchanged(workload: Transformer, sharing: Sharing) -> tuple[int, int, int]:
-    """Return the bytes that a layer exchanges along the tensor, context and expert axes."""
-    tokens, item_bytes = workload.local_tokens, workload.item_bytes
-    tensor = tokens * workload.hidden * item_bytes if workload.sequence_parallel and workload.tensor_parallel > 1 else 0
-    context = expert = 0
-    if workload.context_parallel > 1:
-        at_hand = Heads(workload, Bucket("dense", sharing), tokens).key_value_elements * item_bytes
-        # Round a ring one set of keys and values comes in and one is used; backward, their gradients go with them.
-        round_ring = 4 if workload.mode == "training" else 2
-        context = at_hand * (round_ring if workload.context_exchange == "ring" else workload.context_parallel)
-    if isinstance(workload, Moe) and workload.expert_parallel > 1:
-        expert = 2 * tokens * workload.top_k * workload.hidden * item_bytes  # what is sent, and what comes
-    return tensor, context, expert
-
-
-def _whole_bytes(workload: Transformer, units: Sequence[Units], sharing: Shares) -> list[list[int]]:
+def _whole_bytes(workload: LayeredModel, units: Sequence[Units], sharing: Shares) -> list[list[int]]:
     """Return the bytes of those parameters of each unit of each stage that are sharded, before they are."""
     sharded = [share.shards > 1 for share in sharing]
     return [
@@ -127,13 +113,3 @@ def _widest(sizes: Sequence[int], width: int) -> int:
     ends = np.cumsum([0, *sizes])
     width = min(width, len(sizes))
     return int((ends[width:] - ends[:-width]).max()) if width else 0
-
-
-def _cache(workload: Transformer, layers: int) -> float:
-    """Return the bytes of keys and values in so many layers; latent attention caches what they are made from."""
-    tokens = workload.sequence + 1 if workload.mode == "decode" else workload.local_sequence
-    width = 2 * workload.key_value_heads * workload.head_dim // workload.tensor_parallel
-    if workload.latent is not None:
-        width = workload.latent.key_value_rank + workload.latent.rotary_dim
-    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].copies
-    return float(layers * sequences * tokens * width * workload.item_bytes)

@@ -12,8 +12,6 @@ github.com/pytorch/ao, torchao/float8/README.md (tensorwise, rowwise).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scaleout.workloads.config import Transformer
-
 FP8 = "fp8_e4m3"
 
 CASTS: Mapping[str, tuple[str, ...]] = {
@@ -59,13 +57,3 @@ class Style:
 
 
 PLAIN = Style()
-
-
-def style_of(workload: Transformer) -> Style:
-    """Return the style that a workload asks for."""
-    return Style(
-        workload.linear_dtype,
-        workload.compiled,
-        workload.separate_projections,
-        casts_weights=workload.gather_dtype is None,
-    )

@@ -1,6 +1,12 @@
-"""Keys that every workload has: what it is, what it runs on by default, and its degrees of parallelism."""
+"""What every family of models answers, and the keys that all share: devices, topology, degrees of parallelism.
 
-from typing import Annotated, Literal
+A family is one class: its keys are the keys of its workload files, and its methods are what the rest of scaleout asks.
+A model of layers, which pipelines cut, is a `layered.LayeredModel`; one whose step is written whole a `WholeModel`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,14 +14,21 @@ from scaleout.config.units import Bytes
 from scaleout.config.validated import Config
 from scaleout.program.mesh import RANK_ORDER, Mesh
 from scaleout.program.operations import ITEM_BYTES
+from scaleout.program.program import Program
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Count = Annotated[int, Field(gt=0, strict=True)]
 
 
-class Parallel(Config):
-    """Keys that every workload has: what it is, what it runs on by default, and its degrees of parallelism."""
+class ModelFamily(Config):
+    """A family of models, distributed over ranks: one class, whose objects are workloads.
 
+    `REFUSES` maps a key that the family does not support, and that keeps its default, to the reason and a remedy.
+    """
+
+    REFUSES: ClassVar[Mapping[str, str]] = {}
+
+    kind: str = Field(description="the family: a name in `scaleout.workloads.config.KINDS`")
     name: str = ""
     description: str
     source: str
@@ -38,7 +51,14 @@ class Parallel(Config):
     )
 
     @model_validator(mode="after")
-    def _orders_all_axes(self) -> "Parallel":
+    def _supports(self) -> "ModelFamily":
+        for key, reason in self.REFUSES.items():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} {getattr(self, key)} {reason}")
+        return self
+
+    @model_validator(mode="after")
+    def _orders_all_axes(self) -> "ModelFamily":
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise ValueError(
                 f"rank_order {', '.join(self.rank_order)} does not name each axis once; order {', '.join(RANK_ORDER)}"
@@ -66,3 +86,21 @@ class Parallel(Config):
     def item_bytes(self) -> int:
         """Bytes of one element of the model's data type."""
         return ITEM_BYTES[self.dtype]
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> int:
+        """Parameters of the model."""
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Parameters of every buffer whose gradient is made at once, in forward order, where the family tells them."""
+        return ()
+
+
+class WholeModel(ModelFamily):
+    """A family whose step is written as a whole: it has no layers that pipelines cut, ZeRO shards or memory counts."""
+
+    @abstractmethod
+    def program(self) -> Program:
+        """Write the execution graphs of one step, not yet timed."""

@@ -7,12 +7,17 @@ the same way round; the loss, a few numbers a sample, is left out.
 Source: Naumov et al., arXiv:1906.00091; Mudigere et al., ISCA 2022 (backward and sparse update in one kernel).
 """
 
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import ClassVar, Literal
+
 import numpy as np
+from pydantic import Field, model_validator
 
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import kernel
 from scaleout.program.program import Program
-from scaleout.workloads.config import Dlrm
+from scaleout.workloads.families.family import Count, Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Sharing
 from scaleout.workloads.generate.layers import pointwise
@@ -27,7 +32,74 @@ _INTERACTION = {
 """Kind of interaction to the kernels that make it, in forward order."""
 
 
-def generate(workload: Dlrm) -> Program:
+class Dlrm(WholeModel):
+    """Deep learning recommendation model: tables model-parallel, MLPs data-parallel over the same ranks.
+
+    Source: Naumov et al., arXiv:1906.00091; distributed as Mudigere et al., ISCA 2022.
+    """
+
+    REFUSES: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
+        "means nothing for a dlrm; set data_parallel alone",
+    )
+
+    dtype: Dtype = "fp32"
+    global_batch: Count = Field(description="samples in a step, over all ranks")
+    tables_per_rank: Count = Field(description="embedding tables that a rank holds, whole")
+    rows_per_table: Count
+    embedding_dim: Count
+    pooling: Count = Field(description="rows that a sample looks up in a table, summed")
+    dense_features: Count
+    mlp_width: Count
+    bottom_layers: Count
+    top_layers: Count
+    interaction: Literal["dot", "cat", "sum"] = Field(
+        description="dot: all pairwise products; cat: vectors side by side; sum: vectors added up"
+    )
+    mode: Literal["training", "forward"] = "training"
+    optimizer: Literal["sgd", "none"] = "sgd"
+
+    @model_validator(mode="after")
+    def _divides(self) -> "Dlrm":
+        if self.global_batch % self.data_parallel:
+            raise ValueError(
+                f"global_batch {self.global_batch} does not divide over data_parallel {self.data_parallel} ranks; "
+                f"use a multiple of {self.data_parallel}"
+            )
+        return self
+
+    def program(self) -> Program:
+        """Write the graph that every rank runs, in one role."""
+        return _program(self)
+
+    @property
+    def num_vectors(self) -> int:
+        """Vectors that interact: one a table of the job, and the bottom MLP's output."""
+        return self.tables_per_rank * self.data_parallel + 1
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the job: all tables, and the weights of both MLPs (biases left out)."""
+        tables = self.tables_per_rank * self.data_parallel * self.rows_per_table * self.embedding_dim
+        return tables + sum(inputs * outputs for mlp in self.layer_widths() for inputs, outputs in mlp)
+
+    @property
+    def interaction_width(self) -> int:
+        """Features that the interaction gives to the top MLP."""
+        return {
+            "dot": self.num_vectors * (self.num_vectors - 1) // 2 + self.embedding_dim,
+            "cat": self.num_vectors * self.embedding_dim,
+            "sum": self.embedding_dim,
+        }[self.interaction]
+
+    def layer_widths(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return (inputs, outputs) of each layer of the bottom and the top MLP."""
+        bottom = [self.dense_features] + [self.mlp_width] * (self.bottom_layers - 1) + [self.embedding_dim]
+        top = [self.interaction_width] + [self.mlp_width] * (self.top_layers - 1) + [1]
+        return list(pairwise(bottom)), list(pairwise(top))
+
+
+def _program(workload: Dlrm) -> Program:
     """Write the graph that every rank runs, in one role."""
     graph = GraphBuilder()
     item_bytes = workload.item_bytes

@@ -1,13 +1,17 @@
 """Decoders: the sizes of the model, what tensor parallelism cuts, and the tokens that a rank handles."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from scaleout.config.validated import Config
-from scaleout.workloads.config.parallel import Count
-from scaleout.workloads.config.training import Training
+from scaleout.workloads.families.family import Count
+from scaleout.workloads.families.layered import Degrees, LayeredModel
+from scaleout.workloads.families.style import Style
+from scaleout.workloads.generate import transformer as blocks
+from scaleout.workloads.generate.autograd_tape import AutogradTape
+from scaleout.workloads.generate.units import Rank
 
 
 class Latent(Config):
@@ -27,13 +31,11 @@ class Latent(Config):
     )
 
 
-class Transformer(Training):
+class Transformer(LayeredModel):
     """Dense decoder; tensor parallelism as Megatron-LM, arXiv:1909.08053, sequence parallelism as arXiv:2205.05198."""
 
-    RENAMED: ClassVar[Mapping[str, str]] = {**Training.RENAMED, "products": "linear_dtype"}
+    RENAMED: ClassVar[Mapping[str, str]] = {**LayeredModel.RENAMED, "products": "linear_dtype"}
 
-    kind: Literal["transformer"]
-    hidden: Count
     heads: Count
     kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
     head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
@@ -75,8 +77,6 @@ class Transformer(Training):
     logged_losses: int = Field(
         default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
     )
-    sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
-    sequence_parallel: bool = False
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"
     )
@@ -91,43 +91,93 @@ class Transformer(Training):
             raise ValueError(
                 f"heads {self.heads} does not divide by kv_heads {self.key_value_heads}; groups share a head"
             )
-        for key, size in (
-            ("heads", self.heads),
-            ("kv_heads", self.key_value_heads),
-            ("ffn", self.ffn),
-            ("vocabulary", self.vocabulary),
-        ):
-            if size % self.tensor_parallel:
-                raise ValueError(
-                    f"{key} {size} does not divide over tensor_parallel {self.tensor_parallel} ranks; "
-                    f"choose a divisor of {size}"
-                )
-        self._check_sequence()
-        if type(self) is Transformer and self.expert_parallel != 1:
-            raise ValueError(f"expert_parallel {self.expert_parallel} needs experts; a dense transformer has none")
         return self
 
-    def _check_sequence(self) -> None:
-        # Causal attention is balanced by giving each rank one early and one late part of the sequence.
-        parts = 2 * self.context_parallel
-        if self.context_parallel > 1 and self.mode == "decode":
-            raise ValueError(f"context_parallel {self.context_parallel} cuts sequences; decode has one token of each")
-        if self.context_parallel > 1 and self.sequence % parts:
-            raise ValueError(
-                f"sequence {self.sequence} does not divide over context_parallel {self.context_parallel} ranks with "
-                f"two parts each; use a multiple of {parts}"
-            )
-        cut = self.tensor_parallel * self.context_parallel
-        if self.context_exchange == "ulysses" and self.context_parallel > 1 and self.key_value_heads % cut:
-            raise ValueError(
+    def refusal(self, cut: Degrees) -> str | None:
+        """Say why the model cannot be cut by some degrees, or None if it can."""
+        axes = cut.tensor_parallel * cut.context_parallel
+        if self.context_exchange == "ulysses" and cut.context_parallel > 1 and self.key_value_heads % axes:
+            return super().refusal(cut) or (
                 f"context_exchange ulysses exchanges tokens for heads, and kv_heads {self.key_value_heads} do not "
-                f"divide over tensor_parallel x context_parallel {cut} ranks; choose a divisor, or ring or all_gather"
+                f"divide over tensor_parallel x context_parallel {axes} ranks; choose a divisor, or ring or all_gather"
             )
-        if self.sequence_parallel and self.local_tokens % self.tensor_parallel:
-            raise ValueError(
-                f"sequence_parallel: {self.local_tokens} tokens do not divide over tensor_parallel "
-                f"{self.tensor_parallel}; choose sizes that do, or set sequence_parallel to false"
-            )
+        return super().refusal(cut)
+
+    def write_embedding(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
+        """Look tokens up."""
+        return blocks.embedding(tape, x, rank)
+
+    def write_layer(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int) -> int:
+        """Write attention, then the feed-forward network."""
+        return blocks.layer(tape, x, rank, number)
+
+    def write_feed_forward(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int, label: str) -> int:
+        """Write the feed-forward network of a layer, on the whole of its normalised input."""
+        del number
+        return blocks.feed_forward(tape, x, rank, label)
+
+    def write_head(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
+        """Write the last norm, the output projection, and the loss or the logits."""
+        return blocks.head(tape, x, rank)
+
+    @property
+    def style(self) -> Style:
+        """How layers become kernels."""
+        return Style(
+            self.linear_dtype, self.compiled, self.separate_projections, casts_weights=self.gather_dtype is None
+        )
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Keys that the tensor axis cuts, and their sizes."""
+        return {
+            "heads": self.heads,
+            "kv_heads": self.key_value_heads,
+            "ffn": self.ffn,
+            "vocabulary": self.vocabulary,
+        }
+
+    @property
+    def recomputes(self) -> tuple[str, ...]:
+        """What is worth computing again; a flash kernel has no scores to leave out."""
+        return ("none", "selective", "full") if self.attention == "unfused" else ("none", "full")
+
+    @property
+    def tied_parameters(self) -> int:
+        """Parameters of a rank's part of the table that embedding and head share; 0 if they share none."""
+        return self.vocabulary // self.tensor_parallel * self.hidden if self.tied_embedding else 0
+
+    @property
+    def key_value_elements(self) -> int:
+        """Elements of the keys and values of a rank's tokens and heads."""
+        return 2 * self.local_tokens * (self.key_value_heads // self.tensor_parallel) * self.head_dim
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of the largest buffer that a layer exchanges along the tensor, context or expert axis."""
+        if self.context_parallel == 1:
+            return super().exchanged_bytes
+        # Round a ring one set of keys and values comes in and one is used; backward, their gradients go with them.
+        round_ring = 4 if self.mode == "training" else 2
+        sets = round_ring if self.context_exchange == "ring" else self.context_parallel
+        return max(super().exchanged_bytes, sets * self.key_value_elements * self.item_bytes)
+
+    def cache_bytes(self, kind: str) -> int:
+        """Bytes of a sequence's keys and values in a layer; latent attention caches what they are made from."""
+        del kind
+        tokens = self.sequence + 1 if self.mode == "decode" else self.local_sequence
+        width = 2 * self.key_value_heads * self.head_dim // self.tensor_parallel
+        if self.latent is not None:
+            width = self.latent.key_value_rank + self.latent.rotary_dim
+        return tokens * width * self.item_bytes
+
+    def lighter(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield names of changes that make layers hold less, and the keys that each sets, the cheapest first."""
+        yield from super().lighter()
+        if self.sequence_parallel and self.keep_gathered:
+            yield "keep_gathered", {"keep_gathered": False}
+        if self.attention == "unfused" and not self.dropout:
+            yield "attention", {"attention": "flash"}
 
     @property
     def key_value_heads(self) -> int:
@@ -216,29 +266,3 @@ class Transformer(Training):
         passes = 3 if self.mode == "training" else 1
         scores = 2 * self.layers * self.heads * self.score_dim * self.sequence
         return float(passes * 2 * (self.active_parameters + scores))
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that a replica handles in a step."""
-        return self.batch_per_replica * (1 if self.mode == "decode" else self.sequence)
-
-    @property
-    def local_sequence(self) -> int:
-        """Tokens of each sequence that a rank handles."""
-        return 1 if self.mode == "decode" else self.sequence // self.context_parallel
-
-    @property
-    def scatters(self) -> bool:
-        """Whether tensor-parallel ranks hold the same output of a stage and send a part each."""
-        return self.scatter_messages and self.tensor_parallel > 1 and not self.sequence_parallel
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes that a rank sends to the next stage for a micro-batch."""
-        parts = self.tensor_parallel if self.sequence_parallel or self.scatters else 1
-        return -(-self.local_tokens // parts) * self.hidden * self.item_bytes
-
-    @property
-    def local_tokens(self) -> int:
-        """Tokens of a micro-batch that a rank handles."""
-        return self.microbatch_size * self.local_sequence

@@ -1,24 +1,72 @@
-"""How a step of a transformer runs: micro-batches, pipeline, recompute, sharding of states, gradients, optimizer.
+"""Models of layers: what pipelines, ZeRO, memory, search and MFU ask of a family, and how its step runs.
+
+A family writes the forward pass of its embedding, of each layer and of its head on the autograd tape; backward, what is
+kept for it, parameters and their gradients' reductions follow from the tape. All else has an answer here.
 
 Source: Megatron-LM, arXiv:2104.04473 (pipelines) and arXiv:2205.05198 (recompute); ZeRO, arXiv:1910.02054; FSDP,
 arXiv:2304.11277; ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783 (all-gather context parallelism).
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import Field, field_validator, model_validator
 
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.config.parallel import Count, Dtype, Parallel
+from scaleout.workloads.families.family import Count, Dtype, ModelFamily
+from scaleout.workloads.families.style import PLAIN, Style
 from scaleout.workloads.pipeline import PIPELINES, named
 
+if TYPE_CHECKING:
+    from scaleout.workloads.generate.autograd_tape import AutogradTape
+    from scaleout.workloads.generate.units import Rank
 
-class Training(Parallel):
-    """Options of a step; all but `batch_per_replica` have the value that leaves them out."""
+ENDS = EMBEDDING, HEAD = "embedding", "head"
+"""The parts of a model that are no layers."""
+
+Content = tuple[tuple[str, int], ...]
+"""Kinds of the parts of a stage in order, each with how many follow one another."""
+
+
+class Degrees(Protocol):
+    """What decides whether the sizes of a model divide; a plan of a search has these, and `Cut` of a workload."""
+
+    @property
+    def tensor_parallel(self) -> int: ...  # noqa: D102
+    @property
+    def context_parallel(self) -> int: ...  # noqa: D102
+    @property
+    def data_parallel(self) -> int: ...  # noqa: D102
+    @property
+    def expert_parallel(self) -> int: ...  # noqa: D102
+    @property
+    def microbatch(self) -> int: ...  # noqa: D102
+    @property
+    def sequence_parallel(self) -> bool: ...  # noqa: D102
+
+
+class Cut(NamedTuple):
+    """The degrees by which a workload cuts its model."""
+
+    tensor_parallel: int
+    context_parallel: int
+    data_parallel: int
+    expert_parallel: int
+    microbatch: int
+    sequence_parallel: bool
+
+
+class LayeredModel(ModelFamily):
+    """A family of models of layers between an embedding and a head; options of a step have values that leave them out.
+
+    To be written: `write_embedding`, `write_layer`, `write_head`, `num_parameters` and `flops_per_token`. What is alike
+    in all layers is asked once for each `layer_kind`.
+    """
 
     RENAMED: ClassVar[Mapping[str, str]] = {
         "model_chunks": "virtual_stages",
@@ -27,6 +75,9 @@ class Training(Parallel):
     }
 
     layers: Count
+    hidden: Count = Field(description="width of what a layer hands to the next")
+    sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
+    sequence_parallel: bool = False
     batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
     mode: Literal["training", "prefill", "decode"] = "training"
 
@@ -146,7 +197,7 @@ class Training(Parallel):
         return renamed(value, {"all_to_all": "ulysses"}, what="context_exchange") if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _step_divides(self) -> "Training":
+    def _step_divides(self) -> "LayeredModel":
         if self.batch_per_replica % self.microbatch_size:
             raise ValueError(
                 f"microbatch {self.microbatch_size} does not divide batch_per_replica {self.batch_per_replica}; "
@@ -175,6 +226,13 @@ class Training(Parallel):
             )
         self._check_pipeline()
         self._check_stages()
+        cut = Cut(
+            self.tensor_parallel, self.context_parallel, self.data_parallel, self.expert_parallel, self.microbatch_size,
+            self.sequence_parallel,
+        )  # fmt: skip
+        refusal = self.refusal(cut)
+        if refusal is not None:
+            raise ValueError(refusal)
         return self
 
     def _check_pipeline(self) -> None:
@@ -214,6 +272,159 @@ class Training(Parallel):
                 f"layers {self.layers} do not divide over {self.num_stages} stages; "
                 f"choose a divisor of {self.layers}, or give stage_layers"
             )
+
+    @abstractmethod
+    def write_embedding(self, tape: "AutogradTape", x: int, rank: "Rank[Any]") -> int:
+        """Write what comes before the first layer, on one rank, forward; `x` is the input of the whole model.
+
+        Returns
+        -------
+        int
+            The node that makes the output, as for `write_layer` and `write_head`.
+        """
+
+    @abstractmethod
+    def write_layer(self, tape: "AutogradTape", x: int, rank: "Rank[Any]", number: int) -> int:
+        """Write a layer on one rank, forward, for a micro-batch; `x` is the node that makes its input."""
+
+    @abstractmethod
+    def write_head(self, tape: "AutogradTape", x: int, rank: "Rank[Any]") -> int:
+        """Write what comes after the last layer on one rank, forward, with the loss in training."""
+
+    @property
+    @abstractmethod
+    def flops_per_token(self) -> float:
+        """FLOPs that the model needs for a token, for MFU: forward and, in training, backward; none computed again."""
+
+    def layer_kind(self, layer: int) -> str:
+        """Name what a layer is; layers of one kind are alike."""
+        del layer
+        return "layer"
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some parameters are experts', which the expert axis spreads."""
+        return False
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Keys that the tensor axis cuts, and their sizes."""
+        return {}
+
+    def refusal(self, cut: Degrees) -> str | None:
+        """Say why the model cannot be cut by some degrees, or None if it can; validation and searches ask."""
+        for key in ("tensor_parallel", "context_parallel", "expert_parallel", "sequence_parallel"):
+            if key in self.REFUSES and getattr(cut, key) != type(self).model_fields[key].default:
+                return f"{key} {getattr(cut, key)} {self.REFUSES[key]}"
+        for key, size in self.sizes.items():
+            if size % cut.tensor_parallel:
+                return (
+                    f"{key} {size} does not divide over tensor_parallel {cut.tensor_parallel} ranks; "
+                    f"choose a divisor of {size}"
+                )
+        return self._refused_tokens(cut) or self.refused_experts(cut)
+
+    def _refused_tokens(self, cut: Degrees) -> str | None:
+        # Causal attention is balanced by giving each rank one early and one late part of the sequence.
+        parts = 2 * cut.context_parallel
+        if cut.context_parallel > 1 and self.mode == "decode":
+            return f"context_parallel {cut.context_parallel} cuts sequences; decode has one token of each"
+        if cut.context_parallel > 1 and self.sequence % parts:
+            return (
+                f"sequence {self.sequence} does not divide over context_parallel {cut.context_parallel} ranks with "
+                f"two parts each; use a multiple of {parts}"
+            )
+        tokens = self.tokens_of(cut)
+        if cut.sequence_parallel and tokens % cut.tensor_parallel:
+            return (
+                f"sequence_parallel: {tokens} tokens do not divide over tensor_parallel "
+                f"{cut.tensor_parallel}; choose sizes that do, or set sequence_parallel to false"
+            )
+        return None
+
+    def refused_experts(self, cut: Degrees) -> str | None:
+        """Say why experts cannot be spread over so many ranks, or None if they can."""
+        if cut.expert_parallel == 1:
+            return None
+        return f"expert_parallel {cut.expert_parallel} needs experts; a model of kind {self.kind} has none"
+
+    @property
+    def style(self) -> Style:
+        """How layers become kernels."""
+        return PLAIN
+
+    @property
+    def recomputes(self) -> tuple[str, ...]:
+        """What is worth computing again, the least first: values of `recompute`."""
+        return ("none", "full")
+
+    @property
+    def tied_parameters(self) -> int:
+        """Parameters of a rank that embedding and head share; 0 if they share none."""
+        return 0
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of the largest buffer that a layer exchanges along the tensor, context or expert axis."""
+        if not (self.sequence_parallel and self.tensor_parallel > 1):
+            return 0
+        return self.local_tokens * self.hidden * self.item_bytes
+
+    def cache_bytes(self, kind: str) -> int:
+        """Bytes that a layer of a kind keeps on a rank between tokens of one sequence, in inference."""
+        del kind
+        return 0
+
+    def lighter(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield names of changes that make layers hold less, and the keys that each sets, the cheapest first."""
+        if self.tensor_parallel > 1 and not self.sequence_parallel and "sequence_parallel" not in self.REFUSES:
+            yield "sequence_parallel", {"sequence_parallel": True}
+
+    @property
+    def contents(self) -> list[Content]:
+        """What each stage holds, first to last: embedding, runs of layers of one kind, head."""
+        kinds = [self.layer_kind(number) for number in range(self.layers)]
+        alike: dict[tuple[str, ...], Content] = {}
+        contents: list[Content] = []
+        end = 0
+        for count in self.layers_of_stage:
+            end, some = end + count, tuple(kinds[end : end + count])
+            if some not in alike:
+                alike[some] = tuple((kind, len(list(group))) for kind, group in groupby(some))
+            contents.append(alike[some])
+        contents[0] = ((EMBEDDING, 1), *contents[0])
+        contents[-1] = (*contents[-1], (HEAD, 1))
+        return contents
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a replica handles in a step."""
+        return self.batch_per_replica * (1 if self.mode == "decode" else self.sequence)
+
+    @property
+    def local_sequence(self) -> int:
+        """Tokens of each sequence that a rank handles."""
+        return 1 if self.mode == "decode" else self.sequence // self.context_parallel
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a micro-batch that a rank handles."""
+        return self.microbatch_size * self.local_sequence
+
+    def tokens_of(self, cut: Degrees) -> int:
+        """Return the tokens of a micro-batch that a rank handles, if the model is cut by some degrees."""
+        return cut.microbatch * (1 if self.mode == "decode" else self.sequence // cut.context_parallel)
+
+    @property
+    def scatters(self) -> bool:
+        """Whether tensor-parallel ranks hold the same output of a stage and send a part each."""
+        return self.scatter_messages and self.tensor_parallel > 1 and not self.sequence_parallel
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes that a rank sends to the next stage for a micro-batch."""
+        parts = self.tensor_parallel if self.sequence_parallel or self.scatters else 1
+        return -(-self.local_tokens // parts) * self.hidden * self.item_bytes
 
     @property
     def microbatch_size(self) -> int:
