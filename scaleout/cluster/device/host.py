@@ -35,11 +35,8 @@ _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
 _LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp8": "gemm", "gemv": "gemm"}
 """Operations whose calls cost as much as those of another one."""
 
-_PASSES = {"start_forward": ("_forward",), "start_backward": ("_backward", "_recompute")}
-"""Key of the time to start a pass of a micro-batch, to the endings of its phases' names."""
-
-_UNITS = {"gathered_forward": ("_forward",), "gathered_backward": ("_backward", "_recompute")}
-"""Key of the time for a layer that is gathered and reduced, beyond its calls, to the endings of its phases' names."""
+_PHASES = {"forward": ("_forward",), "backward": ("_backward", "_recompute")}
+"""Pass of a micro-batch to the endings of its phases' names."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -82,12 +79,11 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
         costs_s[nodes] = call_s(call, device)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
     gathers = np.array([is_gather_of_parameters(graph, node) for node in range(len(graph))], bool)
-    for start, ends in _PASSES.items():
-        plays = _in_phases(graph, ends)
-        begins = plays & np.concatenate(([True], ~plays[:-1] | changes))
-        costs_s[begins] += device.host_launch_s.get(start, 0.0)
-    for unit, ends in _UNITS.items():
-        costs_s[gathers & _in_phases(graph, ends)] += device.host_launch_s.get(unit, 0.0)
+    for name, endings in _PHASES.items():
+        runs = _in_phases(graph, endings)
+        starts = runs & np.concatenate(([True], ~runs[:-1] | changes))
+        costs_s[starts] += device.host_launch_s.get(f"start_{name}", 0.0)
+        costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     return graph.with_columns(
         issue_s=np.cumsum(costs_s),
@@ -95,9 +91,9 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
     )
 
 
-def _in_phases(graph: ExecutionGraph, ends: tuple[str, ...]) -> Bools:
+def _in_phases(graph: ExecutionGraph, endings: tuple[str, ...]) -> Bools:
     """Whether the name of each node's phase has one of these endings, shape (N,)."""
-    return np.asarray(np.array([name.endswith(ends) for name in graph.phases])[graph.phase])
+    return np.asarray(np.array([name.endswith(endings) for name in graph.phases])[graph.phase])
 
 
 Call = tuple[str, str]

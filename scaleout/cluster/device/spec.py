@@ -117,7 +117,7 @@ class Device:
     vendor : str
         Who makes it.
     peak_flops_per_s : mapping
-        Dtype to the dense rate of matrix products in that dtype.
+        Dtype to the dense rate of GEMMs in that dtype.
     memory_bytes_per_s, memory_bytes, l2_bytes : float
         Of the device memory and of the last cache before it.
     num_sms : int
@@ -172,7 +172,7 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str) -> float:
-        """Return the peak rate of matrix products in a dtype, in FLOP/s.
+        """Return the peak rate of GEMMs in a dtype, in FLOP/s.
 
         Raises
         ------

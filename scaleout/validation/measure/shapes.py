@@ -3,7 +3,7 @@
 A grid is what interpolation asks for: each size over its usual range, a few octaves apart, and all of them together
 where they hang together. Calls that would need more than a device's memory fail one by one and are left out.
 
-Operations that are not measured here, and borrow the efficiency of others; see `operations`.
+Operations that are not measured here take the efficiency of similar ones; see `operations`.
 """
 
 import itertools

@@ -145,13 +145,17 @@ _LAST_WAVE = 0.1
 """How much of an unfilled last wave is lost; schedulers of persistent kernels fill most of it."""
 
 
+def _units_of(calls: Calls) -> _Units:
+    return _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
+
+
 def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> tuple[Array, Array]:
-    """Return the time of the best tiling of a (rows, depth) by (depth, cols) GEMM over the SMs, and its thread blocks.
+    """Return the time of the best tiling of a (rows, depth) by (depth, cols) GEMM, and its thread blocks, shape (N,).
 
     ``waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and the latency, and
     ``waves = tiles * splits / SMs``, rounded up in part.
     """
-    units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
+    units = _units_of(calls)
     tilings = _TILES + _SMALL_TILES if units is _VECTOR_UNITS else _TILES
     item_bytes = {"fp32": 4, "tf32": 4, "fp64": 8, "bf16": 2, "fp16": 2}.get(calls.dtype, 1)
     sm_flops_per_s = _TENSOR_SHARE * device.peak(calls.dtype) / device.num_sms
@@ -177,11 +181,10 @@ def _tiled(
     Where only part of a device is left, the tiling stays, and there are ``tiles * splits / SMs + 1`` waves: blocks that
     start late because they wait for an SM end last.
     """
-    units = _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
     best, blocks = _tiling(rows, cols, depth, calls, device)
     if left is not None:
         best *= np.where(blocks > left.num_sms, (blocks / left.num_sms + 1) / np.ceil(blocks / device.num_sms), 1.0)
-    return np.asarray(units.launch_s + np.maximum(best, _move_s(calls, left or device)))
+    return np.asarray(_units_of(calls).launch_s + np.maximum(best, _move_s(calls, left or device)))
 
 
 def _gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
