@@ -105,7 +105,7 @@ def _measure(
     machine: "Backend", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
 ) -> None:
     """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
-    from scaleout.validation.measure.checkpoint import Journal
+    from scaleout.validation.measure.checkpoint import CheckpointLog
     from scaleout.validation.measure.experiments import EXPERIMENTS, Job, measure
     from scaleout.validation.measure.machine_files import check_folder, write_files
 
@@ -116,14 +116,14 @@ def _measure(
     write_files(folder, environment)
     try:
         for name, rows in wanted.items():
-            journal = Journal(folder, name)
-            journal.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
-            left = journal.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
+            log = CheckpointLog(folder, name)
+            log.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
+            left = log.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
             job = Job(name, tuple(left), str(folder), gpus, repeats)
-            measured, failed = _follow(job, measure(job, machine=machine, journal=journal)) if left else (0, 0)
+            measured, failed = _follow(job, measure(job, machine=machine, log=log)) if left else (0, 0)
             kept = f", {len(rows) - len(left)} were there already" if len(left) < len(rows) else ""
-            click.echo(f"{name}: {measured} rows measured, {failed} failed{kept}  {journal.rows}")
-            _print_failed(journal, failed)
+            click.echo(f"{name}: {measured} rows measured, {failed} failed{kept}  {log.rows}")
+            _print_failed(log, failed)
     finally:
         for path, meaning in write_files(folder, environment).items():
             click.echo(f"{path}  {meaning}")
@@ -144,11 +144,11 @@ def _follow(job: Any, progress: Any) -> tuple[int, int]:
     return measured, failed
 
 
-def _print_failed(journal: Any, failed: int) -> None:
+def _print_failed(log: Any, failed: int) -> None:
     from scaleout.validation.measure.checkpoint import read
 
-    for row in read(journal.failed)[-failed:][:5] if failed else ():
+    for row in read(log.failed)[-failed:][:5] if failed else ():
         what = " ".join(str(value) for key, value in row.items() if key not in ("error", "method"))
         click.echo(f"  failed: {what}: {row['error']}")
     if failed > 5:
-        click.echo(f"  and {failed - 5} more, see {journal.failed}")
+        click.echo(f"  and {failed - 5} more, see {log.failed}")

@@ -21,7 +21,7 @@ from scaleout.network.collectives import BUS_FACTORS, KINDS
 from scaleout.program.operations import OPERATIONS, kernel
 from scaleout.validation.measure import experiment_plans as plans
 from scaleout.validation.measure import experiments, machine_files, shapes
-from scaleout.validation.measure.checkpoint import Journal, read
+from scaleout.validation.measure.checkpoint import CheckpointLog, read
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job
 from scaleout.validation.measure.machine_files import fit, host_launch_us
 from scaleout.validation.measure.shapes import BORROWING
@@ -184,45 +184,45 @@ def test_rows_of_steps_have_the_keys_of_planned_ones():
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     keys = EXPERIMENTS["collectives"].keys
-    journal = Journal(tmp_path, "collectives")
+    log = CheckpointLog(tmp_path, "collectives")
     rows = [ROW, ROW | {"protocol": "LL"}, ROW | {"bytes": 2048}, ROW | {"bytes": 4096}]
-    journal.open({"gpu": "toy"})
-    assert journal.remaining(rows, keys) == rows
+    log.open({"gpu": "toy"})
+    assert log.remaining(rows, keys) == rows
     for row in rows[:2]:
-        journal.begin(row, 0)
-        journal.end(row, [{"us": 9.1}], 0)
-    journal.end(rows[2], [{"error": "out of memory"}], 0)
-    assert journal.counts() == (2, 1)
-    assert journal.remaining(rows, keys) == rows[3:]
-    assert journal.remaining(rows, keys, retry=True) == rows[2:]
+        log.begin(row, 0)
+        log.end(row, [{"us": 9.1}], 0)
+    log.end(rows[2], [{"error": "out of memory"}], 0)
+    assert log.counts() == (2, 1)
+    assert log.remaining(rows, keys) == rows[3:]
+    assert log.remaining(rows, keys, retry=True) == rows[2:]
     assert not list(tmp_path.glob("*.running"))
 
 
 def test_a_row_that_took_its_process_with_it_counts_as_failed(tmp_path):
-    journal = Journal(tmp_path, "steps")
-    journal.open({})
-    journal.begin({"name": "dp_ddp_overlap"}, 0)
-    journal.open({})
-    assert [row["error"] for row in read(journal.failed)] == ["its process ended while it was measured"]
-    journal.open({})
-    assert journal.counts() == (0, 1)
+    log = CheckpointLog(tmp_path, "steps")
+    log.open({})
+    log.begin({"name": "dp_ddp_overlap"}, 0)
+    log.open({})
+    assert [row["error"] for row in read(log.failed)] == ["its process ended while it was measured"]
+    log.open({})
+    assert log.counts() == (0, 1)
 
 
 def test_a_last_line_that_was_cut_off_is_dropped(tmp_path):
-    journal = Journal(tmp_path, "steps")
-    journal.open({})
-    journal.end({"name": "a"}, [{"us": 1}], 0)
-    with journal.rows.open("a", encoding="utf-8") as file:
+    log = CheckpointLog(tmp_path, "steps")
+    log.open({})
+    log.end({"name": "a"}, [{"us": 1}], 0)
+    with log.rows.open("a", encoding="utf-8") as file:
         file.write('{"name": "b", "u')
-    journal.open({})
-    journal.end({"name": "c"}, [{"us": 2}], 0)
-    assert [row["name"] for row in read(journal.rows)] == ["a", "c"]
+    log.open({})
+    log.end({"name": "c"}, [{"us": 2}], 0)
+    assert [row["name"] for row in read(log.rows)] == ["a", "c"]
 
 
 def test_a_line_that_is_no_row_is_named(tmp_path):
     (tmp_path / "steps.jsonl").write_text("{}\nnonsense\n{}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="line 2: not a JSON object"):
-        Journal(tmp_path, "steps").counts()
+        CheckpointLog(tmp_path, "steps").counts()
 
 
 # ---- What is missing
@@ -250,14 +250,14 @@ class Machine:
         return {"gpu": self.name, "gpus": self.number, "torch": "2", "nccl": "2.99.1", "date": "2026-11-21", **sizes}
 
     def launch(self, job: Job):
-        journal = Journal(Path(job.folder), job.experiment)
+        log = CheckpointLog(Path(job.folder), job.experiment)
         for number, row in enumerate(job.rows):
-            journal.begin(row, 0)
+            log.begin(row, 0)
             if number >= self.ends_after:
                 raise MeasurementError("process 0 terminated with signal SIGABRT")
             self.asked.append(row)
             failed = row.get("op") in self.fails
-            journal.end(row, [{"error": "CUDA out of memory"} if failed else FOUND[job.experiment](row)], 0)
+            log.end(row, [{"error": "CUDA out of memory"} if failed else FOUND[job.experiment](row)], 0)
             yield
 
 

@@ -21,7 +21,7 @@ from scaleout.interop.astra.network import RENDEZVOUS_BYTES
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class MemberLayout:
     """Where the members of a phase are.
 
     Attributes
@@ -43,54 +43,54 @@ class Place:
     rendezvous: bool
 
 
-def elapsed(steps: Steps, place: Place) -> int | None:
+def elapsed(steps: Steps, layout: MemberLayout) -> int | None:
     """Time from a common start to the common end; None where members do not end together.
 
     A list of messages one after the other takes ``ed + sum (send + ed + red)``.
     """
-    if isinstance(steps, Tree) or not place.is_regular:
+    if isinstance(steps, Tree) or not layout.is_regular:
         return None
     if steps.window == 1:
-        work_ns = place.endpoint_ns + sum(map(place.reduction_ns, steps.reduced))
+        work_ns = layout.endpoint_ns + sum(map(layout.reduction_ns, steps.reduced))
         if len(steps.offsets) == len(steps.sizes) == 1:
-            return work_ns + steps.num_sends * (arrival_ns(steps, place, 0) + place.endpoint_ns)
-        return work_ns + sum(arrival_ns(steps, place, step) + place.endpoint_ns for step in range(steps.num_sends))
+            return work_ns + steps.num_sends * (arrival_ns(steps, layout, 0) + layout.endpoint_ns)
+        return work_ns + sum(arrival_ns(steps, layout, step) + layout.endpoint_ns for step in range(steps.num_sends))
     if steps.window == steps.num_ranks - 1:
-        return _direct(steps, place)
-    return _windowed(steps, place)
+        return _direct(steps, layout)
+    return _windowed(steps, layout)
 
 
-def arrival_ns(steps: Exchange, place: Place, step: int) -> int:
+def arrival_ns(steps: Exchange, layout: MemberLayout, step: int) -> int:
     """Time from when all members send and wait until their messages have come."""
     offset = steps.offset(step)
-    request_ns = place.send_ns(0, steps.source(0, offset), RENDEZVOUS_BYTES) if place.rendezvous else 0
-    return request_ns + place.send_ns(0, steps.target(0, offset), steps.size_bytes(step))
+    request_ns = layout.send_ns(0, steps.source(0, offset), RENDEZVOUS_BYTES) if layout.rendezvous else 0
+    return request_ns + layout.send_ns(0, steps.target(0, offset), steps.size_bytes(step))
 
 
-def _direct(steps: Exchange, place: Place) -> int:
+def _direct(steps: Exchange, layout: MemberLayout) -> int:
     """All messages leave at once: ``ed + max send + ed + red``, and of an all-reduce a second wave."""
     others = steps.num_ranks - 1
-    sends = [arrival_ns(steps, place, step) for step in range(others)]
-    came = sorted(place.endpoint_ns + send_ns for send_ns in sends)
-    work_ns = place.endpoint_ns + (place.reduction_ns(steps.reduced[0]) if steps.reduced else 0)
-    permits = [each + work_ns for each in came]
+    sends = [arrival_ns(steps, layout, step) for step in range(others)]
+    arrived = sorted(layout.endpoint_ns + send_ns for send_ns in sends)
+    work_ns = layout.endpoint_ns + (layout.reduction_ns(steps.reduced[0]) if steps.reduced else 0)
+    permits = [each + work_ns for each in arrived]
     if not steps.gate:
         return permits[-1]
     # Permits that are ready before the last message has come are spent with the first that is ready after.
-    opened = next(permit for permit in permits if permit >= came[-1])
-    after_ns = place.endpoint_ns + place.reduction_ns(steps.reduced[-1])
+    opened = next(permit for permit in permits if permit >= arrived[-1])
+    after_ns = layout.endpoint_ns + layout.reduction_ns(steps.reduced[-1])
     return after_ns + max(max(permit, opened) + send_ns for permit, send_ns in zip(permits, sends, strict=True))
 
 
-def _windowed(steps: Exchange, place: Place) -> int:
+def _windowed(steps: Exchange, layout: MemberLayout) -> int:
     """Let one member stand for all and react message by message."""
     clock = Clock()
     ended: list[int] = []
 
     def carry(source: int, target: int, size_bytes: int, deliver: Deliver) -> None:
-        clock.at(clock.now_ns + place.send_ns(source, target, size_bytes), deliver)
+        clock.at(clock.now_ns + layout.send_ns(source, target, size_bytes), deliver)
 
-    around = Surroundings(clock, place.endpoint_ns, place.reduction_ns, carry, place.rendezvous)
+    around = Surroundings(clock, layout.endpoint_ns, layout.reduction_ns, carry, layout.rendezvous)
     ExchangeMember(steps, around, 0, None, lambda: ended.append(clock.now_ns)).begin()
     clock.run()
     return ended[0]

@@ -246,10 +246,10 @@ def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], turns: Turn
     for _ in range(num_streams):
         data = chunk
         phases = []
-        for place, leg in enumerate(legs):
+        for at, leg in enumerate(legs):
             queue, direction = queues.take(leg.level, leg.share)
             tree = queues.take_tree(leg.level) if leg.choice.algorithm == TREE else 0
-            key = (place, data, tree, direction)
+            key = (at, data, tree, direction)
             if key not in made:
                 made[key] = _steps(leg, data, tree=tree, direction=direction)
             phases.append(Phase(leg.kind, leg.dimension, (leg.level, queue), made[key]))

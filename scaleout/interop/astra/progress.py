@@ -31,7 +31,7 @@ NEVER = -1
 
 
 class Unit:
-    """Ranks that are at the same place of the same graph.
+    """Ranks that are at the same point of the same graph.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Unit:
         self._busy = [False, False, False]
 
     def part(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
-        """Part into units of these ranks, all at the same place."""
+        """Part into units of these ranks, all at the same point."""
         for ranks in groups:
             unit = Unit.__new__(Unit)
             unit.__dict__.update(self.__dict__)
@@ -83,12 +83,12 @@ class Unit:
 
     def startable(self, now_ns: int) -> int | None:
         """Occupy the slot of the next task that can start and return the task, or None."""
-        for place, index in enumerate(self._ready):
+        for position, index in enumerate(self._ready):
             slot = SLOTS[self.graph.tasks[index].work]
             if slot is None or not self._busy[slot]:
                 if slot is not None:
                     self._busy[slot] = True
-                del self._ready[place]
+                del self._ready[position]
                 self.running.add(index)
                 self.start_ns[index] = now_ns
                 return index

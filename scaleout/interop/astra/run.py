@@ -1,10 +1,10 @@
-"""A job to when every rank has finished: the meeting point of graphs, collectives, messages and the clock.
+"""A job to when every rank has finished: graphs, collectives, messages and the clock come together here.
 
 Ranks with the same graph are simulated once, as long as they do the same at the same time.
 
 A simulation that stopped to the words of who waits for whom.
 
-Knows what units and meetings are, and nothing of time.
+Knows what units and collective instances are, and nothing of time.
 """
 
 from collections import Counter
@@ -202,7 +202,7 @@ class _Simulation:
         """Return where the ranks of a unit go for a collective: a key, all who meet there, and those of the unit.
 
         A group of all ranks has them in order. Where only some dimensions take part, their lines meet on their own;
-        those that the unit has as a whole are one meeting, of the unit alone.
+        those that the unit has as a whole are one instance, of the unit alone.
         """
         if task.group != EVERYONE:
             members = self.job.groups[task.group]

@@ -5,7 +5,7 @@ these are one and the same, of the plan alone. Knows no graphs.
 
 Streams of a collective through their queues: when each member begins a collective to when it has it.
 
-A queue runs a few streams at a time, the others wait in the order in which they came. A phase of a stream ends when
+A queue runs a few streams at a time, the others wait in the order in which they arrived. A phase of a stream ends when
 the phase's own timing says so, given when each of its members began it. Where all members start together and do
 alike, one stands for all. Knows no graphs and no contention.
 """
@@ -18,7 +18,7 @@ from functools import lru_cache
 from scaleout.errors import SimulationError
 from scaleout.interop.astra.algorithms import Steps
 from scaleout.interop.astra.job import Job
-from scaleout.interop.astra.phase_time import Place, elapsed
+from scaleout.interop.astra.phase_time import MemberLayout, elapsed
 from scaleout.interop.astra.plan import FLAT, GROUP, GROUP_ENDPOINT_NS, Phase, Plan
 
 PhaseEnds = Callable[[Phase, Sequence[int]], Sequence[int]]
@@ -131,7 +131,7 @@ class Unaware:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._elapsed = lru_cache(maxsize=None)(self._common_elapsed)
-        self._world = {index: self._world_place(index) for index in (FLAT, *range(len(job.network.dimensions)))}
+        self._world = {index: self._world_layout(index) for index in (FLAT, *range(len(job.network.dimensions)))}
 
     def elapsed(self, plan: Plan, members: tuple[int, ...]) -> int | None:
         """Time of a collective that all members begin and end together; None where they do not end together.
@@ -156,11 +156,11 @@ class Unaware:
         """
         from scaleout.interop.astra.staggered import ends  # noqa: PLC0415 - NumPy is worth its wait only here
 
-        group_place = self._group_place(members) if _of_group(plan) else None
+        group_layout = self._group_layout(members) if _of_group(plan) else None
         position_of = {rank: position for position, rank in enumerate(members)}
 
         def phase_ends(phase: Phase, begun: Sequence[int]) -> Sequence[int]:
-            return ends(phase.steps, group_place or self._world[phase.dimension], begun)
+            return ends(phase.steps, group_layout or self._world[phase.dimension], begun)
 
         def peers(phase: Phase, member: int) -> Sequence[int]:
             if phase.dimension in (FLAT, GROUP):
@@ -173,11 +173,11 @@ class Unaware:
         return run_streams(plan, starts, phase_ends=phase_ends, peers=peers)
 
     def _common_elapsed(self, plan: Plan, members: tuple[int, ...]) -> int | None:
-        place = self._group_place(members) if members else None
+        layout = self._group_layout(members) if members else None
         times: dict[Steps, int] = {}
         for phase in (phase for stream in plan.streams for phase in stream):
             if phase.steps not in times:
-                passed_ns = elapsed(phase.steps, place or self._world[phase.dimension])
+                passed_ns = elapsed(phase.steps, layout or self._world[phase.dimension])
                 if passed_ns is None:
                     return None
                 times[phase.steps] = passed_ns
@@ -187,8 +187,8 @@ class Unaware:
 
         return run_streams(plan, [0], phase_ends=phase_ends, peers=lambda phase, member: (0,))[0]
 
-    def _world_place(self, index: int) -> Place:
-        """Place of the members along a dimension, or of all ranks."""
+    def _world_layout(self, index: int) -> MemberLayout:
+        """Layout of the members along a dimension, or of all ranks."""
         job = self._job
         network = job.network
         dimension = network.dimensions[max(index, 0)]
@@ -198,10 +198,10 @@ class Unaware:
                 return network.send_ns(source, target, size_bytes)
             return dimension.send_ns((target - source) % dimension.size, size_bytes)
 
-        return Place(send_ns, True, job.endpoint_ns, job.reduction_ns, job.rendezvous)
+        return MemberLayout(send_ns, True, job.endpoint_ns, job.reduction_ns, job.rendezvous)
 
-    def _group_place(self, members: tuple[int, ...]) -> Place:
-        """Place of a communicator group; regular if all its neighbours, forth and back, are equally far."""
+    def _group_layout(self, members: tuple[int, ...]) -> MemberLayout:
+        """Layout of a communicator group; regular if all its neighbours, forth and back, are equally far."""
         job = self._job
         network = job.network
 
@@ -216,4 +216,4 @@ class Unaware:
             return 0, 0
 
         regular = len({hop(members[i - 1], members[i]) for i in range(len(members))}) == 1
-        return Place(send_ns, regular, GROUP_ENDPOINT_NS, job.reduction_ns, job.rendezvous)
+        return MemberLayout(send_ns, regular, GROUP_ENDPOINT_NS, job.reduction_ns, job.rendezvous)

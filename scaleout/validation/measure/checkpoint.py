@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Journal:
+class CheckpointLog:
     """The rows of one experiment in a folder."""
 
     folder: Path

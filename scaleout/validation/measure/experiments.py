@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from scaleout.errors import ConfigError, MeasurementError
-from scaleout.validation.measure.checkpoint import Journal, Row
+from scaleout.validation.measure.checkpoint import CheckpointLog, Row
 
 __all__ = ["EXPERIMENTS", "Backend", "Experiment", "Job", "Row", "backend", "check_machine", "measure"]
 
@@ -154,7 +154,7 @@ def check_machine(machine: Backend, names: Sequence[str], *, gpus: int | None) -
     return wanted
 
 
-def measure(job: Job, *, machine: Backend, journal: Journal) -> Iterator[tuple[int, int]]:
+def measure(job: Job, *, machine: Backend, log: CheckpointLog) -> Iterator[tuple[int, int]]:
     """Measure a job's rows; yield how many of its rows were measured and how many failed, now and then.
 
     Raises
@@ -162,19 +162,19 @@ def measure(job: Job, *, machine: Backend, journal: Journal) -> Iterator[tuple[i
     MeasurementError
         If a process ends before its time; the rows until then are kept.
     """
-    before = journal.counts()
+    before = log.counts()
     try:
         for _ in machine.launch(job):
-            yield _since(before, journal)
+            yield _since(before, log)
     except MeasurementError as error:
-        measured, failed = _since(before, journal)
+        measured, failed = _since(before, log)
         raise MeasurementError(
             f"measuring {job.experiment} ended early: {error}. {measured} rows were measured and {failed} failed; they "
             f"are kept in {Path(job.folder)}. Run the same command to go on: the row that was under way is left out"
         ) from None
-    yield _since(before, journal)
+    yield _since(before, log)
 
 
-def _since(before: tuple[int, int], journal: Journal) -> tuple[int, int]:
-    measured, failed = journal.counts()
+def _since(before: tuple[int, int], log: CheckpointLog) -> tuple[int, int]:
+    measured, failed = log.counts()
     return measured - before[0], failed - before[1]

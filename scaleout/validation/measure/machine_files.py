@@ -36,7 +36,7 @@ from scaleout.config.validated import read_yaml
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.operations import kernel
-from scaleout.validation.measure.checkpoint import Journal, Row, read
+from scaleout.validation.measure.checkpoint import CheckpointLog, Row, read
 from scaleout.validation.measure.experiment_plans import LARGEST, RINGS
 from scaleout.validation.measured.case import MACHINES
 
@@ -160,7 +160,7 @@ _LEAST_ROWS = 4
 def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]:
     """Write what the rows in a folder suffice for, and the environment; return the files and what each is."""
     where = f"measured on {environment['gpu']}, {environment.get('date', 'no date')}, by scaleout measure"
-    rows = {name: read(Journal(folder, name).rows) for name in ("kernels", "collectives", "host")}
+    rows = {name: read(CheckpointLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
     written: dict[Path, str] = {}
     device = device_file(environment, rows["kernels"], rows["host"], rows["collectives"], where=where)
     if device is not None:

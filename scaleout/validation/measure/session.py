@@ -52,7 +52,7 @@ class Session:
         """
         dist.init_process_group(
             "nccl",
-            init_method=f"file://{self.folder}/.meeting",
+            init_method=f"file://{self.folder}/.rendezvous",
             rank=self.rank,
             world_size=self.gpus,
             timeout=_PATIENCE,

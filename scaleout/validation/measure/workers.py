@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from scaleout.errors import MeasurementError
-from scaleout.validation.measure.checkpoint import Journal
+from scaleout.validation.measure.checkpoint import CheckpointLog
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job, Row
 from scaleout.validation.measure.session import Session
 
@@ -84,7 +84,7 @@ def launch(job: Job) -> Iterator[None]:
 
 def _clear(job: Job) -> None:
     """Remove where processes met, and what NCCL said."""
-    for file in (Path(job.folder) / ".meeting", *Path(job.folder).glob(".nccl.*.log")):
+    for file in (Path(job.folder) / ".rendezvous", *Path(job.folder).glob(".nccl.*.log")):
         file.unlink(missing_ok=True)
 
 
@@ -94,23 +94,23 @@ def work(rank: int, job: Job) -> None:
     warnings.simplefilter("ignore")  # of PyTorch, about what measuring does on purpose
     torch.cuda.set_device(rank)
     if job.experiment == "collectives":  # it says what NCCL chose; a line for every call would slow steps down
-        log = Path(job.folder) / f".nccl.{rank}.log"
-        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(log))
+        nccl_log = Path(job.folder) / f".nccl.{rank}.log"
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(nccl_log))
     session = Session(rank, job.gpus, job.repeats, job.folder)
-    journal = Journal(Path(job.folder), job.experiment)
+    log = CheckpointLog(Path(job.folder), job.experiment)
     module = importlib.import_module(f"scaleout.validation.measure.{experiment.module}")
     if not experiment.together:
         for row in job.rows[rank :: job.gpus]:
-            journal.begin(row, rank)
-            journal.end(row, [_found(module, row, session)], rank)
+            log.begin(row, rank)
+            log.end(row, [_found(module, row, session)], rank)
         return
     session.meet()
     for row in job.rows:
         if rank == 0:
-            journal.begin(row, rank)
+            log.begin(row, rank)
         found = session.exchange(_found(module, row, session))
         if rank == 0:
-            journal.end(row, _joined(module, found), rank)
+            log.end(row, _joined(module, found), rank)
     session.part()
 
 
