@@ -236,7 +236,7 @@ def test_what_cannot_be_is_refused():
         constants_of(load_device("a100-80g"))
     with pytest.raises(ConfigError, match="90 of 80 compute units for the collective leave -10"):
         CONFIGURATIONS["split"](sublayer(split_units=90))
-    small = replace(GPU, stages=replace(constants_of(GPU), tracker_entries=1000))
+    small = replace(GPU, stages=constants_of(GPU).model_copy(update={"tracker_entries": 1000}))
     with pytest.raises(ConfigError, match=r"follows 1000 wavefronts, and a stage has 1280 .* 280 too many"):
         CONFIGURATIONS["t3"](replace(sublayer(), device=small))
     with pytest.raises(ConfigError, match="7 B are less than the 4096 B that a wavefront writes"):

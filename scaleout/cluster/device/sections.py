@@ -3,7 +3,7 @@
 `Power` is the section `power`: a limit, what is drawn in any case, energies, and how power falls with the clock.
 `WorkGroups` is the section `work_groups`: a work-group gathers rows one after the other; alone it waits for their
 latency, and as more are resident they share the memory's bandwidth. The other numbers are what fusing costs:
-book-keeping, calls, flags, a slower GEMM. `Stages` is made of the section `stages`: a GEMM is cut into tiles, one for
+book-keeping, calls, flags, a slower GEMM. `Stages` is the section `stages`: a GEMM is cut into tiles, one for
 each work-group; as many work-groups as the device holds are a stage. A stage reads what the last-level cache does not
 hold, multiplies, and then writes its tiles.
 
@@ -13,7 +13,6 @@ Fine-grained Overlap of Compute & Collectives, ASPLOS 2024, Secs. 2.5, 4.2, 4.3 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -158,8 +157,30 @@ class WorkGroups(Config):
         return self
 
 
-class StagesFile(Config):
-    """The section `stages`; see `Stages`."""
+class Stages(Config):
+    """Constants of GEMMs in stages.
+
+    Attributes
+    ----------
+    tile_rows, tile_columns : int
+        Of the output of a work-group.
+    tiles_per_unit : int
+        Work-groups that a compute unit holds at once.
+    waves_per_tile : int
+        Wavefronts of a work-group: what the tracker counts.
+    cache_ways : int
+        Of the last-level cache.
+    threads_per_unit : int
+        Threads of a compute unit, each with one access of `thread_access` bytes in flight for `memory_latency` seconds.
+    queue_entries, memory_channels : int
+        Accesses of `access` bytes that a memory controller's queue holds, and the controllers.
+    banks, row_cycle, bank_groups : int
+        Of a channel: banks, cycles for which an access to a new row occupies one, and groups of banks.
+    column_delay, group_column_delay, update_column_delay : int
+        Cycles between accesses to different bank groups, to the same one, and between updates of the same one.
+    tracker_entries : int
+        Wavefronts whose output the tracker can follow at once.
+    """
 
     tile_rows: Cited[Count]
     tile_columns: Cited[Count]
@@ -180,64 +201,26 @@ class StagesFile(Config):
     update_column_delay: Cited[Count]
     tracker_entries: Cited[Count]
 
+    @property
+    def unit_bytes_per_s(self) -> float:
+        """What one compute unit reads or writes in a kernel that copies or adds."""
+        return self.threads_per_unit * self.thread_access / self.memory_latency
 
-@dataclass(frozen=True)
-class Stages:
-    """Constants of GEMMs in stages.
+    @property
+    def update_cost(self) -> float:
+        """Time of the memory for an update (it adds near the banks) over that of a read or write.
 
-    Attributes
-    ----------
-    tile_rows, tile_columns : int
-        Of the output of a work-group.
-    tiles_per_unit : int
-        Work-groups that a compute unit holds at once.
-    waves_per_tile : int
-        Wavefronts of a work-group: what the tracker counts.
-    cache_ways : int
-        Of the last-level cache.
-    unit_bytes_per_s : float
-        That one compute unit reads or writes in a kernel that copies or adds: its threads, one access each in flight,
-        over the memory's latency.
-    queue_s : float
-        Time to serve a full queue of the memory's controllers.
-    queue_entries : int
-        Accesses that a controller's queue holds.
-    update_cost : float
-        Time of the memory for an update (it adds near the banks) over that of a read or write. Consecutive accesses
-        meet the same of G bank groups every G-th time: ``((G - 1) d + update delay) / ((G - 1) d + group delay)``.
-    turn_cost : float
-        Time of an access that finds another row open, because accesses of two sides take turns, over that of one that
-        does not: a bank is busy for a row cycle, and the banks work in parallel.
-    tracker_entries : int
-        Wavefronts whose output the tracker can follow at once.
-    """
+        Consecutive accesses meet the same of G bank groups every G-th time:
+        ``((G - 1) d + update delay) / ((G - 1) d + group delay)``.
+        """
+        others = (self.bank_groups - 1) * self.column_delay
+        return (others + self.update_column_delay) / (others + self.group_column_delay)
 
-    tile_rows: int
-    tile_columns: int
-    tiles_per_unit: int
-    waves_per_tile: int
-    cache_ways: int
-    unit_bytes_per_s: float
-    queue_s: float
-    queue_entries: int
-    update_cost: float
-    turn_cost: float
-    tracker_entries: int
+    @property
+    def turn_cost(self) -> float:
+        """Time of an access that finds another row open, as two sides take turns, over that of one that does not."""
+        return max(1.0, self.row_cycle / (self.banks * self.column_delay))
 
-
-def stages(given: StagesFile, *, memory_bytes_per_s: float) -> Stages:
-    """Return the constants of a validated section."""
-    others = (given.bank_groups - 1) * given.column_delay
-    return Stages(
-        tile_rows=given.tile_rows,
-        tile_columns=given.tile_columns,
-        tiles_per_unit=given.tiles_per_unit,
-        waves_per_tile=given.waves_per_tile,
-        cache_ways=given.cache_ways,
-        unit_bytes_per_s=given.threads_per_unit * given.thread_access / given.memory_latency,
-        queue_s=given.queue_entries * given.memory_channels * given.access / memory_bytes_per_s,
-        queue_entries=given.queue_entries,
-        update_cost=(others + given.update_column_delay) / (others + given.group_column_delay),
-        turn_cost=max(1.0, given.row_cycle / (given.banks * given.column_delay)),
-        tracker_entries=given.tracker_entries,
-    )
+    def queue_s(self, memory_bytes_per_s: float) -> float:
+        """Return the time to serve a full queue of the memory's controllers."""
+        return self.queue_entries * self.memory_channels * self.access / memory_bytes_per_s

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from scaleout.cluster.device.sections import Power, Stages, StagesFile, WorkGroups, stages
+from scaleout.cluster.device.sections import Power, Stages, WorkGroups
 from scaleout.config import library
 from scaleout.config.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
 from scaleout.config.validated import Cited, Config, Count, Text, nearest, read_yaml, sources_in, validate
@@ -62,7 +62,7 @@ class DeviceFile(Config):
     )
     host_launch: dict[str, Cited[Seconds]] = Field(default_factory=dict)
     launch_gap: Cited[Seconds] = 0.0
-    stages: StagesFile | None = None
+    stages: Stages | None = None
     power: Power | None = None
     work_groups: WorkGroups | None = None
 
@@ -241,7 +241,7 @@ def load_device(name_or_path: str | Path) -> Device:
         host_launch_s=_transferred_host(given, path) | given.host_launch,
         launch_gap_s=given.launch_gap,
         power=given.power,
-        stages=stages(given.stages, memory_bytes_per_s=given.memory_bandwidth) if given.stages else None,
+        stages=given.stages,
         work_groups=given.work_groups,
         sources=sources_in(values),
     )

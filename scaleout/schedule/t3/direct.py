@@ -128,7 +128,7 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
             f"along one; take a ring or a switch, such as t3-ring-8"
         )
     if settings.tracker_entries is not None:
-        device = replace(device, stages=replace(constants, tracker_entries=settings.tracker_entries))
+        device = replace(device, stages=constants.model_copy(update={"tracker_entries": settings.tracker_entries}))
     tracked_bytes = constants.tile_rows * constants.tile_columns * ITEM_BYTES[settings.dtype] / constants.waves_per_tile
     if settings.trigger < tracked_bytes:
         raise ConfigError(

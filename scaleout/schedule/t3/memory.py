@@ -47,7 +47,9 @@ class Policy:
     threshold: int | None = None
     starvation_limit_s: float = STARVATION_LIMIT_S
 
-    def shares(self, gemm_cost: float, other_cost: float, constants: Stages) -> tuple[float, float]:
+    def shares(
+        self, gemm_cost: float, other_cost: float, constants: Stages, memory_bytes_per_s: float
+    ) -> tuple[float, float]:
         """Return how fast the GEMM's accesses and the others go on while both wait, over how fast alone.
 
         Parameters
@@ -60,16 +62,16 @@ class Policy:
             return gemm_cost / both, other_cost / both
         if not self.fills_gaps:
             return 1.0, 0.0
-        access_s = constants.queue_s / constants.queue_entries
+        access_s = constants.queue_s(memory_bytes_per_s) / constants.queue_entries
         rare = access_s / (access_s + self.starvation_limit_s)
         return 1.0 - rare, rare
 
-    def turn_s(self, constants: Stages) -> float:
+    def turn_s(self, constants: Stages, memory_bytes_per_s: float) -> float:
         """Return what the GEMM waits for when it turns to the memory: what communication has put into its queues."""
         if self.alternates or not self.fills_gaps:
             return 0.0
         entries = constants.queue_entries if self.threshold is None else min(self.threshold, constants.queue_entries)
-        return constants.queue_s * entries / constants.queue_entries
+        return constants.queue_s(memory_bytes_per_s) * entries / constants.queue_entries
 
 
 ROUND_ROBIN = Policy("round-robin", alternates=True)

@@ -202,7 +202,7 @@ class _Run:
             return 1.0, float(self.policy.fills_gaps)
         if not waiting:
             return 1.0, 0.0
-        return self.policy.shares(cost, waiting[0].cost, self.constants)
+        return self.policy.shares(cost, waiting[0].cost, self.constants, self.memory_bytes_per_s)
 
     def drain(self) -> None:
         """After the GEMM: let the memory and the link do what is left."""
@@ -248,7 +248,7 @@ def overlap(
         of_place[region.place].append(index)
     cost = constants.update_cost if adds else 1.0
     run = _Run(staged, regions, of_place, ring, constants, policy, memory_bytes_per_s, cost, state)
-    turn_s = policy.turn_s(constants)
+    turn_s = policy.turn_s(constants, memory_bytes_per_s)
     by_stage: list[list[int]] = [[] for _ in staged.tiles]
     for index, region in enumerate(regions):
         by_stage[region.stage].append(index)
