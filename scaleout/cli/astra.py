@@ -129,7 +129,7 @@ def _print(outcome: "Outcome", title: str) -> None:
 
 def _beside(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
     from scaleout.interop.astra.physical import side_by_side
-    from scaleout.simulation.run import NETWORKS
+    from scaleout.simulation.options import NETWORKS
 
     return side_by_side(outcome, name=name, networks=NETWORKS if physical else ())
 

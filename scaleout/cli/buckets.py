@@ -3,19 +3,20 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.options import NamedJob, job_options, json_option, simulation_options
+
+if TYPE_CHECKING:
+    from scaleout.simulation.options import SimulationOptions
 
 SIZES = "1MiB:4GiB"
 
 
 @click.command()
-@click.argument("workload")
-@click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
-@click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
-@set_option
+@job_options(faults=True)
 @click.option("--bytes", "sizes", default=SIZES, show_default=True, metavar="SIZE[,SIZE...]", help="Or FIRST:LAST.")
 @click.option(
     "--algorithm",
@@ -26,15 +27,14 @@ SIZES = "1MiB:4GiB"
     metavar="A",
     help="An algorithm of all-reduce, or a policy over the topology's back ends; repeatable.",
 )
+@simulation_options("host", "clocks", "network", "injection", "contention", "placement")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write a table and a figure here.")
 @json_option
 def buckets(
-    workload: str,
-    topology: str | None,
-    device: str | None,
-    settings: tuple[str, ...],
+    job: NamedJob,
     sizes: str,
     ways: tuple[str, ...],
+    options: "SimulationOptions",
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -48,13 +48,16 @@ def buckets(
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.study.buckets import best, sweep_buckets
 
+    workload = str(job.workload)
+    _, topology, device = job.load()
     rows = sweep_buckets(
         workload,
         sizes_bytes=parse_sizes(sizes),
         ways=tuple(dict.fromkeys(ways)),
         topology=topology,
         device=device,
-        changes=parse_settings(settings),
+        changes=job.settings,
+        options=options,
     )
     found = best(rows)
     summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}

@@ -266,7 +266,7 @@ def _link(
 
 
 PRICES = {"alpha_beta": _alpha_beta, "link": _link}
-"""Network model, as in `simulation.NETWORKS`, to what it says of a collective."""
+"""Network model, as in `options.NETWORKS`, to what it says of a collective."""
 
 
 def _rows(

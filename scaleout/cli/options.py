@@ -1,12 +1,16 @@
 """Options that several verbs share, and how their text becomes values."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 if TYPE_CHECKING:
+    from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.workloads.config import ModelFamily
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,12 +44,6 @@ def injection_option(command: Command) -> Command:
     return click.option("--injection", metavar="RATE", help=meaning)(command)
 
 
-def contention_option(command: Command) -> Command:
-    """Add ``--contention`` and ``--no-contention``."""
-    meaning = "Whether kernels and collectives that run at the same time share SMs and memory, where a library says so."
-    return click.option("--contention/--no-contention", default=True, help=meaning)(command)
-
-
 def policy_option(command: Command) -> Command:
     """Add ``--policy``."""
     meaning = (
@@ -53,6 +51,107 @@ def policy_option(command: Command) -> Command:
         "(FILE.yaml), or NAME=FILE,... with what nccl-tests printed of each."
     )
     return click.option("--policy", metavar="P", help=meaning)(command)
+
+
+_SIMULATION: dict[str, Callable[[Command], Command]] = {
+    "algorithms": algorithm_option,
+    "host": click.option(
+        "--host", default="none", show_default=True, help="How the host issues a step: none (at once) or eager."
+    ),
+    "clocks": click.option(
+        "--clocks",
+        default="alone",
+        show_default=True,
+        help="Clocks of kernels: alone, sustained at the power limit, or from_rest: a few steps, cool at first.",
+    ),
+    "network": click.option(
+        "--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link."
+    ),
+    "injection": injection_option,
+    "policy": policy_option,
+    "contention": click.option(
+        "--contention/--no-contention",
+        default=True,
+        help="Whether kernels and collectives that run at the same time share SMs and memory, where a library says so.",
+    ),
+    "placement": click.option(
+        "--placement",
+        default="linear",
+        show_default=True,
+        metavar="P",
+        help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of places, or a file of "
+        "one.",
+    ),
+}
+"""Option of a simulation to what adds it to a verb; a verb takes those that hold for it."""
+
+SIMULATION = tuple(_SIMULATION)
+
+
+def simulation_options(*names: str) -> Callable[[Command], Command]:
+    """Add options of simulations by name, and hand the verb one ``options``, a `SimulationOptions`."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def collected(*arguments: Any, **given: Any) -> Any:
+            from scaleout.config.units import BYTES_PER_S, parse
+            from scaleout.simulation.options import SimulationOptions
+
+            found = {name: given.pop(name) for name in names}
+            if "algorithms" in found:
+                found["algorithms"] = parse_algorithms(found["algorithms"])
+            injection = found.pop("injection", None)
+            limit = None if injection is None else parse(injection, BYTES_PER_S)
+            options = SimulationOptions(**found, injection_bytes_per_s=limit)
+            return command(*arguments, options=options, **given)
+
+        for name in reversed(names):
+            collected = _SIMULATION[name](collected)
+        return cast("Command", collected)
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class NamedJob:
+    """A workload and the machine that it runs on, as a command line names them.
+
+    Attributes
+    ----------
+    workload : str or None
+        Name or file.
+    topology, device : str or None
+        Names or files; those of the workload if not given.
+    settings : mapping
+        Keys of the workload to change.
+    degrade, broken, slow : sequence of str
+        Links and ranks of the topology to change.
+    """
+
+    workload: str | None
+    topology: str | None
+    device: str | None
+    settings: Mapping[str, Any]
+    degrade: Sequence[str] = ()
+    broken: Sequence[str] = ()
+    slow: Sequence[str] = ()
+
+    def load(self) -> "tuple[ModelFamily, Topology, Device]":
+        """Load the workload, and the topology and device that it names where the command line names none."""
+        from scaleout.cluster.device.spec import load_device
+        from scaleout.workloads.config import load_workload
+
+        assert self.workload is not None
+        workload = load_workload(self.workload, self.settings)
+        topology = self.load_topology(workload.topology)
+        return workload, topology, load_device(self.device or workload.device)
+
+    def load_topology(self, default: str) -> "Topology":
+        """Load the topology, with its links and ranks changed."""
+        from scaleout.cluster.topology.topology import load_topology
+
+        loaded = load_topology(self.topology or default)
+        return change_ranks(change_links(loaded, self.degrade, self.broken), self.slow)
 
 
 def link_options(command: Command) -> Command:
@@ -67,6 +166,34 @@ def link_options(command: Command) -> Command:
         "--break", "broken", multiple=True, metavar="LINK", help="Break a link; messages go another way; repeatable."
     )
     return degrade(cut(command))
+
+
+def job_options(*, required: bool = True, faults: bool = False) -> Callable[[Command], Command]:
+    """Add WORKLOAD, ``--topology``, ``--device`` and ``--set``, and hand the verb one ``job``, a `NamedJob`.
+
+    With `faults` also ``--degrade``, ``--break`` and ``--slow``.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def collected(*arguments: Any, **given: Any) -> Any:
+            settings = parse_settings(given.pop("settings"))
+            named = {name: given.pop(name) for name in ("workload", "topology", "device")}
+            changed = {name: given.pop(name) for name in ("degrade", "broken", "slow")} if faults else {}
+            return command(*arguments, job=NamedJob(**named, settings=settings, **changed), **given)
+
+        if faults:
+            slow = click.option(
+                "--slow", multiple=True, metavar="RANK=FACTOR", help="Slow a rank's kernels: 5=1.3; repeatable."
+            )
+            collected = link_options(slow(collected))
+        collected = set_option(collected)
+        for name, metavar, what in (("--device", "D", "device"), ("--topology", "T", "network")):
+            meaning = f"Name or file of the {what}; by default the workload's."
+            collected = click.option(name, metavar=metavar, help=meaning)(collected)
+        return cast("Command", click.argument("workload", required=required)(collected))
+
+    return decorate
 
 
 def parse_slower(texts: Sequence[str], *, option: str) -> dict[str, str]:

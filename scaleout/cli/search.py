@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import contention_option, json_option, parse_settings, set_option
+from scaleout.cli.options import NamedJob, job_options, json_option, simulation_options
 
 if TYPE_CHECKING:
+    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.search.best import Found, SearchRequest
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.search import Answer
 
 
 @click.command()
-@click.argument("workload")
-@click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
-@click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
-@click.option("--ranks", type=click.IntRange(min=1), help="Ranks of the job; the topology must have as many.")
+@job_options()
+@click.option(
+    "--ranks", "num_ranks", type=click.IntRange(min=1), help="Ranks of the job; the topology must have as many."
+)
 @click.option("--memory", metavar="SIZE", help="What a rank may hold, such as 80GB; by default the device's memory.")
 @click.option(
     "--global-batch",
+    "batch",
     type=click.IntRange(min=1),
     help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
 )
@@ -38,10 +40,9 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="How many plans to simulate under each --schedule at the most; 8 if not given.",
 )
-@contention_option
+@simulation_options("host", "clocks", "contention")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
-@set_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -49,20 +50,12 @@ if TYPE_CHECKING:
 )
 @json_option
 def search(
-    workload: str,
-    topology: str | None,
-    device: str | None,
-    ranks: int | None,
-    memory: str | None,
-    global_batch: int | None,
-    schedules: tuple[str, ...],
-    simulations: int | None,
-    contention: bool,
-    top: int,
+    job: NamedJob,
+    options: "SimulationOptions",
     workers: int | None,
-    settings: tuple[str, ...],
     output: Path | None,
     as_json: bool,
+    **wanted: Any,
 ) -> None:
     """Find the fastest plans of training WORKLOAD, a name or file, that fit the memory of a rank.
 
@@ -71,38 +64,18 @@ def search(
 
     Under baseline nothing is hidden. With --schedule plans are simulated under it as well, those that promise most
     first, and what the fastest hides and what it cannot is printed. The fastest under baseline are then simulated, too:
-    messages of a pipeline and kernels take SMs and memory from each other.
+    messages of a pipeline and kernels take SMs and memory from each other. So they are with --clocks sustained.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
     """
     import os
 
-    from scaleout.cluster.device.spec import load_device
-    from scaleout.cluster.topology.topology import load_topology
     from scaleout.errors import ConfigError
-    from scaleout.simulation.contention import undisturbed
-    from scaleout.study.search.best import SIMULATIONS
     from scaleout.study.search.explanation import explanation
-    from scaleout.study.search.request import ask, why_none
-    from scaleout.workloads.config import load_workload
+    from scaleout.study.search.request import why_none
 
-    loaded = load_workload(workload)
-    cluster = load_topology(topology or loaded.topology)
-    request = ask(
-        workload,
-        cluster if contention else undisturbed(cluster),
-        load_device(device or loaded.device),
-        num_ranks=ranks,
-        batch=global_batch,
-        memory_bytes=None if memory is None else _memory(memory),
-        top=top,
-        changes=parse_settings(settings),
-        schedules=schedules,
-        simulations=simulations or SIMULATIONS,
-    )
-    if simulations and not request.schedules:
-        raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
+    request = _request(job, options, **wanted)
     answer = _find(request, output, workers, quiet=as_json)
     if not answer.fastest:
         raise ConfigError(why_none(request, answer))
@@ -117,6 +90,33 @@ def search(
         _print_explanation(answer, found)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
+
+
+def _request(
+    job: NamedJob, options: "SimulationOptions", *, memory: str | None, simulations: int | None, **wanted: Any
+) -> "SearchRequest":
+    """Make the request that a command line names; `wanted` are keywords of `request.ask`."""
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.errors import ConfigError
+    from scaleout.study.search.best import SIMULATIONS
+    from scaleout.study.search.request import ask
+    from scaleout.workloads.config import load_workload
+
+    name = str(job.workload)
+    shipped = load_workload(name)  # without settings: those that a plan chooses are no keys of the workload's
+    request = ask(
+        name,
+        job.load_topology(shipped.topology),
+        load_device(job.device or shipped.device),
+        memory_bytes=None if memory is None else _memory(memory),
+        changes=job.settings,
+        simulations=simulations or SIMULATIONS,
+        options=options,
+        **wanted,
+    )
+    if simulations and not request.schedules:
+        raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
+    return request
 
 
 def _memory(text: str) -> float:

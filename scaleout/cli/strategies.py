@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import algorithm_option, json_option, parse_algorithms, parse_settings, set_option
+from scaleout.cli.options import SIMULATION, NamedJob, job_options, json_option, simulation_options
 
 _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.strategies import Followed
 
 
 @click.command()
-@click.argument("workload")
-@click.option("--topology", metavar="T", help="Name or file of the network; by default the workload's.")
-@click.option("--device", metavar="D", help="Name or file of the device; by default the workload's.")
+@job_options(faults=True)
 @click.option(
     "--strategy",
     "names",
@@ -28,19 +27,15 @@ if TYPE_CHECKING:
     metavar="S",
     help="Such as ddp or centauri, as `scaleout list strategies` names them; repeatable; by default all.",
 )
-@set_option
-@algorithm_option
+@simulation_options(*SIMULATION)
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timelines and a figure here."
 )
 @json_option
 def strategies(
-    workload: str,
-    topology: str | None,
-    device: str | None,
+    job: NamedJob,
     names: tuple[str, ...],
-    settings: tuple[str, ...],
-    algorithms: tuple[str, ...],
+    options: "SimulationOptions",
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -51,21 +46,18 @@ def strategies(
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
-    from scaleout.cluster.device.spec import load_device
-    from scaleout.cluster.topology.topology import check_ranks, load_topology
+    from scaleout.cluster.topology.topology import check_ranks
     from scaleout.study.strategies import STRATEGIES, follow, side_by_side
-    from scaleout.workloads.config import layered, load_workload
+    from scaleout.workloads.config import layered
 
-    job = layered(load_workload(workload, parse_settings(settings)), wants="strategies train models of layers")
-    network = load_topology(topology or job.topology)
-    check_ranks(network, job.num_ranks)
-    gpu = load_device(device or job.device)
-    chosen = parse_algorithms(algorithms)
+    loaded, topology, device = job.load()
+    workload = layered(loaded, wants="strategies train models of layers")
+    check_ranks(topology, workload.num_ranks)
     found = [
-        follow(name, job, topology=network, device=gpu, algorithms=chosen)
+        follow(name, workload, topology=topology, device=device, options=options)
         for name in dict.fromkeys(names or STRATEGIES)
     ]
-    comparison = side_by_side(found, device=gpu)
+    comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
     written = []
     if output is not None:
@@ -73,10 +65,10 @@ def strategies(
 
         written = write(comparison, output)
     if as_json:
-        summary = {"workload": job.name, "topology": network.name, "device": gpu.name, "results": rows}
+        summary = {"workload": workload.name, "topology": topology.name, "device": device.name, "results": rows}
         click.echo(json.dumps(summary, indent=2))
         return
-    _print(f"{job.name} on {network.name}, ranks {job.num_ranks}, device {gpu.name}", rows)
+    _print(f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}", rows)
     for path, meaning in written:
         click.echo(f"{path}  {meaning}")
 

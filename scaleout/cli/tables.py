@@ -9,7 +9,8 @@ from scaleout.analysis.efficiency import Efficiency, Fit
 from scaleout.cli.console import console, print_links, print_table
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.simulation.result import Result
-from scaleout.study.comparison import Comparison, Outcome
+from scaleout.study.comparison import Comparison
+from scaleout.study.job import Outcome
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12

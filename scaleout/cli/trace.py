@@ -16,15 +16,14 @@ from scaleout.cli.options import parse_settings, set_option
 @set_option
 def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:
     """Write WORKLOAD as Chakra traces <name>.<rank>.et, which ASTRA-sim and `scaleout run --trace` read."""
-    from scaleout.cluster.device.annotate import time_kernels
     from scaleout.cluster.device.spec import load_device
     from scaleout.interop import chakra
+    from scaleout.study.job import timed
     from scaleout.workloads.config import load_workload
-    from scaleout.workloads.generate import generate
 
     job = load_workload(workload, parse_settings(settings))
     on = load_device(device or job.device)
-    program = time_kernels(generate(job), on)
+    program = timed(job, on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
     output.parent.mkdir(parents=True, exist_ok=True)
     files = chakra.save_program(program, output, name=job.name, facts=facts)

@@ -27,7 +27,8 @@ from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.simulation.result import Result, Timeline
-from scaleout.study.comparison import Comparison, Outcome
+from scaleout.study.comparison import Comparison
+from scaleout.study.job import Outcome
 
 _COLOURS = {NodeKind.COMPUTE: "thread_state_running", NodeKind.COLLECTIVE: "thread_state_iowait"}
 

@@ -29,15 +29,12 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import Device
-from scaleout.config.validated import nearest
-from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
 from scaleout.program.program import Program
+from scaleout.simulation.options import check_clocks
 from scaleout.simulation.result import Result
 
-CLOCKS = ("alone", "sustained", "from_rest")
-"""How kernels are clocked; see above."""
 _ROUNDS = {"alone": 0, "sustained": 3, "from_rest": 6}
 """Runs with the step's time of the run before, which moves little by then; more where products follow the clock too."""
 STEPS_FROM_REST = 8.5
@@ -52,8 +49,7 @@ def settled(program: Program, device: Device, run: Callable[[Program], Result], 
     ConfigError
         If the clocks are unknown.
     """
-    if clocks not in CLOCKS:
-        raise ConfigError(f"unknown clocks {clocks!r}; {nearest(clocks, CLOCKS)}")
+    check_clocks(clocks)
     cool = at_full_clock(program, device) if clocks == "from_rest" else program
     result = run(cool)
     for _ in range(_ROUNDS[clocks]):

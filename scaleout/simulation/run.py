@@ -15,9 +15,7 @@ import numpy as np
 
 from scaleout.cluster.topology.peers import hops_of_program, names_ranks
 from scaleout.cluster.topology.topology import Topology, check_ranks
-from scaleout.config.validated import nearest
-from scaleout.errors import ConfigError, SimulationError
-from scaleout.network.collectives import check_kind
+from scaleout.errors import SimulationError
 from scaleout.network.flow import demand
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.network.flow.link_traffic import LinkTraffic
@@ -29,13 +27,11 @@ from scaleout.simulation.deadlock import why_stuck
 from scaleout.simulation.engine import Tasks, Times, run
 from scaleout.simulation.fold import fold
 from scaleout.simulation.job import Job, asked, cost_of, groups_of, instances_of, job_of
+from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
 from scaleout.simulation.shared_devices import SharedDevices
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
-
-NETWORKS = ("alpha_beta", "link")
-"""Network models that can be asked for."""
 
 
 def simulate(
@@ -57,7 +53,7 @@ def simulate(
     topology : Topology
         As many ranks as the program has; its slow ranks take longer over their kernels.
     network : str
-        A name in `NETWORKS`.
+        A name in `options.NETWORKS`.
     algorithms : mapping of str to str, optional
         Kind of collective to the algorithm for it; the fastest for each of those not named.
     unfold : bool
@@ -78,10 +74,7 @@ def simulate(
         If members of a group do not agree on a collective, a message has no other end, or ranks wait for each
         other for ever; the message names the ranks, nodes and collectives.
     """
-    if network not in NETWORKS:
-        raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
-    for kind in algorithms or {}:
-        check_kind(kind)
+    check_network(network, algorithms or {}, injection_bytes_per_s=injection_bytes_per_s)
     check_ranks(topology, program.num_ranks)
     program = slow_ranks(program, dict(topology.slow_ranks))
     job = job_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
@@ -89,11 +82,6 @@ def simulate(
     if network == "link":
         job, found = _on_links(job, unfold=unfold)
         links = LinkNetwork(topology, found, injection_bytes_per_s=injection_bytes_per_s)
-    elif injection_bytes_per_s is not None:
-        raise ConfigError(
-            f"a limit to what a rank sends over all its links is one of the link model, and this is {network}; choose "
-            f"the network model link (--network link), or leave the limit out (--injection)"
-        )
     instances = instances_of(job)
     shared = None if contention is None else _shared(job, contention, links)
     tasks, chosen = tasks_of(job, instances, links, shared)

@@ -7,16 +7,17 @@ Source of the question: Li et al., PyTorch Distributed, VLDB 2020, Sec. 5 (bucke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scaleout.cluster.device.spec import Device, load_device
-from scaleout.cluster.topology.backends import KIND, with_policy
+from scaleout.cluster.topology.backends import KIND
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import ALGORITHMS
-from scaleout.study.comparison import compare
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.job import Job, run
 from scaleout.workloads.config import load_workload
 
 AUTO = "auto"
@@ -52,6 +53,7 @@ def sweep_buckets(
     device: Device | str | None = None,
     changes: Mapping[str, Any] | None = None,
     schedule: str = "overlap",
+    options: SimulationOptions | None = None,
 ) -> tuple[Bucketed, ...]:
     """Simulate a workload with buckets of each size, reduced in each way.
 
@@ -69,28 +71,28 @@ def sweep_buckets(
         Keys of the workload's file to change.
     schedule : str
         Of each step.
+    options : SimulationOptions, optional
+        How each step is simulated, besides the way.
 
     Raises
     ------
     ConfigError
         If the job has no gradients to reduce, or a way is neither an algorithm nor a policy.
     """
-    job = load_workload(workload, changes)
-    if job.data_parallel == 1:
+    base = load_workload(workload, changes)
+    if base.data_parallel == 1:
         raise ConfigError("buckets are of gradients that data-parallel ranks reduce; set data_parallel above 1")
     if changes and "gradient_bucket" in changes:
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
-    found = load_device(job.device if device is None else device) if not isinstance(device, Device) else device
-    network = job.topology if topology is None else topology
+    found = load_device(base.device if device is None else device) if not isinstance(device, Device) else device
+    network = base.topology if topology is None else topology
     network = load_topology(network) if isinstance(network, str) else network
     rows = []
     for way in ways:
-        machine, algorithms = _reduced(network, way)
+        reduced = _reduced(network, way, options or SimulationOptions())
         for size in sizes_bytes:
             sized = load_workload(workload, {**(changes or {}), "gradient_bucket": f"{size} B"})
-            outcome = compare(
-                sized, topology=machine, device=found, schedules=(schedule,), algorithms=algorithms
-            ).outcomes[0]
+            outcome = run(Job(sized, found, network, schedule, reduced))
             parts = outcome.breakdown
             rows.append(Bucketed(way, size, outcome.makespan_s, parts.communication_s, parts.exposed_communication_s))
     return tuple(rows)
@@ -101,13 +103,13 @@ def best(rows: Sequence[Bucketed]) -> Bucketed:
     return min(rows, key=lambda row: (row.step_s, row.bucket_bytes))
 
 
-def _reduced(topology: Topology, way: str) -> tuple[Topology, Mapping[str, str]]:
-    """Return the machine that reduces in a way, and the algorithm that is asked for there."""
+def _reduced(topology: Topology, way: str, options: SimulationOptions) -> SimulationOptions:
+    """Return the options with a way to reduce: an algorithm, or a policy over the topology's back ends."""
     if way == AUTO:
-        return topology, {}
+        return options
     if way in ALGORITHMS and KIND in ALGORITHMS[way].schedules:
-        return topology, {KIND: way}
+        return replace(options, algorithms={**options.algorithms, KIND: way})
     if not topology.backends:
         able = [AUTO, *(name for name, algorithm in ALGORITHMS.items() if KIND in algorithm.schedules)]
         raise ConfigError(f"no algorithm of {KIND} is called {way!r}; {nearest(way, able)}")
-    return with_policy(topology, way), {}
+    return replace(options, policy=way)

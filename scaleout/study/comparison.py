@@ -1,74 +1,21 @@
-"""Studies: one job under several schedules, compared.
-
-The one call that goes all the way from names to numbers; the command line and the figures are built on it.
-"""
+"""One job under several schedules, side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
 from typing import Any
 
-from scaleout.analysis.breakdown import Breakdown, breakdown, ends_of_ranks
-from scaleout.analysis.efficiency import Efficiency, Fit, efficiency, fit
-from scaleout.cluster.device.annotate import annotate
+from scaleout.analysis.breakdown import ends_of_ranks
+from scaleout.analysis.efficiency import Fit, fit
 from scaleout.cluster.device.spec import Device, load_device
-from scaleout.cluster.machine import Machine
-from scaleout.cluster.topology.backends import with_policy
-from scaleout.cluster.topology.topology import Topology, check_ranks, load_topology
-from scaleout.errors import ConfigError
+from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.program.program import Program
-from scaleout.schedule import plan_schedule, prepare, substituting
-from scaleout.schedule.decision import Decision, in_words
-from scaleout.simulation.clocks import settled
-from scaleout.simulation.contention import Contention, contention_of, undisturbed
+from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
-from scaleout.simulation.what_if import map_ranks, places_of
+from scaleout.study.job import Job, Outcome, run_all
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
-from scaleout.workloads.generate import generate
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 """Schedules that are compared where neither the user nor the workload says which."""
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """One schedule of a comparison.
-
-    Attributes
-    ----------
-    schedule : str
-    result : Result
-        When everything ran.
-    speedup : float
-        Makespan of the comparison's first schedule over this one's.
-    efficiency : Efficiency or None
-        Of the step of a transformer: tokens a second, MFU and what they are lost to.
-    decisions : tuple of str
-        What a schedule that weighs has decided, in words.
-    transformer : LayeredModel or None
-        What it ran, where that is a transformer; a schedule may choose keys of its workload.
-    fit : Fit or None
-        Whether that fits.
-    """
-
-    schedule: str
-    result: Result
-    speedup: float
-    efficiency: Efficiency | None = None
-    decisions: tuple[str, ...] = ()
-    transformer: LayeredModel | None = None
-    fit: Fit | None = None
-
-    @property
-    def makespan_s(self) -> float:
-        """Time of the step."""
-        return self.result.makespan_s
-
-    @cached_property
-    def breakdown(self) -> Breakdown:
-        """Where the time goes."""
-        return breakdown(self.result)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,45 +76,23 @@ def compare(
     device: Device | str | None = None,
     schedules: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
-    algorithms: Mapping[str, str] | None = None,
-    network: str = "alpha_beta",
-    placement: str | Sequence[int] = "linear",
-    injection_bytes_per_s: float | None = None,
-    contention: bool = True,
-    host: str = "none",
-    clocks: str = "alone",
-    policy: str | None = None,
+    **options: Any,
 ) -> Comparison:
-    """Simulate a workload under several schedules.
+    """Simulate a workload under several schedules; speed-ups are over the first.
 
     Parameters
     ----------
     workload : ModelFamily or str
-        A loaded workload, or the name or file of one.
+        A workload, or the name or file of one.
     topology, device : optional
-        Loaded, or a name or file; by default those that the workload names.
+        Loaded, or a name or file; by default the workload's.
     schedules : sequence of str
-        Names in `scaleout.schedule.SCHEDULES`, joined by ``+`` where wanted; by default the workload's.
+        Names of `schedule.SCHEDULES`, joined by ``+`` where wanted; by default the workload's.
     changes : mapping, optional
         Keys of the workload's file to change, where it is given by name.
-    algorithms : mapping, optional
-        Kind of collective to the algorithm to use instead of the fastest.
-    network : str
-        The network model.
-    placement : str or sequence of int
-        Which rank of the topology each rank of the job is, see `what_if.places_of`.
-    injection_bytes_per_s : float, optional
-        What a rank can send over all its links together, under the link model.
-    contention : bool
-        Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where
-        the network's library says how much.
-    host : str
-        How the host issues a step, a name in `host.HOSTS`.
-    clocks : str
-        How kernels are clocked, a name in `clocks.CLOCKS`; it matters where the device says what it may draw.
-    policy : str, optional
-        Which of the topology's back ends reduces gradients, see `backends`. One that blocks the host leaves nothing
-        to overlap: every schedule is then the baseline.
+    **options
+        `options`, a `SimulationOptions`, or its attributes as keywords, such as ``network="link"``; or both, where
+        keywords go first.
 
     Raises
     ------
@@ -176,126 +101,47 @@ def compare(
     """
     if isinstance(workload, str):
         workload = load_workload(workload, changes)
-    device = load_device(workload.device if device is None else device) if not isinstance(device, Device) else device
+    device = workload.device if device is None else device
+    device = load_device(device) if isinstance(device, str) else device
     topology = workload.topology if topology is None else topology
     topology = load_topology(topology) if isinstance(topology, str) else topology
-    topology = topology if policy is None else with_policy(topology, policy)
-    check_ranks(topology, workload.num_ranks)
-    _check_policy(policy, schedules or workload.schedules)
-    schedules = tuple(dict.fromkeys(schedules or workload.schedules or DEFAULT_SCHEDULES))
-    machine = Machine(device, topology if contention else undisturbed(topology), algorithms or {})
-    chosen = {name: prepare(workload, _carried_out(name, topology), machine) for name in schedules}
-    jobs = {id(job): job for job, _ in chosen.values()}
-    programs = {key: annotate(generate(job), device, host=host) for key, job in jobs.items()}
-    comparison = compare_program(
-        {name: programs[id(job)] for name, (job, _) in chosen.items()},
-        topology=topology,
-        device=device.name,
-        schedules=schedules,
-        algorithms=algorithms,
-        network=network,
-        placement=placement,
-        injection_bytes_per_s=injection_bytes_per_s,
-        contention=contention_of(device, topology) if contention else None,
-        machine=machine,
-        clocks=clocks,
-    )
-    fits = {key: fit(job, device) for key, job in jobs.items() if isinstance(job, LayeredModel)}
-    outcomes = tuple(
-        replace(_of_job(outcome, *chosen[outcome.schedule], device), fit=fits.get(id(chosen[outcome.schedule][0])))
-        for outcome in comparison.outcomes
-    )
+    job = Job(workload, device, topology, options=options_of(**options))
+    found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
     if not isinstance(workload, LayeredModel):
-        return replace(comparison, outcomes=outcomes)
-    return replace(comparison, outcomes=outcomes, transformer=workload, fit=outcomes[0].fit)
-
-
-def _check_policy(policy: str | None, schedules: Sequence[str]) -> None:
-    """Refuse schedules that would take all-reduces away from the back ends that a policy is about."""
-    for name in schedules if policy is not None else ():
-        found = substituting(name)
-        if found:
-            raise ConfigError(
-                f"policy {policy!r} says who serves all-reduces, which {found[0]} replaces by other collectives; leave "
-                f"out one of the two"
-            )
-
-
-def _of_job(outcome: Outcome, job: ModelFamily, words: tuple[str, ...], device: Device) -> Outcome:
-    """Add what is known of an outcome's workload."""
-    outcome = replace(outcome, decisions=(*words, *outcome.decisions))
-    if not isinstance(job, LayeredModel):
-        return outcome
-    return replace(outcome, efficiency=efficiency(outcome.result, job, device), transformer=job)
-
-
-def _carried_out(schedule: str, topology: Topology) -> str:
-    """Return the schedule that is carried out: a back end that blocks the host leaves nothing to overlap."""
-    return "baseline" if topology.library is not None and topology.library.blocks_host else schedule
+        return found
+    ran = {id(each.transformer): each.transformer for each in found.outcomes if each.transformer is not None}
+    fits = {key: fit(each, device) for key, each in ran.items()}
+    outcomes = tuple(replace(each, fit=fits[id(each.transformer)]) for each in found.outcomes)
+    return replace(found, outcomes=outcomes, transformer=workload, fit=outcomes[0].fit)
 
 
 def compare_program(
-    program: Program | Mapping[str, Program],
-    *,
-    topology: Topology,
-    device: str,
-    schedules: Sequence[str],
-    algorithms: Mapping[str, str] | None = None,
-    network: str = "alpha_beta",
-    placement: str | Sequence[int] = "linear",
-    injection_bytes_per_s: float | None = None,
-    contention: Contention | None = None,
-    machine: Machine | None = None,
-    clocks: str = "alone",
+    program: Program, *, topology: Topology, device: Device | str, schedules: Sequence[str], **options: Any
 ) -> Comparison:
-    """Simulate a timed program under several schedules, or a program for each; see `compare`."""
-    programs = program if isinstance(program, Mapping) else dict.fromkeys(schedules, program)
-    for each in programs.values():
-        check_ranks(topology, each.num_ranks)
-    if placement != "linear":
-        places = places_of(placement, topology) if isinstance(placement, str) else placement
-        programs = {name: map_ranks(each, places) for name, each in programs.items()}
-    machine = None if machine is None else replace(machine, algorithms=algorithms or {})
-    outcomes: list[Outcome] = []
-    for name in dict.fromkeys(schedules):
-        own = programs[name]
-        planned: list[tuple[Decision, ...]] = []  # of each run, as clocks settle
-        run = partial(
-            _run, planned=planned, schedule=_carried_out(name, topology), machine=machine, topology=topology,
-            network=network, algorithms=algorithms, injection_bytes_per_s=injection_bytes_per_s, contention=contention,
-        )  # fmt: skip
-        result = settled(own, machine.device, run, clocks=clocks) if machine else run(own)
-        first_s = outcomes[0].makespan_s if outcomes else result.makespan_s
-        speedup = first_s / result.makespan_s if result.makespan_s else 1.0
-        outcomes.append(Outcome(name, result, speedup, decisions=in_words(planned[-1])))
-    any_program = next(iter(programs.values()))
-    return Comparison(any_program.name, topology.name, device, any_program.num_ranks, tuple(outcomes))
+    """Simulate the timed program of a trace under several schedules; see `compare`.
+
+    `device` is a name alone where no more is known of it; schedules that weigh costs then have nothing to weigh, and
+    nothing is known of contention.
+    """
+    return compare_job(Job(program, device, topology, options=options_of(**options), traced=True), schedules)
 
 
-def _run(
-    program: Program,
-    *,
-    planned: list[tuple[Decision, ...]],
-    schedule: str,
-    machine: Machine | None,
-    topology: Topology,
-    network: str,
-    injection_bytes_per_s: float | None,
-    contention: Contention | None,
-    **options: Any,
-) -> Result:
-    """Plan and simulate a step; one that was simulated as it was planned is not simulated again."""
-    scheduled = plan_schedule(program, schedule, machine=machine)
-    planned.append(scheduled.decisions)
-    if scheduled.result is not None and machine is not None and network == "alpha_beta":
-        as_planned = contention == contention_of(machine.device, machine.topology)
-        if as_planned and injection_bytes_per_s is None:
-            return scheduled.result
-    return simulate(
-        scheduled.program,
-        topology,
-        network=network,
-        injection_bytes_per_s=injection_bytes_per_s,
-        contention=contention,
-        **options,
+def compare_job(job: Job, schedules: Sequence[str]) -> Comparison:
+    """Simulate a job under several schedules instead of its own; each once."""
+    outcomes = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)])
+    return compare_outcomes(outcomes, device=job.device if isinstance(job.device, str) else job.device.name)
+
+
+def compare_outcomes(outcomes: Sequence[Outcome], *, device: str) -> Comparison:
+    """Return outcomes as one comparison; speed-ups are over the first."""
+    first = outcomes[0].result
+    compared = tuple(
+        replace(each, speedup=first.makespan_s / each.makespan_s if each.makespan_s else 1.0) for each in outcomes
     )
+    return Comparison(first.program.name, first.topology, device, first.program.num_ranks, compared)
+
+
+def options_of(options: SimulationOptions | None = None, **keywords: Any) -> SimulationOptions:
+    """Return options with some of their attributes given as keywords; None stands for the default."""
+    given = {name: value for name, value in keywords.items() if value is not None}
+    return replace(options or SimulationOptions(), **given)

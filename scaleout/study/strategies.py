@@ -16,7 +16,9 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
-from scaleout.study.comparison import Comparison, Outcome, compare
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.comparison import Comparison, compare_outcomes
+from scaleout.study.job import Job, Outcome, run
 from scaleout.workloads.config import LayeredModel
 
 Keys = Mapping[str, Any]
@@ -149,17 +151,17 @@ def follow(
     *,
     topology: Topology,
     device: Device,
-    algorithms: Mapping[str, str] | None = None,
     schedule: str | None = None,
+    options: SimulationOptions | None = None,
 ) -> Followed:
     """Simulate a step of a job under a strategy; where its keys cannot be, say why instead.
 
     Parameters
     ----------
-    algorithms : mapping, optional
-        Kind of collective to the algorithm to use instead of the fastest.
     schedule : str, optional
         To use instead of the strategy's, such as `centauri:model`.
+    options : SimulationOptions, optional
+        How the step is simulated.
 
     Raises
     ------
@@ -173,13 +175,12 @@ def follow(
     strategy = STRATEGIES[name]
     try:
         job = validate(type(workload), {**workload.model_dump(), **strategy.keys(workload)}, where=f"strategy {name}")
-        schedules = (schedule or strategy.schedule,)
-        found = compare(job, topology=topology, device=device, schedules=schedules, algorithms=algorithms)
+        outcome = run(Job(job, device, topology, schedule or strategy.schedule, options or SimulationOptions()))
     except ConfigError as error:
         return Followed(name, reason=str(error))
-    (outcome,) = found.outcomes
     job = outcome.transformer or job
-    return Followed(name, job, outcome, fit(job, device))
+    held = fit(job, device)
+    return Followed(name, job, replace(outcome, fit=held), held)
 
 
 def side_by_side(found: Sequence[Followed], *, device: Device) -> Comparison:
@@ -190,10 +191,7 @@ def side_by_side(found: Sequence[Followed], *, device: Device) -> Comparison:
     ConfigError
         If none can be; with the reason of each.
     """
-    having = [(each.name, each.outcome) for each in found if each.outcome is not None]
-    if not having:
+    outcomes = [replace(each.outcome, schedule=each.name) for each in found if each.outcome is not None]
+    if not outcomes:
         raise ConfigError("; ".join(f"{each.name}: {each.reason}" for each in found) or "no strategy was named")
-    first_s = having[0][1].makespan_s
-    outcomes = [replace(outcome, schedule=name, speedup=first_s / outcome.makespan_s) for name, outcome in having]
-    program = outcomes[0].result.program
-    return Comparison(program.name, outcomes[0].result.topology, device.name, program.num_ranks, tuple(outcomes))
+    return compare_outcomes(outcomes, device=device.name)

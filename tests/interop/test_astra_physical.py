@@ -17,7 +17,7 @@ from scaleout.errors import ConfigError
 from scaleout.interop.astra import simulate
 from scaleout.interop.astra.load import dimension_loads
 from scaleout.interop.astra.physical import side_by_side
-from scaleout.simulation.run import NETWORKS
+from scaleout.simulation.options import NETWORKS
 
 BYTES_PER_NS = 27 * 2**30 / 1e9
 

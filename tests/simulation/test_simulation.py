@@ -15,7 +15,8 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule
-from scaleout.simulation.run import NETWORKS, simulate
+from scaleout.simulation.options import NETWORKS
+from scaleout.simulation.run import simulate
 
 ALPHA, BANDWIDTH = 1e-6, 25e9
 SWITCH = Topology("switch", (Dimension("switch", 2, BANDWIDTH, ALPHA),))

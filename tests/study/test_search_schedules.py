@@ -17,13 +17,14 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
+from scaleout.study.job import Job, run
 from scaleout.study.search.best import BASELINE, SearchRequest
 from scaleout.study.search.checkpoint import Journal
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_family
 from scaleout.study.search.lower_bound import in_order, leasts_of
 from scaleout.study.search.request import ask
-from scaleout.study.search.scheduled import axis_of, estimate_of, run_under
+from scaleout.study.search.scheduled import axis_of, estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
 from scaleout.workloads.config import load_workload
@@ -71,7 +72,7 @@ def test_no_schedule_beats_the_least_time(job, schedule):
     least_s = max(leasts.kernels_s(workload, ordered=in_order(schedule)), leasts.wires_s(workload))
     assert leasts.kernels_s(workload, ordered=False) <= leasts.kernels_s(workload, ordered=True)
     assert leasts.spread_s(workload) <= least_s * (1 + 1e-9)
-    assert least_s <= run_under(workload, topology, DEVICE, schedule)[0].makespan_s * (1 + 1e-9)
+    assert least_s <= run(Job(workload, DEVICE, topology, schedule)).makespan_s * (1 + 1e-9)
 
 
 def test_fsdp_on_slow_links_takes_what_its_wires_take():
@@ -82,7 +83,7 @@ def test_fsdp_on_slow_links_takes_what_its_wires_take():
     inter_bytes_per_s = topology.dimensions[1].bytes_per_s
     crossing = 3 * workload.num_parameters * 2 * (1 / 2) / 2  # of 2 B, half of each half
     assert least_s == pytest.approx(crossing / inter_bytes_per_s, rel=0.02)
-    took_s = run_under(workload, topology, DEVICE, "centauri")[0].makespan_s
+    took_s = run(Job(workload, DEVICE, topology, "centauri")).makespan_s
     assert least_s < took_s < 1.3 * least_s
 
 
@@ -104,7 +105,7 @@ def test_simulated_under_baseline_is_what_blocks_say(job):
     assume(workload.context_parallel == 1 and not workload.pipeline_schedule.startswith("dualpipe"))
     assume(workload.pipeline_parallel == 1 or topology.dimensions[0].bytes_per_s > 1e10)
     blocks = evaluate(workload, topology, DEVICE)
-    found = estimate_of(*run_under(workload, topology, DEVICE, BASELINE), DEVICE)
+    found = estimate_of(run(Job(workload, DEVICE, topology, BASELINE)))
     assert found.step_s <= blocks.step_s * (1 + 1e-9)
     assert found.compute_s == pytest.approx(blocks.compute_s)
     assert found.memory_bytes == blocks.memory_bytes
@@ -156,7 +157,7 @@ def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
 @given(plans(), st.sampled_from([BASELINE, "overlap", "centauri"]))
 def test_hidden_and_exposed_are_all_communication(job, schedule):
     workload, topology = job
-    result = run_under(workload, topology, DEVICE, schedule)[0]
+    result = run(Job(workload, DEVICE, topology, schedule)).result
     for each in hidden_by_family(result):
         assert each.hidden_s + sum(each.exposed_s.values()) == pytest.approx(each.communication_s)
         assert min(each.hidden_s, *each.exposed_s.values()) >= 0
@@ -183,7 +184,7 @@ def test_enough_simulations_find_what_simulating_every_plan_finds():
         for estimate in [
             evaluate(workload, request.topology, DEVICE)
             if schedule == BASELINE
-            else estimate_of(*run_under(workload, request.topology, DEVICE, schedule), DEVICE)
+            else estimate_of(run(Job(workload, DEVICE, request.topology, schedule)))
         ]
     ]
     answer = search(request, workers=1)

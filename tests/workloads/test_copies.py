@@ -17,8 +17,8 @@ from scaleout.cluster.topology.topology import Dimension, Topology, load_topolog
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule.centauri.model_tier import model_tier
 from scaleout.study.comparison import compare
+from scaleout.study.job import Job, run
 from scaleout.study.search.lower_bound import leasts_of
-from scaleout.study.search.scheduled import run_under
 from scaleout.validation.papers.centauri import RINGS, gain, sharded
 from scaleout.workloads.config import KINDS, load_workload
 from scaleout.workloads.generate import generate
@@ -232,7 +232,7 @@ def test_no_schedule_beats_the_least_time_of_a_search(microbatches, dtype, at_en
     )
     topology = levels(4, 2, port=port)
     least_s = max(leasts_of(topology, H200).kernels_s(job, ordered=True), leasts_of(topology, H200).wires_s(job))
-    assert least_s <= run_under(job, topology, H200, schedule)[0].makespan_s * (1 + 1e-9)
+    assert least_s <= run(Job(job, H200, topology, schedule)).makespan_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

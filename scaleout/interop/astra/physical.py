@@ -36,7 +36,8 @@ from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, Node
 from scaleout.program.program import Program
 from scaleout.simulation.result import Result, Timeline
 from scaleout.simulation.run import simulate
-from scaleout.study.comparison import Comparison, Outcome
+from scaleout.study.comparison import Comparison
+from scaleout.study.job import Outcome
 
 
 @dataclass(eq=False)
@@ -304,7 +305,7 @@ def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> 
     name : str
         What to call the workload.
     networks : sequence of str
-        Network models of ours, from `simulation.NETWORKS`; with none the comparison is of ASTRA-sim's answer alone.
+        Network models of ours, from `options.NETWORKS`; with none the comparison is of ASTRA-sim's answer alone.
 
     Raises
     ------

@@ -6,6 +6,7 @@ from typing import Any
 
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.simulation.options import SimulationOptions
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config import LayeredModel
@@ -46,6 +47,8 @@ class SearchRequest:
         Schedules besides `baseline`, each plan under each of which is a choice.
     simulations : int
         How many plans are simulated under each of them at the most.
+    options : SimulationOptions
+        How they are simulated; the host's calls count in the estimates of blocks, too.
     """
 
     base: LayeredModel
@@ -58,6 +61,7 @@ class SearchRequest:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     schedules: tuple[str, ...] = ()
     simulations: int = SIMULATIONS
+    options: SimulationOptions = field(default_factory=SimulationOptions)
 
     def workload(self, plan: Plan) -> LayeredModel:
         """Return the workload of a plan."""

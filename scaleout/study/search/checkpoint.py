@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import scaleout
 from scaleout.errors import ConfigError
@@ -92,5 +93,10 @@ def fingerprint(request: SearchRequest) -> str:
     device = request.device
     measured = [hashlib.sha256(path.read_bytes()).hexdigest() for path in device.kernel_files]
     peaks = (sorted(device.peak_flops_per_s.items()), device.memory_bytes_per_s, device.l2_bytes, device.num_sms)
-    about = (scaleout.__version__, kept, request.topology, peaks, measured, request.num_ranks, request.batch)
+    about: tuple[Any, ...] = (
+        scaleout.__version__, kept, request.topology, peaks, measured, request.num_ranks, request.batch
+    )  # fmt: skip
+    host_and_clocks = request.options.host, request.options.clocks
+    if host_and_clocks != ("none", "alone"):  # files from before they could be chosen stay those of the same search
+        about += host_and_clocks
     return hashlib.sha256(repr(about).encode()).hexdigest()

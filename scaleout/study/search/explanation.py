@@ -202,7 +202,7 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int) -> Expl
 
 def _hidden(request: SearchRequest, choice: Choice) -> tuple[Hidden, ...]:
     plan, schedule = choice
-    return hidden_by_family(run_plan(request, plan, schedule)[0])
+    return hidden_by_family(run_plan(request, plan, schedule).result)
 
 
 def _estimate(request: SearchRequest, choice: Choice) -> Estimate:

@@ -5,12 +5,15 @@ from typing import Any
 
 from pydantic import create_model
 
+from scaleout.cluster.device.host import check_host
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.units import format_bytes
 from scaleout.config.validated import Config, nearest, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
+from scaleout.simulation.contention import undisturbed
+from scaleout.simulation.options import SimulationOptions
 from scaleout.study.search.best import BASELINE, SIMULATIONS, SearchRequest
 from scaleout.study.search.evaluate import refuse_beside
 from scaleout.study.search.search import Answer
@@ -33,6 +36,7 @@ def ask(
     changes: Mapping[str, Any] | None = None,
     schedules: Sequence[str] = (),
     simulations: int = SIMULATIONS,
+    options: SimulationOptions | None = None,
 ) -> SearchRequest:
     """Make a question about a workload by name or file.
 
@@ -50,6 +54,8 @@ def ask(
         Schedules to try each plan under, besides `baseline`.
     simulations : int
         How many plans are simulated under each of them at the most.
+    options : SimulationOptions, optional
+        Host, contention, and clocks that slow kernels down; blocks know no other network, placement or algorithm.
 
     Raises
     ------
@@ -81,7 +87,28 @@ def ask(
             f"topology {topology.name!r} has a back end that blocks the host, so that every schedule is the baseline; "
             f"leave --schedule out, or give another topology"
         )
-    return SearchRequest(base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations)
+    options = options or SimulationOptions()
+    _check_options(options, device)
+    topology = topology if options.contention else undisturbed(topology)
+    return SearchRequest(
+        base, topology, device, num_ranks, batch, memory_bytes, top, fixed, others, simulations, options
+    )
+
+
+def _check_options(options: SimulationOptions, device: Device) -> None:
+    """Refuse what the bounds of a search do not hold under, as plans would be left out that are among the fastest."""
+    only = SimulationOptions(host=options.host, clocks=options.clocks, contention=options.contention)
+    if options != only:
+        raise ConfigError(
+            "a search weighs blocks of plans on the alpha-beta network, ranks in order and each collective by its "
+            "fastest algorithm; leave the other options out, and give them to `scaleout run` with the plan"
+        )
+    if options.clocks == "from_rest":
+        raise ConfigError(
+            "a search is of steps that go on, and clocks from_rest are those of a few steps; take clocks sustained "
+            "or alone"
+        )
+    check_host(device, options.host)
 
 
 def _checked(base: LayeredModel, fixed: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,43 +23,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, exposed_by_family
-from scaleout.cluster.device.annotate import time_kernels
-from scaleout.cluster.device.spec import Device
-from scaleout.cluster.machine import Machine
-from scaleout.cluster.topology.topology import Topology
-from scaleout.schedule import plan_schedule, prepare
 from scaleout.simulation.contention import contention_of
-from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
+from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, SearchRequest
 from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
 from scaleout.study.search.evaluate import AXIS_OF, Estimate, peak_of
 from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
 from scaleout.study.search.space import Plan
 from scaleout.study.search.stages import Stage, stages_of
-from scaleout.workloads.config import LayeredModel, layered
-from scaleout.workloads.generate import generate
 
 
-def run_under(
-    workload: LayeredModel, topology: Topology, device: Device, schedule: str, *, memory_bytes: float | None = None
-) -> tuple[Result, LayeredModel]:
-    """Simulate a step under a schedule; return it, and the workload that the schedule made of the plan's.
-
-    `memory_bytes` is what a schedule that chooses keys of the workload may fill; the device's memory if not given.
-    """
-    capacity_bytes = device.memory_bytes if memory_bytes is None else memory_bytes
-    prepared, _ = prepare(workload, schedule, Machine(replace(device, memory_bytes=capacity_bytes), topology))
-    prepared = layered(prepared, wants="a plan is of a model of layers")
-    program = time_kernels(generate(prepared), device)
-    planned = plan_schedule(program, schedule, machine=Machine(device, topology))
-    if planned.result is not None:
-        return planned.result, prepared
-    return simulate(planned.program, topology, contention=contention_of(device, topology)), prepared
-
-
-def estimate_of(result: Result, workload: LayeredModel, device: Device) -> Estimate:
-    """Say what a simulated step takes; see `evaluate.Estimate`."""
+def estimate_of(outcome: Outcome) -> Estimate:
+    """Say what a simulated step of a transformer takes; see `evaluate.Estimate`."""
+    result, workload, device = outcome.result, outcome.transformer, outcome.device
+    assert workload is not None
+    assert device is not None
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
     exposed_s: dict[str, float] = {}
     for family, seconds in exposed_by_family(result).items():
@@ -90,19 +68,20 @@ def axis_of(family: str) -> str:
 
 
 def estimate_under(request: SearchRequest, plan: Plan, schedule: str) -> Estimate:
-    """Simulate a plan of a question under a schedule, and say what a step takes."""
-    result, workload = run_plan(request, plan, schedule)
-    return estimate_of(result, workload, request.device)
+    """Simulate a plan under a schedule, and say what a step takes."""
+    return estimate_of(run_plan(request, plan, schedule))
 
 
-def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> tuple[Result, LayeredModel]:
-    """Simulate a plan of a question under a schedule; see `run_under`."""
-    workload, memory_bytes = request.workload(plan), request.memory_bytes
-    return run_under(workload, request.topology, request.device, schedule, memory_bytes=memory_bytes)
+def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> Outcome:
+    """Simulate a plan under a schedule, which may fill as much memory as a rank of the request may hold."""
+    device = request.device
+    if device.memory_bytes != request.memory_bytes:
+        device = replace(device, memory_bytes=request.memory_bytes)
+    return run(Job(request.workload(plan), device, request.topology, schedule, request.options))
 
 
 def contended(request: SearchRequest, found: Sequence[Found], *, pool: Executor, workers: int) -> list[Found]:
-    """Return plans under `baseline`, the `top` fastest of them as they are with contention.
+    """Return plans under `baseline`, the `top` fastest of them as they are with contention and the request's clocks.
 
     Parameters
     ----------
@@ -110,9 +89,10 @@ def contended(request: SearchRequest, found: Sequence[Found], *, pool: Executor,
         As they are without.
     """
     plans = {each.choice: each for each in found}
-    if contention_of(request.device, request.topology) is None:
+    full_clock = request.options.clocks == "alone"
+    if full_clock and contention_of(request.device, request.topology) is None:
         return list(found)
-    simulated: set[Choice] = {each.choice for each in found if each.plan.pipeline_parallel == 1}
+    simulated: set[Choice] = {each.choice for each in found if full_clock and each.plan.pipeline_parallel == 1}
     while True:
         first = sorted(plans.values(), key=lambda each: each.key)[: request.top]
         wanted = [each for each in first if each.choice not in simulated][:workers]

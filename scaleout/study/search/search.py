@@ -141,11 +141,12 @@ def search(
                 keep(found)
             tell(done, len(todo), len(kept.evaluated), kept.best)
         simulated = None
-        if request.schedules:
-            num_plans = counts.enumerated - counts.indivisible
+        if request.schedules or request.options.clocks != "alone":
             kept.evaluated = contended(request, kept.evaluated, pool=pool, workers=workers)
             kept.best = Best(request.top)
             kept.best.add(kept.evaluated)
+        if request.schedules:
+            num_plans = counts.enumerated - counts.indivisible
             simulated = simulate_best(
                 request, kept.candidates, num_plans, kept.best,
                 pool=pool, workers=workers, known=known, keep=keep, tell=tell,
@@ -249,7 +250,9 @@ def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Plan, Es
         elif not best.wants(bound_s, peak_bytes):
             counts.bounded += 1
         else:
-            estimate = known.get(plan) or evaluate(workload, request.topology, request.device)
+            estimate = known.get(plan) or evaluate(
+                workload, request.topology, request.device, host=request.options.host
+            )
             counts.evaluated += 1
             found.append(Found(plan, estimate))
             best.add(found[-1:])

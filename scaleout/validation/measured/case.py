@@ -7,21 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
-from scaleout.schedule import apply_schedule
-from scaleout.simulation.clocks import settled
-from scaleout.simulation.contention import contention_of
-from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.job import Job, run
 from scaleout.validation.measured.rows import Row
 from scaleout.workloads.config import KINDS, ModelFamily
-from scaleout.workloads.generate import generate
 
 
 class NoModelError(Exception):
@@ -70,28 +65,22 @@ class Case:
 
 def simulated(
     row: Row,
-    program: Program,
+    work: ModelFamily | Program,
     machine: Machine,
     *,
     measured: str = "step_us",
     schedule: str = "baseline",
-    host: str = "eager",
-    network: str = "alpha_beta",
-    clocks: str = "from_rest",
+    **options: Any,
 ) -> Case:
-    """Return the case of a program on as many of the machine's ranks as it has; see `study.comparison.compare`."""
+    """Return the case of a workload or program on as many of the machine's ranks as it has.
+
+    `options` are those of `SimulationOptions`; by default an eager host, and clocks from rest, as measurements run.
+    """
+    chosen = SimulationOptions(**{"host": "eager", "clocks": "from_rest", **options})
 
     def predict_s() -> float:
-        device, topology = machine.device, machine.of(program.num_ranks).topology
-        timed = annotate(program, device, host=host)
-        contention = contention_of(device, topology)
-        part = Machine(device, topology)
-
-        def run(timed: Program) -> Result:
-            scheduled = apply_schedule(timed, schedule, machine=part)
-            return simulate(scheduled, topology, network=network, contention=contention)
-
-        return settled(timed, device, run, clocks=clocks).makespan_s
+        part = machine.of(work.num_ranks)
+        return run(Job(work, part.device, part.topology, schedule, chosen)).makespan_s
 
     return Case(row.number(measured) * 1e-6, predict_s)
 
@@ -144,8 +133,3 @@ def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelF
     if kind not in KINDS:
         raise ConfigError(f"{row.where}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
     return validate(KINDS[kind], whole, where=row.where)
-
-
-def case_of(workload: ModelFamily, row: Row, machine: Machine, **options: Any) -> Case:
-    """Return the case of a workload; options are those of `simulated`."""
-    return simulated(row, generate(workload), machine, **options)

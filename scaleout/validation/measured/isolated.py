@@ -40,8 +40,8 @@ from scaleout.program.operations import ITEM_BYTES, OPERATIONS, kernel
 from scaleout.schedule.fusion import OPERATORS, FusedMachine, plan_operator
 from scaleout.schedule.fusion.fused import run
 from scaleout.schedule.fusion.gather import most_work_groups
-from scaleout.simulation.clocks import CLOCKS
-from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.simulation.options import CLOCKS
+from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
 from scaleout.workloads.config import ModelFamily, load_workload
 
@@ -114,7 +114,7 @@ def described(row: Row, machine: Machine) -> Case:
         "clocks": row.word("clocks", CLOCKS) if "clocks" in row.values else "alone",
     }
     microseconds = replace(row, values={**row.values, "measured_us": measured_s * 1e6})
-    return case_of(_workload(row, machine), microseconds, machine, measured="measured_us", **options)
+    return simulated(microseconds, _workload(row, machine), machine, measured="measured_us", **options)
 
 
 def _measured_s(row: Row) -> float:

@@ -23,7 +23,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.validation.measured.case import Case, NoModelError, case_of, simulated, workload_of
+from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Sharing
@@ -139,7 +139,7 @@ def tensor_parallel(row: Row, machine: Machine) -> Case:
         sequence_parallel=mode == "tp_sp",
         mode="training" if row.name.endswith("backward") else "prefill",
     )
-    return case_of(workload_of(values, row, machine), row, machine)
+    return simulated(row, workload_of(values, row, machine), machine)
 
 
 _DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
@@ -160,7 +160,7 @@ def data_parallel(row: Row, machine: Machine) -> Case:
     if "bucket_mb" in row.values:
         options["gradient_bucket"] = row.number("bucket_mb") * _MEBIBYTE
     values = layers(row, batch_per_replica=row.count("batch"), **options)
-    return case_of(workload_of(values, row, machine), row, machine, schedule=schedule)
+    return simulated(row, workload_of(values, row, machine), machine, schedule=schedule)
 
 
 _HYBRID: Mapping[str, Mapping[str, Any]] = {
@@ -180,7 +180,7 @@ def hybrid(row: Row, machine: Machine) -> Case:
     options = {"tensor_parallel": 2, "data_parallel": 2, **_HYBRID[variant]}
     schedule = options.pop("schedule", "baseline")
     values = layers(row, batch_per_replica=row.count("batch"), **options)
-    return case_of(workload_of(values, row, machine), row, machine, schedule=schedule)
+    return simulated(row, workload_of(values, row, machine), machine, schedule=schedule)
 
 
 def _parameters(row: Row) -> int:
@@ -201,16 +201,16 @@ def pipeline(row: Row, machine: Machine) -> Case:
         messages="as_made" if chunks > 1 else "at_need",
         **({"virtual_stages": chunks} if chunks > 1 else {}),
     )
-    return case_of(workload_of(values, row, machine), row, machine, schedule="overlap", clocks="sustained")
+    return simulated(row, workload_of(values, row, machine), machine, schedule="overlap", clocks="sustained")
 
 
 def pipeline_stage(row: Row, machine: Machine) -> Case:
     """One stage alone, over and over: what a micro-batch takes whose gradients are added to those of another."""
     microbatch = row.count("microbatch")
     one, two = (
-        case_of(
-            workload_of(layers(row, batch_per_replica=count * microbatch, microbatch=microbatch), row, machine),
-            row, machine, measured="forward_backward_us", clocks="sustained",
+        simulated(
+            row, workload_of(layers(row, batch_per_replica=count * microbatch, microbatch=microbatch), row, machine),
+            machine, measured="forward_backward_us", clocks="sustained",
         )
         for count in (1, 2)
     )  # fmt: skip
@@ -237,7 +237,7 @@ def dlrm(row: Row, machine: Machine) -> Case:
         "gradient_bucket": _ALONE,
         "mode": "training" if "backward" in row.name else "forward",
     }
-    return case_of(workload_of(values, row, machine), row, machine)
+    return simulated(row, workload_of(values, row, machine), machine)
 
 
 def embedding_exchange(row: Row, machine: Machine) -> Case:

@@ -18,6 +18,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.program.graph import NodeKind
 from scaleout.program.program import Program
+from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.study.strategies import follow
@@ -27,6 +28,7 @@ from scaleout.workloads.config import LayeredModel, layered, load_workload
 SIZES = ("small", "medium", "big", "large")
 BATCHES = (1, 2, 4, 8)
 RINGS = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
+ON_RINGS = SimulationOptions(algorithms=RINGS)
 CLUSTERS = {"A": "a100-cluster-a-2", "B": "a100-cluster-b-32"}
 SHARDED = {"16 x 3": 16, "8 x 6": 8, "4 x 12": 4}
 """Fig. 10: FSDP ranks x replicas to the former."""
@@ -122,7 +124,7 @@ def step(strategy: str, size: str, *, on: tuple[str, int] = ("A", 2), **changes:
     topology = cluster(*on)
     job = layered(load_workload(f"llama-{size}", {"topology": topology.name, **changes}), wants="this one is of layers")
     device, schedule = load_device(job.device), OF_PAPER.get(strategy)
-    found = follow(strategy, job, topology=topology, device=device, algorithms=RINGS, schedule=schedule)
+    found = follow(strategy, job, topology=topology, device=device, schedule=schedule, options=ON_RINGS)
     assert found.outcome is not None, found.reason
     assert found.workload is not None
     assert found.outcome.efficiency is not None

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
 from scaleout.workloads.config import layered
@@ -101,7 +101,7 @@ def step(row: Row, machine: Machine) -> Case:
     tokens = workload.batch_per_replica * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
     named = replace(row, values={**row.values, "step_us": measured_us})
-    return case_of(workload, named, machine, schedule="overlap", host="none")
+    return simulated(named, workload, machine, schedule="overlap", host="none")
 
 
 def _named(row: Row) -> list[Row]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
 
@@ -124,7 +124,7 @@ def step(row: Row, machine: Machine) -> Case:
     flops = model.batch * _SEQUENCE * model.flops_per_token
     measured_us = flops / (row.number(str(row.values["rate"])) * 1e12) * 1e6
     named = replace(row, values={**row.values, "step_us": measured_us})
-    return case_of(workload, named, machine, schedule="overlap+async-tp", host="none")
+    return simulated(named, workload, machine, schedule="overlap+async-tp", host="none")
 
 
 TABLES = {table: Table("MaxText", step, machine_of, split) for table in ("maxtext_tpu_v4", "maxtext_tpu_v5e")}

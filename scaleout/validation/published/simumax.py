@@ -13,7 +13,7 @@ from typing import Any
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.validation.measured.case import Case, NoModelError, case_of
+from scaleout.validation.measured.case import Case, NoModelError, simulated
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
 from scaleout.workloads import memory
@@ -89,7 +89,7 @@ def run(row: Row, machine: Machine) -> Case:
     if measured == "real_alloc_gib":
         return Case(value, lambda: memory.peak(workload).total_bytes, "memory")
     microseconds = replace(row, values={**row.values, "step_us": value * 1e6})
-    return case_of(workload, microseconds, machine, schedule="baseline", host="eager")
+    return simulated(microseconds, workload, machine, schedule="baseline", host="eager")
 
 
 TABLES = {"simumax_b200": Table("SimuMax", run, home, split)}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import Case, NoModelError, case_of, workload_of
+from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
 from scaleout.validation.published.table import Table
 
@@ -114,7 +114,7 @@ def _case(row: Row, machine: Machine, tokens_per_s: float, schedule: str, **opti
     others = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
     seconds = values["batch_per_replica"] * values["sequence"] / (tokens_per_s * others)
     named = replace(row, values={**row.values, "step_us": seconds * 1e6})
-    return case_of(workload, named, machine, schedule=schedule, host="none")
+    return simulated(named, workload, machine, schedule=schedule, host="none")
 
 
 def step(row: Row, machine: Machine) -> Case:

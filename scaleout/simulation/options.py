@@ -1,0 +1,98 @@
+"""How a step is simulated: one value that every way from names to numbers takes, and means the same in all of them.
+
+Knows no program and no cluster. What depends on those is checked where they meet the options: a placement against the
+topology's ranks, a policy against its back ends, an eager host against the device's file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scaleout.cluster.device.host import HOSTS
+from scaleout.config.reading import nearest
+from scaleout.errors import ConfigError
+from scaleout.network.collectives import check_kind
+
+NETWORKS = ("alpha_beta", "link")
+"""Network models that can be asked for."""
+
+CLOCKS = ("alone", "sustained", "from_rest")
+"""How kernels are clocked; see `simulation.clocks`."""
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """Everything about a simulation that is neither the job, the cluster nor the schedule.
+
+    Attributes
+    ----------
+    network : str
+        The network model, a name in `NETWORKS`. Under ``alpha_beta`` a collective has its closed-form cost and holds
+        the topology's dimensions that its group spans; under ``link`` all messages in flight share single links.
+    algorithms : mapping of str to str
+        Kind of collective to the algorithm for it; kinds that are not named take the fastest.
+    placement : str or sequence of int
+        Which rank of the topology each rank of the job is, see `what_if.places_of`.
+    injection_bytes_per_s : float, optional
+        What a rank can send over all its links together; only the link model knows it.
+    contention : bool
+        Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where
+        the topology's communication library says how much.
+    host : str
+        How the host issues a step, a name in `host.HOSTS`: everything at once (``none``), or call by call (``eager``).
+    clocks : str
+        How kernels are clocked, a name in `CLOCKS`; it matters where the device's file says what it may draw.
+    policy : str, optional
+        Which of the topology's back ends reduces gradients, see `backends`. One that blocks the host leaves nothing
+        to overlap: every schedule is then the baseline.
+
+    Raises
+    ------
+    ConfigError
+        If a name is unknown, or `injection_bytes_per_s` is given without the link model.
+    """
+
+    network: str = "alpha_beta"
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    placement: str | Sequence[int] = "linear"
+    injection_bytes_per_s: float | None = None
+    contention: bool = True
+    host: str = "none"
+    clocks: str = "alone"
+    policy: str | None = None
+
+    def __post_init__(self) -> None:
+        check_network(self.network, self.algorithms, injection_bytes_per_s=self.injection_bytes_per_s)
+        if self.host not in HOSTS:
+            raise ConfigError(f"unknown host {self.host!r}; {nearest(self.host, HOSTS)}")
+        check_clocks(self.clocks)
+
+
+def check_network(network: str, algorithms: Mapping[str, str], *, injection_bytes_per_s: float | None = None) -> None:
+    """Check a network model and what is asked of it.
+
+    Raises
+    ------
+    ConfigError
+        If the model or a kind of collective is unknown, or the model knows no limit to what a rank sends.
+    """
+    if network not in NETWORKS:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
+    for kind in algorithms:
+        check_kind(kind)
+    if injection_bytes_per_s is not None and network != "link":
+        raise ConfigError(
+            f"a limit to what a rank sends over all its links is one of the link model, and this is {network}; choose "
+            f"the network model link (--network link), or leave the limit out (--injection)"
+        )
+
+
+def check_clocks(clocks: str) -> None:
+    """Check the name of how kernels are clocked.
+
+    Raises
+    ------
+    ConfigError
+        If it is unknown.
+    """
+    if clocks not in CLOCKS:
+        raise ConfigError(f"unknown clocks {clocks!r}; {nearest(clocks, CLOCKS)}")

@@ -1,0 +1,259 @@
+"""One job from names to numbers: the path that every verb, the search, the validation and Python take.
+
+    prepare -> generate -> annotate (kernel times, host, placement) -> schedule -> simulate
+
+Each stage is a function of its own, so that who needs no more takes the first of them: `scaleout trace` writes what
+`timed` returns. `run` takes them all, `run_all` several jobs that share what they have in common.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from scaleout import schedule as schedules
+from scaleout.analysis.breakdown import Breakdown, breakdown
+from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
+from scaleout.cluster.device.annotate import annotate
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.backends import with_policy
+from scaleout.cluster.topology.topology import Topology, check_ranks
+from scaleout.errors import ConfigError
+from scaleout.program.program import Program
+from scaleout.schedule.decision import Decision, in_words
+from scaleout.simulation.clocks import settled
+from scaleout.simulation.contention import Contention, contention_of, undisturbed
+from scaleout.simulation.options import SimulationOptions
+from scaleout.simulation.result import Result
+from scaleout.simulation.run import simulate
+from scaleout.simulation.what_if import map_ranks, places_of
+from scaleout.workloads.config import LayeredModel, ModelFamily
+from scaleout.workloads.generate import generate
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One step to simulate.
+
+    Attributes
+    ----------
+    work : ModelFamily or Program
+        What runs; a program's kernels that have no time yet are timed on the device.
+    device : Device or str
+        What it runs on; the name alone of a device that has no file, on which a trace was recorded.
+    topology : Topology
+        With as many ranks as the work, and its slow ranks and links, but before a policy and contention are chosen.
+    schedule : str
+        Of `schedule.SCHEDULES`, joined by ``+`` where wanted.
+    options : SimulationOptions
+    traced : bool
+        Whether the work is the program of a trace, which says itself how long its kernels took and when they ran, and
+        which collectives its gradients took.
+
+    Raises
+    ------
+    ConfigError
+        If a trace is to have a host, clocks or a policy, or the policy's all-reduces are replaced by the schedule.
+    """
+
+    work: ModelFamily | Program
+    device: Device | str
+    topology: Topology
+    schedule: str = "baseline"
+    options: SimulationOptions = field(default_factory=SimulationOptions)
+    traced: bool = False
+
+    def __post_init__(self) -> None:
+        if self.traced:
+            check_traced(self.options)
+        if self.options.policy is not None:
+            _check_policy(self.options.policy, self.schedule)
+
+    @cached_property
+    def network(self) -> Topology:
+        """The topology with the library that the policy makes, which takes nothing from devices without contention."""
+        policy = self.options.policy
+        chosen = self.topology if policy is None else with_policy(self.topology, policy)
+        return chosen if self.options.contention else undisturbed(chosen)
+
+    @cached_property
+    def machine(self) -> Machine | None:
+        """What it runs on, as schedules weigh it; None where the device is only a name."""
+        if isinstance(self.device, str):
+            return None
+        return Machine(self.device, self.network, self.options.algorithms)
+
+    @property
+    def contention(self) -> Contention | None:
+        """What kernels and collectives that run at the same time take from each other; None for nothing."""
+        return None if isinstance(self.device, str) else contention_of(self.device, self.network)
+
+    @property
+    def carried_out(self) -> str:
+        """The schedule that is carried out: a back end that blocks the host leaves nothing to overlap."""
+        library = self.network.library
+        return "baseline" if library is not None and library.blocks_host else self.schedule
+
+
+def check_traced(options: SimulationOptions) -> None:
+    """Refuse what a trace says itself: how long its kernels took, when they ran, and what served its all-reduces.
+
+    Raises
+    ------
+    ConfigError
+        If clocks, a host or a policy are chosen.
+    """
+    if options.clocks != "alone":
+        raise ConfigError("--clocks is for workloads: a trace's kernels say how long they took; leave it out")
+    if options.host != "none":
+        raise ConfigError("--host is for workloads: a trace's kernels say when they ran; leave it out")
+    if options.policy is not None:
+        raise ConfigError("--policy is for workloads; leave it out, or give --algorithm all_reduce=NAME")
+
+
+def _check_policy(policy: str, schedule: str) -> None:
+    """Refuse a schedule that would take all-reduces away from the back ends that a policy is about."""
+    found = schedules.substituting(schedule)
+    if found:
+        raise ConfigError(
+            f"policy {policy!r} says who serves all-reduces, which {found[0]} replaces by other collectives; leave "
+            f"out one of the two"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A job that was simulated.
+
+    Attributes
+    ----------
+    schedule : str
+    result : Result
+        When everything ran.
+    speedup : float
+        Makespan of a comparison's first schedule over this one's.
+    decisions : tuple of str
+        What a schedule that weighs has decided, in words.
+    transformer : LayeredModel or None
+        What it ran, where that is a transformer; a schedule may choose keys of its workload.
+    device : Device or None
+        What that ran on.
+    fit : Fit or None
+        Whether that fits, in a comparison.
+    """
+
+    schedule: str
+    result: Result
+    speedup: float = 1.0
+    decisions: tuple[str, ...] = ()
+    transformer: LayeredModel | None = None
+    device: Device | None = None
+    fit: Fit | None = None
+
+    @property
+    def makespan_s(self) -> float:
+        """Time of the step."""
+        return self.result.makespan_s
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where the time goes."""
+        return breakdown(self.result)
+
+    @cached_property
+    def efficiency(self) -> Efficiency | None:
+        """Of the step of a transformer: tokens a second, MFU and what they are lost to."""
+        if self.transformer is None or self.device is None:
+            return None
+        return efficiency(self.result, self.transformer, self.device)
+
+
+class Prepared(NamedTuple):
+    """A job, the work that its schedule makes of it, and in words what it chose."""
+
+    job: Job
+    work: ModelFamily | Program
+    decisions: tuple[str, ...] = ()
+
+
+def prepare(job: Job) -> Prepared:
+    """Check the ranks of a job, and let its schedule choose keys of the workload.
+
+    Raises
+    ------
+    ConfigError
+        If work and topology differ in ranks, or no plan that the schedule may choose fits the device's memory.
+    """
+    check_ranks(job.network, job.work.num_ranks)
+    if isinstance(job.work, Program):
+        return Prepared(job, job.work)
+    assert job.machine is not None, "the device of a workload is known"
+    return Prepared(job, *schedules.prepare(job.work, job.carried_out, job.machine))
+
+
+def timed(work: ModelFamily | Program, device: Device, *, host: str = "none") -> Program:
+    """Generate the program of a workload, time those kernels that have no time yet, and say when they are issued."""
+    return annotate(work if isinstance(work, Program) else generate(work), device, host=host)
+
+
+def annotated(prepared: Prepared) -> Program:
+    """Generate the program of a prepared job, with the times of its kernels and of the host, and its ranks in place.
+
+    Raises
+    ------
+    ScaleoutError
+        If a kernel cannot be timed, the device does not say what its host spends, or the placement is none.
+    """
+    job, work = prepared.job, prepared.work
+    placement = job.options.placement
+    if isinstance(job.device, str) or job.traced:
+        assert isinstance(work, Program), "the device of a workload is known"
+        program = work
+    else:
+        program = timed(work, job.device, host=job.options.host)
+    if placement == "linear":
+        return program
+    return map_ranks(program, places_of(placement, job.network) if isinstance(placement, str) else placement)
+
+
+def simulated(prepared: Prepared, program: Program) -> Outcome:
+    """Schedule and simulate the annotated program of a prepared job, again with slower kernels as clocks settle."""
+    job, options = prepared.job, prepared.job.options
+    planned: list[tuple[Decision, ...]] = []  # of each run, as clocks settle
+
+    def step(clocked: Program) -> Result:
+        scheduled = schedules.plan_schedule(clocked, job.carried_out, machine=job.machine)
+        planned.append(scheduled.decisions)
+        if scheduled.result is not None and options.network == "alpha_beta":  # simulated as it was planned
+            return scheduled.result
+        return simulate(
+            scheduled.program, job.network, network=options.network, algorithms=options.algorithms,
+            injection_bytes_per_s=options.injection_bytes_per_s, contention=job.contention,
+        )  # fmt: skip
+
+    device = None if isinstance(job.device, str) else job.device
+    result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
+    transformer = prepared.work if isinstance(prepared.work, LayeredModel) else None
+    decisions = (*prepared.decisions, *in_words(planned[-1]))
+    return Outcome(job.schedule, result, decisions=decisions, transformer=transformer, device=device)
+
+
+def run(job: Job) -> Outcome:
+    """Simulate a job, from its names to its numbers.
+
+    Raises
+    ------
+    ScaleoutError
+        If anything in the job is wrong; the message says what, where and what to do.
+    """
+    prepared = prepare(job)
+    return simulated(prepared, annotated(prepared))
+
+
+def run_all(jobs: Sequence[Job]) -> list[Outcome]:
+    """Simulate jobs that differ in their schedules alone; those that run the same work share its program."""
+    prepared = [prepare(job) for job in jobs]
+    programs = {id(each.work): each for each in prepared}
+    annotations = {key: annotated(each) for key, each in programs.items()}
+    return [simulated(each, annotations[id(each.work)]) for each in prepared]
