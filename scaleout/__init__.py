@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from scaleout.errors import ConfigError, GraphError, ScaleoutError, SimulationError, TraceError
     from scaleout.network.alpha_beta.cost import collective_cost
     from scaleout.schedule import apply_schedule
+    from scaleout.simulation.options import SimulationOptions
     from scaleout.simulation.run import simulate
     from scaleout.simulation.what_if import map_ranks, places_of, slow_ranks
     from scaleout.study.comparison import Comparison, compare, compare_program
+    from scaleout.study.job import Job, run
     from scaleout.workloads.config import load_workload
     from scaleout.workloads.generate import generate
 
@@ -33,8 +35,10 @@ _HOMES = {
     "Comparison": "study.comparison",
     "ConfigError": "errors",
     "GraphError": "errors",
+    "Job": "study.job",
     "ScaleoutError": "errors",
     "SimulationError": "errors",
+    "SimulationOptions": "simulation.options",
     "TraceError": "errors",
     "apply_schedule": "schedule",
     "break_links": "cluster.topology.topology",
@@ -53,6 +57,7 @@ _HOMES = {
     "map_ranks": "simulation.what_if",
     "place": "cluster.topology.placement",
     "places_of": "simulation.what_if",
+    "run": "study.job",
     "simulate": "simulation.run",
     "slow_down": "cluster.topology.topology",
     "slow_ranks": "simulation.what_if",
@@ -64,8 +69,10 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "GraphError",
+    "Job",
     "ScaleoutError",
     "SimulationError",
+    "SimulationOptions",
     "TraceError",
     "apply_schedule",
     "break_links",
@@ -84,6 +91,7 @@ __all__ = [
     "map_ranks",
     "place",
     "places_of",
+    "run",
     "simulate",
     "slow_down",
     "slow_ranks",

@@ -215,7 +215,7 @@ def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
         first = search(asked(), workers=1, known=journal.known, keep=journal.add)
     with Journal(tmp_path, asked()) as journal:
         assert {choice[1] for choice in journal.known} == {BASELINE, "overlap", "centauri"}
-        monkeypatch.setattr("scaleout.study.search.scheduled.simulate", None)
+        monkeypatch.setattr("scaleout.study.search.scheduled.run", None)
         second = search(asked(), workers=1, known=journal.known, keep=journal.add)
     assert (first.fastest, first.front) == (second.fastest, second.front)
 

@@ -22,20 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.analysis.breakdown import breakdown
-from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.backends import with_policy, with_table
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.program.mesh import Mesh
 from scaleout.program.program import Program
-from scaleout.schedule import apply_schedule
-from scaleout.simulation.run import simulate
 from scaleout.study.backends import BackendComparison, compare_backends
+from scaleout.study.job import Job, run_all, timed
 from scaleout.validation.papers.claims import Figure
 from scaleout.workloads.config import load_workload
-from scaleout.workloads.generate import generate
 
+DEVICE = "v100"
 WORKLOAD = "resnet-50-lbann"
 STRONG_BATCH, WEAK_BATCH = 256, 32
 """Samples of a step over all GPUs, and of a GPU."""
@@ -113,22 +110,17 @@ def sweep(policies: Sequence[str], *, scalings: Sequence[str] = ("strong", "weak
 
 
 def _step(scaling: str, batch: int, topology: Topology, policy: str, whole: bool) -> Step:
-    blocked = topology.library is not None and topology.library.blocks_host
     everyone = Mesh(data=topology.num_ranks).groups("world")
     roles = np.zeros(topology.num_ranks, np.int64)
-    times, parts = [], None
-    for schedule in ("baseline", "baseline" if blocked else "overlap"):
-        program = replace(_program(batch, schedule, whole), role_of_rank=roles, groups=(everyone,))
-        result = simulate(program, topology)
-        times.append(result.makespan_s)
-        parts = parts or breakdown(result)
-    assert parts is not None
+    program = replace(_program(batch, whole), role_of_rank=roles, groups=(everyone,))
+    serial, overlapped = run_all([Job(program, DEVICE, topology, schedule) for schedule in ("baseline", "overlap")])
+    parts, times = serial.breakdown, (serial.makespan_s, overlapped.makespan_s)
     return Step(scaling, topology.num_ranks, policy, parts.compute_s, parts.communication_s, *times)
 
 
 @functools.lru_cache(maxsize=64)
-def _program(batch: int, schedule: str, whole: bool) -> Program:
-    """Return the scheduled step of a GPU; its group is put in by whoever runs it."""
+def _program(batch: int, whole: bool) -> Program:
+    """Return the timed step of a GPU; its group is put in by whoever runs it."""
     changes: dict[str, Any] = {
         "data_parallel": 2,
         "global_batch": None,
@@ -137,8 +129,7 @@ def _program(batch: int, schedule: str, whole: bool) -> Program:
     }
     if whole:
         changes["input_per_sample"] = INPUT_PER_SAMPLE
-    program = time_kernels(generate(load_workload(WORKLOAD, changes)), load_device("v100"))
-    return apply_schedule(program, schedule)
+    return timed(load_workload(WORKLOAD, changes), load_device(DEVICE))
 
 
 def _of(steps: Sequence[Step], scaling: str, ranks: int, policy: str) -> Step:

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.schedule.fusion import Evaluation, FusedMachine, evaluate_operator, plan_operator
 from scaleout.schedule.fusion.fused import run
 from scaleout.study.comparison import compare_program
+from scaleout.study.job import timed
 from scaleout.validation.papers.claims import Figure
 from scaleout.workloads.config import load_workload
-from scaleout.workloads.generate import generate
 
 DEVICE, SCALE_UP, SCALE_OUT = "mi210", "mi210-node", "mi210-pair"
 """The machines of Table I."""
@@ -165,7 +164,7 @@ def training_passes() -> list[Bar]:
             changes = {"global_batch": batch, "tables_per_rank": tables}
             workload = load_workload("dlrm-128", changes)
             comparison = compare_program(
-                time_kernels(generate(workload), device),
+                timed(workload, device),
                 topology=load_topology(workload.topology),
                 device=device.name,
                 schedules=("baseline", "fused"),
