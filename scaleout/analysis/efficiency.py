@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from scaleout.analysis.breakdown import exposed_by_family, waited_for
 from scaleout.analysis.pipeline import places_of_ranks
 from scaleout.cluster.device.spec import Device
-from scaleout.program.graph import NONE, NodeKind
+from scaleout.program.graph import NONE, NodeKind, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.memory import Peak, peak
@@ -128,8 +126,7 @@ def _recomputed(result: Result) -> float:
     """Return the share of all FLOPs that computes something again."""
     again = 0.0
     for line in result.timelines:
-        phases = [number for number, name in enumerate(line.graph.phases) if name.endswith("_recompute")]
-        again += len(line.ranks) * float(line.graph.flops[np.isin(line.graph.phase, phases)].sum())
+        again += len(line.ranks) * float(line.graph.flops[line.graph.has_role(NodeRole.RECOMPUTE)].sum())
     return again / result.program.total_flops if result.program.total_flops else 0.0
 
 

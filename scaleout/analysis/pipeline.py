@@ -1,6 +1,6 @@
 """Results to the actions of their pipelines, and to the memory that ranks hold over time.
 
-What a rank of a place did to a micro-batch is told from the kernels' stage, micro-batch and phase. Everything is of the
+What a rank of a place did to a micro-batch is told from the kernels' stage, micro-batch and role. Everything is of the
 first class of ranks that stands at each place.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.program.graph import NONE, Floats, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config import LayeredModel
@@ -91,7 +91,7 @@ def actions(result: Result, workload: LayeredModel) -> list[Actions]:
 
 def _actions(line: Timeline, place: int, workload: LayeredModel) -> Actions:
     graph = line.graph
-    kinds = np.array([_action(phase) for phase in graph.phases])[graph.phase]
+    kinds = _kinds(graph)
     runs = (graph.kind == NodeKind.COMPUTE) & (line.duration_s > 0)
     chosen = np.flatnonzero(runs & (graph.stage != NONE))
     rest = np.flatnonzero(runs & (graph.stage == NONE))
@@ -112,10 +112,10 @@ def _actions(line: Timeline, place: int, workload: LayeredModel) -> Actions:
     return Actions(place, line, action, chunk, microbatch, start_s[order], end_s[order], rest_s)
 
 
-def _action(phase: str) -> Action:
-    if phase.endswith("_forward"):
-        return Action.FORWARD
-    return Action.WEIGHT_GRADIENT if phase == "weight_gradients" else Action.BACKWARD
+def _kinds(graph: ExecutionGraph) -> Ints:
+    """Return of which `Action` each node is, (N,)."""
+    passes = [graph.has_role(NodeRole.FORWARD), graph.has_role(NodeRole.DEFERRED)]
+    return np.select(passes, [Action.FORWARD, Action.WEIGHT_GRADIENT], default=Action.BACKWARD)
 
 
 def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:

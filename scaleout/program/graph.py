@@ -11,7 +11,7 @@ Source: the node kinds are those of Chakra (MLCommons, execution-trace schema 1.
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,7 @@ from scaleout.program.operations import Kernel, TimeSource
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 class NodeKind(IntEnum):
@@ -38,11 +39,46 @@ class NodeKind(IntEnum):
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier")
 """Kinds of collective; a graph's `collective` column indexes this tuple."""
 
-INPUT = "input"
-"""Phase of what the host reads for the next step: work that takes nothing of the device."""
-
 NONE = -1
 """Stands in an index column where a node has no such thing."""
+
+HEAD = -2
+"""Stands in the `layer` column for a model's head, which follows its last layer."""
+
+
+class NodeRole(IntFlag):
+    """What a node is there for: the pass of the step that it is part of, and its job there; at most one of each.
+
+    Passes over the graph and analyses ask this, never a node's name. A graph whose `role` column is 0, such as one
+    of a trace that does not say, has no forward, no gradients and no layers to them.
+    """
+
+    FORWARD = 1
+    BACKWARD = 2
+    RECOMPUTE = 4
+    """Forward computed again within backward."""
+    DEFERRED = 8
+    """Gradients of weights that a pipeline makes in a pass of their own."""
+    REDUCTION = 16
+    """Between backward and optimizer: reductions that are left, and sums over other gradients."""
+    OPTIMIZER = 32
+    INPUT = 64
+    """Reading of the next step's data: work that takes nothing of the device."""
+    LOOP = 128
+    """Calls of a measurement, which follow each other with nothing between."""
+
+    WEIGHTS = 256
+    """Multiplies activations by weights, or casts for such a GEMM."""
+    ACTIVATION_GRADIENT = 512
+    """Makes the gradient of such a GEMM's input."""
+    WEIGHT_GRADIENT = 1024
+    """Makes the gradient of its weights."""
+    EXCHANGE = 2048
+    """Communicates activations or their gradients, or orders their rows for that."""
+    PARAMETERS = 4096
+    """Gathers parameters."""
+    GRADIENTS = 8192
+    """Reduces a bucket of gradients over the ranks that share its parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +105,8 @@ class ExecutionGraph:
     phase : (N,) index into `phases`
     issue_s : (N,) seconds after the step's begin at which the host has issued the node, which cannot start before
     microbatch, stage : (N,) of nodes of a pipeline: the micro-batch, and the part of the model; else `NONE`
+    role : (N,) of `NodeRole`, a pass and a job combined by ``|``; 0 if not known
+    layer : (N,) number of the model's layer that the node belongs to, `HEAD`, or `NONE`
     dependency_offsets, dependencies : (N + 1,) and (E,), compressed sparse rows of indices of earlier nodes
     kernels, phases : the distinct kernels and phase names that the columns index
     """
@@ -91,6 +129,8 @@ class ExecutionGraph:
     issue_s: Floats
     microbatch: Ints
     stage: Ints
+    role: Ints
+    layer: Ints
     dependency_offsets: Ints
     dependencies: Ints
     kernels: tuple[Kernel, ...] = ()
@@ -114,6 +154,10 @@ class ExecutionGraph:
     def users(self) -> list[tuple[int, ...]]:
         """For each node those that wait for it, in order."""
         return users_in(self.dependency_offsets, self.dependencies)
+
+    def has_role(self, roles: int) -> Bools:
+        """Return whether each node has any of some roles, combined by ``|``; shape (N,)."""
+        return np.asarray(self.role & roles != 0)
 
     def operation(self, node: int) -> str:
         """Return the name of what a node does: its kernel's operation, or the collective's kind."""
@@ -159,6 +203,8 @@ _NODE_COLUMNS = (
     "issue_s",
     "microbatch",
     "stage",
+    "role",
+    "layer",
 )
 
 
@@ -190,9 +236,21 @@ def _check(graph: ExecutionGraph) -> None:
 
 @dataclass
 class GraphBuilder:
-    """Collects nodes in order and freezes them into an `ExecutionGraph`."""
+    """Collects nodes in order and freezes them into an `ExecutionGraph`.
+
+    Attributes
+    ----------
+    phase : str
+        Of the nodes that follow.
+    role : int
+        Their pass, of `NodeRole`; a node's own role says its job besides.
+    layer : int
+        The layer that they belong to.
+    """
 
     phase: str = ""
+    role: int = 0
+    layer: int = NONE
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _dependencies: list[tuple[int, ...]] = field(default_factory=list)
     _kernels: dict[Kernel, int] = field(default_factory=dict)
@@ -201,8 +259,18 @@ class GraphBuilder:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def enter(self, phase: str, role: int) -> None:
+        """Begin a phase of a pass: nodes that follow are part of it."""
+        self.phase, self.role = phase, int(role)
+
     def compute(
-        self, kernel: Kernel, *, after: Iterable[int] = (), name: str = "", duration_s: float = float("nan")
+        self,
+        kernel: Kernel,
+        *,
+        after: Iterable[int] = (),
+        name: str = "",
+        duration_s: float = float("nan"),
+        role: int = 0,
     ) -> int:
         """Add one kernel that waits for the nodes `after`, and return its index; it has yet to be timed, or lasts."""
         index = self._kernels.setdefault(kernel, len(self._kernels))
@@ -214,10 +282,19 @@ class GraphBuilder:
             duration_s=duration_s,
             flops=kernel.flops,
             bytes=kernel.bytes,
+            role=role,
         )
 
     def collective(
-        self, kind: str, size_bytes: int, *, group: int, after: Iterable[int] = (), name: str = "", priority: int = 0
+        self,
+        kind: str,
+        size_bytes: int,
+        *,
+        group: int,
+        after: Iterable[int] = (),
+        name: str = "",
+        priority: int = 0,
+        role: int = 0,
     ) -> int:
         """Add one collective over the rank's group of a family of groups, and return its index."""
         return self.add(
@@ -228,6 +305,7 @@ class GraphBuilder:
             collective=COLLECTIVES.index(kind),
             group=group,
             priority=priority,
+            role=role,
         )
 
     def join(self, after: Iterable[int], *, name: str = "join") -> int:
@@ -243,6 +321,8 @@ class GraphBuilder:
         Of the nodes `after`, `NONE` stands for whatever the finished graph is put behind, and is left out.
         """
         columns["phase"] = self._phases.setdefault(columns.pop("phase", self.phase), len(self._phases))
+        columns["role"] = self.role | int(columns.get("role", 0))
+        columns.setdefault("layer", self.layer)
         self._rows.append(columns)
         self._dependencies.append(tuple(sorted({node for node in after if node != NONE})))
         return len(self._rows) - 1
@@ -300,6 +380,8 @@ NEUTRAL: dict[str, float] = {
     "issue_s": 0.0,
     "microbatch": NONE,
     "stage": NONE,
+    "role": 0,
+    "layer": NONE,
 }
 """Value of each node column where a node has no such thing."""
 

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from scaleout.program.concat import in_order
-from scaleout.program.graph import COLLECTIVES, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import COLLECTIVES, Bools, ExecutionGraph, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 
 Key = tuple[float, ...]
@@ -66,10 +66,10 @@ def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int,
     return keys
 
 
-def is_gather_of_parameters(graph: ExecutionGraph, node: int) -> bool:
-    """Whether a node gathers parameters, as generators name it."""
-    gathers = graph.collective[node] == COLLECTIVES.index("all_gather")
-    return bool(gathers) and graph.names[node].startswith("parameters")
+def gathers_parameters(graph: ExecutionGraph) -> Bools:
+    """Return whether each node is an all-gather of parameters, (N,)."""
+    gathers = (graph.kind == NodeKind.COLLECTIVE) & (graph.collective == COLLECTIVES.index("all_gather"))
+    return np.asarray(gathers & graph.has_role(NodeRole.PARAMETERS))
 
 
 def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] | None]) -> Program:

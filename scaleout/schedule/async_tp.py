@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, custom
 from scaleout.program.program import Program
 from scaleout.schedule.overlap import COMPUTE_STREAM
@@ -81,7 +81,7 @@ def _cuts(graph: ExecutionGraph, node: int) -> bool:
     """Whether a node is a product that can be cut along the tokens; gradients of weights add up over them."""
     if graph.kind[node] != NodeKind.COMPUTE or graph.operation(node) not in _PRODUCTS:
         return False
-    return not graph.names[node].endswith("weight_gradient")
+    return not graph.role[node] & NodeRole.WEIGHT_GRADIENT
 
 
 def _rewrite(graph: ExecutionGraph, pairs: Sequence[Pair], machine: Machine | None) -> ExecutionGraph:

@@ -3,9 +3,9 @@
 Autograd makes the gradient of a product's input and then that of its weights (activation first). Nothing of backward
 waits for the second, but what adds it up, copies and reduces it: so it may as well go first, or later.
 
-Layers and gradients are found by the names and phases that generators give them, also in programs of many
-micro-batches; a graph without such names has no layers. Gradients of weights that a pipeline puts off are no part of
-them: they are where they are to fill its bubbles.
+Layers and gradients are found by the columns `layer` and `role`, also in programs of many micro-batches; a graph that
+does not state them has no layers. Gradients of weights that a pipeline puts off are no part of them: they are where
+they are to fill its bubbles.
 
 The schedule `out-of-order`: gradients of weights of the first layers are put off, and made in reverse order.
 
@@ -23,23 +23,21 @@ are not counted in the memory.
 Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, ASPLOS 2024, Fig. 6 a.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.graph import HEAD, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, reorder
 from scaleout.schedule.cost import ProgramCosts, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, Trial
 from scaleout.schedule.overlap import overlap
 
-WEIGHT, INPUT = "weight_gradient", "input_gradient"
-"""How names of products of backward end."""
-
-_PHASES = ("_backward", "_recompute")
-_LAYER = re.compile(r"(layer_\d+|head)(?:_|$)")
+_PASSES = NodeRole.BACKWARD | NodeRole.RECOMPUTE
+_BEGINS = NodeRole.WEIGHTS | NodeRole.ACTIVATION_GRADIENT | NodeRole.WEIGHT_GRADIENT | NodeRole.EXCHANGE
 
 
 @dataclass
@@ -48,48 +46,48 @@ class Layer:
 
     Attributes
     ----------
-    name : str
-        Such as `layer_3`, or `head`.
+    number : int
+        As in the graph's `layer`, `HEAD` among them.
     nodes : list of int
-        From the first that bears its name up to the first of the next layer.
+        From its first GEMM with weights or exchange up to that of the next layer: point-wise kernels between the two
+        are counted with the earlier.
     weights : list of int
-        Products among them that make gradients of weights.
+        GEMMs among them that make gradients of weights.
     """
 
-    name: str
+    number: int
     nodes: list[int] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
 
 
 def layers_of(graph: ExecutionGraph) -> list[Layer]:
     """Return the layers of backward, as they come."""
-    plays = [name.endswith(_PHASES) for name in graph.phases]
     current: dict[tuple[int, int], Layer] = {}
     found = []
-    computes = graph.kind == NodeKind.COMPUTE
-    columns = (graph.phase.tolist(), graph.microbatch.tolist(), graph.stage.tolist(), computes.tolist())
-    for node, (phase, microbatch, stage, compute) in enumerate(zip(*columns, strict=True)):
-        if not plays[phase]:
-            continue
-        name = _LAYER.match(graph.names[node])
+    nodes = np.flatnonzero(graph.has_role(_PASSES))
+    begins = graph.has_role(_BEGINS) & (graph.layer != NONE)
+    weights = graph.has_role(NodeRole.WEIGHT_GRADIENT) & (graph.kind == NodeKind.COMPUTE)
+    columns = (graph.microbatch, graph.stage, graph.layer, begins, weights)
+    of_nodes = (nodes.tolist(), *(column[nodes].tolist() for column in columns))
+    for node, microbatch, stage, number, begin, weight in zip(*of_nodes, strict=True):
         layer = current.get((microbatch, stage))
-        if name is not None and (layer is None or layer.name != name[1]):
-            layer = current[microbatch, stage] = Layer(name[1])
+        if begin and (layer is None or layer.number != number):
+            layer = current[microbatch, stage] = Layer(number)
             found.append(layer)
         if layer is not None:
             layer.nodes.append(node)
-            if compute and graph.names[node].endswith(WEIGHT):
+            if weight:
                 layer.weights.append(node)
     return found
 
 
 def goes_along(graph: ExecutionGraph) -> Callable[[int, int], bool]:
     """Return whether a kernel goes along with one that it waits for: within backward of one micro-batch."""
-    plays = [name.endswith(_PHASES) for name in graph.phases]
+    plays = graph.has_role(_PASSES)
 
     def tail(old: int, node: int) -> bool:
         same = graph.microbatch[old] == graph.microbatch[node] and graph.stage[old] == graph.stage[node]
-        return bool(same) and plays[graph.phase[node]]
+        return bool(same and plays[node])
 
     return tail
 
@@ -149,14 +147,13 @@ def _keys(graph: ExecutionGraph, k: int) -> list[Key] | None:
         at = (int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]]))
         ends[at] = max(node for node in layer.nodes if graph.kind[node] == NodeKind.COMPUTE)
     for layer in layers:
-        if layer.name in first:
+        if layer.number in first:
             at = (int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]]))
             for node in layer.weights:
-                keys[node] = (float(ends[at]), float(first.index(layer.name)), float(-node))
+                keys[node] = (float(ends[at]), float(first.index(layer.number)), float(-node))
     return keys if first else None
 
 
-def _numbered(graph: ExecutionGraph) -> list[str]:
-    """Return the names of a graph's layers that have gradients of weights, in forward order."""
-    names = {layer.name for layer in layers_of(graph) if layer.weights and layer.name.startswith("layer_")}
-    return sorted(names, key=lambda name: int(name.removeprefix("layer_")))
+def _numbered(graph: ExecutionGraph) -> list[int]:
+    """Return a graph's layers that have gradients of weights, in forward order and without the head."""
+    return sorted({layer.number for layer in layers_of(graph) if layer.weights and layer.number != HEAD})

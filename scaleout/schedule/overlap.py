@@ -9,7 +9,7 @@ beside this one. What a kernel and a collective take from each other on the devi
 import numpy as np
 
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import INPUT, ExecutionGraph, NodeKind
+from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 
 COMPUTE_STREAM = 0
@@ -37,7 +37,5 @@ def _overlap(graph: ExecutionGraph, *, chains: int = 1) -> ExecutionGraph:
     num_groups = int(graph.group.max(initial=0)) + 1
     turn = np.cumsum(collective) % chains
     stream = np.where(collective, communication_stream(0) + graph.group + num_groups * turn, COMPUTE_STREAM)
-    if INPUT in graph.phases:
-        host = communication_stream(num_groups * chains)
-        stream = np.where(graph.phase == graph.phases.index(INPUT), host, stream)
+    stream = np.where(graph.has_role(NodeRole.INPUT), communication_stream(num_groups * chains), stream)
     return graph.with_columns(stream=stream)

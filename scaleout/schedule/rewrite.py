@@ -21,6 +21,9 @@ _CHANGED = (
 )  # fmt: skip
 """Columns that a new node may have otherwise than the one it comes from."""
 
+_INHERITED = ("phase", "microbatch", "stage", "role", "layer")
+"""Columns that it has from that one."""
+
 
 @dataclass
 class Rewrite:
@@ -138,7 +141,7 @@ class Rewrite:
         names = [graph.names[old] for old in self.origin]
         for node, name in zip(*self.changed["name"], strict=True):
             names[node] = name
-        columns = {name: getattr(graph, name)[origin] for name in (*_CHANGED, "phase", "microbatch", "stage")}
+        columns = {name: getattr(graph, name)[origin] for name in (*_CHANGED, *_INHERITED)}
         for column in _CHANGED:
             nodes, values = self.changed[column]
             columns[column][nodes] = values

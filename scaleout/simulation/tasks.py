@@ -24,7 +24,7 @@ from scaleout.cluster.topology.peers import check_peer, peer_of
 from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.network.flow.instances import LinkNetwork
-from scaleout.program.graph import COLLECTIVES, INPUT, NONE, ExecutionGraph, Floats, Ints, NodeKind, users_in
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, users_in
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.job import (
     CollectiveInstance,
@@ -290,7 +290,7 @@ def _share_devices(
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
     for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
         kernels = (*graph.kernels, None)  # `NONE` is the last entry
-        on_device = graph.phase != (graph.phases.index(INPUT) if INPUT in graph.phases else NONE)
+        on_device = ~graph.has_role(NodeRole.INPUT)
         nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
         columns = (nodes.tolist(), graph.kernel[nodes].tolist(), graph.issue_s[nodes].tolist())
         first = len(laid.sizes)

@@ -14,7 +14,7 @@ from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.program.graph import GraphBuilder
+from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -35,8 +35,8 @@ def program_of(graph, ranks=4):
     return time_kernels(Program("hand", (graph.build(),), np.zeros(ranks, np.int64), (world,)), H200)
 
 
-def small_layers(count, *, phase="layers_forward"):
-    graph = GraphBuilder(phase)
+def small_layers(count):
+    graph = GraphBuilder("layers_forward", NodeRole.FORWARD)
     node = graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024))
     for _ in range(count - 1):
         node = graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024), after=(node,))
@@ -72,12 +72,12 @@ def test_a_step_of_small_kernels_takes_as_long_as_its_calls():
 
 def test_calls_by_hand():
     """Forward, then backward, which has a cost to start; a node without a kernel is no call."""
-    graph = GraphBuilder("layer_forward")
+    graph = GraphBuilder("layer_forward", NodeRole.FORWARD)
     gemm = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
     sent = graph.collective("all_reduce", 1024, group=0, after=(gemm,))
     other = graph.compute(kernel("softmax_fwd", dtype="bf16", tokens=8, keys=8), after=(sent,))
     pause = graph.add((other,), name="pause", duration_s=0.0)
-    graph.phase = "layer_backward"
+    graph.enter("layer_backward", NodeRole.BACKWARD)
     graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64), after=(pause,))
     launch = H200.host_launch_s
     calls = [launch["gemm_forward"], launch["all_reduce_forward"], launch["pointwise_forward"], 0.0]

@@ -17,7 +17,7 @@ from scaleout.errors import GraphError, TraceError
 from scaleout.interop import chakra
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.vocabulary import OWN_KINDS
-from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind, TimeSource
+from scaleout.program.graph import COLLECTIVES, HEAD, NONE, GraphBuilder, NodeKind, NodeRole, TimeSource
 from scaleout.program.mesh import Mesh
 from scaleout.program.operations import custom, kernel
 from scaleout.program.program import GroupFamily, Program
@@ -103,7 +103,8 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 def graphs(draw, num_families, num_ranks):
     builder = GraphBuilder()
     for index in range(draw(st.integers(0, 8))):
-        builder.phase = draw(st.sampled_from(["", "forward", "backward"]))
+        builder.enter(draw(st.sampled_from(["", "forward", "backward"])), draw(st.sampled_from(NodeRole)))
+        builder.layer = draw(st.integers(HEAD, 3))
         after = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else ()
         name = draw(NAMES)
         match draw(st.sampled_from(NodeKind)):
@@ -141,7 +142,7 @@ def test_random_programs_come_back_equal(program, tmp_path_factory):
 
 def small_program(num_ranks=4, *, size_bytes=64, durations=(0.0, 3e-7, 1.6e-6, 2.4e-6)):
     """Kernels of given times, then a collective of each kind over the tensor axis and one over all ranks."""
-    graph = GraphBuilder(phase="forward")
+    graph = GraphBuilder("forward", NodeRole.FORWARD, layer=HEAD)
     for index, duration_s in enumerate(durations):
         graph.add([index - 1] if index else [], name=f"k{index}", duration_s=duration_s, time_source=TimeSource.GIVEN)
     for kind in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
@@ -171,7 +172,7 @@ def test_files_are_what_astra_sim_reads(tmp_path):
         for attr in node.attr:
             assert attr.WhichOneof("value") == kinds[attr.name], attr.name
         names.setdefault(node.type, set()).update(attr.name for attr in node.attr)
-    own = {"is_cpu_op", "scaleout_phase"}
+    own = {"is_cpu_op", "scaleout_phase", "scaleout_role", "scaleout_layer"}
     message = own | {"comm_size", "comm_tag", "comm_priority"}
     assert names == {
         Type.COMP_NODE: own | {"num_ops", "tensor_size", "scaleout_duration_s", "scaleout_time_source"},
@@ -268,6 +269,7 @@ CHANGED = {
         "guessed",
         r"node 0 \('k0'\): scaleout_time_source is 'guessed'; use one of unknown, meas",
     ),
+    "scaleout_role": ("sideways", r"node 0 \('k0'\): scaleout_role holds 'sideways'; use words of forward, backward,"),
     "scaleout_duration_s": (-1.0, r"node 0 \('k0'\): scaleout_duration_s is -1.0; write a time >= 0"),
     "scaleout_group": (7, r"scaleout_group is 7, but the metadata states families 0 to 1; write the trace again"),
     "scaleout_groups": (["tensor 1 2", "world"], "states other process groups than rank 0 does"),

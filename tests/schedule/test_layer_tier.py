@@ -13,7 +13,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.graph import HEAD, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily, Program
 from scaleout.program.reorder import early, reorder
@@ -208,7 +208,7 @@ def test_fsdp_of_big_on_two_nodes_by_hand():
         generate(load_workload("llama-big", {"zero": 3, "layers": 3, "batch_per_replica": 4})), DEVICE
     )
     graph = program.graphs[0]
-    layer = next(layer for layer in layers_of(graph) if layer.name == "layer_1")
+    layer = next(layer for layer in layers_of(graph) if layer.number == 1)
     (found,) = costs_of(graph, [layer], ProgramCosts(program, CostModel(MACHINE)))
     parameters = 4 * 6656**2 + 3 * 6656 * 17920 + 2 * 6656
     by_levels_s = 2 * parameters * (1 / 8 / 2 / 2e9 + 7 / 8 / 300e9)
@@ -241,7 +241,7 @@ def test_tensor_parallelism_alone_has_activations_first():
     changes = {"layers": 2, "tensor_parallel": 8, "data_parallel": 2, "sequence_parallel": True, "zero": 0}
     program = time_kernels(generate(load_workload("llama-small", changes)), DEVICE)
     graph = program.graphs[0]
-    layers = [layer for layer in layers_of(graph) if layer.name != "head"]
+    layers = [layer for layer in layers_of(graph) if layer.number != HEAD]
     for costs in costs_of(graph, layers, ProgramCosts(program, CostModel(MACHINE))):
         assert costs.gather_activations_s > 0 < costs.scatter_activations_s
         assert costs.gather_parameters_s == 0

@@ -14,7 +14,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.graph import GraphBuilder, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -52,8 +52,9 @@ def add_gradients(graph, products, after, *, item_bytes=2):
     scales = graph.add(after, name=f"norm_{len(graph)}", kernel=graph.kernel_index(norm), duration_s=1e-6)
     elements = sum(m * N for m, _ in products) + 100
     return graph.collective(
-        "reduce_scatter", item_bytes * elements, group=0, after=(*made, scales), name=f"gradients_{len(graph)}"
-    )
+        "reduce_scatter", item_bytes * elements, group=0, after=(*made, scales), name=f"gradients_{len(graph)}",
+        role=NodeRole.GRADIENTS,
+    )  # fmt: skip
 
 
 @st.composite
@@ -73,8 +74,9 @@ def chains(draw):
             case "parameters":
                 size_bytes = 2 * (N * K + K * N) + off
                 node = graph.collective(
-                    "all_gather", size_bytes, group=0, name=f"parameters_{len(graph)}", after=last[:1]
-                )
+                    "all_gather", size_bytes, group=0, name=f"parameters_{len(graph)}", after=last[:1],
+                    role=NodeRole.PARAMETERS,
+                )  # fmt: skip
                 norm = graph.add((node, *last), name=f"norm_{len(graph)}", duration_s=draw(seconds))
                 one = add_product(graph, draw(seconds), (norm,))
                 last = (add_product(graph, draw(seconds), (one,), n=K, k=N),)
@@ -234,7 +236,7 @@ def test_gradients_that_others_take_or_make_as_well_stay_whole():
     graph = GraphBuilder()
     made = add_product(graph, 1e-6, ())
     experts = graph.add((), name="experts_weight_gradient", duration_s=1e-6)
-    graph.collective("reduce_scatter", 4 * M * N, group=0, after=(made, experts), name="gradients_reduce_scatter")
+    graph.collective("reduce_scatter", 4 * M * N, group=0, after=(made, experts), role=NodeRole.GRADIENTS)
     assert find_chains(program_of(graph).graphs[0]) == []
 
 

@@ -9,7 +9,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import load_device
 from scaleout.errors import ConfigError
-from scaleout.program.graph import INPUT, NodeKind
+from scaleout.program.graph import NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.schedule import apply_schedule
 from scaleout.study.comparison import compare
@@ -104,7 +104,7 @@ def test_input_is_read_beside_the_step_where_the_host_is_free():
     assert serial == pytest.approx(0.4 + alone.outcomes[0].makespan_s)
     assert beside == pytest.approx(0.4)
     graph = generate(load_workload("resnet-50", changes)).graphs[0]
-    assert graph.phases[graph.phase[0]] == INPUT
+    assert graph.role[0] == NodeRole.INPUT
 
 
 @pytest.mark.parametrize(

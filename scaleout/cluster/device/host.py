@@ -7,26 +7,23 @@ the device. A step that is replayed as a CUDA graph, or compiled into one, has n
 
 The cost of a node is the cost of its call in the device file's `host_launch`, by operation and direction, such as
 `gemm_backward`. The direction is `no_grad` where the step has no backward pass, else `forward` or `backward`; or `loop`
-for calls of a phase whose name ends in `loop`: they follow each other with nothing between, which is faster than the
-calls of a layer. An operation that is not in the file costs as much as a point-wise call; nodes that take no time are
-no calls. Each pass of a micro-batch also costs what the framework needs to start it: `start_backward`, and
-`start_forward`, which may fetch the micro-batch. Each layer whose parameters are gathered also costs
-`gathered_forward` and `gathered_backward`, the time of FSDP's hooks.
+for calls of a measurement that follow each other with nothing between, which is faster than the calls of a layer. An
+operation that is not in the file costs as much as a point-wise call; nodes that take no time are no calls. Each pass
+of a micro-batch also costs what the framework needs to start it: `start_backward`, and `start_forward`, which may fetch
+the micro-batch. Each layer whose parameters are gathered also costs `gathered_forward` and `gathered_backward`, the
+time of FSDP's hooks.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
-from scaleout.program.reorder import is_gather_of_parameters
-
-Bools = npt.NDArray[np.bool_]
+from scaleout.program.reorder import gathers_parameters
 
 HOSTS = ("none", "eager")
 """How a step is issued: everything at once, or call by call."""
@@ -35,8 +32,8 @@ _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
 _LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp8": "gemm", "gemv": "gemm"}
 """Operations whose calls cost as much as those of another one."""
 
-_PHASES = {"forward": ("_forward",), "backward": ("_backward", "_recompute")}
-"""Pass of a micro-batch to the endings of its phases' names."""
+_PASSES = {"forward": NodeRole.FORWARD, "backward": NodeRole.BACKWARD | NodeRole.RECOMPUTE}
+"""Passes of a micro-batch: each costs, beyond its calls, the time to start it and for each layer that it gathers."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -78,9 +75,9 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
     for call, nodes in calls_of(graph).items():
         costs_s[nodes] = call_s(call, device)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
-    gathers = np.array([is_gather_of_parameters(graph, node) for node in range(len(graph))], bool)
-    for name, endings in _PHASES.items():
-        runs = _in_phases(graph, endings)
+    gathers = gathers_parameters(graph)
+    for name, roles in _PASSES.items():
+        runs = graph.has_role(roles)
         starts = runs & np.concatenate(([True], ~runs[:-1] | changes))
         costs_s[starts] += device.host_launch_s.get(f"start_{name}", 0.0)
         costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
@@ -91,26 +88,20 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
     )
 
 
-def _in_phases(graph: ExecutionGraph, endings: tuple[str, ...]) -> Bools:
-    """Whether the name of each node's phase has one of these endings, shape (N,)."""
-    return np.asarray(np.array([name.endswith(endings) for name in graph.phases])[graph.phase])
-
-
 Call = tuple[str, str]
 """An operation and its direction: forward, backward, no_grad or loop."""
 
 
 def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
     """Return the host's calls, each with the nodes that it issues; recomputed nodes are issued as forward ones."""
-    backward = _in_phases(graph, ("_backward", "gradients")).tolist()
-    forward = "forward" if any(backward) or _in_phases(graph, ("_recompute",)).any() else "no_grad"
-    in_loop = [name.endswith("loop") for name in graph.phases]
+    backward = graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION)
+    trains = backward.any() or graph.has_role(NodeRole.RECOMPUTE).any()
+    plain = np.where(backward, "backward", "forward" if trains else "no_grad")
+    directions = np.where(graph.has_role(NodeRole.LOOP), "loop", plain).tolist()
+    is_call = (graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE)
     found: dict[Call, list[int]] = {}
-    for node, phase in enumerate(graph.phase.tolist()):
-        if graph.kind[node] == NodeKind.COMPUTE and graph.kernel[node] == NONE:
-            continue
-        direction = "loop" if in_loop[phase] else "backward" if backward[node] else forward
-        found.setdefault((graph.operation(node), direction), []).append(node)
+    for node in np.flatnonzero(is_call).tolist():
+        found.setdefault((graph.operation(node), directions[node]), []).append(node)
     return found
 
 

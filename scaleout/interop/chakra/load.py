@@ -323,5 +323,7 @@ def _graph(file: _File, family_of_place: Sequence[int], sizes: Sequence[int]) ->
             priority=row.priority,
             microbatch=row.microbatch,
             stage=row.stage,
+            role=row.role,
+            layer=row.layer,
         )
     return builder.build()

@@ -47,6 +47,8 @@ class Row(NamedTuple):
     priority: int = 0
     microbatch: int = NONE
     stage: int = NONE
+    role: int = 0
+    layer: int = NONE
 
 
 def read_row(node: Node, *, dtype: str) -> tuple[Row, str]:
@@ -72,8 +74,17 @@ def read_row(node: Node, *, dtype: str) -> tuple[Row, str]:
         If a kernel has no time and no FLOPs.
     """
     row, pg_name = _read(node, dtype=dtype)
-    microbatch = get(node, vocabulary.MICROBATCH, int, default=NONE)
-    return row._replace(microbatch=microbatch, stage=get(node, vocabulary.STAGE, int, default=NONE)), pg_name
+    text = get(node, vocabulary.ROLE, str, default="")
+    try:
+        role = vocabulary.parse_role(text) if text else 0
+    except TraceError as error:
+        raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
+    return row._replace(
+        microbatch=get(node, vocabulary.MICROBATCH, int, default=NONE),
+        stage=get(node, vocabulary.STAGE, int, default=NONE),
+        role=role,
+        layer=get(node, vocabulary.LAYER, int, default=NONE),
+    ), pg_name
 
 
 def _read(node: Node, *, dtype: str) -> tuple[Row, str]:

@@ -257,8 +257,14 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
 
 
 def _place(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
-    columns = {vocabulary.MICROBATCH: graph.microbatch, vocabulary.STAGE: graph.stage}
-    return [traced(name, int(column[node])) for name, column in columns.items() if column[node] != NONE]
+    columns = {
+        vocabulary.MICROBATCH: graph.microbatch,
+        vocabulary.STAGE: graph.stage,
+        vocabulary.LAYER: graph.layer,
+    }
+    attrs = [traced(name, int(column[node])) for name, column in columns.items() if column[node] != NONE]
+    role = vocabulary.role_text(int(graph.role[node]))
+    return [*attrs, traced(vocabulary.ROLE, role)] if role else attrs
 
 
 def _whole_micros(duration_s: float) -> int:

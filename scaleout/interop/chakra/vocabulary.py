@@ -6,13 +6,14 @@ Chakra has no place for: exact times, the kernel behind a time, phases. ASTRA-si
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute
 from scaleout.interop.chakra.schema import AttributeProto, CollectiveCommType
-from scaleout.program.graph import COLLECTIVES
+from scaleout.program.graph import COLLECTIVES, NodeRole
 from scaleout.program.operations import CUSTOM, Kernel, TimeSource, custom, kernel
 
 DURATION = "scaleout_duration_s"
@@ -22,6 +23,8 @@ PHASE = "scaleout_phase"
 PRIORITY = "scaleout_priority"
 MICROBATCH = "scaleout_microbatch"
 STAGE = "scaleout_stage"
+ROLE = "scaleout_role"
+LAYER = "scaleout_layer"
 GROUP = "scaleout_group"
 GROUPS = "scaleout_groups"
 
@@ -34,6 +37,8 @@ OWN_KINDS: Mapping[str, str] = MappingProxyType(
         PRIORITY: "int64_val",  # of a kernel, if not 0; communication has comm_priority
         MICROBATCH: "int64_val",  # of a node in a pipeline, as is the stage
         STAGE: "int64_val",
+        ROLE: "string_val",  # names of `NodeRole` in lower case, if any: "backward weight_gradient"
+        LAYER: "sint64_val",  # of a node in a layer; `HEAD` is below 0, an int64 longer than ASTRA-sim's feeder reads
         GROUP: "int64_val",  # which of `GROUPS` a collective spans
         GROUPS: "string_list",  # in the metadata: the program's families of groups, see `StatedFamily`
     }
@@ -75,6 +80,32 @@ def parse_time_source(text: str) -> TimeSource:
     if text not in known:
         raise TraceError(f"{TIME_SOURCE} is {text!r}; use one of {', '.join(known)}")
     return known[text]
+
+
+@lru_cache
+def role_text(role: int) -> str:
+    """Write what a node is there for.
+
+    >>> role_text(NodeRole.BACKWARD | NodeRole.WEIGHT_GRADIENT)
+    'backward weight_gradient'
+    """
+    return " ".join(flag.name.lower() for flag in NodeRole if flag & role and flag.name)
+
+
+@lru_cache
+def parse_role(text: str) -> int:
+    """Read back what `role_text` wrote.
+
+    Raises
+    ------
+    TraceError
+        If a word is no role.
+    """
+    known = {flag.name.lower(): int(flag) for flag in NodeRole if flag.name}
+    unknown = [word for word in text.split() if word not in known]
+    if unknown:
+        raise TraceError(f"{ROLE} holds {unknown[0]!r}; use words of {', '.join(known)}")
+    return sum({known[word] for word in text.split()})
 
 
 def kernel_text(call: Kernel) -> str:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
-from scaleout.program.reorder import Key, early, is_gather_of_parameters, reorder
+from scaleout.program.reorder import Key, early, gathers_parameters, reorder
 from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.decision import Decision, Trial, shorter
-from scaleout.schedule.out_of_order import INPUT, WEIGHT, Layer, layers_of, weight_gradients_first
+from scaleout.schedule.out_of_order import Layer, layers_of, weight_gradients_first
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class LayerCosts:
 def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: ProgramCosts) -> list[LayerCosts]:
     """Return what backward of each layer costs, collectives as they will be carried out."""
     costs, names = _cost_names(graph), list(LayerCosts.__dataclass_fields__)
-    seconds = _seconds(graph, program_costs)
+    seconds, gathering = _seconds(graph, program_costs), gathers_parameters(graph)
     found = []
     for layer in layers:
         needs = np.concatenate([graph.dependencies_of(node) for node in layer.nodes])
-        gathers = [node for node in np.unique(needs).tolist() if is_gather_of_parameters(graph, node)]
+        gathers = [node for node in np.unique(needs).tolist() if gathering[node]]
         own = [node for node in layer.nodes if costs[node] != names.index("gather_parameters_s")]
         nodes = np.array([*gathers, *own], np.int64)
         totals_s = np.bincount(costs[nodes], weights=seconds[nodes], minlength=len(names))
@@ -98,17 +98,13 @@ def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: Prog
 def _cost_names(graph: ExecutionGraph) -> Ints:
     """Return to which of a layer's costs each node adds, (N,)."""
     collective, product = graph.kind == NodeKind.COLLECTIVE, graph.kernel != NONE
-    gathers = graph.collective == COLLECTIVES.index("all_gather")
-    begins = {
-        part: np.array([name.startswith(part) for name in graph.names], bool) for part in ("parameters", "gradients")
-    }
-    ends = {part: np.array([name.endswith(part) for name in graph.names], bool) for part in (WEIGHT, INPUT)}
+    gathers, reduces = graph.collective == COLLECTIVES.index("all_gather"), graph.has_role(NodeRole.GRADIENTS)
     which = [
-        collective & gathers & begins["parameters"],
-        collective & gathers & ~begins["gradients"],
-        collective & ~begins["gradients"],
-        product & ends[INPUT],
-        product & ends[WEIGHT],
+        collective & gathers_parameters(graph),
+        collective & gathers & ~reduces,
+        collective & ~reduces,
+        product & graph.has_role(NodeRole.ACTIVATION_GRADIENT),
+        product & graph.has_role(NodeRole.WEIGHT_GRADIENT),
         collective,
     ]
     return np.select(which, range(len(which)), default=len(which))
@@ -127,23 +123,19 @@ def gathers_first(program: Program) -> Program:
     """Let parameters be gathered before the reductions that stand in front of them, as soon as they may be."""
 
     def keys_of(graph: ExecutionGraph) -> list[Key] | None:
-        moved = [node for node in _gathers(graph) if _waits_behind_reductions(graph, node) and graph.users[node]]
+        gathers = np.flatnonzero(gathers_parameters(graph)).tolist()
+        moved = [node for node in gathers if _waits_behind_reductions(graph, node) and graph.users[node]]
         return early(graph, moved, tail=lambda old, node: False) if moved else None
 
     return reorder(program, keys_of)
-
-
-def _gathers(graph: ExecutionGraph) -> list[int]:
-    collectives = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
-    return [node for node in collectives if is_gather_of_parameters(graph, node)]
 
 
 def _waits_behind_reductions(graph: ExecutionGraph, gather: int) -> bool:
     """Whether gradients are reduced between what a gather needs and the gather."""
     needs = graph.dependencies_of(gather)
     after = int(needs.max()) + 1 if needs.size else 0
-    between = np.flatnonzero(graph.kind[after:gather] == NodeKind.COLLECTIVE) + after
-    return any(graph.names[node].startswith("gradients") for node in between.tolist())
+    between = (graph.kind[after:gather] == NodeKind.COLLECTIVE) & (graph.role[after:gather] & NodeRole.GRADIENTS != 0)
+    return bool(between.any())
 
 
 def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial, tuple[Decision, ...]]:

@@ -47,7 +47,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.machine import Machine
 from scaleout.config.units import format_bytes
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.schedule.baseline import baseline
 from scaleout.schedule.cost import ProgramCosts
@@ -307,8 +307,9 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
 def _reductions_s(graph: ExecutionGraph, program_costs: ProgramCosts, *, family: int | None) -> float:
     """Return the seconds of a graph's reductions of gradients, one after the other; of one family if that is given."""
     total_s = 0.0
-    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
-        if graph.names[node].startswith("gradients_") and family in (None, graph.group[node]):
+    reductions = (graph.kind == NodeKind.COLLECTIVE) & graph.has_role(NodeRole.GRADIENTS)
+    for node in np.flatnonzero(reductions).tolist():
+        if family in (None, graph.group[node]):
             asked = int(graph.group[node]), COLLECTIVES[graph.collective[node]], float(graph.bytes[node])
             whole = not program_costs.substitutes(*asked)
             total_s += program_costs.best_s(*asked) if whole else program_costs.substituted_s(asked[0], asked[2])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import covered
-from scaleout.program.graph import NONE, Floats
+from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.study.search.best import BASELINE, Choice, Found, SearchRequest
 from scaleout.study.search.evaluate import Estimate
@@ -31,8 +31,8 @@ REASONS = (BEGINNING, ALONE, LONGER, END)
 _ROUNDING = 1e-9
 """Part of a collective below which what is left of it is rounding."""
 
-_AFTERWARDS = ("gradients", "optimizer")
-"""Phases that follow forward and backward."""
+_AFTERWARDS = NodeRole.REDUCTION | NodeRole.OPTIMIZER
+"""Passes that follow forward and backward."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,7 @@ class _Computed:
         lengths = np.maximum(reach - np.maximum(starts, before), 0.0)
         times_s = np.stack([reach - lengths, reach], axis=1).ravel()
         until_s = np.cumsum(np.stack([np.zeros(len(order)), lengths], axis=1).ravel())
-        afterwards = [number for number, name in enumerate(line.graph.phases) if name in _AFTERWARDS]
-        main = kernels[~np.isin(line.graph.phase[kernels], afterwards)]
+        main = kernels[~line.graph.has_role(_AFTERWARDS)[kernels]]
         begin_s, end_s = line.start_s[main].min(initial=np.inf), line.end_s[main].max(initial=0.0)
         return cls(times_s, until_s, float(begin_s), float(end_s))
 

@@ -21,7 +21,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
-from scaleout.program.graph import GraphBuilder
+from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.simulation.run import simulate
 from scaleout.validation.measured.case import Case, NoModelError
@@ -42,7 +42,7 @@ class _Parts:
     """A graph that is written part by part: products on the compute stream, copies on one of their own."""
 
     def __init__(self, topology: Topology) -> None:
-        self.graph = GraphBuilder("parts_loop")
+        self.graph = GraphBuilder("parts_loop", NodeRole.LOOP)
         self._link = topology.dimensions[0]
         self._startup_s = topology.startup_s
 

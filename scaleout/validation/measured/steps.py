@@ -20,7 +20,7 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import GraphBuilder
+from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
@@ -47,7 +47,7 @@ def mixture_of_experts(row: Row, machine: Machine) -> Case:
     if tokens % chunks:
         raise NoModelError(f"{tokens} tokens do not divide over {chunks} chunks")
     gradients = Gradients(float("inf"), ITEM_BYTES[dtype]) if row.name.endswith("backward") else None
-    graph = GraphBuilder("experts_forward")
+    graph = GraphBuilder("experts_forward", NodeRole.FORWARD)
     tapes = [AutogradTape(Cursor(graph), dtype, gradients) for _ in range(chunks)]
     size_bytes = tokens // chunks * top_k * hidden * ITEM_BYTES[dtype]
     bucket = Bucket("experts", Sharing(0, 1))
@@ -66,7 +66,7 @@ def mixture_of_experts(row: Row, machine: Machine) -> Case:
     if chunks > 1:
         before = (graph.compute(kernel("clone", dtype=dtype, elements=tokens * hidden), after=before, name="join"),)
     if gradients is not None:
-        graph.phase = "experts_backward"
+        graph.enter("experts_backward", NodeRole.BACKWARD)
         node = before[0]
         for number, tape in enumerate(reversed(tapes)):
             gradients.accumulates = dtype if number else ""
@@ -87,7 +87,7 @@ def chunked(row: Row, machine: Machine) -> Case:
     (part_s, whole_s), _ = kernel_times(machine.device, (product, whole), full_clock=True)
     lasts_s = kernel_time(machine.device, product).seconds * max(1.0, float(whole_s) / chunks / float(part_s))
     payload_bytes = sizes["M"] * sizes["N"] * ITEM_BYTES[dtype] * (ranks if kind == "all_gather" else 1)
-    graph = GraphBuilder("chunks_loop")
+    graph = GraphBuilder("chunks_loop", NodeRole.LOOP)
     for _ in range(chunks):
         part = graph.compute(product, duration_s=lasts_s)
         graph.collective(kind, payload_bytes, group=0, after=(part,))
@@ -100,7 +100,7 @@ def gather_then_product(row: Row, machine: Machine) -> Case:
     """An all-gather of a product's rows, then the product."""
     ranks, dtype = row.count("gpus"), row.word("dtype", _DTYPES)
     sizes = {key: row.count(key) for key in "MNK"}
-    graph = GraphBuilder("product_loop")
+    graph = GraphBuilder("product_loop", NodeRole.LOOP)
     gathered = graph.collective("all_gather", sizes["M"] * sizes["K"] * ITEM_BYTES[dtype], group=0)
     graph.compute(kernel("gemm", dtype=dtype, **sizes), after=(gathered,))
     return simulated(row, one_role(row.id, graph, ranks), machine)
@@ -174,7 +174,7 @@ def hybrid(row: Row, machine: Machine) -> Case:
     """Two ranks of tensor parallelism by two of data parallelism; or one of its parts alone."""
     variant = row.word("variant", (*_HYBRID, "adamw_only"))
     if variant == "adamw_only":
-        graph = GraphBuilder("optimizer_loop")
+        graph = GraphBuilder("optimizer_loop", NodeRole.LOOP)
         graph.compute(kernel("adamw_fused", dtype=row.word("dtype", ("bf16", "fp32")), parameters=_parameters(row)))
         return simulated(row, one_role(row.id, graph, 1), machine)
     options = {"tensor_parallel": 2, "data_parallel": 2, **_HYBRID[variant]}
@@ -243,7 +243,7 @@ def dlrm(row: Row, machine: Machine) -> Case:
 def embedding_exchange(row: Row, machine: Machine) -> Case:
     """Pooling of a rank's tables for the whole batch, the all-to-all, and the order of samples."""
     ranks, batch, tables, dim = (row.count(key) for key in ("gpus", "batch", "tables_per_gpu", "dim"))
-    graph = GraphBuilder("embedding_loop")
+    graph = GraphBuilder("embedding_loop", NodeRole.LOOP)
     pool = kernel(
         "embedding_bag_fwd", dtype="fp32", batch=batch, tables=tables, dim=dim, pooling=row.count("pooling"),
         rows=200_000,

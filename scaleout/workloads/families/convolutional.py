@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import Seconds
 from scaleout.config.validated import Config
-from scaleout.program.graph import INPUT, NONE, GraphBuilder
+from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.workloads.families.family import Count, Dtype, WholeModel
@@ -268,11 +268,13 @@ def _program(workload: Convolutional) -> Program:
     graph = GraphBuilder()
     if workload.input_per_sample:
         input_s = workload.input_per_sample * workload.local_batch
-        graph.add((), name="input", phase=INPUT, duration_s=input_s, time_source=TimeSource.GIVEN)
+        graph.add(
+            (), name="input", phase="input", duration_s=input_s, time_source=TimeSource.GIVEN, role=NodeRole.INPUT
+        )
     gradients = Gradients(workload.gradient_bucket, workload.item_bytes)
     tape = AutogradTape(Cursor(graph), workload.dtype, gradients)
     bucket = Bucket("dense", Sharing(0, workload.data_parallel))
-    graph.phase = "forward"
+    graph.phase = "forward"  # neither phase states its pass: an eager host issues all calls as without gradients
     x = NONE
     for layer in workload.built:
         x = _write_layer(tape, x, layer, workload, bucket)
@@ -280,7 +282,7 @@ def _program(workload: Convolutional) -> Program:
     tape.backward(x)
     gradients.flush(graph, bucket)
     if workload.optimizer == "sgd" and not workload.convolutions_only:
-        graph.phase = "optimizer"
+        graph.enter("optimizer", NodeRole.OPTIMIZER)
         for node, count in zip(_reduced(gradients, workload), _steps(workload), strict=True):
             graph.compute(kernel("sgd", dtype=workload.dtype, parameters=count), after=(node,))
     groups = (workload.mesh.groups("world"),)
@@ -346,16 +348,18 @@ def _write_convolution(tape: AutogradTape, x: int, layer: Convolution, workload:
     }  # fmt: skip
 
     def weights(node: int) -> int:
-        return tape.kernel("conv2d_bwd_weight", node, name=f"{layer.name}_weight_gradient", **shape)
+        name, role = f"{layer.name}_weight_gradient", NodeRole.WEIGHT_GRADIENT
+        return tape.kernel("conv2d_bwd_weight", node, name=name, role=role, **shape)
 
     def backward(dy: int) -> int:
         tape.accumulate_gradient(weights, dy, layer.num_parameters, bucket)
         if x == NONE:
             return dy
-        return tape.kernel("conv2d_bwd_data", dy, name=f"{layer.name}_input_gradient", **shape)
+        name, role = f"{layer.name}_input_gradient", NodeRole.ACTIVATION_GRADIENT
+        return tape.kernel("conv2d_bwd_data", dy, name=name, role=role, **shape)
 
     tape.push(backward)
-    y = tape.kernel("conv2d_fwd", x, name=layer.name, **shape)
+    y = tape.kernel("conv2d_fwd", x, name=layer.name, role=NodeRole.WEIGHTS, **shape)
     _learn(tape, workload.buffers_of(layer)[1:], bucket)
     if not workload.batch_norm or workload.convolutions_only:
         return y

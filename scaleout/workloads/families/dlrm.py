@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from scaleout.program.graph import GraphBuilder
+from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import Program
 from scaleout.workloads.families.family import Count, Dtype, WholeModel
@@ -107,31 +107,31 @@ def _program(workload: Dlrm) -> Program:
     bottom, top = (AutogradTape(Cursor(graph), workload.dtype, gradients) for _ in range(2))
     bucket = Bucket("dense", Sharing(_WORLD, workload.data_parallel))
 
-    graph.phase = "embedding_forward"
+    graph.enter("embedding_forward", NodeRole.FORWARD)
     pooled = _embedding(graph, workload)
     vectors = _shuffle(graph, workload, pooled, name="embedding_all_to_all")
-    graph.phase = "bottom_mlp_forward"
+    graph.enter("bottom_mlp_forward", NodeRole.FORWARD)
     bottom_widths, top_widths = workload.layer_widths()
     dense = _mlp(bottom, None, bottom_widths, workload=workload, bucket=bucket, name="bottom")
-    graph.phase = "interaction_forward"
+    graph.enter("interaction_forward", NodeRole.FORWARD)
     vectors = _permute(graph, workload, vectors)
     features = _interaction(graph, workload, "fwd", after=(vectors, dense))
-    graph.phase = "top_mlp_forward"
+    graph.enter("top_mlp_forward", NodeRole.FORWARD)
     score = _mlp(top, features, top_widths, workload=workload, bucket=bucket, name="top")
 
     if gradients is not None:
-        graph.phase = "top_mlp_backward"
+        graph.enter("top_mlp_backward", NodeRole.BACKWARD)
         gradient = top.backward(score)
-        graph.phase = "interaction_backward"
+        graph.enter("interaction_backward", NodeRole.BACKWARD)
         gradient = _interaction(graph, workload, "bwd", after=(gradient,))
-        graph.phase = "embedding_backward"
+        graph.enter("embedding_backward", NodeRole.BACKWARD)
         vectors = _shuffle(graph, workload, _permute(graph, workload, gradient), name="gradients_all_to_all")
         _embedding_backward(graph, workload, vectors)
-        graph.phase = "bottom_mlp_backward"
+        graph.enter("bottom_mlp_backward", NodeRole.BACKWARD)
         bottom.backward(gradient)
         gradients.flush(graph, bucket)
         if workload.optimizer == "sgd":
-            graph.phase = "optimizer"
+            graph.enter("optimizer", NodeRole.OPTIMIZER)
             step = kernel("sgd", dtype="fp32", parameters=sum(tape.parameters["dense"] for tape in (bottom, top)))
             graph.compute(step, after=gradients.final)
     groups = (workload.mesh.groups("world"),)
@@ -165,7 +165,9 @@ def _embedding_backward(graph: GraphBuilder, workload: Dlrm, gradient: int) -> i
 def _shuffle(graph: GraphBuilder, workload: Dlrm, node: int, *, name: str) -> int:
     """Exchange pooled vectors: a rank's tables for the whole batch against all tables for its samples."""
     size_bytes = workload.global_batch * workload.tables_per_rank * workload.embedding_dim * workload.item_bytes
-    return graph.collective("all_to_all", size_bytes, group=_WORLD, after=(node,), name=name, priority=URGENT)
+    return graph.collective(
+        "all_to_all", size_bytes, group=_WORLD, after=(node,), name=name, priority=URGENT, role=NodeRole.EXCHANGE
+    )
 
 
 def _permute(graph: GraphBuilder, workload: Dlrm, node: int) -> int:

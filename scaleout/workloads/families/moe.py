@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from scaleout.program.graph import NONE
+from scaleout.program.graph import NONE, NodeRole
 from scaleout.workloads.families.family import Count
 from scaleout.workloads.families.layered import Degrees
 from scaleout.workloads.families.transformer import Transformer
@@ -177,8 +177,8 @@ def mixture(tape: AutogradTape, x: int, workload: Moe, experts: Experts, label: 
         topk=workload.top_k,
     )  # fmt: skip
     permute = partial(
-        pointwise, tape, forward="moe_permute_rows", backward="moe_permute_rows", makes=rows * hidden, tokens=rows,
-        hidden=hidden,
+        pointwise, tape, forward="moe_permute_rows", backward="moe_permute_rows", makes=rows * hidden,
+        role=NodeRole.EXCHANGE, tokens=rows, hidden=hidden,
     )  # fmt: skip
     x = permute(x, name=f"{label}_permute")
     if workload.expert_parallel > 1:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scaleout.program.graph import NONE, NodeKind
+from scaleout.program.graph import NONE, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 from scaleout.workloads.generate.layers import (
@@ -196,7 +196,10 @@ def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
     workload = heads.workload
 
     def exchanged(node: int, elements: int, name: str) -> int:
-        in_order = partial(pointwise, tape, forward="clone", backward="clone", makes=elements, elements=elements)
+        in_order = partial(
+            pointwise, tape, forward="clone", backward="clone", makes=elements, role=NodeRole.EXCHANGE,
+            elements=elements,
+        )  # fmt: skip
         node = in_order(node, name=f"{name}_by_rank")
         size_bytes = elements * tape.item_bytes
         node = exchange(tape, node, SHUFFLE, size_bytes, group=heads.context, name=name)
@@ -273,6 +276,6 @@ def _pass_on(tape: AutogradTape, ready: tuple[int, int], size_bytes: int, contex
     Both ends are posted together, as one call of the library, once the buffer is there and the step before has read the
     one that the next takes the place of.
     """
-    columns = {"bytes": size_bytes, "group": context, "tag": tag, "priority": URGENT}
+    columns = {"bytes": size_bytes, "group": context, "tag": tag, "priority": URGENT, "role": NodeRole.EXCHANGE}
     tape.graph.add(ready, name="keys_and_values_send", kind=NodeKind.SEND, peer=1, **columns)
     return tape.graph.add(ready, name="keys_and_values_recv", kind=NodeKind.RECV, peer=-1, **columns)

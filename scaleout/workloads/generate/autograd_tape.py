@@ -15,7 +15,7 @@ Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); ZeRO, arXiv:1910.02
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.workloads.families.style import PLAIN, Style
 from scaleout.workloads.generate.axes import Call, Sharing
@@ -82,7 +82,11 @@ class Reduction:
             after = (graph.compute(self.copy, after=after, name="copy_into_bucket"),)
         for kind, size_bytes, group in self.collectives:
             name = f"gradients_{kind}"
-            after = (graph.collective(kind, size_bytes, group=group, after=after, name=name, priority=BULK),)
+            after = (
+                graph.collective(
+                    kind, size_bytes, group=group, after=after, name=name, priority=BULK, role=NodeRole.GRADIENTS
+                ),
+            )
         if self.copy is not None:
             after = (graph.compute(self.copy, after=after, name="copy_out_of_bucket"),)
         return after[0]
@@ -214,8 +218,10 @@ class AutogradTape:
         Name of a bucket to the parameters that its layers hold.
     partial : dict
         Likewise, those of which each tensor-parallel rank makes a part of the gradient.
-    phase_suffix : str
-        Ends the names of the phases that layers write.
+    layers : list of int
+        The layer that each action belongs to.
+    role : NodeRole
+        The pass that layers write.
     needed : int
         Nodes of the graph when a layer last kept something: those after make nothing that backward reads.
     style : Style
@@ -239,7 +245,8 @@ class AutogradTape:
     all_again_bytes: float = 0.0
     parameters: dict[str, int] = field(default_factory=dict)
     partial: dict[str, int] = field(default_factory=dict)
-    phase_suffix: str = "_forward"
+    layers: list[int] = field(default_factory=list)
+    role: NodeRole = NodeRole.FORWARD
     needed: int = 0
     style: Style = PLAIN
     saved: bool = False
@@ -257,14 +264,18 @@ class AutogradTape:
         """Bytes of one element."""
         return ITEM_BYTES[self.dtype]
 
-    def kernel(self, op: str, *after: int, name: str = "", **shape: int) -> int:
+    def kernel(self, op: str, *after: int, name: str = "", role: int = 0, **shape: int) -> int:
         """Add one kernel of the tape's data type, and return its index."""
-        return self.add(kernel(op, dtype=self.dtype, **shape), *after, name=name)
+        return self.add(kernel(op, dtype=self.dtype, **shape), *after, name=name, role=role)
 
-    def add(self, made: Kernel, *after: int, name: str = "") -> int:
+    def add(self, made: Kernel, *after: int, name: str = "", role: int = 0) -> int:
         """Add one kernel, and return its index."""
         waits, self.cursor.waits = self.cursor.waits, ()
-        return self.graph.compute(made, after=(*after, *waits), name=name)
+        return self.graph.compute(made, after=(*after, *waits), name=name, role=role)
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase of the pass that layers write."""
+        self.graph.enter(f"{phase}_{self.role.name.lower()}" if self.role.name else phase, self.role)
 
     def aside(self, op: str, after: int, *, name: str, **shape: int) -> int:
         """Add a kernel that does not wait for what the next one of the layers does, and return its index."""
@@ -274,6 +285,7 @@ class AutogradTape:
         """Remember what backward does here, and the elements of gradients that it makes or puts aside."""
         if self.gradients is not None:
             self.actions.append(action)
+            self.layers.append(self.graph.layer)
             self.spans.append(Span(0.0, makes * self.item_bytes, scratch_bytes, aside * self.item_bytes))
 
     def save_for_backward(self, elements: float, item_bytes: float | None = None) -> None:
@@ -294,13 +306,13 @@ class AutogradTape:
         """Return a tape of its own that writes to the same page, of layers beside those of this one."""
         return AutogradTape(
             self.cursor, self.dtype, self.gradients, parameters=self.parameters, partial=self.partial,
-            phase_suffix=self.phase_suffix, style=self.style, saved=self.saved, weights=self.weights,
+            role=self.role, style=self.style, saved=self.saved, weights=self.weights,
         )  # fmt: skip
 
     def again(self, *, saved: bool = False) -> "AutogradTape":
         """Return a tape for layers that are computed again."""
         return AutogradTape(
-            self.cursor, self.dtype, self.gradients, phase_suffix="_recompute", style=self.style, saved=saved
+            self.cursor, self.dtype, self.gradients, role=NodeRole.RECOMPUTE, style=self.style, saved=saved
         )
 
     def accumulate_gradient(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
@@ -310,14 +322,21 @@ class AutogradTape:
             assert self.gradients is not None, "only backward learns"
             self.gradients.accumulate_gradient(self.graph, make(node), num_parameters, bucket)
 
+        layer = self.graph.layer
+
+        def made_later() -> None:
+            self.graph.layer = layer
+            made(NONE)
+
         if self.cursor.weights is None:
             made(source)
         else:
-            self.cursor.weights.append(lambda: made(NONE))
+            self.cursor.weights.append(made_later)
 
     def backward(self, dy: int) -> int:
         """Play the tape from the end; return the node that makes the gradient of the first input."""
-        for action in reversed(self.actions):
+        for action, layer in zip(reversed(self.actions), reversed(self.layers), strict=True):
+            self.graph.layer = layer
             dy = action(dy)
         return dy
 

@@ -6,7 +6,7 @@ Layers, embedding and head are units of sharding each, see `units`; one that bac
 from functools import partial
 from typing import Any
 
-from scaleout.program.graph import NONE
+from scaleout.program.graph import HEAD, NONE
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape
@@ -38,11 +38,12 @@ def forward(
     units = Units(rank)
     item_bytes = ITEM_BYTES[model.gather_dtype or tape.dtype]
     if receives and model.scatters:
-        tape.graph.phase = "pipeline_forward"
+        tape.enter("pipeline")
         x = exchange(tape, x, WHOLE_IN, rank.whole_bytes, group=rank.tensor, name="activations")
     if first:
         x = units.apply(tape, x, partial(model.write_embedding, rank=rank), phase="embedding")
     for number in layers:
+        tape.graph.layer = number
         whole = partial(model.write_layer, rank=rank, number=number)
         if model.recompute in ("operations", "full"):
             again = partial(
@@ -52,11 +53,13 @@ def forward(
             x = units.apply(tape, x, again, item_bytes=item_bytes)
         else:
             x = units.apply(tape, x, whole, item_bytes=item_bytes)
+    tape.graph.layer = NONE
     if sends and model.scatters:
         x = phased(tape, x, partial(_whole_gradient, rank=rank), phase="pipeline")
-    return (
-        units.apply(tape, x, partial(phased, layer=partial(model.write_head, rank=rank), phase="head")) if last else x
-    )
+    if not last:
+        return x
+    tape.graph.layer = HEAD
+    return units.apply(tape, x, partial(phased, layer=partial(model.write_head, rank=rank), phase="head"))
 
 
 def _whole_gradient(tape: AutogradTape, x: int, rank: Rank[Any]) -> int:

@@ -10,6 +10,7 @@ Chen et al., arXiv:1604.06174 (checkpoints).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scaleout.program.graph import NodeRole
 from scaleout.workloads.families.style import CASTS
 from scaleout.workloads.generate.autograd_tape import URGENT, Action, AutogradTape, Bucket
 
@@ -29,16 +30,24 @@ def product(tape: AutogradTape, x: int, *, m: int, n: int, k: int, name: str) ->
 
 
 def pointwise(
-    tape: AutogradTape, x: int, forward: str, backward: str, *, name: str = "", makes: float = 0.0, **shape: int
+    tape: AutogradTape,
+    x: int,
+    forward: str,
+    backward: str,
+    *,
+    name: str = "",
+    makes: float = 0.0,
+    role: int = 0,
+    **shape: int,
 ) -> int:
     """A kernel without parameters, and its backward of the same shape, which `makes` a gradient of so many elements.
 
     Attention is one of the operations whose results are kept where those of operations are.
     """
-    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", **shape), makes=makes)
+    tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", role=role, **shape), makes=makes)
     if tape.saved and forward.startswith("attention"):
         return x
-    return tape.kernel(forward, x, name=name or forward, **shape)
+    return tape.kernel(forward, x, name=name or forward, role=role, **shape)
 
 
 def norm(
@@ -105,10 +114,10 @@ def phased(tape: AutogradTape, x: int, layer: Layer, *, phase: str) -> int:
     """Apply a layer as a phase of its own, forward and backward."""
 
     def enter(dy: int) -> int:
-        tape.graph.phase = f"{phase}_backward"
+        tape.graph.enter(f"{phase}_backward", NodeRole.BACKWARD)
         return dy
 
-    tape.graph.phase = f"{phase}{tape.phase_suffix}"
+    tape.enter(phase)
     y = layer(tape, x)
     tape.push(enter)
     return y
@@ -130,13 +139,13 @@ def checkpoint(
     tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
 
     def backward(dy: int) -> int:
-        again, phase, begin = tape.again(saved=saved), tape.graph.phase, len(tape.graph)
-        tape.graph.phase = f"{phase.removesuffix('_backward')}{again.phase_suffix}"
+        again, phase, role, begin = tape.again(saved=saved), tape.graph.phase, tape.graph.role, len(tape.graph)
+        again.enter(phase.removesuffix("_backward"))
         y = layer(again, dy)
         if stop_early and again.needed > begin:
             tape.graph.shorten(again.needed)
             y = again.needed - 1
-        tape.graph.phase = phase
+        tape.graph.enter(phase, role)
         return again.backward(y)
 
     tape.push(backward, makes=kept_elements, scratch_bytes=forward.temporary_bytes(kept_elements * tape.item_bytes))
@@ -185,10 +194,11 @@ def exchange(
         if kind == "all_gather" and shard and tape.style.gathers_fp8:
             moved //= tape.item_bytes
             for op in CASTS[tape.style.linear_dtype]:
-                node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", elements=shard)
+                node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", role=NodeRole.EXCHANGE, elements=shard)
         return tape.graph.collective(
-            kind, moved, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT
-        )
+            kind, moved, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT,
+            role=NodeRole.EXCHANGE,
+        )  # fmt: skip
 
     def backward(dy: int) -> int:
         for kind in kinds.backward:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scaleout.program.graph import NONE
+from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.workloads.families.style import CASTS
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
@@ -94,12 +94,14 @@ def grouped_linear(
 
     def weight_gradient(node: int) -> int:
         of = {"groups": groups, "M": outputs, "N": inputs, "K": tokens}
-        return tape.kernel("grouped_gemm_accumulate", node, name=f"{name}_weight_gradient", **of)
+        role = NodeRole.WEIGHT_GRADIENT
+        return tape.kernel("grouped_gemm_accumulate", node, name=f"{name}_weight_gradient", role=role, **of)
 
     def backward(dy: int) -> int:
         dx = tape.kernel(
-            "grouped_gemm", dy, name=f"{name}_input_gradient", groups=groups, M=tokens, N=inputs, K=outputs
-        )
+            "grouped_gemm", dy, name=f"{name}_input_gradient", role=NodeRole.ACTIVATION_GRADIENT, groups=groups,
+            M=tokens, N=inputs, K=outputs,
+        )  # fmt: skip
         tape.accumulate_gradient(weight_gradient, dy, groups * inputs * outputs, bucket)
         return dx
 
@@ -107,7 +109,8 @@ def grouped_linear(
     tape.weights.add((outputs, inputs))
     tape.hold(groups * inputs * outputs, bucket)
     tape.save_for_backward(groups * tokens * inputs)
-    return tape.kernel("grouped_gemm", x, name=name, groups=groups, M=tokens, N=outputs, K=inputs)
+    of = {"groups": groups, "M": tokens, "N": outputs, "K": inputs}
+    return tape.kernel("grouped_gemm", x, name=name, role=NodeRole.WEIGHTS, **of)
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ class _Linear:
         for width in widths:
             weight = self._cast(NONE, self.weights.inputs * width, "weight") if self.tape.style.casts_weights else NONE
             after = {NONE if x is None else x, weight} - {NONE}
-            node = self._gemm(*sorted(after), name=self.name, M=self.tokens, N=width, K=self.weights.inputs)
+            sizes = {"M": self.tokens, "N": width, "K": self.weights.inputs}
+            node = self._gemm(*sorted(after), name=self.name, role=NodeRole.WEIGHTS, **sizes)
         return node
 
     def backward(self, dy: int, *, needs_input: bool, shared: list[int] | None) -> int:
@@ -138,7 +142,8 @@ class _Linear:
             own = dy if self.cast_before == "gradient" else self._cast(dy, self.tokens * width, "gradient")
             dx = own
             if needs_input:
-                dx = self._gemm(own, name=f"{self.name}_input_gradient", M=self.tokens, N=weights.inputs, K=width)
+                name, sizes = f"{self.name}_input_gradient", {"M": self.tokens, "N": weights.inputs, "K": width}
+                dx = self._gemm(own, name=name, role=NodeRole.ACTIVATION_GRADIENT, **sizes)
             self._learn(own, width, shared)
             total = dx if total == NONE else self._add(total, dx)
         return total
@@ -146,7 +151,7 @@ class _Linear:
     def _learn(self, dy: int, width: int, shared: list[int] | None) -> None:
         def weight_gradient(node: int) -> int:
             name, sizes = f"{self.name}_weight_gradient", {"M": width, "N": self.weights.inputs, "K": self.tokens}
-            made = self._gemm(*(() if node == NONE else (node,)), name=name, **sizes)
+            made = self._gemm(*(() if node == NONE else (node,)), name=name, role=NodeRole.WEIGHT_GRADIENT, **sizes)
             if not self.weights.bias:
                 return made
             return self.tape.kernel("sum_all", made, name=f"{self.name}_bias_gradient", elements=self.tokens * width)
@@ -157,9 +162,9 @@ class _Linear:
         else:
             shared.append(weight_gradient(dy))
 
-    def _gemm(self, *after: int, name: str, **sizes: int) -> int:
+    def _gemm(self, *after: int, name: str, role: int, **sizes: int) -> int:
         op, dtype = ("gemm", self.tape.dtype) if self.weights.plain else self.tape.style.gemm(self.tape.dtype)
-        return self.tape.add(kernel(op, dtype=dtype, **sizes), *after, name=name)
+        return self.tape.add(kernel(op, dtype=dtype, **sizes), *after, name=name, role=role)
 
     def _add(self, one: int, other: int) -> int:
         op = "add_fused_fwd" if self.tape.style.compiled else "add"
@@ -168,5 +173,6 @@ class _Linear:
 
     def _cast(self, node: int, elements: int, what: str) -> int:
         for op in () if self.weights.plain else CASTS[self.tape.style.linear_dtype]:
-            node = self.tape.kernel(op, node, name=f"{self.name}_{what}_{op}", elements=elements)
+            name = f"{self.name}_{what}_{op}"
+            node = self.tape.kernel(op, node, name=name, role=NodeRole.WEIGHTS, elements=elements)
         return node

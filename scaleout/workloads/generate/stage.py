@@ -7,7 +7,7 @@ A stage is written once. Its forward graph, and its backward graph in one part o
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind, NodeRole
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients, Reduction
 from scaleout.workloads.generate.axes import Axes, Call
@@ -188,7 +188,8 @@ class Stage:
         if not split:
             return self._learnt(gradients, output), None
         of_inputs = Part(cursor.graph.build(), output)
-        cursor.graph, put_off, cursor.weights = GraphBuilder("weight_gradients"), cursor.weights or [], None
+        put_off, cursor.weights = cursor.weights or [], None
+        cursor.graph = GraphBuilder("weight_gradients", NodeRole.DEFERRED)
         for make in put_off:
             make()
         return of_inputs, self._learnt(gradients, NONE)
@@ -196,7 +197,8 @@ class Stage:
     def _learnt(self, gradients: Gradients, output: int) -> Part:
         """Reduce what is left, and freeze the graph."""
         graph = self.tape.graph
-        graph.phase = "gradients"
+        graph.enter("gradients", NodeRole.REDUCTION)
+        graph.layer = NONE
         for bucket in self.rank.buckets:
             gradients.flush(graph, bucket)
         final = tuple(sorted(set(gradients.final) - {NONE}))

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scaleout.program.concat import Splice, interleave
-from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import Program
 from scaleout.workloads import pipeline as pipelines
@@ -126,7 +126,10 @@ class _Rank:
         for chunk in chunks:
             stage, graph, entries = self.stages[chunk], GraphBuilder("parameters"), list[int]()
             for entry, (kind, size_bytes, group) in stage.gathers():
-                graph.collective(kind, size_bytes, group=group, name=f"parameters_{kind}", priority=priority)
+                graph.collective(
+                    kind, size_bytes, group=group, name=f"parameters_{kind}", priority=priority,
+                    role=NodeRole.PARAMETERS,
+                )  # fmt: skip
                 entries.append(entry)
             offset = self.splice.add(graph.build(), stage=stage.number)
             self.gathered[chunk] = [(entry, offset + number) for number, entry in enumerate(entries)]
@@ -189,7 +192,8 @@ class _Rank:
         after = self.made[key] if end.sends else ()
         if self.workload.messages == "as_made" and self.last_message != NONE:
             after = (*after, self.last_message)
-        graph = GraphBuilder(f"pipeline_{'forward' if end.forward else 'backward'}")
+        role = NodeRole.FORWARD if end.forward else NodeRole.BACKWARD
+        graph = GraphBuilder(f"pipeline_{'forward' if end.forward else 'backward'}", role)
         name = f"{'activations' if end.forward else 'gradients'}_{kind.name.lower()}"
         family = self.axes.number("pipeline")
         graph.add((), name=name, kind=kind, group=family, bytes=self.stages[0].output_bytes)
@@ -207,11 +211,11 @@ class _Rank:
     def _finish(self, before: Sequence[int]) -> None:
         """Reduce what was put off and what several stages share; step the optimizer once all gradients are final."""
         for reduction, after, where in self.reductions:
-            graph = GraphBuilder("gradients")
+            graph = GraphBuilder("gradients", NodeRole.REDUCTION)
             reduction.write(graph)
             begin = self.splice.add(graph.build(), after=after, microbatch=where.microbatch, stage=where.stage)
             self.final.append(begin + len(graph) - 1)
-        finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients"))
+        finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients", NodeRole.REDUCTION))
         end = finish.write()
         if len(end):
             self.splice.add(end, after={*self.final, *before})
@@ -268,7 +272,7 @@ class Finish:
                 self._all_reduce(ITEM_BYTES["fp32"], self.axes.number("world"), "gradient_norm_all_reduce")
             self._chain_kernel("mul_scalar", elements=self._owned())
         if workload.optimizer == "adamw":
-            self.graph.phase = "optimizer"
+            self.graph.enter("optimizer", NodeRole.OPTIMIZER)
             dtype = "fp32" if workload.master_weights else workload.dtype
             self._chain_kernel(f"adamw_{workload.optimizer_kernels}", parameters=self._owned(), dtype=dtype)
         if "copy" in workload.buffer_passes:
@@ -329,7 +333,7 @@ class Finish:
             if count:
                 self.graph.collective(
                     "all_gather", count * self.workload.item_bytes, group=group, after=self._last(),
-                    name="parameters_all_gather",
+                    name="parameters_all_gather", role=NodeRole.PARAMETERS,
                 )  # fmt: skip
 
     def _chain_kernel(self, op: str, *, dtype: str = "", **shape: int) -> None:

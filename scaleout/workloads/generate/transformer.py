@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scaleout.program.graph import NONE
+from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.workloads.generate.attention import Heads, attend
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape
@@ -116,10 +116,10 @@ def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     """
     workload = rank.workload
     rows = workload.vocabulary // workload.tensor_parallel
-    tape.graph.phase = "embedding_forward"
+    tape.enter("embedding")
 
     def backward(dy: int) -> int:
-        tape.graph.phase = "embedding_backward"
+        tape.graph.enter("embedding_backward", NodeRole.BACKWARD)
         dw = tape.kernel("embedding_bwd", dy, tokens=workload.local_tokens, hidden=workload.hidden, vocab=rows)
         if rank.tied:
             dw = tape.kernel("add", dw, rank.tied.pop(), name="tied_gradients", elements=rows * workload.hidden)
@@ -163,7 +163,9 @@ def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
     if workload.tensor_parallel > 1:
         size_bytes = tokens * workload.vocabulary * workload.item_bytes
-        x = tape.graph.collective("all_gather", size_bytes, group=rank.tensor, after=(x,), name="logits_all_gather")
+        x = tape.graph.collective(
+            "all_gather", size_bytes, group=rank.tensor, after=(x,), name="logits_all_gather", role=NodeRole.EXCHANGE
+        )
     return x
 
 
@@ -193,6 +195,7 @@ def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int,
             after=(x,),
             name=f"loss_{number}_all_reduce",
             priority=URGENT,
+            role=NodeRole.EXCHANGE,
         )
     return x
 

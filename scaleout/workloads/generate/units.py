@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor
 from scaleout.workloads.generate.axes import Axes
@@ -96,7 +96,7 @@ class Units:
     """
 
     rank: Rank[Any]
-    held: list[tuple[dict[str, int], int]] = field(default_factory=list)
+    held: list[tuple[dict[str, int], int, int]] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     gathers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     graph: GraphBuilder | None = None
@@ -109,9 +109,9 @@ class Units:
         unit = len(self.held)
         held = AutogradTape(Cursor(GraphBuilder()), tape.dtype, None)
         layer(held, NONE)
-        self.held.append((held.parameters, item_bytes or tape.item_bytes))
+        self.held.append((held.parameters, item_bytes or tape.item_bytes, tape.graph.layer))
         if phase:
-            tape.graph.phase = f"{phase}_forward"
+            tape.enter(phase)
 
         def leave(dy: int) -> int:
             if workload.reshard_after_forward:
@@ -152,12 +152,13 @@ class Units:
 
     def _gather(self, tape: AutogradTape, unit: int, after: int) -> list[tuple[int, int]]:
         """Gather the parameters of a unit behind a node; return each gather and its elements."""
-        parameters, item_bytes = self.held[unit]
-        gathers = []
+        parameters, item_bytes, layer = self.held[unit]
+        gathers, current, tape.graph.layer = [], tape.graph.layer, layer
         for bucket in self.rank.buckets:
             size_bytes = parameters.get(bucket.name, 0) * item_bytes
             if size_bytes and bucket.sharing.degree > 1:
                 gathers.append((self._gather_bucket(tape, bucket, size_bytes, after), size_bytes // tape.item_bytes))
+        tape.graph.layer = current
         return gathers
 
     def _gather_bucket(self, tape: AutogradTape, bucket: Bucket, size_bytes: int, after: int) -> int:
@@ -167,7 +168,7 @@ class Units:
             after = tape.aside("clone", after, name="parameters_copy_in", elements=elements)
         return tape.graph.collective(
             "all_gather", size_bytes, group=bucket.sharing.group, after=(after,),
-            name="parameters_all_gather", priority=URGENT,
+            name="parameters_all_gather", priority=URGENT, role=NodeRole.PARAMETERS,
         )  # fmt: skip
 
     def _use(self, tape: AutogradTape, gathers: list[tuple[int, int]]) -> None:

@@ -26,16 +26,14 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
+from scaleout.program.reorder import gathers_parameters
 from scaleout.schedule.centauri.partition.dimensions import PRODUCTS
 from scaleout.schedule.centauri.partition.primitive import WHOLE
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
-
-_PARAMETERS, _GRADIENTS = "parameters", "gradients"
-"""How the names begin of gathers of a layer's parameters, and of reductions of their gradients."""
 
 _TILE = 128
 """Rows or columns of a tile of a product, at whose edges it is cut."""
@@ -75,13 +73,12 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the products next to them; a product belongs to the first."""
-    found, taken = [], set[int]()
+    found, taken, gathers = [], set[int](), gathers_parameters(graph)
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         chain = None
         if kind == "all_gather":
-            parameters = graph.names[node].startswith(_PARAMETERS)
-            chain = _takers(graph, node) if parameters else _taker(graph, node, graph.users[node])
+            chain = _takers(graph, node, gathers) if gathers[node] else _taker(graph, node, graph.users[node])
         elif kind in ("reduce_scatter", "all_reduce"):
             chain = _maker(graph, node)
         if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
@@ -111,7 +108,7 @@ def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
     makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
     if len(makers) == 1 and _bytes(graph, makers[0], "M", "N") == graph.bytes[node] > 0:
         return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
-    return _makers(graph, node, makers) if graph.names[node].startswith(_GRADIENTS) else None
+    return _makers(graph, node, makers) if graph.role[node] & NodeRole.GRADIENTS else None
 
 
 def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int]) -> Chain | None:
@@ -135,7 +132,7 @@ def _is_norm(op: str) -> bool:
     return op in OPERATIONS and OPERATIONS[op].family is Family.ROWS
 
 
-def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
+def _takers(graph: ExecutionGraph, node: int, gathers: Bools) -> Chain | None:
     """Follow what waits for gathered parameters, up to the next that are gathered, until their weights are used up."""
     total, used = int(graph.bytes[node]), 0
     reached, first = {node}, []
@@ -146,13 +143,13 @@ def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
         if user in reached or graph.kind[user] != NodeKind.COMPUTE:
             continue
         needs = graph.dependencies_of(user).tolist()
-        other = any(graph.kind[old] == NodeKind.COLLECTIVE and old != node and _gathers(graph, old) for old in needs)
+        other = any(gathers[old] and old != node for old in needs)
         if other or used >= _COVERED * total:
             break
         reached.add(user)
         for later in graph.users[user]:
             heappush(waiting, later)
-        weights = 0 if graph.names[user].endswith("weight_gradient") else _bytes(graph, user, "N", "K")
+        weights = 0 if graph.role[user] & NodeRole.WEIGHT_GRADIENT else _bytes(graph, user, "N", "K")
         if used + weights > total:
             break
         if weights:
@@ -168,10 +165,6 @@ def _takers(graph: ExecutionGraph, node: int) -> Chain | None:
         for (user, _), (begin, end) in zip(products, pairwise(edges), strict=True)
     )
     return Chain(node, pieces, produces=False, first=tuple(first))
-
-
-def _gathers(graph: ExecutionGraph, node: int) -> bool:
-    return graph.names[node].startswith(_PARAMETERS) and COLLECTIVES[graph.collective[node]] == "all_gather"
 
 
 def partition_workload(program: Program, machine: Machine | None = None, *, granularity: Granularity) -> Program:
