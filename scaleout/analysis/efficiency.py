@@ -88,6 +88,18 @@ def fit(workload: LayeredModel, device: Device) -> Fit:
     return Fit(peak(workload), device.memory_bytes, tuple(advise(workload, device.memory_bytes)))
 
 
+def mfu_of(workload: LayeredModel, device: Device, step_s: float) -> float:
+    """Return the FLOPs that the model needs in a step over what its ranks could do at the peak of the data type.
+
+    Raises
+    ------
+    ConfigError
+        If the device states no peak rate for the workload's data type.
+    """
+    tokens_per_s = workload.tokens * workload.data_parallel / step_s
+    return tokens_per_s * workload.flops_per_token / (workload.num_ranks * device.peak(workload.dtype))
+
+
 def efficiency(result: Result, workload: LayeredModel, device: Device) -> Efficiency:
     """Say how well a simulated step used its devices.
 
@@ -98,7 +110,6 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
     """
     step_s, ranks = result.makespan_s, workload.num_ranks
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
-    peak_flops_per_s = ranks * device.peak(workload.dtype)
     places = places_of_ranks(result.program)
     spans = [len(set(places[list(family.members[0])].tolist())) > 1 for family in result.program.groups]
 
@@ -110,7 +121,7 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
     for name, seconds in exposed_by_family(result).items():
         axis = _axis(name)
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
-    mfu = tokens_per_s * workload.flops_per_token / peak_flops_per_s
+    mfu = mfu_of(workload, device, step_s)
     return Efficiency(
         step_s,
         tokens_per_s,

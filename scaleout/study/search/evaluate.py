@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.analysis.efficiency import mfu_of
 from scaleout.cluster.device.host import check_host
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology, check_ranks
@@ -329,7 +330,6 @@ def _estimate(
         axis = AXIS_OF.get(family, "data")
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
     tokens = workload.tokens * workload.data_parallel
-    peak_flops = workload.num_ranks * step_s * device.peak(workload.dtype)
     return Estimate(
         step_s,
         mean.compute_s,
@@ -337,6 +337,6 @@ def _estimate(
         bubble_s=max(0.0, step_s - mean.total_s - waits_s),
         host_s=waits_s,
         tokens_per_s=tokens / step_s,
-        mfu=workload.flops_per_token * tokens / peak_flops,
+        mfu=mfu_of(workload, device, step_s),
         memory_bytes=peak_of(workload).bytes_of,
     )

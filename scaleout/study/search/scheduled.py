@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, exposed_by_family
+from scaleout.analysis.efficiency import mfu_of
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, SearchRequest
@@ -51,7 +52,7 @@ def estimate_of(outcome: Outcome) -> Estimate:
         exposed_s,
         bubble_s=max(0.0, step_s - compute_s - sum(exposed_s.values())),
         tokens_per_s=tokens / step_s,
-        mfu=workload.flops_per_token * tokens / (workload.num_ranks * step_s * device.peak(workload.dtype)),
+        mfu=mfu_of(workload, device, step_s),
         memory_bytes=peak_of(workload).bytes_of,
     )
 

@@ -120,17 +120,16 @@ class Moe(Transformer):
         """Name what a layer is; layers of one kind are alike."""
         return "dense" if layer < self.dense_layers else "moe"
 
-    def feed_forward_parameters(self, layer: int) -> int:
+    def feed_forward_parameters(self, kind: str) -> int:
         """Parameters of a layer's experts and of its router, or of its dense network."""
-        if layer < self.dense_layers:
-            return super().feed_forward_parameters(layer)
+        if kind == "dense":
+            return super().feed_forward_parameters(kind)
         return (self.experts + self.shared_experts) * self.expert_parameters + self.hidden * self.experts
 
-    def active_feed_forward_parameters(self, layer: int) -> int:
-        """Parameters that a token meets in a layer's feed-forward network."""
-        if layer < self.dense_layers:
-            return super().feed_forward_parameters(layer)
-        return (self.top_k + self.shared_experts) * self.expert_parameters + self.hidden * self.experts
+    def active_parameters_of(self, part: str) -> int:
+        """Parameters of a part that multiply a token: of its own experts only."""
+        others = self.experts - self.top_k if part == "moe" else 0
+        return super().active_parameters_of(part) - others * self.expert_parameters
 
     @property
     def local_experts(self) -> int:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from scaleout.config.validated import Config
 from scaleout.workloads.families.family import Count
-from scaleout.workloads.families.layered import Degrees, LayeredModel
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, Degrees, LayeredModel
 from scaleout.workloads.families.style import Style
 from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.autograd_tape import AutogradTape
@@ -226,43 +226,29 @@ class Transformer(LayeredModel):
         del layer
         return "dense"
 
-    def feed_forward_parameters(self, layer: int) -> int:
-        """Parameters of a layer's feed-forward network."""
-        del layer
+    @property
+    def causal(self) -> bool:
+        """Whether a token attends to those before it only."""
+        return True
+
+    def parameters_of(self, part: str) -> int:
+        """Parameters of a part, biases and learnt positions left out."""
+        if part == EMBEDDING:
+            return self.vocabulary * self.hidden
+        if part == HEAD:
+            return self.norm_width + (0 if self.tied_embedding else self.vocabulary * self.hidden)
+        return self.attention_parameters + self.feed_forward_parameters(part) + 2 * self.norm_width
+
+    def feed_forward_parameters(self, kind: str) -> int:
+        """Parameters of the feed-forward network of a layer of a kind."""
+        del kind
         return (self.gates + 1) * self.hidden * self.ffn
 
-    def active_feed_forward_parameters(self, layer: int) -> int:
-        """Parameters that a token meets in a layer's feed-forward network."""
-        return self.feed_forward_parameters(layer)
+    def active_parameters_of(self, part: str) -> int:
+        """Parameters of a part that multiply a token: the head's are, whether the embedding shares them or not."""
+        return self.norm_width + self.vocabulary * self.hidden if part == HEAD else super().active_parameters_of(part)
 
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the model, biases and learnt positions left out."""
-        feed_forward = sum(self.feed_forward_parameters(layer) for layer in range(self.layers))
-        return self._parameters(feed_forward, vocabularies=1 if self.tied_embedding else 2)
-
-    @property
-    def active_parameters(self) -> int:
-        """Parameters that multiply a token: of its own experts only, the embedding, a look-up, left out."""
-        feed_forward = sum(self.active_feed_forward_parameters(layer) for layer in range(self.layers))
-        return self._parameters(feed_forward, vocabularies=1)
-
-    def _parameters(self, feed_forward: int, *, vocabularies: int) -> int:
-        norms = (2 * self.layers + 1) * self.norm_width
-        return (
-            self.layers * self.attention_parameters
-            + feed_forward
-            + norms
-            + vocabularies * self.vocabulary * self.hidden
-        )
-
-    @property
-    def flops_per_token(self) -> float:
-        """FLOPs that the model needs for a token: forward and, in training, backward; nothing computed again.
-
-        Six (forward alone: two) for each active parameter, and for each layer, key and channel two products of
-        attention, counted in full as if no mask saved half of them (PaLM, arXiv:2204.02311, appendix B).
-        """
-        passes = 3 if self.mode == "training" else 1
-        scores = 2 * self.layers * self.heads * self.score_dim * self.sequence
-        return float(passes * 2 * (self.active_parameters + scores))
+    def mixing_flops(self, kind: str) -> int:
+        """For each key and channel two products of attention, in full, as if no mask saved half of them."""
+        del kind
+        return 4 * self.heads * self.score_dim * self.sequence

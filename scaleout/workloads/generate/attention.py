@@ -166,7 +166,8 @@ def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses:
     workload = heads.workload
     of = partial(
         pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // ulysses,
-        seq=ulysses * workload.local_sequence, head_dim=workload.score_dim, causal=1, makes=heads.all_elements,
+        seq=ulysses * workload.local_sequence, head_dim=workload.score_dim, causal=int(workload.causal),
+        makes=heads.all_elements,
     )  # fmt: skip
     if workload.attention == "triton":
         x = of("attention_triton_fwd", "attention_triton_bwd")

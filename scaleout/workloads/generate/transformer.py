@@ -42,18 +42,18 @@ def layer(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) ->
     label = f"layer_{number}"
     for phase, branch in (("attention", _attention), ("feed_forward", _feed_forward)):
         block = partial(branch, rank=rank, number=number, label=f"{label}_{phase}")
-        half = partial(residual, branch=partial(_dropped, layer=block, rank=rank), elements=rank.elements)
+        half = partial(residual, branch=partial(dropped, layer=block, rank=rank), elements=rank.elements)
         x = phased(tape, x, half, phase=phase)
     return x
 
 
-def _dropped(tape: AutogradTape, x: int, layer: Layer, rank: "Rank[Transformer]") -> int:
+def dropped(tape: AutogradTape, x: int, layer: Layer, rank: "Rank[Transformer]") -> int:
     """Apply a layer, and dropout to its output where the model has it."""
     x = layer(tape, x)
     return dropout(tape, x, elements=rank.elements) if rank.workload.dropout and tape.gradients else x
 
 
-def _tensor_parallel(tape: AutogradTape, x: int, rank: "Rank[Transformer]", block: Layer, *, label: str) -> int:
+def tensor_parallel(tape: AutogradTape, x: int, rank: "Rank[Transformer]", block: Layer, *, label: str) -> int:
     """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
     workload = rank.workload
     x = norm(
@@ -84,13 +84,13 @@ def _attention(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: in
     workload = rank.workload
     context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
     heads = Heads(workload, rank.dense, kept_tokens=kept_tokens(rank), context=context)
-    return _tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
+    return tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
 
 
 def _feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int, label: str) -> int:
     workload = rank.workload
     block = partial(workload.write_feed_forward, rank=rank, number=number, label=label)
-    return _tensor_parallel(tape, x, rank, block, label=label)
+    return tensor_parallel(tape, x, rank, block, label=label)
 
 
 def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: str) -> int:

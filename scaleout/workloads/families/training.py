@@ -1,0 +1,271 @@
+"""How a step of a model of layers runs: micro-batches, pipeline, recompute, sharding of states, gradients, optimizer.
+
+Source: Megatron-LM, arXiv:2104.04473 (pipelines) and arXiv:2205.05198 (recompute); ZeRO, arXiv:1910.02054; FSDP,
+arXiv:2304.11277; ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783 (all-gather context parallelism).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from scaleout.config.validated import nearest, renamed
+from scaleout.errors import ConfigError
+from scaleout.program.operations import ITEM_BYTES
+from scaleout.workloads.families.family import Count, Dtype, ModelFamily
+from scaleout.workloads.pipeline import PIPELINES, named
+
+
+class Training(ModelFamily):
+    """Keys of a step, which all models of layers share; all but the sizes have the value that leaves them out."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "model_chunks": "virtual_stages",
+        "copies_at_end": "replicas_at_end",
+        "temporaries": "transient_memory",
+    }
+
+    layers: Count
+    hidden: Count = Field(description="width of what a layer hands to the next")
+    sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
+    sequence_parallel: bool = False
+    batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
+    mode: Literal["training", "prefill", "decode"] = "training"
+
+    microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")
+    pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
+    virtual_stages: Count | None = Field(
+        default=None, description="stages of the model that a rank holds; 2 if unset and the schedule interleaves"
+    )
+    microbatch_group: Count | None = Field(
+        default=None,
+        description="interleaved_1f1b: micro-batches that a virtual stage takes before the next one's turn; as many as "
+        "stages if unset (depth-first), those of a step are breadth-first",
+    )
+    stage_layers: tuple[int, ...] = Field(
+        default=(), description="layers of each stage, first to last; equal ones if unset"
+    )
+    overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
+
+    scatter_messages: bool = Field(
+        default=False,
+        description="each tensor-parallel rank sends its part of what the next stage needs, which gathers the parts",
+    )
+
+    messages: Literal["at_need", "as_made"] = Field(
+        default="at_need",
+        description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",
+    )
+
+    recompute: Literal["none", "selective", "operations", "full"] = Field(
+        default="none",
+        description="what backward computes again: nothing, the attention core, whole layers, or (operations) what of "
+        "them is neither attention, nor a reduce-scatter, nor one of every other product",
+    )
+    stop_recompute_early: bool = Field(
+        default=False,
+        description="recompute full: end with the last activation that backward reads, so that the last product of a "
+        "layer is left out; as by torch.utils.checkpoint from 2.1 on, without reentrance",
+    )
+    zero: Literal[0, 1, 2, 3] = Field(
+        default=0, description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP)"
+    )
+    overlap_gradient_reduce: bool = Field(
+        default=False,
+        description="zero 0 or 1 in a pipeline: gradients of a virtual stage are reduced as its last micro-batch makes "
+        "them, not at the end of the step",
+    )
+    overlap_parameter_gather: bool = Field(
+        default=False,
+        description="zero 1 or 2: stepped parameters are gathered in the forward of the next step, each layer's ahead "
+        "of its first use, not at the end of the step; zero 3 where shards have replicas (shard_ranks): each replica "
+        "steps a part of its shard, and the replicas gather the parts likewise",
+    )
+    shard_ranks: Count | None = Field(
+        default=None, description="data-parallel ranks that shard among them, the rest replicate; all if unset"
+    )
+    replicas_at_end: bool = Field(
+        default=False,
+        description="shard_ranks: gradients of shards are summed over their replicas once, after backward",
+    )
+    reshard_after_forward: bool = Field(default=True, description="zero 3: gather parameters again for backward")
+    gather_dtype: Literal["fp8_e4m3"] | None = Field(
+        default=None, description="zero 3: in which the parameters of layers are gathered; the model's if unset"
+    )
+    prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
+    prefetch_backward: int | None = Field(
+        default=None, ge=0, strict=True, description="zero 3: layers gathered ahead in backward, if not as many"
+    )
+    context_exchange: Literal["ring", "all_gather", "all_gather_steps", "ulysses"] = Field(
+        default="ring",
+        description="keys and values go round a ring, or are gathered first; attended to at once, or one rank's after "
+        "the other with the results merged, as by PyTorch's context_parallel; ulysses: all-to-alls exchange "
+        "tokens for heads (DeepSpeed-Ulysses)",
+    )
+    layout_copies: bool = Field(
+        default=False,
+        description="copies of PyTorch's eager layers: heads' gradients side by side; gradients into buckets, those of "
+        "a single element left out; shards into and out of the buffers of FSDP",
+    )
+
+    flat_gradients: bool = Field(
+        default=False,
+        description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
+        "before they are reduced, as by PyTorch's first FSDP",
+    )
+    optimizer: Literal["adamw", "none"] = "adamw"
+    optimizer_kernels: Literal["fused", "unfused"] = Field(
+        default="fused", description="one kernel for all of a parameter's update, or one for each operation"
+    )
+    master_weights: bool = Field(default=True, description="keep fp32 parameters where the model's are of 16 bits")
+    gradient_dtype: Dtype | None = Field(default=None, description="of accumulated gradients; the model's if unset")
+    fused_accumulation: bool = Field(
+        default=False, description="gradients are added to those of earlier micro-batches by the GEMM that makes them"
+    )
+    placeholder_gradients: bool = Field(
+        default=False,
+        description="fused_accumulation gives autograd placeholders of gradients, in the model's data type: one of "
+        "each weight's shape, kept, as TransformerEngine does; the head's goes at once",
+    )
+    transient_memory: bool = Field(
+        default=False,
+        description="count what backward makes and lets go, step by step, in the memory instead of exchanges' buffers",
+    )
+    copied_buckets: bool = Field(
+        default=False,
+        description="gradients are copied into buckets and back, as by DDP without gradient_as_bucket_view",
+    )
+    buffer_passes: tuple[Literal["clear", "check", "scale", "copy"], ...] = Field(
+        default=(),
+        description="passes over buffers in a step, as Megatron-LM's: gradients are cleared before it, checked for "
+        "NaN and scaled by the replicas before they are reduced; stepped fp32 parameters are copied to the model's",
+    )
+    clip_gradients: bool = Field(default=False, description="scale by the norm over all ranks before the optimizer")
+
+    @field_validator("context_exchange", mode="before")
+    @classmethod
+    def _with_new_name(cls, value: Any) -> Any:
+        return renamed(value, {"all_to_all": "ulysses"}, what="context_exchange") if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _step_divides(self) -> "Training":
+        if self.batch_per_replica % self.microbatch_size:
+            raise ValueError(
+                f"microbatch {self.microbatch_size} does not divide batch_per_replica {self.batch_per_replica}; "
+                f"choose a divisor of {self.batch_per_replica}"
+            )
+        if self.shard_ranks is not None and self.zero == 0:
+            raise ValueError(f"shard_ranks {self.shard_ranks} shards nothing with zero 0; set zero to 1, 2 or 3")
+        replicas = self.data_parallel * self.context_parallel
+        if self.shard_ranks == 1 and replicas > 1:
+            raise ValueError("shard_ranks 1 shards nothing; set zero to 0, or shard_ranks to more")
+        if replicas % self.sharding:
+            raise ValueError(
+                f"shard_ranks {self.sharding} does not divide the {replicas} ranks that share parameters "
+                f"(data_parallel x context_parallel); choose a divisor of {replicas}"
+            )
+        if self.sharding != replicas and self.zero and self.expert_parallel > 1:
+            raise ValueError("shard_ranks with expert_parallel is not defined: experts shard over all their replicas")
+        if self.overlap_parameter_gather and (self.zero == 0 or (self.zero == 3 and self.copies_of_shards == 1)):
+            why, or_else = ("by nobody", "")
+            if self.zero:
+                why = f"layer by layer anyway, and of {self.sharding} shards over {replicas} ranks none has copies"
+                or_else = f"shard_ranks to a divisor of {replicas} between, or "
+            raise ValueError(
+                f"overlap_parameter_gather: with zero {self.zero} stepped parameters are gathered {why}; set {or_else}"
+                f"zero to 1 or 2, or leave it out"
+            )
+        self._check_pipeline()
+        self._check_stages()
+        return self
+
+    def _check_pipeline(self) -> None:
+        name = self.pipeline_schedule
+        if name not in PIPELINES:
+            raise ValueError(f"unknown pipeline_schedule {name!r}; {nearest(name, PIPELINES)}")
+        own = PIPELINES[name].num_chunks
+        if own is not None and self.virtual_stages not in (None, own):
+            raise ValueError(
+                f"pipeline_schedule {name!r} cuts the model of a rank into {own} virtual stages, not "
+                f"{self.virtual_stages}; leave virtual_stages out, or choose interleaved_1f1b"
+            )
+        try:
+            pipeline = named(name, self.microbatch_group)
+        except ConfigError as error:
+            raise ValueError(f"microbatch_group: {error}") from None
+        reason = pipeline.check(self.pipeline_parallel, self.num_microbatches, self.chunks)
+        if reason is not None:
+            raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
+
+    def _check_stages(self) -> None:
+        if self.stage_layers and (
+            len(self.stage_layers) != self.num_stages
+            or sum(self.stage_layers) != self.layers
+            or min(self.stage_layers) < 0
+        ):
+            raise ValueError(
+                f"stage_layers has {len(self.stage_layers)} stages and {sum(self.stage_layers)} layers; "
+                f"give {self.num_stages} stages that add up to layers {self.layers}"
+            )
+        if self.num_stages > self.layers and not self.stage_layers:
+            raise ValueError(
+                f"{self.num_stages} stages are more than layers {self.layers}; use fewer stages or virtual_stages"
+            )
+        if self.layers % self.num_stages and not self.stage_layers:
+            raise ValueError(
+                f"layers {self.layers} do not divide over {self.num_stages} stages; "
+                f"choose a divisor of {self.layers}, or give stage_layers"
+            )
+
+    @property
+    def microbatch_size(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.microbatch or self.batch_per_replica
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches that a replica handles in a step."""
+        return self.batch_per_replica // self.microbatch_size
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model that a rank holds."""
+        return PIPELINES[self.pipeline_schedule].num_chunks or self.virtual_stages or 2
+
+    @property
+    def num_stages(self) -> int:
+        """Parts that the model is cut into, over all ranks of a pipeline."""
+        return PIPELINES[self.pipeline_schedule].num_stages(self.pipeline_parallel, self.chunks)
+
+    @property
+    def layers_of_stage(self) -> tuple[int, ...]:
+        """Layers of each stage, first to last."""
+        return self.stage_layers or (self.layers // self.num_stages,) * self.num_stages
+
+    @property
+    def sharding(self) -> int:
+        """Ranks over which states are sharded; 1 if they are not."""
+        if self.zero == 0:
+            return 1
+        return self.shard_ranks or self.data_parallel * self.context_parallel
+
+    @property
+    def copies_of_shards(self) -> int:
+        """Ranks that hold the same shard of a parameter."""
+        return self.data_parallel * self.context_parallel // self.sharding if self.sharding > 1 else 1
+
+    @property
+    def bucket_bytes(self) -> float:
+        """Gradients from which on a bucket is reduced; FSDP reduces those of a layer together."""
+        return math.inf if self.zero == 3 and self.pipeline_parallel == 1 else self.gradient_bucket
+
+    @property
+    def gathered_ahead(self) -> int:
+        """Layers whose parameters are gathered ahead in backward."""
+        return self.prefetch if self.prefetch_backward is None else self.prefetch_backward
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one element of a gradient."""
+        return ITEM_BYTES[self.gradient_dtype or self.dtype]
