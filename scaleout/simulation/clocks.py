@@ -7,7 +7,7 @@ counts. Where that is above the limit, all that runs at full clock takes longer 
 *sustained*: steps run over and over. A product that alone draws more than the limit was measured at the limit: its time
 has it already, and stays; the others take longer by as much as the mean asks for;
 *from_rest*: few steps run from rest, as a measurement does. All kernels are at full clock at first, products as
-`full_clock` has them; the limit counts as far as the governor's memory is full of the steps before, and all kernels
+`kernel_times` with `full_clock` has them; the limit counts as far as the governor's memory is full of the steps before, and all kernels
 take longer by what it then asks for. A step of few milliseconds is over before.
 
 What collectives draw is the energy of the bytes that a rank sends, whatever time they take; it counts as kernels' does.
@@ -61,7 +61,7 @@ def settled(program: Program, device: Device, run: Callable[[Program], Result], 
 
 
 def at_full_clock(program: Program, device: Device) -> Program:
-    """Return a timed program whose kernels take as much less time as they do at full clock; see `full_clock`."""
+    """Return a timed program whose kernels take as much less time as they do at full clock; see `kernel_times`."""
     return program if device.power is None else program.map_graphs(lambda graph: _cooled(graph, device))
 
 

@@ -123,17 +123,8 @@ class _Units(NamedTuple):
 _MATRIX_UNITS = _Units(3.0e-6, 0.1e-6, 215e9, 3.0e-6, 0.5)
 _VECTOR_UNITS = _Units(1.0e-6, 2.0e-6, 30e9, 1.0e-6, 0.25)
 _TILES = (
-    (256, 128),
-    (128, 256),
-    (192, 128),
-    (128, 192),
-    (128, 128),
-    (64, 256),
-    (256, 64),
-    (128, 64),
-    (64, 128),
-    (64, 64),
-)
+    (256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64),
+)  # fmt: skip
 _SMALL_TILES = ((64, 32), (32, 64), (32, 32))
 _SPLITS = (1, 2, 4, 8, 16)
 _STEP = 64
@@ -236,18 +227,10 @@ def _attention(calls: Calls, device: Device) -> Array:
 
 
 _ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
-    "gemm": _gemm,
-    "gemm_fp8": _gemm,
-    "gemm_fp8_rowwise": _gemm,
-    "conv2d_fwd": _convolution,
-    "conv2d_bwd_data": _convolution,
-    "conv2d_bwd_weight": _convolution,
-    "attention_fwd": _attention,
-    "attention_bwd": _attention,
-    "attention_gqa_fwd": _attention,
-    "attention_gqa_bwd": _attention,
-    "interaction_gather_bwd": _scatter,
-    "embedding_bag_bwd_sparse": _scatter,
+    **dict.fromkeys(("gemm", "gemm_fp8", "gemm_fp8_rowwise"), _gemm),
+    **dict.fromkeys(("conv2d_fwd", "conv2d_bwd_data", "conv2d_bwd_weight"), _convolution),
+    **dict.fromkeys(("attention_fwd", "attention_bwd", "attention_gqa_fwd", "attention_gqa_bwd"), _attention),
+    **dict.fromkeys(("interaction_gather_bwd", "embedding_bag_bwd_sparse"), _scatter),
     "adamw_fused": _optimiser,
 }
 """Operation to its estimate; all others are streams."""
