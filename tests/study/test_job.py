@@ -1,0 +1,107 @@
+"""One path: a job means the same whoever runs it, and what a job refuses it refuses everywhere."""
+
+import pytest
+
+import scaleout
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.errors import ConfigError
+from scaleout.interop import chakra
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.buckets import sweep_buckets
+from scaleout.study.comparison import compare, compare_program
+from scaleout.study.job import Job, run, timed
+from scaleout.study.search.request import ask
+from scaleout.study.search.search import search
+from scaleout.study.strategies import follow
+from scaleout.workloads.config import load_workload
+
+H200, NODE = load_device("h200"), load_topology("h200-node-4")
+EAGER = SimulationOptions(host="eager", clocks="sustained", contention=False)
+SIZES = {"layers": 2, "data_parallel": 4, "batch_per_replica": 1, "recompute": "none"}
+
+
+def job(**changes):
+    return load_workload("llama-3-8b", {**SIZES, **changes})
+
+
+def test_options_mean_the_same_in_a_comparison_a_strategy_a_sweep_and_a_search():
+    workload = job(zero=0, overlap_gradient_reduce=False, overlap_parameter_gather=False)
+    expected_s = run(Job(workload, H200, NODE, "overlap", EAGER)).makespan_s
+    assert expected_s > run(Job(workload, H200, NODE, "overlap")).makespan_s
+    compared = compare(workload, topology=NODE, device=H200, schedules=["overlap"], options=EAGER)
+    assert compared.outcomes[0].makespan_s == expected_s
+    assert follow("ddp", workload, topology=NODE, device=H200, options=EAGER).outcome.makespan_s == expected_s
+    (swept,) = sweep_buckets(
+        "llama-3-8b", sizes_bytes=[2**25], topology=NODE, device=H200, changes=SIZES, options=EAGER
+    )
+    bucketed = run(Job(job(gradient_bucket="32 MiB"), H200, NODE, "overlap", EAGER))
+    assert swept.step_s == bucketed.makespan_s
+
+
+def test_a_search_simulates_plans_as_run_does_under_a_host_and_clocks():
+    changes = {key: value for key, value in SIZES.items() if key != "batch_per_replica"}
+    request = ask(
+        "llama-3-8b", NODE, H200, batch=4, changes=changes, schedules=("overlap",), top=2, simulations=1, options=EAGER
+    )
+    for found in search(request, workers=1).fastest:
+        ran = run(Job(request.workload(found.plan), H200, NODE, found.schedule, EAGER))
+        assert found.estimate.step_s == ran.makespan_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (SimulationOptions(clocks="from_rest"), "take clocks sustained or alone"),
+        (SimulationOptions(network="link"), "a search weighs blocks of plans on the alpha-beta network"),
+    ],
+)
+def test_a_search_refuses_what_its_bounds_do_not_hold_under(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ask("llama-3-8b", NODE, H200, batch=4, changes=SIZES, options=options)
+
+
+def test_keywords_of_compare_are_attributes_of_options():
+    by_keyword = compare(job(), topology=NODE, device=H200, schedules=["overlap"], host="eager", contention=False)
+    options = SimulationOptions(host="eager")
+    mixed = compare(job(), topology=NODE, device=H200, schedules=["overlap"], options=options, contention=False)
+    assert by_keyword.summary() == mixed.summary()
+
+
+def test_contention_holds_for_a_trace_as_for_the_workload_that_it_was_written_of(tmp_path):
+    workload = job()
+    chakra.save_program(timed(workload, H200), tmp_path, name="job", facts={})
+    program = chakra.load_program(str(tmp_path)).program
+    for contention in (True, False):
+        ran = compare(workload, topology=NODE, device=H200, schedules=["overlap"], contention=contention)
+        traced = compare_program(program, topology=NODE, device=H200, schedules=["overlap"], contention=contention)
+        assert traced.outcomes[0].makespan_s == ran.outcomes[0].makespan_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "eager"}, "a trace's kernels say when they ran"),
+        ({"clocks": "sustained"}, "a trace's kernels say how long they took"),
+        ({"policy": "nccl_ring"}, "--policy is for workloads"),
+    ],
+)
+def test_a_trace_refuses_what_it_says_itself(options, message):
+    program = timed(job(), H200)
+    with pytest.raises(ConfigError, match=message):
+        compare_program(program, topology=NODE, device=H200, schedules=["baseline"], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"network": "alphabeta"}, "unknown network model 'alphabeta'; did you mean 'alpha_beta'"),
+        ({"host": "eagre"}, "unknown host 'eagre'; did you mean 'eager'"),
+        ({"clocks": "sustaned"}, "unknown clocks 'sustaned'; did you mean 'sustained'"),
+        ({"algorithms": {"all_reduse": "ring"}}, "all_reduse"),
+        ({"injection_bytes_per_s": 1e9}, "one of the link model"),
+    ],
+)
+def test_wrong_options_are_refused_where_they_are_made(options, message):
+    with pytest.raises(ConfigError, match=message):
+        scaleout.SimulationOptions(**options)
