@@ -6,9 +6,9 @@ counts. Where that is above the limit, all that runs at full clock takes longer 
 *alone*: every kernel takes what it takes by itself, matrix products of most tables at the limit;
 *sustained*: steps run over and over. A product that alone draws more than the limit was measured at the limit: its time
 has it already, and stays; the others take longer by as much as the mean asks for;
-*from_rest*: few steps run from rest, as a measurement does. All kernels are at full clock at first, products as
-`kernel_times` with `full_clock` has them; the limit counts as far as the governor's memory is full of the steps before, and all kernels
-take longer by what it then asks for. A step of few milliseconds is over before.
+*from_rest*: few steps run from rest, as a measurement does. All kernels are at full clock at first, GEMMs as
+`kernel_times` has them with `full_clock`; the limit counts as far as the governor's memory is full of the steps before,
+and all kernels take longer by what it then asks for. A step of few milliseconds is over before.
 
 What collectives draw is the energy of the bytes that a rank sends, whatever time they take; it counts as kernels' does.
 
