@@ -107,6 +107,7 @@ class Times:
 class _State:
     tasks: Tasks
     timers: Sequence[Timer] = ()
+    neighbours: Sequence[tuple[Timer, Sequence[Timer], Sequence[Timer]]] = ()  # each, those before and those after it
     now_s: float = 0.0
     start_s: list[float] = field(default_factory=list)
     released_s: dict[int, float] = field(default_factory=dict)
@@ -150,6 +151,7 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
     state = _State(
         tasks,
         timers,
+        [(timer, timers[:index], timers[index + 1 :]) for index, timer in enumerate(timers)],
         start_s=[np.nan] * size,
         waiting=list(tasks.num_dependencies),
         ready_cause=[NONE] * size,
@@ -195,28 +197,30 @@ def _advance(state: _State) -> None:
     No timer goes beyond the next event of those after it, which may change what goes on in it. Streams are released and
     tasks completed when all timers have advanced.
     """
-    timers = state.timers
-    found: list[tuple[list[int], list[int]]] = []
-    for index, timer in enumerate(timers):
-        until_s = min([state.now_s, *(later.next_s() for later in timers[index + 1 :])])
-        state.now_s, released, done = timer.advance(until_s)
-        found.append((released, done))
+    ended: list[int] = []
+    early: list[int] = []
+    now_s = state.now_s
+    for timer, earlier, later in state.neighbours:
+        for other in later:
+            now_s = min(now_s, other.next_s())
+        now_s, released, done = timer.advance(now_s)
+        early += released
+        ended += done
         if done:
-            for other in timers:
-                if other is not timer:
-                    other.end(done, state.now_s)
-    for released, done in found:
-        for instance in released:
-            for task in sorted(state.arrived[instance]):
-                state.released_s[task] = state.now_s
+            for other in (*earlier, *later):
+                other.end(done, now_s)
+    state.now_s = now_s
+    for instance in early:
+        for task in sorted(state.arrived[instance]):
+            state.released_s[task] = now_s
+            _release(state, task)
+    for instance in ended:
+        for task in sorted(state.arrived.pop(instance)):
+            if task not in state.released_s:
+                state.released_s[task] = now_s
                 _release(state, task)
-        for instance in done:
-            for task in sorted(state.arrived.pop(instance)):
-                if task not in state.released_s:
-                    state.released_s[task] = state.now_s
-                    _release(state, task)
-                state.done_s[task] = state.now_s
-                _complete(state, task)
+            state.done_s[task] = now_s
+            _complete(state, task)
 
 
 def _make_ready(state: _State, task: int) -> None:
