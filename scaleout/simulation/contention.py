@@ -11,7 +11,7 @@ takes a part u of the bandwidth. Whether that can be seen depends on whether cha
 channels that the links can feed, c channels reach the part ``(1 + (f s / c)**3)**(-1/3)`` of them when each is s times
 as slow, the smooth minimum of the two limits.
 
-Knows no clock: `shared_devices` runs kernels and collectives beside each other.
+Knows no time: `shared_devices` runs kernels and collectives concurrently.
 
 Symbols: c channels; f channels that fill the links; s how many times as slow a channel is; u part of the bandwidth.
 Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, for the resources in question.

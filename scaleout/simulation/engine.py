@@ -192,7 +192,7 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
 
 
 def _advance(state: _State) -> None:
-    """Advance all timers to the next event, but not beyond now, and set the clock to it.
+    """Advance all timers to the next event, but not beyond now, and set the time to it.
 
     No timer goes beyond the next event of those after it, which may change what goes on in it. Streams are released and
     tasks completed when all timers have advanced.

@@ -1,6 +1,6 @@
-"""A program on its way to the clock: classes of ranks, their graphs, and the collectives at which they meet.
+"""A program on its way to the engine: classes of ranks, their graphs, and the instances of their collectives.
 
-Maps a folded program to tasks by number, and to meetings: which timelines come to a collective, what it is and what
+Maps a folded program to tasks by number, and to instances: which timelines arrive at a collective, what it is and what
 it costs alone. Knows neither time nor what is in flight.
 """
 
@@ -41,8 +41,8 @@ class CollectiveInstances:
     Attributes
     ----------
     family, group_class : (M,)
-    tasks : (T,) meeting by meeting, those of the first class first
-    offsets : (M + 1,) where each meeting's tasks begin
+    tasks : (T,) instance by instance, those of the first class first
+    offsets : (M + 1,) where each instance's tasks begin
     """
 
     family: Ints
@@ -147,7 +147,7 @@ def _group_class(job: Job, number: int, node: int) -> int:
 
 
 def _check_agreement(job: Job, instances: CollectiveInstances) -> None:
-    """Refuse a meeting at which not all want to do the same."""
+    """Refuse an instance at which not all want to do the same."""
     firsts = np.repeat(instances.firsts, np.diff(instances.offsets))
     for column in _AGREED:
         values = column_of(job, column)
@@ -186,7 +186,7 @@ def name_of(job: Job, number: int, node: int) -> str:
 
 
 def groups_of(job: Job, instance: CollectiveInstance) -> tuple[Group, ...]:
-    """Return all groups that a meeting stands for; the same object for the same ones."""
+    """Return all groups that an instance stands for; the same object for the same ones."""
     key = (instance.family, instance.group_class)
     if key not in job.groups:
         members = job.program.groups[instance.family].members
@@ -196,7 +196,7 @@ def groups_of(job: Job, instance: CollectiveInstance) -> tuple[Group, ...]:
 
 
 def asked(job: Job, instance: CollectiveInstance) -> tuple[str, float, int]:
-    """Return the kind of a meeting's collective, the bytes of its whole transfer, and the slices that it is cut in."""
+    """Return the kind of a instance's collective, the bytes of its whole transfer, and the slices that it is cut in."""
     number, node = locate(job, instance.tasks[0])
     graph = job.graphs[number]
     pieces = int(graph.pieces[node])
@@ -209,7 +209,7 @@ def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:
 
 
 def cost_of(job: Job, instance: CollectiveInstance) -> CollectiveCost:
-    """Charge the whole transfer that a meeting belongs to: a slice is part of one, with the algorithm of the whole."""
+    """Cost the whole transfer that an instance belongs to: a slice is part of one, with the algorithm of the whole."""
     name, size_bytes, _ = asked(job, instance)
     return cost_among(job, job.folding.families[instance.family], instance.group_class, name, size_bytes)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import hops_of_program, names_ranks
+from scaleout.cluster.topology.peers import hops_of_program, names_ranks, peer_of
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import SimulationError
 from scaleout.network.flow import demand
@@ -23,10 +23,20 @@ from scaleout.network.routes.symmetry import Symmetry, symmetry
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.contention import Contention
-from scaleout.simulation.deadlock import why_stuck
 from scaleout.simulation.engine import Tasks, Times, run
 from scaleout.simulation.fold import fold
-from scaleout.simulation.job import Job, asked, cost_of, groups_of, instances_of, job_of
+from scaleout.simulation.job import (
+    CollectiveInstances,
+    Job,
+    asked,
+    cost_of,
+    groups_of,
+    instances_of,
+    job_of,
+    locate,
+    name_of,
+    say,
+)
 from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
 from scaleout.simulation.shared_devices import SharedDevices
@@ -87,7 +97,7 @@ def simulate(
     tasks, chosen = tasks_of(job, instances, links, shared)
     times = run(tasks, tuple(timer for timer in (links, shared) if timer is not None))
     if np.isnan(times.start_s).any():
-        raise SimulationError(why_stuck(job, tasks, times, instances))
+        raise SimulationError(_why_stuck(job, tasks, times, instances))
     result = _result(job, tasks, times, chosen, network)
     if links is None:
         return result
@@ -158,3 +168,43 @@ def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: st
             )
         )
     return Result(job.program, job.topology.name, network, tuple(timelines))
+
+
+def _why_stuck(job: Job, tasks: Tasks, times: Times, instances: CollectiveInstances) -> str:
+    """Say who waits for whom, from the collectives at which some members have come and others have not."""
+    reasons: list[str] = []
+    for index, instance in enumerate(instances):
+        come = [task for task in instance.tasks if times.posted[task]]
+        if not come:
+            continue
+        classes = {locate(job, task)[0] for task in come}
+        absent = [
+            c for c in job.folding.families[instance.family].members_of_class[instance.group_class] if c not in classes
+        ]
+        ranks = [int(job.folding.representative[number]) for number in absent]
+        number, node = locate(job, come[0])
+        never = len(instance.tasks) < tasks.instance_size[index]
+        verb = "never calls it" if never else "has not reached it"
+        reasons.append(
+            f"{name_of(job, number, node)} waits in {say(job.graphs[number], node)} for rank "
+            f"{', '.join(map(str, ranks))}, which {verb}"
+        )
+    advice = "all members of a group must call the same collectives in the same order"
+    if not reasons:
+        reasons = _waiting_for_messages(job, times)
+        advice = "ranks wait for each other's messages in a circle; let one of them send before it receives"
+    more = f" (and {len(reasons) - 3} more like it)" if len(reasons) > 3 else ""
+    return f"the program cannot finish: {'; '.join(reasons[:3])}{more}; {advice}"
+
+
+def _waiting_for_messages(job: Job, times: Times) -> list[str]:
+    """Name the ends of messages that lack nothing but the other end."""
+    reasons = []
+    for number, (offset, graph) in enumerate(zip(job.offsets, job.graphs, strict=False)):
+        started = ~np.isnan(times.start_s[offset : offset + len(graph)])
+        for node in np.flatnonzero((graph.kind > NodeKind.COLLECTIVE) & ~started).tolist():
+            if started[graph.dependencies_of(node)].all():
+                peer = peer_of(job.program, int(job.folding.representative[number]), graph, node)
+                verb = "waits to send a message to" if graph.kind[node] == NodeKind.SEND else "waits for a message from"
+                reasons.append(f"{name_of(job, number, node)} {verb} rank {peer}")
+    return reasons

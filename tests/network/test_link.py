@@ -22,7 +22,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.network.collectives import ALGORITHMS, schedule, transfers
-from scaleout.network.flow.batched import InStep
+from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.collective import _asked, collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.flow.max_min import level_of_all, max_min
@@ -571,7 +571,7 @@ def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case
         found = symmetry(topology, [family], messages=messages_of(topology, groups, kind, algorithm.name))
         times, carried = [], []
         for each in (Symmetry(), found):
-            loop = InStep(links)
+            loop = BatchedFlows(links)
             begin(loop, demand_of(links, each, groups, kind, algorithm.name), size_bytes)
             times.append([now_s for now_s, _, _ in iter(lambda loop=loop: loop.advance(np.inf), (np.inf, [], []))])
             carried.append(loop.link_bytes)

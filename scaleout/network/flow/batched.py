@@ -1,6 +1,6 @@
-"""Collectives whose members are in step: flows that start together are one batch, and all arithmetic is on arrays.
+"""Batched flows: those that start together are one batch, and all arithmetic is on arrays.
 
-Does to the same numbers what `event_loop` does message by message, to the last bit. It is the faster of the two as
+Does to the same numbers what `event_driven` does message by message, to the last bit. It is the faster of the two as
 long as many messages start and end together; it counts what it does, so that `traffic` can tell when they do not.
 """
 
@@ -22,7 +22,7 @@ _RATES_KEPT = 4096
 """Rates of flows in flight together are kept for so many sets of flows."""
 
 _BATCH_S, _MESSAGE_S = 60e-6, 1e-6
-"""About what a batch costs here at each moment, and a message in `event_loop`, measured on a machine of 2024."""
+"""About what a batch costs here at each moment, and a message in `event_driven`, measured on a machine of 2024."""
 
 _LEVEL_S, _PAIR_S = 2e-5, 5e-9
 """About what each level of rates beyond the first costs, and each link or pair of a flow and a link there."""
@@ -80,7 +80,7 @@ class _Batch:
         return self.owner.demand.steps[self.step]
 
 
-class InStep:
+class BatchedFlows:
     """All that is in flight, batch by batch; asked as `traffic.Traffic` is, of chains instead of collectives.
 
     Attributes
@@ -113,7 +113,7 @@ class InStep:
     def begin(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
-        """Let one lane of a collective begin."""
+        """Let one chain of a collective begin."""
         at = np.full(chain.num_members, -1)
         collective = _Collective(name, chain, size_bytes, after_s, latencies, at)
         self._running.setdefault(name, []).append(collective)

@@ -1,12 +1,10 @@
-"""Collectives whose members are not in step: lays them out for the compiled event loop, and runs it.
+"""Event-driven flows: messages that do not start and end together, one at a time, in a compiled loop.
 
 Maps parallel chains of a `Demand` to rows of the tables of the event loop. Rows are never given back: a chain that is
 done leaves them to the next collective that asks the same of the links.
 
-The event loop of messages that are not in step: one message at a time, compiled.
-
-Does to the same numbers what `in_step` does with whole batches, to the last bit, but touches only what an event
-changes. A flow that slows down keeps its place in the heap of those that leave until it is at the top.
+The loop does to the same numbers what `batched` does with whole batches, to the last bit, but touches only what an
+event changes. A flow that slows down keeps its place in the heap of those that leave until it is at the top.
 
 Symbols: see `flight`.
 """
@@ -18,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.flow.compiled import compiled
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.flow.incremental_max_min import (
     ARRIVED,
@@ -40,6 +37,7 @@ from scaleout.network.flow.incremental_max_min import (
     STEP,
     Table,
     Tables,
+    compiled,
     drop,
     empty,
     share,
@@ -63,7 +61,7 @@ _GROWN = {
 """Table to the arrays that must have as many entries."""
 
 
-class OutOfStep:
+class EventDrivenFlows:
     """All that is in flight, one message at a time; asked as `traffic.Traffic` is."""
 
     def __init__(self, links: Links) -> None:
@@ -84,7 +82,7 @@ class OutOfStep:
     def begin(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
-        """Let one lane of a collective begin."""
+        """Let one chain of a collective begin."""
         free = self._free.setdefault(id(chain), [])
         number = free.pop() if free else self._lay_out(chain)
         t = self._tables
@@ -112,7 +110,7 @@ class OutOfStep:
         return float(next_s(self._tables))
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance until a lane has sent all or is done, but not beyond a time; return the time and their names."""
+        """Advance until a chain has sent all or is done, but not beyond a time; return the time and their names."""
         if self._rows["crossed"] > self._listed:
             self._make_room_on_links()
         self._make_room()
@@ -148,7 +146,7 @@ class OutOfStep:
         self._listed = self._rows["crossed"]
 
     def _lay_out(self, chain: Demand) -> int:
-        """Write the rows of a lane; return its number."""
+        """Write the rows of a chain; return its number."""
         kinds = list({id(flows): flows for flows in chain.steps}.values())
         number, members, first_flow = self._rows["chains"], self._rows["members"], self._rows["flows"]
         for whole, begin, end in _spans(kinds):

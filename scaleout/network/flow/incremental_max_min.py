@@ -1,4 +1,4 @@
-"""Rates of flows in flight are mended where they change: the sharing of `event_loop`.
+"""Incremental max-min: only rates that an event changes are worked out anew. The sharing of `event_driven`.
 
 Gives what filling all links anew would, to the last bit; `sharing` says why any way to it will do. Links that something
 has changed on are looked at in the order of rates. One that comes to be full at a level holds there the flows that are
@@ -10,7 +10,7 @@ know a bound below which those are not full.
 
 Symbols: see `flight`.
 
-What is in flight message by message: the tables of `event_loop`.
+What is in flight message by message: the tables of `event_driven`.
 
 Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use. Each
 link knows the flows over it, as a chain of its pairs in the order of their rates and one of those whose rate is open.
@@ -18,14 +18,39 @@ link knows the flows over it, as a chain of its pairs in the order of their rate
 Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G chains of collectives.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.flow.compiled import compiled
 from scaleout.network.flow.max_min import ABOVE, rounded
 from scaleout.network.routes.links import Floats, Ints
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_STAMP = tuple((path.stat().st_mtime, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py")))
+
+
+def compiled(function: _Function) -> _Function:
+    """Let numba compile a function when it is first called on a machine, which takes seconds, and cache it.
+
+    Numba compiles a function anew when its own file changes; what it calls may lie in another, so all files of this
+    folder count.
+    """
+    njit: Any = partial(
+        numba.njit, error_model="numpy", _nrt=False, forceinline=True
+    )  # no references to count: nothing is allocated
+    try:
+        found = njit(cache=True)(function)
+    except RuntimeError:  # neither the package nor the user has a place to write to: compile anew in each process
+        return cast(_Function, njit()(function))
+    found._cache._cache_file._source_stamp = _STAMP
+    return cast(_Function, found)
+
 
 Table = np.ndarray[Any, Any]
 
@@ -41,7 +66,7 @@ LINK = np.dtype(
 )
 """`open` is the load of flows whose rate is open, `used` about what the others take; a link that uses no more than its
 `limit` is not full. `level` is the rate at which it is full, infinite if never, and `estimate` what it will be once
-`event_loop` has come there, for a load of `held`, or the negative of a bound to it. `weighed` is 0 if rates over it
+`event_driven` has come there, for a load of `held`, or the negative of a bound to it. `weighed` is 0 if rates over it
 have changed since, 2 if some are above it, and else 1; `place` is that in the heap of levels."""
 
 FLOW = np.dtype(
@@ -70,22 +95,22 @@ CHAIN = np.dtype(
 at `speed` times their fair rate, and its latencies last as many times less."""
 
 STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
-"""`fraction` is of the bytes of its lane. `out` plus a member's number in the lane is a place in `outs`: its flows are
-``out_flows[outs[i]:outs[i + 1]]``."""
+"""`fraction` is of the bytes of its chain. `out` plus a member's number in the chain is a place in `outs`: its flows
+are ``out_flows[outs[i]:outs[i + 1]]``."""
 
 ASKED = np.dtype([("start_s", "f8"), ("chain", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
-"""Of a lane that is to start."""
+"""Of a chain that is to start."""
 
 EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("step", "i8")])
 
 START, ARRIVED, DONE = 0, 1, 2
-"""Kinds of events: a lane starts, a flow arrives, a lane is done."""
+"""Kinds of events: a chain starts, a flow arrives, a chain is done."""
 
 
 class Tables(NamedTuple):
     """All that is in flight or may be.
 
-    `missing` has for each lane one number a step and member, all of which are `expected` when it starts.
+    `missing` has for each chain one number a step and member, all of which are `expected` when it starts.
     """
 
     links: Table
@@ -384,7 +409,7 @@ def _next_full(t: Tables, passed: float) -> float:
 
 @compiled
 def share(t: Tables, now_s: float) -> None:
-    """Mend the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
+    """Update the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
     passed = 0.0
     _guess(t, passed)
     while t.levels[0].which:

@@ -5,7 +5,7 @@ then be faster without a slower one being slower still. At what rate a link is f
 flows over it alone: what they leave, over what the others put on the link. Rates at which each flow has the lowest
 level of its links, and each link the level that follows from its flows, are therefore found link by link in any way,
 and there is only one such set (by induction from the lowest level upwards, on which a link never comes to be full at a
-rate that it has passed). So `event_loop` may mend the rates around a change instead of working all of them out.
+rate that it has passed). So `event_driven` may update the rates around a change instead of working all of them out.
 
 They do not depend, to the last bit, on the order of the flows, nor on whether several alike are given as one: sums
 are of shares of messages, which are halves of halves and so exact, and only then multiplied by a rate. Levels are

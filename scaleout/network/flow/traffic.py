@@ -5,8 +5,8 @@ A message holds all links of its route at one rate (cut-through); it has left wh
 when the latency of its route has passed as well. At any time the messages in flight share the links max-min fairly;
 rates change when a message starts or ends. Messages that are alike are one flow (see `demand`).
 
-There are two ways to the same bits: batch by batch (`in_step`), and message by message in a compiled loop
-(`out_of_step`), to which the traffic is handed over where members fall out of step and there is much of it.
+There are two ways to the same bits: batch by batch (`batched`), and message by message in a compiled loop
+(`event_driven`), to which the traffic is handed over where members drift apart and there is much of it.
 
 Knows nothing of graphs, streams or of what waits for a collective: whoever begins one asks to `advance`.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from operator import methodcaller
 from typing import Any, Protocol
 
-from scaleout.network.flow.batched import InStep
+from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.flows import Demand
 from scaleout.network.routes.links import Floats, Links
 
@@ -26,7 +26,7 @@ _WORTH_S, _LOADED_S = 0.5, 0.002
 
 
 class _Loop(Protocol):
-    """What runs chains: see `InStep` and `OutOfStep`."""
+    """What runs chains: see `BatchedFlows` and `EventDrivenFlows`."""
 
     @property
     def link_bytes(self) -> Floats: ...
@@ -55,8 +55,8 @@ class Traffic:
     def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
         self.links = links
         self._chains: dict[int, list[int]] = {}
-        self._in_step: InStep | None = InStep(links)
-        self._loop: _Loop = self._in_step
+        self._batched: BatchedFlows | None = BatchedFlows(links)
+        self._loop: _Loop = self._batched
         worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
         self._worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
         self._log: list[tuple[float, Callable[[_Loop], None]]] = []
@@ -114,7 +114,7 @@ class Traffic:
 
     def _do(self, now_s: float, ask: Callable[[_Loop], None]) -> None:
         ask(self._loop)
-        if self._in_step is not None:
+        if self._batched is not None:
             self._log.append((now_s, ask))
 
     def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
@@ -127,7 +127,7 @@ class Traffic:
             `until_s`: infinite if nothing is in flight.
         """
         while True:
-            if self._in_step is not None and self._in_step.wasted_s > self._worth_s:
+            if self._batched is not None and self._batched.wasted_s > self._worth_s:
                 self._go_one_by_one()
             now_s, chains_sent, chains_done = self._loop.advance(until_s)
             sent = [name for name in chains_sent if self._last_chain(name, 0)]
@@ -138,20 +138,20 @@ class Traffic:
                 return now_s, sent, done
 
     def _last_chain(self, name: int, which: int) -> bool:
-        """Count one lane of a collective as sent (0) or done (1); return whether it was the last."""
+        """Count one chain of a collective as sent (0) or done (1); return whether it was the last."""
         self._chains[name][which] -= 1
         return self._chains[name][which] == 0
 
     def _go_one_by_one(self) -> None:
         """Let the compiled loop begin all that has begun, and catch up: the same bits, so the same state."""
-        from scaleout.network.flow.event_driven import OutOfStep  # noqa: PLC0415 - numba takes a while to import
+        from scaleout.network.flow.event_driven import EventDrivenFlows  # noqa: PLC0415 - numba takes a while to import
 
-        self._loop = loop = OutOfStep(self.links)
+        self._loop = loop = EventDrivenFlows(self.links)
         for asked_s, ask in self._log:
             while any(loop.advance(asked_s)[1:]):
                 pass
             ask(loop)
         while any(loop.advance(self._reached_s)[1:]):
             pass
-        self._in_step = None
+        self._batched = None
         self._log.clear()
