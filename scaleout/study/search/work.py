@@ -218,7 +218,7 @@ def _part(piece: _Piece) -> Part:
     if piece.split:
         put_off: list[Callable[[], None]] = []
         of_inputs = Work.of(play(put_off), axes.names)
-        cursor.graph, cursor.weights = GraphBuilder(), None
+        cursor.graph, cursor.weights, cursor.waits = GraphBuilder(), None, ()
         for make in put_off:
             make()
         of_weights = Work.of(cursor.graph.build(), axes.names)

@@ -188,7 +188,7 @@ class Stage:
         if not split:
             return self._learnt(gradients, output), None
         of_inputs = Part(cursor.graph.build(), output)
-        put_off, cursor.weights = cursor.weights or [], None
+        put_off, cursor.weights, cursor.waits = cursor.weights or [], None, ()
         cursor.graph = GraphBuilder("weight_gradients", NodeRole.DEFERRED)
         for make in put_off:
             make()
