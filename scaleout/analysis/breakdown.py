@@ -4,7 +4,7 @@ All numbers of a breakdown are means over ranks, so that compute, exposed commun
 makespan. Exposed communication is time in which a rank communicates and does not compute.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, ExecutionGraph, Floats
 from scaleout.program.operations import TimeSource
+from scaleout.program.program import GroupFamily
 from scaleout.simulation.result import Result, Timeline
 
 
@@ -78,20 +79,20 @@ def covered(start_s: Floats, end_s: Floats) -> float:
     return max(0.0, float(reach[-1] - start[0] - gaps.sum()))  # rounding may leave less than nothing
 
 
-def exposed_by_family(result: Result) -> dict[str, float]:
+def exposed_by_family(result: Result) -> dict[GroupFamily | None, float]:
     """Divide exposed communication among the families of process groups, in seconds, the mean over ranks.
 
     Moments in which several families communicate count for each in equal parts; the sum is
-    `Breakdown.exposed_communication_s`. Messages and collectives without a group count as ``""``.
+    `Breakdown.exposed_communication_s`. Messages and collectives without a group count as None.
     """
-    names = ["", *(family.name for family in result.program.groups)]
-    totals = np.zeros(len(names))
+    groups = [None, *result.program.groups]
+    totals = np.zeros(len(groups))
     for line in result.timelines:
         edges = np.unique(np.concatenate([line.start_s, line.end_s]))
         if len(edges) < 2:
             continue
         chains = np.where(line.is_communication, line.graph.group + 2, 0)  # kernels, no group, each family
-        steps = np.zeros((len(names) + 1, len(edges)), np.int64)
+        steps = np.zeros((len(groups) + 1, len(edges)), np.int64)
         for times, change in ((line.start_s, 1), (line.end_s, -1)):
             np.add.at(steps, (chains, np.searchsorted(edges, times)), change)
         busy = np.cumsum(steps, axis=1)[:, :-1] > 0
@@ -99,10 +100,15 @@ def exposed_by_family(result: Result) -> dict[str, float]:
         parts = families / np.maximum(families.sum(axis=0), 1)
         totals += len(line.ranks) * (parts @ np.diff(edges))
     means = totals / result.program.num_ranks
+    return {family: seconds for family, seconds in zip(groups, means.tolist(), strict=True) if seconds}
+
+
+def by_axis(exposed_s: Mapping[GroupFamily | None, float]) -> dict[str, float]:
+    """Add up what families of one axis take; what has no group counts as ``""``."""
     found: dict[str, float] = {}
-    for name, seconds in zip(names, means.tolist(), strict=True):
-        if seconds:
-            found[name] = found.get(name, 0.0) + seconds
+    for family, seconds in exposed_s.items():
+        axis = family.axis if family else ""
+        found[axis] = found.get(axis, 0.0) + seconds
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaleout.analysis.breakdown import exposed_by_family, waited_for
+from scaleout.analysis.breakdown import by_axis, exposed_by_family, waited_for
 from scaleout.analysis.pipeline import places_of_ranks
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import NONE, NodeKind, NodeRole
@@ -117,10 +117,6 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
         group = int(line.graph.group[node])
         return line.graph.kind[node] != NodeKind.COMPUTE and group != NONE and spans[group]
 
-    exposed_s: dict[str, float] = {}
-    for name, seconds in exposed_by_family(result).items():
-        axis = _axis(name)
-        exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
     mfu = mfu_of(workload, device, step_s)
     return Efficiency(
         step_s,
@@ -129,7 +125,7 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
         mfu=mfu,
         hfu=mfu / (1 - _recomputed(result)),
         bubble=waited_for(result, meets_other_places) / step_s if workload.pipeline_parallel > 1 else 0.0,
-        exposed_s=exposed_s,
+        exposed_s=by_axis(exposed_by_family(result)),
     )
 
 
@@ -139,13 +135,3 @@ def _recomputed(result: Result) -> float:
     for line in result.timelines:
         again += len(line.ranks) * float(line.graph.flops[line.graph.has_role(NodeRole.RECOMPUTE)].sum())
     return again / result.program.total_flops if result.program.total_flops else 0.0
-
-
-_AXES_OF_FAMILIES = {"replica": "data", "expert_data": "data", "expert_replica": "data"}
-
-
-def _axis(family: str) -> str:
-    """Return the axis that a family of process groups lies along, whatever part of it."""
-    for end in ("_shard", "_copy", "_ends", "_copies"):
-        family = family.removesuffix(end)
-    return _AXES_OF_FAMILIES.get(family, family)

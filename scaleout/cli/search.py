@@ -222,11 +222,11 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     from scaleout.study.search.explanation import REASONS
 
     rows = [
-        [each.family, *map(format_seconds, (each.communication_s, each.hidden_s, *each.exposed_s.values()))]
+        [each.axis, *map(format_seconds, (each.communication_s, each.hidden_s, *each.exposed_s.values()))]
         for each in found.hidden
     ]
     title = "what the fastest hides, and what it cannot: the rest is exposed"
-    print_table(title, ("groups", "communication", "hidden", *REASONS), rows)
+    print_table(title, ("axis", "communication", "hidden", *REASONS), rows)
     rows = []
     for compared in (found.same, found.other):
         for each in compared:

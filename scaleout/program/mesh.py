@@ -28,6 +28,9 @@ _COMPOSITE = {
     "world": AXES,
 }
 
+_COUNTS_FOR = dict.fromkeys(("expert_data", "replica", "expert_replica"), "data")
+"""Axis to the one that its communication counts for, where that is another: replicas of parameters are `data`."""
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -80,7 +83,7 @@ class Mesh:
     def groups(self, axis: str) -> GroupFamily:
         """Return the process groups along an axis: ranks that differ in that axis's coordinate only."""
         rows = self._rows(axis).tolist()
-        return GroupFamily(axis, tuple(tuple(row) for row in rows))
+        return GroupFamily(axis, tuple(tuple(row) for row in rows), counts_for(axis))
 
     def split(self, axis: str, size: int) -> tuple[GroupFamily, GroupFamily]:
         """Cut each group of an axis into groups of `size` neighbours, and join those of the same place in these.
@@ -93,14 +96,14 @@ class Mesh:
         cut = self._rows(axis).reshape(-1, self.degree(axis) // size, size)
         inner, outer = cut.reshape(-1, size), np.swapaxes(cut, 1, 2).reshape(-1, cut.shape[1])
         return (
-            GroupFamily(f"{axis}_shard", tuple(map(tuple, inner.tolist()))),
-            GroupFamily(f"{axis}_copy", tuple(map(tuple, outer.tolist()))),
+            GroupFamily(f"{axis}_shard", tuple(map(tuple, inner.tolist())), counts_for(axis)),
+            GroupFamily(f"{axis}_copy", tuple(map(tuple, outer.tolist())), counts_for(axis)),
         )
 
     def at(self, name: str, places: Sequence[Sequence[int]]) -> GroupFamily:
         """Return a family of groups: those ranks of each pipeline that stand at the same list of places in it."""
         rows = [self._rows("pipeline")[:, list(some)].tolist() for some in places]
-        return GroupFamily(name, tuple(tuple(row) for found in rows for row in found))
+        return GroupFamily(name, tuple(tuple(row) for found in rows for row in found), "pipeline")
 
     @property
     def _axes(self) -> list[str]:
@@ -121,6 +124,11 @@ class Mesh:
         along = [len(names) - 1 - names.index(part) for part in reversed(parts)]
         ranks = np.moveaxis(ranks, along, range(len(names) - len(along), len(names)))
         return ranks.reshape(-1, self.degree(axis))
+
+
+def counts_for(axis: str) -> str:
+    """Return the axis for which communication along an axis counts; see `GroupFamily.axis`."""
+    return _COUNTS_FOR.get(axis, axis)
 
 
 def _parts(axis: str) -> tuple[str, ...]:

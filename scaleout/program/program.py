@@ -20,15 +20,20 @@ class GroupFamily:
     Attributes
     ----------
     name : str
-        The axis, or the group's key in a trace.
+        What tells the family from others, or the group's key in a trace.
     members : tuple of tuples of int
         The ranks of each group, in group order.
+    axis : str
+        The parallelism axis that its communication counts for: `data`, `tensor`, `context`, `expert`, `pipeline`, or
+        `world` for all of them. The name where nothing else is said.
     """
 
     name: str
     members: tuple[tuple[int, ...], ...]
+    axis: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "axis", self.axis or self.name)
         ranks = np.sort(np.concatenate([np.zeros(0, np.int64), *(block.ravel() for _, block in self.blocks)]))
         again = np.flatnonzero(ranks[1:] == ranks[:-1])
         if again.size:

@@ -52,7 +52,7 @@ def async_tp(program: Program, machine: Machine | None = None) -> Program:
 
 
 def _axis(program: Program) -> int:
-    return next((number for number, family in enumerate(program.groups) if family.name == _AXIS), NONE)
+    return next((number for number, family in enumerate(program.groups) if family.axis == _AXIS), NONE)
 
 
 def _blocking(graph: ExecutionGraph, axis: int) -> ExecutionGraph:

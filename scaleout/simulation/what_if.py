@@ -15,7 +15,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
-from scaleout.program.program import GroupFamily, Program
+from scaleout.program.program import Program
 
 PLACEMENTS = ("linear", "transposed", "order", "strided", "random")
 """Names of rank placements: ``order:1,0``, ``strided:8`` and ``random:7`` (a seed) take what follows the colon."""
@@ -73,7 +73,7 @@ def map_ranks(program: Program, places: Sequence[int] | Ints) -> Program:
     roles = np.empty_like(program.role_of_rank)
     roles[at] = program.role_of_rank
     groups = tuple(
-        GroupFamily(family.name, tuple(tuple(at[list(members)].tolist()) for members in family.members))
+        replace(family, members=tuple(tuple(at[list(members)].tolist()) for members in family.members))
         for family in program.groups
     )
     moved = tuple(_with_peers_at(graph, at) for graph in program.graphs)

@@ -40,6 +40,8 @@ RENAMED: dict[str, str | None] = {
     "model_chunks": "virtual_stages",
     "temporaries": "transient_memory",
     "copies_at_end": "replicas_at_end",
+    "data_intra": None,
+    "data_inter": None,
 }
 """Names that changed on purpose since BEFORE: old to new, as keys and as words of text; a key with None is gone."""
 
@@ -49,7 +51,7 @@ RENAMED_KEYS = {"products": "linear_dtype"}
 RENAMED_VALUES = {("context_exchange", "all_to_all"): "ulysses"}
 """Values of one key that changed on purpose."""
 
-ADDED: set[str] = set()
+ADDED: set[str] = {"axis", "data"}
 """Keys that AFTER has on purpose and BEFORE had not."""
 
 REWORDED: dict[str, str] = {}

@@ -12,19 +12,21 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.graph import GraphBuilder
+from scaleout.program.mesh import Mesh
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule
+from scaleout.schedule.centauri.partition.group import levels_of
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
 from scaleout.study.search.best import BASELINE, SearchRequest
 from scaleout.study.search.checkpoint import Journal
 from scaleout.study.search.evaluate import evaluate
-from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_family
+from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_axis
 from scaleout.study.search.lower_bound import in_order, leasts_of
 from scaleout.study.search.request import ask
-from scaleout.study.search.scheduled import axis_of, estimate_of
+from scaleout.study.search.scheduled import estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
 from scaleout.workloads.config import load_workload
@@ -120,9 +122,14 @@ def test_simulated_under_baseline_is_what_blocks_say(job):
 
 
 def test_levels_count_for_the_axis_of_their_family():
-    assert [axis_of(name) for name in ("tensor", "tensor_intra", "replica_inter", "expert_data_shard_level_2")] == [
-        "tensor", "tensor", "data", "data",
-    ]  # fmt: skip
+    mesh, topology = Mesh(data=48), load_topology("a100-cluster-a-6")
+    shard, copy = mesh.split("replica", 8)
+    assert {family.axis for family in (mesh.groups("expert_data"), shard, copy)} == {"data"}
+    levels = levels_of(mesh.groups("data"), topology)
+    assert [(family.name, family.axis) for family in levels.families] == [
+        ("data_intra", "data"),
+        ("data_inter", "data"),
+    ]
 
 
 # ---- What is hidden
@@ -145,8 +152,8 @@ def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
     built = graph.build()
     timed = built.with_columns(duration_s=np.array([seconds.get(node, np.nan) for node in range(len(built))]))
     program = Program("by hand", (timed,), np.zeros(2, np.int64), groups)
-    data, tensor = hidden_by_family(simulate(apply_schedule(program, "overlap"), topology))
-    assert (data.family, tensor.family) == ("data", "tensor")
+    data, tensor = hidden_by_axis(simulate(apply_schedule(program, "overlap"), topology))
+    assert (data.axis, tensor.axis) == ("data", "tensor")
     assert (data.communication_s, data.hidden_s) == pytest.approx((12e-6, 4e-6))
     assert data.exposed_s == pytest.approx({BEGINNING: 2e-6, ALONE: 0.0, LONGER: 6e-6, END: 0.0}, abs=1e-15)
     assert (tensor.communication_s, tensor.hidden_s) == pytest.approx((8e-6, 0.0), abs=1e-15)
@@ -158,10 +165,10 @@ def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
 def test_hidden_and_exposed_are_all_communication(job, schedule):
     workload, topology = job
     result = run(Job(workload, DEVICE, topology, schedule)).result
-    for each in hidden_by_family(result):
+    for each in hidden_by_axis(result):
         assert each.hidden_s + sum(each.exposed_s.values()) == pytest.approx(each.communication_s)
         assert min(each.hidden_s, *each.exposed_s.values()) >= 0
-        if schedule == BASELINE and each.family not in ("pipeline", "context"):
+        if schedule == BASELINE and each.axis not in ("pipeline", "context"):
             assert each.hidden_s == pytest.approx(0.0, abs=1e-12)
 
 

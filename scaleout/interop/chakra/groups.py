@@ -144,6 +144,7 @@ def stated_families(stated: Sequence[StatedFamily], book: GroupBook) -> tuple[Gr
         GroupFamily(
             family.name,
             tuple(book.find(family.key(index), {}).members for index in range(family.num_groups)),
+            family.axis,
         )
         for family in stated
     )

@@ -184,7 +184,7 @@ def _number(program: Program) -> list[StatedFamily]:
     families, next_key = [], 1
     for family in program.groups:
         world = family.members == everyone
-        families.append(StatedFamily(family.name, 0 if world else next_key, len(family.members)))
+        families.append(StatedFamily(family.name, 0 if world else next_key, len(family.members), family.axis))
         next_key += 0 if world else len(family.members)
     return families
 

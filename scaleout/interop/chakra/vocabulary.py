@@ -138,6 +138,9 @@ def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     return replace(call, flops=flops, bytes=size_bytes)
 
 
+_AXIS = "axis="
+
+
 @dataclass(frozen=True)
 class StatedFamily:
     """A family of groups as the metadata states it: its groups have consecutive keys in the group file.
@@ -148,19 +151,25 @@ class StatedFamily:
     first_key : int
         Key of the first group; 0 for the family whose one group is all ranks, which needs no key.
     num_groups : int
+    axis : str
+        Its `GroupFamily.axis`; empty for the name.
     """
 
     name: str
     first_key: int
     num_groups: int
+    axis: str = ""
 
     def text(self) -> str:
-        """Write the family.
+        """Write the family, and its axis where that is not the name.
 
         >>> StatedFamily("tensor", 1, 4).text()
         'tensor 1 4'
+        >>> StatedFamily("expert_data", 5, 4, "data").text()
+        'expert_data 5 4 axis=data'
         """
-        return f"{self.name} {self.first_key} {self.num_groups}"
+        axis = "" if self.axis in ("", self.name) else f" {_AXIS}{self.axis}"
+        return f"{self.name} {self.first_key} {self.num_groups}{axis}"
 
     @classmethod
     def parse(cls, text: str) -> "StatedFamily":
@@ -171,10 +180,11 @@ class StatedFamily:
         TraceError
             If the text has another form.
         """
-        name, *numbers = text.rsplit(" ", 2)
+        stated, _, axis = text.partition(f" {_AXIS}")
+        name, *numbers = stated.rsplit(" ", 2)
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
             raise TraceError(f"{GROUPS} holds {text!r}; write a name, the first key and a count, like 'tensor 1 4'")
-        return cls(name, int(numbers[0]), int(numbers[1]))
+        return cls(name, int(numbers[0]), int(numbers[1]), axis)
 
     def key(self, index: int) -> str:
         """Return the key of a group of the family, as `pg_name` and the group file write it."""

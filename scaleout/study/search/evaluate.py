@@ -44,16 +44,6 @@ ENOUGH = 4
 Places = Sequence[Sequence[Stage]]
 """The stages of each place of the pipeline, by chunk."""
 
-AXIS_OF = {
-    "tensor": "tensor",
-    "context": "context",
-    "expert": "expert",
-    "pipeline_copies": "pipeline",
-    "pipeline_ends": "pipeline",
-    "world": "world",
-}
-"""Family of groups to the axis that its time is counted for; all others are copies of parameters: `data`."""
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -142,7 +132,8 @@ def evaluate(
         else _on_the_clock(workload, costs, places, found, eager=eager)
     )
     ends = [end + sum(stage.put_off.total_s for stage in place) for end, place in zip(ends, places, strict=True)]
-    finish = _finish(workload, costs, places) if workload.mode == "training" else [[] for _ in places]
+    ledger = Ledger.of(workload, costs)
+    finish = _finish(ledger, places) if workload.mode == "training" else [[] for _ in places]
     step_s = _meet(workload, finish, ends)
     totals = [
         TimeBreakdown.total(
@@ -151,7 +142,7 @@ def evaluate(
         )
         for before, place, after in zip(busy, places, finish, strict=True)
     ]
-    return _estimate(workload, device, step_s, totals, host_s)
+    return _estimate(ledger, step_s, totals, host_s)
 
 
 ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": False}
@@ -254,14 +245,14 @@ def _on_the_clock(
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
 
 
-def _finish(workload: LayeredModel, costs: PlanCosts, places: Places) -> list[list[tuple[TimeBreakdown, str]]]:
+def _finish(ledger: Ledger, places: Places) -> list[list[tuple[TimeBreakdown, str]]]:
     """Return the end of the step on each place: what it spends, one after another, and where it meets other places."""
     alike: dict[tuple[int, ...], list[tuple[TimeBreakdown, str]]] = {}
     chains = []
     for place in places:
         key = tuple(map(id, place))
         if key not in alike:
-            alike[key] = _end_of(workload, costs, place)
+            alike[key] = _end_of(ledger, place)
         chains.append(alike[key])
     return chains
 
@@ -277,8 +268,8 @@ class _Held:
     parameters: Mapping[str, int]
 
 
-def _end_of(workload: LayeredModel, costs: PlanCosts, place: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
-    ledger = Ledger.of(workload, costs)
+def _end_of(ledger: Ledger, place: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
+    workload, costs = ledger.workload, ledger.costs
     buckets = tuple(Bucket(name, sharing) for name, sharing in ledger.sharing.items())
     held = [_Held(stage.partial_parameters, stage.first, stage.last, buckets, stage.parameters) for stage in place]
     graph = Finish(workload, ledger.axes, held, GraphBuilder("")).write()
@@ -320,14 +311,13 @@ def _meet(
     return max(now)
 
 
-def _estimate(
-    workload: LayeredModel, device: Device, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]
-) -> Estimate:
+def _estimate(ledger: Ledger, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]) -> Estimate:
+    workload = ledger.workload
     waits_s = sum(host_s) / len(host_s)
     mean = TimeBreakdown.total((each, 1 / len(times)) for each in times)
     exposed_s: dict[str, float] = {}
     for family, seconds in mean.exposed_s.items():
-        axis = AXIS_OF.get(family, "data")
+        axis = ledger.axes.axis_of(family)
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
     tokens = workload.tokens * workload.data_parallel
     return Estimate(
@@ -337,6 +327,6 @@ def _estimate(
         bubble_s=max(0.0, step_s - mean.total_s - waits_s),
         host_s=waits_s,
         tokens_per_s=tokens / step_s,
-        mfu=mfu_of(workload, device, step_s),
+        mfu=mfu_of(workload, ledger.costs.device, step_s),
         memory_bytes=peak_of(workload).bytes_of,
     )

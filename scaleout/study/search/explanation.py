@@ -1,4 +1,4 @@
-"""A simulated step to what it hides: what families of groups communicate, what kernels hide, why the rest is exposed.
+"""A simulated step to what it hides: what each axis communicates, what kernels hide of it, why the rest is exposed.
 
 A collective is exposed for one of four reasons. No kernel of the rank has begun, or none of forward and backward is
 left: it stands at the beginning or the end of the step. Else kernels ran beside it but not for as long as it took; or
@@ -18,7 +18,7 @@ from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.study.search.best import BASELINE, Choice, Found, SearchRequest
 from scaleout.study.search.evaluate import Estimate
-from scaleout.study.search.scheduled import estimate_under, run_plan, whole_family
+from scaleout.study.search.scheduled import estimate_under, run_plan
 from scaleout.study.search.search import Answer, pool_of
 
 BEGINNING = "at the beginning of the step"
@@ -37,12 +37,12 @@ _AFTERWARDS = NodeRole.REDUCTION | NodeRole.OPTIMIZER
 
 @dataclass(frozen=True)
 class Hidden:
-    """Communication of a family of groups in a step, in seconds.
+    """Communication along an axis in a step, in seconds.
 
     Attributes
     ----------
-    family : str
-        Its name; levels of the network that it was divided into are counted together.
+    axis : str
+        The parallelism axis that process groups lie along; `messages` for what has no group.
     communication_s : float
         Time in which it communicates.
     hidden_s : float
@@ -51,21 +51,21 @@ class Hidden:
         The rest, by reason.
     """
 
-    family: str
+    axis: str
     communication_s: float
     hidden_s: float
     exposed_s: dict[str, float]
 
 
-def hidden_by_family(result: Result) -> tuple[Hidden, ...]:
-    """Say of each family what is hidden, the one that communicates longest first.
+def hidden_by_axis(result: Result) -> tuple[Hidden, ...]:
+    """Say of each axis what is hidden, the one that communicates longest first.
 
-    Moments in which several families communicate count for each of them.
+    Moments in which several axes communicate count for each of them.
     """
     num_ranks = result.program.num_ranks
     totals: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
     for line in result.timelines:
-        names = ["", *(whole_family(family.name) for family in result.program.groups)]
+        names = ["", *(family.axis for family in result.program.groups)]
         computed = _Computed.of(line)
         group = np.where(line.is_communication, line.graph.group, NONE - 1)
         for name in dict.fromkeys(names):
@@ -78,7 +78,7 @@ def hidden_by_family(result: Result) -> tuple[Hidden, ...]:
         for name, row in totals.items()
         if row[0] > 0
     ]
-    return tuple(sorted(found, key=lambda each: (-each.communication_s, each.family)))
+    return tuple(sorted(found, key=lambda each: (-each.communication_s, each.axis)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ class Explanation:
     ----------
     fastest : Found
     hidden : tuple of Hidden
-        What it hides of each family of groups.
+        What it hides of each axis.
     same : tuple of Found
         Its plan under `baseline` and every schedule asked for.
     other : tuple of Found
@@ -164,7 +164,7 @@ class Explanation:
         return {
             "plan": self.fastest.plan._asdict(),
             "schedule": self.fastest.schedule,
-            "hidden": [asdict(each) for each in self.hidden],
+            "hidden": [{**asdict(each), "family": each.axis} for each in self.hidden],
             "same_plan": _rows(self.same),
             "best_plan_under_baseline": _rows(self.other),
             "gain_over_best_under_baseline": self.gain,
@@ -201,7 +201,7 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int) -> Expl
 
 def _hidden(request: SearchRequest, choice: Choice) -> tuple[Hidden, ...]:
     plan, schedule = choice
-    return hidden_by_family(run_plan(request, plan, schedule).result)
+    return hidden_by_axis(run_plan(request, plan, schedule).result)
 
 
 def _estimate(request: SearchRequest, choice: Choice) -> Estimate:

@@ -22,16 +22,17 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scaleout.analysis.breakdown import breakdown, exposed_by_family
+from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.analysis.efficiency import mfu_of
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, SearchRequest
 from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
-from scaleout.study.search.evaluate import AXIS_OF, Estimate, peak_of
+from scaleout.study.search.evaluate import Estimate, peak_of
 from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
 from scaleout.study.search.space import Plan
-from scaleout.study.search.stages import Stage, stages_of
+from scaleout.study.search.stages import Ledger, Stage, stages_of
+from scaleout.workloads.generate.axes import Axes
 
 
 def estimate_of(outcome: Outcome) -> Estimate:
@@ -40,11 +41,8 @@ def estimate_of(outcome: Outcome) -> Estimate:
     assert workload is not None
     assert device is not None
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
-    exposed_s: dict[str, float] = {}
-    for family, seconds in exposed_by_family(result).items():
-        if family and family != "pipeline":  # messages are part of the bubble
-            axis = axis_of(family)
-            exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
+    exposed = exposed_by_family(result)  # of which messages are part of the bubble
+    exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
     tokens = workload.tokens * workload.data_parallel
     return Estimate(
         step_s,
@@ -55,17 +53,6 @@ def estimate_of(outcome: Outcome) -> Estimate:
         mfu=mfu_of(workload, device, step_s),
         memory_bytes=peak_of(workload).bytes_of,
     )
-
-
-def whole_family(name: str) -> str:
-    """Return the family that a family of one level of the network was made of."""
-    stem, _, end = name.rpartition("_")
-    return stem if end in ("intra", "inter") else name.partition("_level_")[0]
-
-
-def axis_of(family: str) -> str:
-    """Return the axis that the time of a family of groups, or of one of its levels, is counted for."""
-    return AXIS_OF.get(whole_family(family), "data")
 
 
 def estimate_under(request: SearchRequest, plan: Plan, schedule: str) -> Estimate:
@@ -158,17 +145,20 @@ def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) 
         if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > request.memory_bytes:
             continue
         bound_s = max(bound_s, leasts.wires_s(workload))
-        stages = stages_of(workload, plan_costs_of(request.topology, request.device))
-        in_the_way_s = bound_of(workload, least_of([_without_data(stage) for stage in stages]))
+        costs = plan_costs_of(request.topology, request.device)
+        axes = Ledger.of(workload, costs).axes
+        in_the_way_s = bound_of(
+            workload, least_of([_without_data(stage, axes) for stage in stages_of(workload, costs)])
+        )
         found.append(Candidate(max(bound_s, in_the_way_s), bound_s, plan))
     return found
 
 
-def _without_data(stage: Stage) -> Stage:
+def _without_data(stage: Stage, axes: Axes) -> Stage:
     """Return a stage that communicates no gradients and parameters."""
 
     def rest(time: TimeBreakdown) -> TimeBreakdown:
-        kept = {family: seconds for family, seconds in time.exposed_s.items() if axis_of(family) != "data"}
+        kept = {family: seconds for family, seconds in time.exposed_s.items() if axes.axis_of(family) != "data"}
         return TimeBreakdown(time.compute_s, kept)
 
     changes: dict[str, Any] = {"after_s": 0.0}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from scaleout.program.mesh import counts_for
 from scaleout.program.program import GroupFamily
 from scaleout.workloads.families.layered import LayeredModel
 
@@ -87,6 +88,7 @@ class Axes:
 
     workload: LayeredModel
     _makers: dict[str, Callable[[], GroupFamily]] = field(default_factory=dict)
+    _axis_of: dict[str, str] = field(default_factory=dict)
 
     @property
     def families(self) -> tuple[GroupFamily, ...]:
@@ -102,13 +104,17 @@ class Axes:
         """Return a family that was asked for, by its name."""
         return self._makers[name]()
 
+    def axis_of(self, name: str) -> str:
+        """Return the axis that a family of that name counts for, which is its `GroupFamily.axis`."""
+        return self._axis_of.get(name) or counts_for(name)
+
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
-        return self._number(axis, lambda: self.workload.mesh.groups(axis))
+        return self._number(axis, axis, lambda: self.workload.mesh.groups(axis))
 
     def at(self, name: str, places: Sequence[Sequence[int]]) -> int:
         """Return the family of the ranks of each pipeline that stand at the same list of places of it."""
-        return self._number(name, lambda: self.workload.mesh.at(name, places))
+        return self._number(name, "pipeline", lambda: self.workload.mesh.at(name, places))
 
     def dense(self) -> Sharing:
         """Say who shares the parameters that are no expert's."""
@@ -127,7 +133,7 @@ class Axes:
             return Sharing(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
         parted = self.workload.zero == 3 and self.workload.overlap_parameter_gather
         within, copies = (
-            self._number(f"{axis}_{part}", partial(self._part, axis, shard, which))
+            self._number(f"{axis}_{part}", axis, partial(self._part, axis, shard, which))
             for which, part in enumerate(("shard", "copy"))
         )
         return Sharing(within, shard, sharded=True, copies=copies, num_copies=degree // shard, parted=parted)
@@ -135,6 +141,7 @@ class Axes:
     def _part(self, axis: str, shard: int, which: int) -> GroupFamily:
         return self.workload.mesh.split(axis, shard)[which]
 
-    def _number(self, name: str, make: Callable[[], GroupFamily]) -> int:
+    def _number(self, name: str, axis: str, make: Callable[[], GroupFamily]) -> int:
         self._makers.setdefault(name, make)
+        self._axis_of.setdefault(name, counts_for(axis))
         return list(self._makers).index(name)

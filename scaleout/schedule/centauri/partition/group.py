@@ -64,7 +64,7 @@ def levels_of(family: GroupFamily, topology: Topology) -> Levels | str:
         return "its groups lie in different ways"
     return Levels(
         tuple(
-            GroupFamily(f"{family.name}_{_name(number, len(split))}", tuple(members))
+            GroupFamily(f"{family.name}_{_name(number, len(split))}", tuple(members), family.axis)
             for number, members in enumerate(split)
         ),
         tuple(len(members[0]) for members in split),
