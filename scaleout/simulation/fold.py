@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import distances, hops_of_program, names_ranks
+from scaleout.cluster.topology.peers import distances, names_ranks, relative_peers_of_program
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import NONE, Ints
@@ -82,7 +82,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     alone = np.array([names_ranks(graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | alone[program.role_of_rank]
-    peers = [] if apart.all() else list(hops_of_program(program).values())
+    peers = [] if apart.all() else list(relative_peers_of_program(program).values())
     classes = _number(
         np.stack(
             [

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import hops_of_program, names_ranks, peer_of
+from scaleout.cluster.topology.peers import names_ranks, peer_of, relative_peers_of_program
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import SimulationError
 from scaleout.network.flow import demand
@@ -109,7 +109,7 @@ def _on_links(job: Job, *, unfold: bool) -> tuple[Job, Symmetry]:
     """Fold only what a symmetry of the links keeps; without one, or with messages that name ranks, nothing."""
     named = any(names_ranks(graph) for graph in job.program.graphs)
     found = Symmetry() if unfold or named else _symmetry(job)
-    orbits = found.first(np.arange(job.program.num_ranks))
+    orbits = found.representatives(np.arange(job.program.num_ranks))
     folding = fold(job.program, job.topology, orbits=orbits)
     if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
         found = Symmetry()
@@ -126,7 +126,7 @@ def _symmetry(job: Job) -> Symmetry:
         if algorithm and key not in messages:
             messages[key] = demand.messages_of(job.topology, groups_of(job, instance), name, algorithm)
     sets = [pairs for found in messages.values() for pairs in found]
-    for ends in hops_of_program(job.program).values():
+    for ends in relative_peers_of_program(job.program).values():
         having = np.flatnonzero(ends != NONE)
         sets.append((having, ends[having]))
     return symmetry(

@@ -113,7 +113,7 @@ def test_loads_in_closed_form_are_those_over_the_links(kind, size):
             continue
         for algorithm, kind_of_collective in itertools.product(ALGORITHMS.values(), ("all_reduce", "all_to_all")):
             if algorithm.supports(kind_of_collective, placement) is None:
-                for step in set(schedule(kind_of_collective, placement, algorithm=algorithm.name).steps):
+                for step in set(schedule(kind_of_collective, placement, algorithm=algorithm.name).rounds):
                     closed, routed = load_of(step, placement), load_of(step, kept_in_place(placement))
                     assert closed.latency_s == pytest.approx(routed.latency_s, rel=1e-9)
                     assert closed.busiest_s_per_byte == pytest.approx(routed.busiest_s_per_byte, rel=1e-9)
@@ -140,7 +140,7 @@ def test_turns_take_every_link_to_its_like(kind, size):
     load = np.bincount(routes.links, routes.shares, minlength=len(links)).reshape(-1, size)
     for port, carried in zip(links.ports, load, strict=True):
         if port.span == 1:
-            assert carried[found.first(ranks)] == pytest.approx(carried)
+            assert carried[found.representatives(ranks)] == pytest.approx(carried)
 
 
 @each_kind

@@ -150,7 +150,7 @@ def check_loads(algorithm, topology, groups):
     for kind in KINDS:
         if placement.num_ranks == 1 or algorithm.supports(kind, placement) is not None:
             continue
-        for step in distinct(schedule(kind, placement, algorithm=algorithm.name).steps):
+        for step in distinct(schedule(kind, placement, algorithm=algorithm.name).rounds):
             busy, farthest = route(topology, messages_of(step, topology, groups))
             load = load_of(step, placement)
             assert load.busiest_s_per_byte == pytest.approx(busy, rel=1e-12)
@@ -230,7 +230,7 @@ def test_data_reaches_everyone_who_needs_it(algorithm, mesh):
     placement = place(topology, groups[0])
     for kind in KINDS:
         if placement.num_ranks > 1 and algorithm.supports(kind, placement) is None:
-            steps = schedule(kind, placement, algorithm=algorithm.name).steps
+            steps = schedule(kind, placement, algorithm=algorithm.name).rounds
             assert NEEDED[kind](contributions(steps, placement)), kind
 
 
@@ -250,7 +250,7 @@ def test_enough_bytes_are_sent_and_none_to_oneself(algorithm, mesh):
             continue
         received = np.zeros(p)
         found = schedule(kind, placement, algorithm=algorithm.name)
-        for step in found.steps:
+        for step in found.rounds:
             sources, destinations, fractions = transfers(step, placement)
             assert (sources != destinations).all()
             np.add.at(received, destinations, fractions * step.repeat)
@@ -267,7 +267,7 @@ def test_enough_bytes_are_sent_and_none_to_oneself(algorithm, mesh):
 @pytest.mark.parametrize("p", range(2, 40))
 def test_each_tree_of_the_double_binary_tree_spans_all_ranks(p):
     placement = place(Topology("switch", (Dimension("switch", p, 1.0, 0.0),)), range(p))
-    down = schedule("all_reduce", placement, algorithm="double_binary_tree").steps
+    down = schedule("all_reduce", placement, algorithm="double_binary_tree").rounds
     down = down[len(down) // 2 :]
     assert len(down) <= p.bit_length()
     for half in (0, 1):

@@ -142,7 +142,7 @@ def test_steady_flows_of_combined_messages_are_the_same_folded(mesh, kind, data)
         loads.append(np.bincount(*flows.pairs[1:], minlength=len(links)))
     used = np.flatnonzero(loads[0])
     ports, ranks = np.divmod(used, topology.num_ranks)
-    assert (loads[1][ports * topology.num_ranks + found.first(ranks)] == loads[0][used]).all()
+    assert (loads[1][ports * topology.num_ranks + found.representatives(ranks)] == loads[0][used]).all()
 
 
 # ---- NCCL's NVLS, published

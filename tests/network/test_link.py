@@ -577,7 +577,9 @@ def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case
             carried.append(loop.link_bytes)
         assert times[0] == times[1]
         ranks = np.tile(np.arange(topology.num_ranks), len(links.ports))
-        stand = np.repeat(np.arange(len(links.ports)), topology.num_ranks) * topology.num_ranks + found.first(ranks)
+        stand = np.repeat(np.arange(len(links.ports)), topology.num_ranks) * topology.num_ranks + found.representatives(
+            ranks
+        )
         assert carried[0] == pytest.approx(carried[1][stand], rel=1e-9)
         assert carried[0] == pytest.approx(brute_force_bytes(links, groups, steps, size_bytes), rel=1e-9)
 
@@ -600,7 +602,7 @@ def test_what_keeps_single_places_keeps_all_distances(case):
         family[list(members)] = number
     orders = [np.array(arrange(topology, members)[1]) for members in groups]
     spelled = []
-    for step in schedule("all_to_all", placement, algorithm="pairwise").steps:
+    for step in schedule("all_to_all", placement, algorithm="pairwise").rounds:
         sources, destinations, _ = transfers(step, placement)
         columns = [np.concatenate([ranks[column] for ranks in orders]) for column in (sources, destinations)]
         spelled.append(tuple(columns))
@@ -618,7 +620,7 @@ def test_groups_that_lie_alike_are_spelled_out_from_the_first(algorithm, case):
     for kind in kinds_of(algorithm, place(topology, group)):
         found = messages_of(topology, groups, kind, algorithm.name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("scaleout.network.flow.demand.lying_alike", lambda *_: None)
+            patch.setattr("scaleout.network.flow.demand.congruent_members", lambda *_: None)
             one_by_one = messages_of(topology, groups, kind, algorithm.name)
         assert [[column.tolist() for column in pairs] for pairs in found] == [
             [column.tolist() for column in pairs] for pairs in one_by_one
@@ -710,7 +712,7 @@ def visible(traffic, last):
 
 def brute_force_bytes(links, groups, steps, size_bytes):
     carried = np.zeros(len(links))
-    for group, step in itertools.product(groups, steps.steps):
+    for group, step in itertools.product(groups, steps.rounds):
         placement, order = arrange(links.topology, group)
         sources, destinations, fractions = transfers(step, placement)
         routes = links.routes(np.array(order)[sources], np.array(order)[destinations])

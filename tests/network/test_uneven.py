@@ -129,7 +129,7 @@ def test_a_dragonfly_of_a_thousand_ranks_is_loaded_as_paper_and_pencil_say():
     """
     large = Topology("d", (Dimension("dragonfly", 1056, BANDWIDTH, ALPHA, (4, 8, 33), global_links=4),))
     whole = place(large, range(1056))
-    (step,) = schedule("all_to_all", whole, algorithm="direct").steps
+    (step,) = schedule("all_to_all", whole, algorithm="direct").rounds
     load = load_of(step, whole).seconds_per_byte[0].reshape(-1, 1056) * BANDWIDTH * 1056
     assert load[:2].max() == pytest.approx(1055)
     assert load[2:9].max() == pytest.approx(1040)
@@ -266,7 +266,7 @@ def test_loads_equal_brute_force(algorithm, case):
     for kind in KINDS:
         if algorithm.supports(kind, placement) is not None:
             continue
-        for step in schedule(kind, placement, algorithm=algorithm.name).steps:
+        for step in schedule(kind, placement, algorithm=algorithm.name).rounds:
             busy, latency_s, passed = np.zeros(len(links)), 0.0, set()
             mine = np.zeros(len(links), bool)
             for group in groups:
@@ -299,7 +299,7 @@ def test_turns_of_uneven_topologies_take_links_to_their_like(case):
     load = np.bincount(routes.links, routes.shares, minlength=len(links)).reshape(-1, topology.num_ranks)
     for port, carried in zip(links.ports, load, strict=True):
         if port.span == 1:
-            assert carried[found.first(ranks)] == pytest.approx(carried)
+            assert carried[found.representatives(ranks)] == pytest.approx(carried)
 
 
 @given(st.data())

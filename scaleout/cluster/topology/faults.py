@@ -1,7 +1,7 @@
-"""Names of links to where they are: what slow and broken links of a topology are called, and how they are found.
+"""Names of links: what slow and broken links of a topology are called, and how they are found.
 
 A link is named by its two nodes, ``3-4`` or ``12-leaf1``: ranks by their numbers in the whole topology, all else by
-the names in `wiring.switches_of`. Where two dimensions have such a link the number of the dimension goes before it,
+the names in `edges.switches_of`. Where two dimensions have such a link the number of the dimension goes before it,
 ``1:5-switch``; a link between two switches names a rank on its line, where there are several lines:
 ``leaf0-spine1@8``.
 """
@@ -19,7 +19,7 @@ from scaleout.errors import ConfigError
 
 @dataclass(frozen=True)
 class LinkChange:
-    """A link that is not as the others, both ways.
+    """A link that is slower than the others or broken, both ways.
 
     Attributes
     ----------
@@ -38,11 +38,11 @@ class LinkChange:
     factor: float
 
 
-Place = tuple[int, int, tuple[int, int]]
+LinkPosition = tuple[int, int, tuple[int, int]]
 """Dimension, lowest rank of the line, and nodes of a link."""
 
 
-def find_link(dimensions: Sequence[Dimension], name: str) -> Place:
+def find_link(dimensions: Sequence[Dimension], name: str) -> LinkPosition:
     """Find a link by its name.
 
     Raises
@@ -106,7 +106,7 @@ def _rank(dimensions: Sequence[Dimension], name: str) -> int | None:
     return int(name) if name.isdecimal() and int(name) < total else None
 
 
-def _places(dimensions: Sequence[Dimension], number: int, ends: tuple[str, str], on: str) -> Iterator[Place]:
+def _places(dimensions: Sequence[Dimension], number: int, ends: tuple[str, str], on: str) -> Iterator[LinkPosition]:
     """Links of a dimension that two names may mean."""
     dimension, weight = dimensions[number], _weight(dimensions, number)
     switches = switches_of(dimension)

@@ -1,8 +1,8 @@
-"""Who sends to whom: places in process groups to ranks, and how far apart two ranks lie.
+"""Who sends to whom: relative peers to ranks, and how far apart two ranks are.
 
-A message of an SPMD program names its other end by a *hop*: a family of groups, and how many places further on in the
-rank's group the other end stands, the first place following the last. So ranks that do the same say the same, and can
-be folded. Messages of traces name ranks; their hop is None.
+A message of an SPMD program names its other end by a *relative peer*: a process-group set, and how many members further
+on in the rank's group the other end is, the first following the last. So ranks that do the same have the same graph,
+and can be folded. Messages of traces name ranks; they have no relative peer.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ from scaleout.errors import GraphError
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
 
-Hop = tuple[int, int]
-"""A family of groups, by its index in the program, and places further on in the group."""
+RelativePeer = tuple[int, int]
+"""A process-group set, by its index in the program, and members further on in the group."""
 
 
-def hops_of(graph: ExecutionGraph) -> list[Hop]:
-    """Return the distinct hops of a graph's messages that name no rank."""
+def relative_peers_of(graph: ExecutionGraph) -> list[RelativePeer]:
+    """Return the distinct relative peers of a graph's messages."""
     relative = (graph.kind > NodeKind.COLLECTIVE) & (graph.group != NONE)
     return sorted(set(zip(graph.group[relative].tolist(), graph.peer[relative].tolist(), strict=True)))
 
@@ -44,31 +44,31 @@ def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> in
     return members[(members.index(rank) + peer) % len(members)]
 
 
-def peers_of(program: Program, hop: Hop, ranks: Iterable[int]) -> Ints:
-    """Return the rank at the other end of a hop from each rank, shape (R,); `NONE` for ranks in no group.
+def peers_of(program: Program, peer: RelativePeer, ranks: Iterable[int]) -> Ints:
+    """Return the rank that a relative peer is of each rank, shape (R,); `NONE` for ranks in no group.
 
     Only for `ranks`; all others get `NONE` as well.
     """
-    family, places = hop
+    family, further = peer
     found = np.full(program.num_ranks, NONE, np.int64)
     wanted = np.zeros(program.num_ranks, bool)
     wanted[list(ranks)] = True
     for members in program.groups[family].members:
         row = np.array(members, np.int64)
-        found[row] = np.roll(row, -places)
+        found[row] = np.roll(row, -further)
     found[~wanted] = NONE
     return found
 
 
-def hops_of_program(program: Program) -> dict[Hop, Ints]:
-    """Return each hop of a program and the other end of it from each rank whose role takes it, `NONE` from others."""
-    roles: dict[Hop, list[int]] = {}
+def relative_peers_of_program(program: Program) -> dict[RelativePeer, Ints]:
+    """Return each relative peer of a program and which rank it is of each rank that sends to it, `NONE` of others."""
+    roles: dict[RelativePeer, list[int]] = {}
     for role, graph in enumerate(program.graphs):
-        for hop in hops_of(graph):
-            roles.setdefault(hop, []).append(role)
+        for peer in relative_peers_of(graph):
+            roles.setdefault(peer, []).append(role)
     return {
-        hop: peers_of(program, hop, np.flatnonzero(np.isin(program.role_of_rank, using)).tolist())
-        for hop, using in sorted(roles.items())
+        peer: peers_of(program, peer, np.flatnonzero(np.isin(program.role_of_rank, using)).tolist())
+        for peer, using in sorted(roles.items())
     }
 
 
@@ -86,7 +86,7 @@ def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
     ]
     found = np.stack(columns, axis=1)
     for change in topology.changes:
-        # A message that may meet a changed link is like no other.
+        # A message that may use a changed link has a cost of its own.
         line, number = topology.coordinates([change.line]), change.dimension
         on_line = (at == line) | (to == line)
         on_line[:, number] = at[:, number] != to[:, number]

@@ -1,6 +1,6 @@
-"""Where a process group lies in a topology: ranks to a grid of members along the dimensions.
+"""Where a process group is in a topology: ranks to a grid of members along the dimensions.
 
-A group of an SPMD axis is a regular grid: along each dimension its members lie a fixed stride apart. All groups of
+A group of an SPMD axis is a regular grid: along each dimension its members are a fixed stride apart. All groups of
 the axis communicate at the same time. Groups whose members interleave on a ring share its links: with a stride of
 ``s`` each link carries the messages of ``s`` groups. Groups never share switch ports, links of a fully connected
 dimension, or lines of a dimension that they do not extend along. So the grid alone, whatever its origin, determines
@@ -8,9 +8,9 @@ the cost, and all groups of an axis have the same `Placement`, which is what cos
 
 A group that is no regular grid is kept as the bare ranks and costed message by message, alone on the network.
 
-Where it matters where a group lies (on graphs and dragonflies, and on lines with slow or broken links) its placement
-keeps its ranks as well, and its messages are routed over the links. Only as much of them is kept as matters, so that
-groups that lie alike still have the same placement: along all other dimensions they are moved to the start.
+On dimensions that are not even (see `kinds`: graphs, dragonflies), and on lines with slow or broken links, the
+placement keeps the ranks of the group as well, and its messages are routed over the links. Along all other dimensions
+the ranks are moved to the start, so that congruent groups still have the same placement.
 
 Symbols: n ranks along a dimension; m members of the group along it; s stride; p members in all.
 """
@@ -37,14 +37,12 @@ class Extent:
     Attributes
     ----------
     dimension : Dimension
-        The dimension that the members lie along.
+        The dimension that the members are along.
     size : int
         Members ``m`` along it.
     stride : int
-        Positions ``s`` from one member to the next on a ring, mesh, tree,
-        dragonfly or graph; on a ring or mesh also the groups
-        that share a link. Always 1 on a switch and in a fully connected dimension, where the position does not
-        matter.
+        Coordinates ``s`` from one member to the next; on a ring or mesh also the groups that share a link. Always 1
+        where ranks are interchangeable, as on a switch.
     """
 
     dimension: Dimension
@@ -58,12 +56,12 @@ class Extent:
 
     @property
     def wraps(self) -> bool:
-        """Whether the members lie all the way round a ring; otherwise they lie on a line within it."""
+        """Whether the members are all the way round a ring; otherwise they are on a line within it."""
         return self.structure.closed and self.size * self.stride == self.dimension.size
 
     @property
     def is_line(self) -> bool:
-        """Whether the members lie on a line: on a mesh, or on a ring without going round."""
+        """Whether the members are on a line: on a mesh, or on a ring without going round."""
         return self.structure.neighbours and not self.wraps
 
     def below(self, span: int) -> int:
@@ -83,13 +81,13 @@ class Placement:
         Time to start one collective, from the topology.
     members : tuple of int
         Empty if the group is the whole grid. Otherwise the group is irregular: the grid is the topology (less the
-        dimensions in which no two members differ) and these are the members' places in it, innermost fastest.
+        dimensions in which no two members differ) and these are the members' indices in it, innermost fastest.
     library : Library or None
-        What the communication library adds to the wires, from the topology.
+        What the communication library adds to the links, from the topology.
     topology : Topology, optional
-        Where it matters where the group lies: the network, less what the group cannot meet.
+        Of groups that keep their ranks: the network, less the changed links that they cannot use.
     ranks : tuple of int
-        There: its ranks in the network, or those of a group that lies alike, in the order of the grid.
+        Of those: the ranks in that network, or those of a congruent group, in the order of the grid.
     detours : bool
         Whether messages reach some ports through the host, as the group lacks ranks of the dimensions farther in.
     """
@@ -141,11 +139,11 @@ def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> P
     return arrange(topology, ranks)[0]
 
 
-def lying_alike(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDArray[np.int64] | None:
-    """(G, p) the members of groups in the order of their grids, if all lie as the first does; None if not.
+def congruent_members(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDArray[np.int64] | None:
+    """(G, p) the members of groups in the order of their grids, if all are congruent to the first; None if not.
 
-    They are the first one, moved: along the dimensions in which its members differ only where it is a grid and any
-    places are as good as others, and nowhere round the end of a ring. Nothing may be broken or uneven.
+    They are the first one, moved: along the dimensions in which its members differ only where it is a grid and the
+    kind of dimension is movable, and nowhere round the end of a ring. No link may be changed, all dimensions are even.
     """
     if not topology.even or len({len(group) for group in groups}) > 1:
         return None
@@ -161,13 +159,13 @@ def lying_alike(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDAr
 
 
 def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Placement, tuple[int, ...]]:
-    """Find the grid that a group forms, and which rank stands where in it.
+    """Find the grid that a group forms, and which rank is where in it.
 
     Returns
     -------
     Placement, tuple of int
-        The placement, and the ranks in the order of its grid, innermost dimension fastest. Steps of collectives
-        name members by their place in this order.
+        The placement, and the ranks in the order of its grid, innermost dimension fastest. Rounds of collectives
+        name members by their index in this order.
     """
     members = ranks.tolist() if isinstance(ranks, np.ndarray) else ranks
     return _arrange(topology, tuple(sorted(members)))
@@ -187,7 +185,7 @@ def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
 
 
 def kept_in_place(placement: Placement) -> Placement:
-    """Return a placement that keeps ranks like its group's, in a topology of its dimensions alone."""
+    """Return a placement that keeps the ranks of a congruent group, in a topology of its dimensions alone."""
     topology = Topology("grid", tuple(extent.dimension for extent in placement.extents))
     ranks = placement.members
     if placement.regular:
@@ -209,7 +207,7 @@ def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -
     -------
     tuple of tuples of int
         Disjoint groups with the placement of the given one. On a ring they interleave and follow one another; on
-        other dimensions, where places do not matter, the ranks are dealt out in order.
+        other dimensions, where coordinates do not matter, the ranks are taken in order.
 
     >>> from scaleout.cluster.topology.topology import Dimension, Topology
     >>> siblings(Topology("ring-8", (Dimension("ring", 8, 25e9, 7e-7),)), (0, 2))
@@ -221,8 +219,8 @@ def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -
     coordinates = topology.coordinates(members)
     along = [_siblings(d, np.unique(coordinates[:, n]), coordinates[0, n]) for n, d in enumerate(topology.dimensions)]
     groups = []
-    for places in itertools.product(*along[::-1]):
-        grid = np.meshgrid(*places, indexing="ij")
+    for chosen in itertools.product(*along[::-1]):
+        grid = np.meshgrid(*chosen, indexing="ij")
         columns = tuple(axis.ravel() for axis in grid[::-1])
         groups.append(tuple(np.ravel_multi_index(columns, topology.shape, order="F").tolist()))
     return tuple(groups)
@@ -266,7 +264,7 @@ def _detours(topology: Topology, along: Sequence[npt.NDArray[np.int64]]) -> bool
 
 
 def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> Placement:
-    """Let a placement keep the ranks of its group, and the network, where they matter."""
+    """Let a placement keep the ranks of its group, and the network, if a dimension is not even or a link is changed."""
     if topology.even or len(ranks) == 1:
         return placement
     coordinates = topology.coordinates(ranks)
@@ -277,7 +275,7 @@ def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> P
         return placement
     moved = coordinates
     if not met:
-        # A group of a grid may start anywhere along an even dimension; any group at all lies on any of its lines.
+        # A regular group may start anywhere along an even dimension; any group may be on any line of it.
         free = ~uneven if placement.regular else ~differ
         first = coordinates[0] if placement.regular else coordinates.min(axis=0)
         moved = np.where(free, (coordinates - first) % topology.shape, coordinates)
@@ -289,7 +287,7 @@ def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> P
 def _dense(
     topology: Topology, coordinates: npt.NDArray[np.int64], free: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Take the first places where all are alike: on switches, and where all are connected."""
+    """Take the first coordinates where ranks are interchangeable."""
     columns = [
         np.unique(column, return_inverse=True)[1].reshape(-1)
         if movable and dimension.structure.interchangeable
@@ -305,31 +303,31 @@ def _meets(
     differ: npt.NDArray[np.bool_],
     change: LinkChange,
 ) -> bool:
-    """Whether messages of a group use the line of a changed link: one along which, and at places where, it lies."""
+    """Whether messages of a group use the line of a changed link: they go along it, at coordinates of members."""
     line = topology.coordinates([change.line])[0]
     others = [number for number in range(len(line)) if number != change.dimension]
     return bool(differ[change.dimension]) and all(line[number] in coordinates[:, number] for number in others)
 
 
 def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placement:
-    """Keep the members of a group by their places in the topology, less the dimensions in which none differ."""
+    """Keep the members of a group by their indices in the topology, less the dimensions in which none differ."""
     used = np.flatnonzero(np.ptp(coordinates, axis=0)).tolist()
     grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
     columns = tuple(coordinates[:, number] for number in used)
-    places = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
+    members = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
     ranks = tuple(np.ravel_multi_index(tuple(coordinates.T), topology.shape, order="F").tolist())
     detours = any(topology.dimensions[number].detour > 1 for number in used)
-    placement = Placement(grid, topology.startup_s, tuple(places.tolist()), topology.library, detours=detours)
+    placement = Placement(grid, topology.startup_s, tuple(members.tolist()), topology.library, detours=detours)
     return _kept(placement, topology, ranks)
 
 
 def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
-    """Members along one dimension and their coordinates in grid order, or None if they lie irregularly."""
+    """Members along one dimension and their coordinates in grid order, or None if they are irregular."""
     found = dimension.structure.arranged(dimension, values)
     return found and (Extent(dimension, len(values), found[0]), found[1])
 
 
 def _in_grid_order(topology: Topology, orders: list[npt.NDArray[np.int64]]) -> tuple[int, ...]:
     grid = np.meshgrid(*orders[::-1], indexing="ij")[::-1]
-    places = tuple(axis.ravel() for axis in grid)
-    return tuple(np.ravel_multi_index(places, topology.shape, order="F").tolist())
+    columns = tuple(axis.ravel() for axis in grid)
+    return tuple(np.ravel_multi_index(columns, topology.shape, order="F").tolist())

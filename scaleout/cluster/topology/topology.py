@@ -9,8 +9,9 @@ that differ in one coordinate only form a *line*, and every line of a dimension 
 (each GPU's rail, a tree of its own over the nodes).
 
 A message crosses the dimensions one after another, dimension 0 first, and is forwarded at once (cut-through): the
-latencies of its hops add, and the slowest dimension bounds its bandwidth. Links may be slower than their like, or
-broken: then messages go another way along the same line (the other way round a ring), see `network.routing`.
+latencies of its hops add, and the slowest dimension bounds its bandwidth. Links may be slower than others, or
+broken: then messages take another route along the same line (the other way round a ring), see
+`network.routes.routing`.
 """
 
 import math
@@ -63,13 +64,13 @@ class Topology:
     source : str
         Where the numbers come from.
     library : Library or None
-        What the communication library adds to the wires; None for the wires alone.
+        What the communication library adds to the links; None for the links alone.
     changes : tuple of LinkChange
-        Links that are slower than their like, or broken; see `degrade_links` and `break_links`.
+        Links that are slower than others, or broken; see `degrade_links` and `break_links`.
     slow_ranks : tuple of (int, float)
         Ranks whose kernels take longer, and how many times as long.
     backends : tuple of (str, Library)
-        Ways to communicate that the machine offers besides its library, by name; see `backends.with_policy`.
+        Communication back ends that the machine offers besides its library, by name; see `backends.with_policy`.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Topology:
 
     @property
     def even(self) -> bool:
-        """Whether it nowhere matters where a group lies."""
+        """Whether all dimensions are even and no link is changed: congruent groups then cost the same."""
         return not self.changes and all(dimension.structure.even for dimension in self.dimensions)
 
     @cached_property
@@ -135,7 +136,7 @@ class Topology:
 
 
 def degrade_links(topology: Topology, slower: Mapping[str, float | str]) -> Topology:
-    """Return the topology with slower links; messages take the ways that they took before.
+    """Return the topology with slower links; messages take the routes that they took before.
 
     Parameters
     ----------
@@ -156,12 +157,12 @@ def degrade_links(topology: Topology, slower: Mapping[str, float | str]) -> Topo
 
 
 def break_links(topology: Topology, names: Iterable[str]) -> Topology:
-    """Return the topology without some links; messages go another way along their line.
+    """Return the topology without some links; messages take another route along their line.
 
     Raises
     ------
     ConfigError
-        If there is no such link. A message that no way is left for is refused where it is sent.
+        If there is no such link. A message without a route left is refused where it is sent.
     """
     return _changed(topology, [(name, 0.0) for name in names])
 
@@ -184,7 +185,7 @@ def _factor(topology: Topology, name: str, to: float | str) -> float:
 
 
 def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topology:
-    """Put changes in the place of those that the same links had before."""
+    """Replace the changes that the same links had before."""
     found = {(change.dimension, change.line, change.ends): change for change in topology.changes}
     for name, factor in factors:
         place = find_link(topology.dimensions, name)

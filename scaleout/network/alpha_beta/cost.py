@@ -1,20 +1,20 @@
 """Collectives and messages under the alpha-beta model: latency of the farthest, bytes on the busiest link.
 
-A step of an algorithm takes the latency of its farthest message and the time that its busiest link needs for its
-bytes, with all groups of the axis active (see `load`); the steps of a schedule add up. All but the pipelined ones
-thus cost ``A + B n``. A pipelined schedule cuts the buffer into ``c`` chunks: the first passes all steps, and each
+A round of an algorithm takes the latency of its farthest message and the time that its busiest link needs for its
+bytes, with all groups of the axis active (see `load`); the rounds of a schedule add up. All but the pipelined ones
+thus cost ``A + B n``. A pipelined schedule cuts the buffer into ``c`` chunks: the first passes all rounds, and each
 further one is done as much later as the links that are used most often need for it:
-``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009). Lanes of a schedule
-run at once: ``A`` and ``B`` are those of the longest, and no link takes less than what all lanes put on it.
+``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009). Chains of a schedule
+run at once: ``A`` and ``B`` are those of the longest, and no link takes less than what all chains put on it.
 
 Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
-the protocol's start-up, every step its latency beyond that of the wires, links carry payload at its efficiency, and a
+the protocol's start-up, every round its latency beyond that of the links, links carry payload at its efficiency, and a
 rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth, and where messages leave from
 the host's memory the buffer is copied there and back, and what arrives is added up there. Where ranks of a node share
 ports, messages that do not leave by the rank beside one pass the host, at its rate. The library takes the algorithm and
 protocol of which it expects the least time; those take what they take.
 
-Where it matters where a group lies `auto` weighs only algorithms of few different steps, see `load.is_quick`.
+Where a placement keeps its ranks `auto` weighs only algorithms of few different rounds, see `load.is_quick`.
 
 What is left out: the cost of issuing a message beyond its latency, and contention with anything but the other groups
 of the same axis; without a library also the additions of a reduction.
@@ -36,7 +36,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta.load import Load, is_quick, load_of
-from scaleout.network.collectives.rounds import Ring, Step
+from scaleout.network.collectives.rounds import Ring, Round
 
 MAX_CHUNKS = 1024
 """Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
@@ -65,10 +65,10 @@ class CollectiveCost:
     protocol : str
         The library's protocol; empty if the topology names no library.
     before_s : float
-        The part of the latency that passes before the first message: all of it but the latency of the wires, and the
+        The part of the latency that passes before the first message: all of it but the latency of the links, and the
         chunks of a pipelined algorithm.
     inflation : float
-        Bytes that would keep bare wires busy as long, for each byte: 1 without a library.
+        Bytes that would keep the bare links busy as long, for each byte: 1 without a library.
     backend : str
         The way to communicate that served it, where the library is made of several.
     concurrent : bool
@@ -165,7 +165,7 @@ def send_cost(size_bytes: float, topology: Topology, *, source: int, destination
 
 @dataclass(frozen=True)
 class _Profile:
-    """Sums over the steps of a schedule: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links.
+    """Sums over the rounds of a schedule: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links.
 
     `added` are the bytes that a member adds up, for each byte of the collective.
     """
@@ -270,12 +270,12 @@ def _on_terms(
 def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, bare: bool = False) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
     load_on = load_of if bare else functools.partial(_load_on, terms=terms)
-    chains = [[(step.repeat, load_on(step, placement)) for step in chain] for chain in schedule.chains]
+    chains = [[(round_.repeat, load_on(round_, placement)) for round_ in chain] for chain in schedule.chains]
     latency_s = max((sum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
     seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
     link_latency_s, by_extent = _most_used([each for chain in chains for each in chain])
     link_s_per_byte = max(by_extent.values(), default=0.0)
-    if len(chains) > 1:  # lanes share the links that they meet on
+    if len(chains) > 1:  # chains share the links that they meet on
         seconds_per_byte = max(seconds_per_byte, link_s_per_byte)
     if not schedule.pipelined:
         link_latency_s, link_s_per_byte = latency_s, seconds_per_byte
@@ -284,19 +284,19 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
     return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined, added, shares)
 
 
-def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
-    """Load of a step on the terms of a protocol.
+def _load_on(round_: Round, placement: Placement, terms: Terms) -> Load:
+    """Load of a round on the terms of a protocol.
 
-    Links carry less payload, and the step takes the dearest hop of its messages longer. But nobody waits for the
-    slowest hop of a ring at every step: a shard passes each of them once, so there the mean of the hops counts.
+    Links carry less payload, and the round takes the dearest hop of its messages longer. But nobody waits for the
+    slowest hop of a ring at every round: a shard passes each of them once, so there the mean of the hops counts.
     """
-    load = _through_host(load_of(step, placement), step, placement)
+    load = _through_host(load_of(round_, placement), round_, placement)
     if not terms.hops:
         return load
     latency_s, efficiency = terms.over([extent.dimension.link for extent in placement.extents])
     used = load.seconds_per_byte
     added_s = max((latency_s[extent] for extent in used), default=0.0)
-    if isinstance(step.pattern, Ring) and placement.regular:
+    if isinstance(round_.pattern, Ring) and placement.regular:
         added_s, share = 0.0, 1.0
         for extent in sorted(used):
             crossing = share / placement.extents[extent].size if extent < max(used) else 0.0
@@ -305,16 +305,16 @@ def _load_on(step: Step, placement: Placement, terms: Terms) -> Load:
     return Load(load.latency_s + added_s, {extent: seconds / efficiency[extent] for extent, seconds in used.items()})
 
 
-def _through_host(load: Load, step: Step, placement: Placement) -> Load:
+def _through_host(load: Load, round_: Round, placement: Placement) -> Load:
     """Charge messages that reach a port through the host: all but those of a ring that ends beside the port."""
-    if isinstance(step.pattern, Ring) and not placement.detours:
+    if isinstance(round_.pattern, Ring) and not placement.detours:
         return load
     detours = [extent.dimension.detour for extent in placement.extents]
     return Load(load.latency_s, {extent: detours[extent] * used for extent, used in load.seconds_per_byte.items()})
 
 
 def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, dict[int, float]]:
-    """Latency and serialization of the steps that use a link, summed up; the largest of each, the latter by extent."""
+    """Latency and serialization of the rounds that use a link, summed up; the largest of each, the latter by extent."""
     latency_s: dict[int, npt.NDArray[np.float64]] = {}
     seconds_per_byte: dict[int, npt.NDArray[np.float64]] = {}
     for repeat, load in repeated:

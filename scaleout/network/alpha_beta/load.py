@@ -1,19 +1,15 @@
-"""Load of a step: how many messages the busiest link carries, and how far the farthest message goes.
+"""Load of a round: how many messages the busiest link carries, and how far the farthest message goes.
 
-Maps a `Step` on a `Placement` to a `Load`, with all groups of the axis active at once. Symmetric patterns on grids
-have closed forms, below; all else (trees, irregular groups) is routed message by message over the members' grid, and
-where it matters where the group lies, over the links themselves, together with the messages of its siblings.
-
-The groups that interleave on a ring send the same messages, each a position further on, so on a ring of positions
-the busiest link carries ``s`` times what it would if the members were neighbours, and each hop is ``s`` links.
+Maps a `Round` on a `Placement` to a `Load`, with all groups of the axis active at once. Symmetric patterns on grids
+have closed forms, which the kinds of dimension give (`cluster.topology.kinds`). All else (trees, irregular groups) is
+routed message by message over the members' grid. On dimensions that are not even, and where a kind has no closed form,
+messages are routed over the links themselves, together with those of the group's siblings.
 
 Symbols: p members; m members along a dimension; n ranks along it; s stride; k distance in members.
 
-Combining: what switches that reduce and multicast leave of the messages that meet on a link.
-
-Maps the messages of a `Combined` step to what its links carry: in closed form on the grid of a regular group, and link
-by link for any routes. Of messages to the same member that are added up a link carries one, as of the copies of a
-member's message; of a step that is both it carries one in all.
+Switches that reduce or multicast combine the messages of a `Combined` round that meet on a link: in closed form on the
+grid of a regular group, and link by link for any routes. Of messages to the same member that are added up a link
+carries one, and one of all copies of a member's message; if the round does both, one in all.
 
 Symbols: m members along a dimension, b of them below a link; s groups that share it; M messages; H links of all routes.
 """
@@ -36,9 +32,9 @@ from scaleout.network.collectives.rounds import (
     Messages,
     Pattern,
     Ring,
+    Round,
     Schedule,
     Shift,
-    Step,
     transfers,
     uncombined,
 )
@@ -73,17 +69,17 @@ def _through(pattern: Combined, extent: Extent) -> tuple[Floats, int]:
 
 
 def combined(pattern: Pattern, routes: Routes, ends: tuple[Ints, Ints], groups: Ints) -> Routes:
-    """Return routes with the shares of messages that are one with another on their link set to zero.
+    """Return routes on which only one of the messages that switches combine has its share; the others have zero.
 
     Parameters
     ----------
     pattern : Pattern
-        Of the step; one that is not `Combined` keeps its routes as they are.
+        Of the round; one that is not `Combined` keeps its routes as they are.
     routes : Routes
     ends : two (M,) arrays of int
         Sources and destinations, as ranks.
     groups : (M,) array of int
-        The group of each message; those of different groups are never one.
+        The group of each message; messages of different groups are never combined.
     """
     if not isinstance(pattern, Combined):
         return routes
@@ -96,8 +92,8 @@ def combined(pattern: Pattern, routes: Routes, ends: tuple[Ints, Ints], groups: 
     return routes._replace(shares=shares)
 
 
-_QUICK_STEPS, _QUICK_MESSAGES = 256, 2**24
-"""Different steps, and messages of one, that `auto` weighs at the most where they have to be routed."""
+_QUICK_ROUNDS, _QUICK_MESSAGES = 256, 2**24
+"""Most different rounds, and most messages of one, that `auto` weighs where they have to be routed."""
 
 _AT_ONCE = 2**18
 """Messages that are routed at a time."""
@@ -105,7 +101,7 @@ _AT_ONCE = 2**18
 
 @dataclass(frozen=True)
 class Load:
-    """What a step asks of the network.
+    """What a round takes of the network.
 
     Attributes
     ----------
@@ -121,39 +117,39 @@ class Load:
 
     @property
     def busiest_s_per_byte(self) -> float:
-        """Serialization time of the step for each byte of the collective."""
+        """Serialization time of the round for each byte of the collective."""
         return max((float(links.max()) for links in self.seconds_per_byte.values()), default=0.0)
 
 
-def load_of(step: Step, placement: Placement) -> Load:
-    """Charge one step, done once.
+def load_of(round_: Round, placement: Placement) -> Load:
+    """Return the load of one round, done once.
 
     Parameters
     ----------
-    step : Step
-        A step of a schedule for this placement.
+    round_ : Round
+        A round of a schedule for this placement.
     placement : Placement
         The group.
     """
     if placement.topology is not None:
-        return _over_links(step, placement)
-    closed_form = _closed_form(step.pattern)
-    if isinstance(step.pattern, Combined) and not (placement.regular and closed_form):
-        return _over_links(step, kept_in_place(placement))
+        return _over_links(round_, placement)
+    closed_form = _closed_form(round_.pattern)
+    if isinstance(round_.pattern, Combined) and not (placement.regular and closed_form):
+        return _over_links(round_, kept_in_place(placement))
     if not placement.regular or closed_form is None:
-        return _routed(transfers(step, placement), placement) or _over_links(step, kept_in_place(placement))
-    numbers = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
-    loads = list(closed_form(step.pattern, tuple(placement.extents[number] for number in numbers)))
+        return _routed(transfers(round_, placement), placement) or _over_links(round_, kept_in_place(placement))
+    numbers = round_.dimensions if round_.dimensions is not None else tuple(range(len(placement.extents)))
+    loads = list(closed_form(round_.pattern, tuple(placement.extents[number] for number in numbers)))
     latency_s = 0.0
     seconds_per_byte = {}
     for number, load in zip(numbers, loads, strict=True):
         if load is None:
-            return _over_links(step, kept_in_place(placement))
+            return _over_links(round_, kept_in_place(placement))
         messages, hops = load
         dimension = placement.extents[number].dimension
         latency_s += dimension.latency_of(hops) if hops else 0.0
         if np.any(messages):
-            seconds_per_byte[number] = np.atleast_1d(messages) * step.fraction / dimension.bytes_per_s
+            seconds_per_byte[number] = np.atleast_1d(messages) * round_.fraction / dimension.bytes_per_s
     return Load(latency_s, seconds_per_byte)
 
 
@@ -193,30 +189,30 @@ def _exchange(pattern: Exchange, extents: tuple[Extent, ...]) -> Iterator[RoundL
 
 
 def is_quick(schedule: Schedule, placement: Placement) -> bool:
-    """Whether the steps of a schedule are few enough, and of few enough messages, to be routed in seconds."""
-    patterns = {(uncombined(step.pattern), step.dimensions) for step in schedule.steps}
+    """Whether the rounds of a schedule are few enough, and of few enough messages, to be routed in seconds."""
+    patterns = {(uncombined(round_.pattern), round_.dimensions) for round_ in schedule.rounds}
     everyone = any(isinstance(pattern, Everyone) for pattern, _ in patterns)
-    return len(patterns) <= _QUICK_STEPS and not (everyone and placement.num_ranks**2 > _QUICK_MESSAGES)
+    return len(patterns) <= _QUICK_ROUNDS and not (everyone and placement.num_ranks**2 > _QUICK_MESSAGES)
 
 
-def _over_links(step: Step, placement: Placement) -> Load:
+def _over_links(round_: Round, placement: Placement) -> Load:
     """Route the messages of a group and its siblings over the links; count those links that the group itself uses."""
     assert placement.topology is not None
     links = links_of(placement.topology)
     groups: tuple[tuple[int, ...], ...] = (placement.ranks,)
     if placement.regular:
         groups = tuple(sorted(siblings(placement.topology, placement.ranks)))
-    if isinstance(step.pattern, Everyone) and step.dimensions is None:
+    if isinstance(round_.pattern, Everyone) and round_.dimensions is None:
         latency_s, carried = _everyone_over_links(links, groups)
         mine = np.flatnonzero(carried)
         if len(groups) > 1:
             latency_s, alone = _everyone_over_links(links, (tuple(sorted(placement.ranks)),))
             mine = np.flatnonzero(alone)
-        carried = carried * step.fraction
+        carried = carried * round_.fraction
     else:
-        each = replace(step, fraction=1.0, repeat=1)
+        each = replace(round_, fraction=1.0, repeat=1)
         latency_s, mine = _of_group(links, placement, each)
-        carried = _of_siblings(links, replace(placement, ranks=()), groups, each) * step.fraction
+        carried = _of_siblings(links, replace(placement, ranks=()), groups, each) * round_.fraction
     busy = np.zeros(len(links))
     busy[mine] = carried[mine] / links.bytes_per_s(mine)
     differ = np.flatnonzero(np.ptp(placement.topology.coordinates(placement.ranks), axis=0)).tolist()
@@ -226,27 +222,27 @@ def _over_links(step: Step, placement: Placement) -> Load:
 
 
 def _routes(
-    links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step
+    links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round
 ) -> tuple[Routes, Floats]:
-    """Routes of a step of some groups, and the weight of each message."""
-    sources, destinations, weights = transfers(step, placement)
+    """Routes of a round of some groups, and the weight of each message."""
+    sources, destinations, weights = transfers(round_, placement)
     ranks = np.array(groups)
     ends = ranks[:, sources].ravel(), ranks[:, destinations].ravel()
-    routes = combined(step.pattern, links.routes(*ends), ends, np.repeat(np.arange(len(groups)), len(sources)))
+    routes = combined(round_.pattern, links.routes(*ends), ends, np.repeat(np.arange(len(groups)), len(sources)))
     return routes, np.tile(weights, len(groups))
 
 
 @lru_cache(maxsize=256)
-def _of_group(links: Links, placement: Placement, step: Step) -> tuple[float, npt.NDArray[np.int64]]:
+def _of_group(links: Links, placement: Placement, round_: Round) -> tuple[float, npt.NDArray[np.int64]]:
     """Latency of the farthest message of a group, and the links that its messages use."""
-    routes, _ = _routes(links, placement, (placement.ranks,), step)
+    routes, _ = _routes(links, placement, (placement.ranks,), round_)
     return float(routes.latency_s.max(initial=0.0)), np.unique(routes.links)
 
 
 @lru_cache(maxsize=256)
-def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], step: Step) -> Floats:
-    """(L,) bytes on each link of a step of all groups, for each byte of the collective."""
-    routes, weights = _routes(links, placement, groups, step)
+def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round) -> Floats:
+    """(L,) bytes on each link of a round of all groups, for each byte of the collective."""
+    routes, weights = _routes(links, placement, groups, round_)
     return np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links)).astype(np.float64)
 
 
@@ -254,7 +250,7 @@ def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ..
 def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[float, Floats]:
     """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone in its group.
 
-    Of senders that are alike by a symmetry of links and groups one is routed, for all.
+    Of the senders of an orbit of the symmetry of links and groups only its representative is routed, for all of them.
     """
     topology = links.topology
     family = np.full(topology.num_ranks, -1)
@@ -262,19 +258,19 @@ def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> t
         family[list(group)] = number
     found = symmetry(topology, [family])
     fixing = np.array([found.fixing(*links.spread(port)) for port in links.ports], np.float64)
-    standing = found.first(np.arange(topology.num_ranks))
+    representative = found.representatives(np.arange(topology.num_ranks))
     carried, latency_s = np.zeros(len(links)), 0.0
     for group in groups:
         members = np.array(group)
-        senders = members[standing[members] == members]
+        senders = members[representative[members] == members]
         for some in np.array_split(senders, math.ceil(len(senders) * len(members) / _AT_ONCE)) if len(senders) else ():
             routes = links.routes(np.repeat(some, len(members)), np.tile(members, len(some)))
-            ports, places = np.divmod(routes.links, topology.num_ranks)
-            stands = ports * topology.num_ranks + standing[places]
-            carried += np.bincount(stands, routes.shares * fixing[ports], minlength=len(links))
+            ports, indices = np.divmod(routes.links, topology.num_ranks)
+            of_orbit = ports * topology.num_ranks + representative[indices]
+            carried += np.bincount(of_orbit, routes.shares * fixing[ports], minlength=len(links))
             latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
-    everywhere = np.arange(len(links.ports))[:, None] * topology.num_ranks + standing
-    return latency_s, carried[everywhere.ravel()]
+    every_link = np.arange(len(links.ports))[:, None] * topology.num_ranks + representative
+    return latency_s, carried[every_link.ravel()]
 
 
 _ClosedForm = Callable[[Any, tuple[Extent, ...]], Iterable[tuple[Any, int] | None]]

@@ -1,10 +1,10 @@
-"""The wire bound: the time below which no algorithm can carry a collective out, whatever its steps.
+"""The lower bound of the links: the time below which no algorithm can carry a collective out, whatever its rounds.
 
 From two counts only: the bytes that one rank must send or receive, against all its links in use; and the bytes that
 must cross a cut through a dimension, against the links in the cut, which the groups that interleave on a ring
-share. Where it matters where the group lies the links are counted one by one: those of each member, and those in cuts
-between the nodes of its lines, in two orders: of their places, and of the Fiedler vector. Latency counts nothing. Holds
-for messages that only members send and that take the shortest way.
+share. Where the links differ they are counted one by one: those of each member, and those in cuts between the nodes of
+its lines, in two orders: of their coordinates, and of the Fiedler vector. Latency is left out. The bound holds for
+messages that only members send and that take the shortest route.
 
 In an all-reduce a rank sends ``2 (p - 1) / p n`` if only ranks add up. Where the group extends along a dimension whose
 switches can (`Dimension.in_network_reduction`), any algorithm may use them, and what is left of it is ``n``: all that a
@@ -56,7 +56,7 @@ def _factor(kind: str, placement: Placement) -> float:
 
 
 def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
-    """Time [s] that the links need at the least: the larger of the rank's and every cut's.
+    """Lower bound [s] of the time that the links need: the larger of the rank's and every cut's.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
 
 
 def _over_links(kind: str, placement: Placement) -> float:
-    """Seconds for each byte that members need for what they send, and cuts through their lines for what crosses."""
+    """Seconds for each byte: what the links of a member need for what it sends, and cuts for what crosses them."""
     p = placement.num_ranks
     sends, cuts = _counted(placement)
     cuts = [(1 / p, float(sends.min())), *cuts]
@@ -136,16 +136,16 @@ def _counted(placement: Placement) -> tuple[Floats, list[tuple[float, float]]]:
 
 
 def _orders(edges: Edges, capacity: Floats, num_ranks: int, nodes: int) -> Iterator[Ints]:
-    """Orders of a line's nodes in which to look for thin cuts; switches stand at the mean place of what they join."""
+    """Orders of a line's nodes in which to look for thin cuts; a switch is at the mean coordinate of its neighbours."""
     if nodes > _MOST_NODES:
         return
     weights = np.zeros((nodes, nodes))
     np.add.at(weights, (edges.tails, edges.heads), capacity)
     laplacian = np.diag(weights.sum(axis=1)) - weights
     inner = laplacian[num_ranks:, num_ranks:]
-    places = np.arange(num_ranks, dtype=np.float64)
-    means = np.linalg.lstsq(inner, -laplacian[num_ranks:, :num_ranks] @ places, rcond=None)[0]
-    yield np.argsort(np.concatenate((places, means)), kind="stable")
+    coordinates = np.arange(num_ranks, dtype=np.float64)
+    means = np.linalg.lstsq(inner, -laplacian[num_ranks:, :num_ranks] @ coordinates, rcond=None)[0]
+    yield np.argsort(np.concatenate((coordinates, means)), kind="stable")
     yield np.argsort(np.linalg.eigh(laplacian)[1][:, 1], kind="stable")
 
 
@@ -153,10 +153,10 @@ def _cuts(edges: Edges, capacity: Floats, order: Ints) -> Floats:
     """Capacity, one way, of the cut after the first, second, ... node but the last."""
     position = np.argsort(order)
     ahead = position[edges.tails] < position[edges.heads]
-    steps = np.zeros(len(order))
-    np.add.at(steps, position[edges.tails[ahead]], capacity[ahead])
-    np.add.at(steps, position[edges.heads[ahead]], -capacity[ahead])
-    return np.asarray(np.maximum(steps.cumsum()[:-1], 0.0))
+    change = np.zeros(len(order))
+    np.add.at(change, position[edges.tails[ahead]], capacity[ahead])
+    np.add.at(change, position[edges.heads[ahead]], -capacity[ahead])
+    return np.asarray(np.maximum(change.cumsum()[:-1], 0.0))
 
 
 def _egress(extent: Extent, *, regular: bool) -> float:

@@ -1,6 +1,6 @@
-"""Collective algorithms: kind, group and algorithm to the steps of messages that carry the collective out.
+"""Collective algorithms: kind, group and algorithm to the rounds of messages that carry the collective out.
 
-Knows nothing of time: `network` charges the steps. One algorithm a file, all of them in `ALGORITHMS`.
+Knows nothing of time: `network` charges the rounds. One algorithm a file, all of them in `ALGORITHMS`.
 """
 
 from scaleout.cluster.topology.placement import Placement
@@ -31,7 +31,7 @@ from scaleout.network.collectives.algorithm import (
     bus_bandwidth,
     check_kind,
 )
-from scaleout.network.collectives.rounds import Messages, Schedule, Step, transfers
+from scaleout.network.collectives.rounds import Messages, Round, Schedule, transfers
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -64,8 +64,8 @@ __all__ = [
     "KINDS",
     "Algorithm",
     "Messages",
+    "Round",
     "Schedule",
-    "Step",
     "algorithm_bandwidth",
     "bus_bandwidth",
     "candidates",
@@ -102,14 +102,14 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
 
 
 def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:
-    """Return the steps of a collective on a group.
+    """Return the rounds of a collective on a group.
 
     Parameters
     ----------
     kind : str
         One of `KINDS`.
     placement : Placement
-        The group; one of a single rank has no steps.
+        The group; one of a single rank has no rounds.
     algorithm : str
         One of `ALGORITHMS`.
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
 from scaleout.errors import ConfigError
-from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, Schedule, Step
+from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, Round, Schedule
 
 Scheduler = Callable[[Placement], Schedule]
 
@@ -81,7 +81,7 @@ class Algorithm:
 
 
 def folded(
-    placement: Placement, core: Callable[[int, int], tuple[Step, ...]], *, added: Callable[[int], float]
+    placement: Placement, core: Callable[[int, int], tuple[Round, ...]], *, added: Callable[[int], float]
 ) -> Schedule:
     """Carry out an all-reduce among a power of two of members, for all.
 
@@ -91,7 +91,7 @@ def folded(
     ----------
     placement : Placement
     core : function
-        Number of members that take part, a power of two, and how many of them stand for two, to the steps.
+        Number of members that take part, a power of two, and how many of them stand for two, to the rounds.
     added : function
         Number of members that take part to what each adds up, as a fraction of the bytes.
     """
@@ -99,8 +99,8 @@ def folded(
     extra = placement.num_ranks - taking_part
     if not extra:
         return Schedule(core(taking_part, 0), added=added(taking_part))
-    steps = (Step(Fold(extra), 1.0), *core(taking_part, extra), Step(Fold(extra, back=True), 1.0))
-    return Schedule(steps, added=1 + added(taking_part))
+    rounds = (Round(Fold(extra), 1.0), *core(taking_part, extra), Round(Fold(extra, back=True), 1.0))
+    return Schedule(rounds, added=1 + added(taking_part))
 
 
 def exchange(bit: int, extra: int) -> Exchange | FoldedExchange:
@@ -109,10 +109,10 @@ def exchange(bit: int, extra: int) -> Exchange | FoldedExchange:
 
 
 def then(first: Scheduler, second: Scheduler) -> Scheduler:
-    """Compose two functions from placement to schedule: the steps of the second after those of the first."""
+    """Compose two functions from placement to schedule: the rounds of the second after those of the first."""
 
     def schedule(placement: Placement) -> Schedule:
-        return Schedule(first(placement).steps + second(placement).steps)
+        return Schedule(first(placement).rounds + second(placement).rounds)
 
     return schedule
 
@@ -122,9 +122,11 @@ def along(placement: Placement, number: int) -> Placement:
     return Placement((placement.extents[number],), placement.startup_s)
 
 
-def on_dimension(schedule: Schedule, number: int, *, fraction: float) -> tuple[Step, ...]:
-    """Carry the steps of a line over to all lines of a grid along one extent, on a fraction of the bytes."""
-    return tuple(replace(step, fraction=step.fraction * fraction, dimensions=(number,)) for step in schedule.steps)
+def on_dimension(schedule: Schedule, number: int, *, fraction: float) -> tuple[Round, ...]:
+    """Carry the rounds of a line over to all lines of a grid along one extent, on a fraction of the bytes."""
+    return tuple(
+        replace(round_, fraction=round_.fraction * fraction, dimensions=(number,)) for round_ in schedule.rounds
+    )
 
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send")

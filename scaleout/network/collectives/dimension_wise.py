@@ -9,12 +9,12 @@ Source: ASTRA-sim's multi-dimensional all-to-all.
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm, several_dimensions
-from scaleout.network.collectives.rounds import Everyone, Schedule, Step
+from scaleout.network.collectives.rounds import Everyone, Round, Schedule
 
 
 def _all_to_all(placement: Placement) -> Schedule:
     sizes = enumerate(placement.shape)
-    return Schedule(tuple(Step(Everyone(), 1 / m, dimensions=(number,)) for number, m in sizes), pipelined=True)
+    return Schedule(tuple(Round(Everyone(), 1 / m, dimensions=(number,)) for number, m in sizes), pipelined=True)
 
 
 ALGORITHM = Algorithm(

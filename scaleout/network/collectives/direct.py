@@ -1,8 +1,8 @@
-"""Direct algorithms: each rank sends to every other at once, in one step.
+"""Direct algorithms: each rank sends to every other at once, in one round.
 
-Reduce-scatter, all-gather and all-to-all: shards of ``n / p``; all-reduce is the first two, in two steps. Broadcast
+Reduce-scatter, all-gather and all-to-all: shards of ``n / p``; all-reduce is the first two, in two rounds. Broadcast
 and reduce: the root sends to, or receives from, all others. On a switch ``t = alpha + (p - 1) / p n beta`` for a
-step; on a ring the links carry every message over all its hops. That a rank must also issue ``p - 1`` messages is
+round; on a ring the links carry every message over all its hops. That a rank must also issue ``p - 1`` messages is
 not charged.
 
 Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
@@ -10,11 +10,11 @@ Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm, then
-from scaleout.network.collectives.rounds import Edges, Everyone, Schedule, Step
+from scaleout.network.collectives.rounds import Edges, Everyone, Round, Schedule
 
 
 def _shards(placement: Placement) -> Schedule:
-    return Schedule((Step(Everyone(), 1 / placement.num_ranks),))
+    return Schedule((Round(Everyone(), 1 / placement.num_ranks),))
 
 
 def _from_root(placement: Placement) -> Edges:
@@ -23,11 +23,11 @@ def _from_root(placement: Placement) -> Edges:
 
 
 def _broadcast(placement: Placement) -> Schedule:
-    return Schedule((Step(_from_root(placement), 1.0),))
+    return Schedule((Round(_from_root(placement), 1.0),))
 
 
 def _reduce(placement: Placement) -> Schedule:
-    return Schedule((Step(_from_root(placement).reversed(), 1.0),))
+    return Schedule((Round(_from_root(placement).reversed(), 1.0),))
 
 
 ALGORITHM = Algorithm(

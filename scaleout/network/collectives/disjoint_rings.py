@@ -1,13 +1,13 @@
 """Disjoint rings: where ranks are joined by links of their own, as many rings at once as the links have room for.
 
 On a graph whose ranks are linked directly, such as the hybrid cube mesh of eight V100, one ring uses one link of each
-rank. So the buffer is cut into R equal parts, one a lane, and each goes round a ring of its own: a directed cycle
+rank. So the buffer is cut into R equal parts, one a chain, and each goes round a ring of its own: a directed cycle
 through all members. A link carries as many rings each way as it is times as fast as the slowest one between members.
 Each ring takes ``2 (p - 1) (alpha + n / (p R) beta)`` for an all-reduce. How many rings there are depends on which
 ranks the group is: of eight V100 0-1 have one, 0-2 two, 0-3 four, 0-4 two by relay, 0-5 two, 0-6 four, and all six.
 
 Where no ring closes over direct links (of ranks 0-4 the last has a neighbor in 0 alone) *relayed rings* do with members
-that pass on what is not for them: a hop takes the two links to and from a third member, in one step. NCCL keeps the
+that pass on what is not for them: a hop takes the two links to and from a third member, in one round. NCCL keeps the
 buffers of such a hop in the memory of the third GPU, from where the receiver reads.
 
 Rings are sought one after another by depth first search, up to a number of hops tried; the most found so far count.
@@ -27,7 +27,7 @@ import numpy as np
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm, Scheduler, then
-from scaleout.network.collectives.rounds import Edges, Schedule, Step
+from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 _MOST_TRIED = 20_000
 """Hops that are tried in all before the most rings found so far are taken."""
@@ -154,11 +154,11 @@ def rings_of(placement: Placement, *, relayed: bool = False) -> tuple[Way, ...]:
 def _phase(*, relayed: bool) -> Scheduler:
     def schedule(placement: Placement) -> Schedule:
         p, rings = placement.num_ranks, rings_of(placement, relayed=relayed)
-        steps = []
+        rounds = []
         for chain, ring in enumerate(rings):
             sources, destinations = zip(*ring, strict=True)
-            steps.append(Step(Edges(sources, destinations), 1 / (p * len(rings)), repeat=p - 1, chain=chain))
-        return Schedule(tuple(steps))
+            rounds.append(Round(Edges(sources, destinations), 1 / (p * len(rings)), repeat=p - 1, chain=chain))
+        return Schedule(tuple(rounds))
 
     return schedule
 

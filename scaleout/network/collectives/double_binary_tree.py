@@ -11,7 +11,7 @@ Source: Sanders, Speck and Traeff, Parallel Computing 35(12), 2009; the shape of
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm
-from scaleout.network.collectives.rounds import Edges, Schedule, Step
+from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 
 def _parent(rank: int, num_ranks: int) -> int:
@@ -65,7 +65,7 @@ def _from_root(num_ranks: int) -> tuple[Edges, ...]:
 
 
 def _pipeline(levels: tuple[Edges, ...]) -> Schedule:
-    return Schedule(tuple(Step(edges, 0.5) for edges in levels), pipelined=True)
+    return Schedule(tuple(Round(edges, 0.5) for edges in levels), pipelined=True)
 
 
 def _reversed(levels: tuple[Edges, ...]) -> tuple[Edges, ...]:

@@ -5,12 +5,12 @@ one within it did; all-gather comes back; all-reduce is both. Chunks follow one 
 work at the same time.
 
 Within a dimension the best algorithm for it is used: on a ring of links the bidirectional ring (neighbours only,
-both ways), elsewhere direct (one step, nothing carried twice), and in the network where switches reduce and multicast.
+both ways), elsewhere direct (one round, nothing carried twice), and in the network where switches reduce and multicast.
 `hierarchical_direct` uses direct on rings and such switches as well: on rings fewer hops, more load, for small buffers.
 
 `hierarchical_tree` is what NCCL calls tree: rings within the nodes, and a double binary tree over the outermost
 dimension for what each member then holds, so that a node's tree leaves it by all of its ports. On m members a node and
-q nodes ``2 (m - 1)`` steps within nodes and some ``2 log2(q)`` between them; a port between nodes carries ``2 n / m``.
+q nodes ``2 (m - 1)`` rounds within nodes and some ``2 log2(q)`` between them; a port between nodes carries ``2 n / m``.
 
 Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives; Jeaugey,
 Massively Scale Your Deep Learning Training with NCCL 2.4, developer.nvidia.com/blog, 2019.
@@ -23,7 +23,7 @@ from scaleout.cluster.topology.placement import Placement
 from scaleout.cluster.topology.topology import Dimension
 from scaleout.network.collectives import bidirectional_ring, direct, double_binary_tree, in_network, ring
 from scaleout.network.collectives.algorithm import Algorithm, Scheduler, along, on_dimension, several_dimensions
-from scaleout.network.collectives.rounds import Schedule, Step
+from scaleout.network.collectives.rounds import Round, Schedule
 
 
 def _best(dimension: Dimension) -> Algorithm:
@@ -39,19 +39,19 @@ def _direct(dimension: Dimension) -> Algorithm:
 
 
 def _schedules(within: Callable[[Dimension], Algorithm]) -> dict[str, Scheduler]:
-    def phase(placement: Placement, number: int, kind: str) -> tuple[Step, ...]:
+    def phase(placement: Placement, number: int, kind: str) -> tuple[Round, ...]:
         line = along(placement, number)
         members = math.prod(placement.shape[:number])
         schedule = within(line.extents[0].dimension).schedules[kind](line)
         return on_dimension(schedule, number, fraction=1 / members)
 
-    def up(placement: Placement) -> tuple[Step, ...]:
+    def up(placement: Placement) -> tuple[Round, ...]:
         numbers = range(len(placement.shape))
-        return tuple(step for number in numbers for step in phase(placement, number, "reduce_scatter"))
+        return tuple(round_ for number in numbers for round_ in phase(placement, number, "reduce_scatter"))
 
-    def down(placement: Placement) -> tuple[Step, ...]:
+    def down(placement: Placement) -> tuple[Round, ...]:
         numbers = range(len(placement.shape))[::-1]
-        return tuple(step for number in numbers for step in phase(placement, number, "all_gather"))
+        return tuple(round_ for number in numbers for round_ in phase(placement, number, "all_gather"))
 
     return {
         "all_reduce": lambda placement: Schedule(up(placement) + down(placement), pipelined=True),
@@ -64,12 +64,12 @@ def _tree(placement: Placement) -> Schedule:
     """All-reduce over rings and, along the outermost extent, a double binary tree."""
     *inner, outer = range(len(placement.shape))
 
-    def rings(number: int, kind: str) -> tuple[Step, ...]:
+    def rings(number: int, kind: str) -> tuple[Round, ...]:
         schedule = ring.ALGORITHM.schedules[kind](along(placement, number))
         return on_dimension(schedule, number, fraction=1 / math.prod(placement.shape[:number]))
 
-    up = tuple(step for number in inner for step in rings(number, "reduce_scatter"))
-    down = tuple(step for number in inner[::-1] for step in rings(number, "all_gather"))
+    up = tuple(round_ for number in inner for round_ in rings(number, "reduce_scatter"))
+    down = tuple(round_ for number in inner[::-1] for round_ in rings(number, "all_gather"))
     trees = double_binary_tree.ALGORITHM.schedules["all_reduce"](along(placement, outer))
     between = on_dimension(trees, outer, fraction=1 / math.prod(placement.shape[:outer]))
     return Schedule(up + between + down, pipelined=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm, Scheduler
-from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Pattern, Schedule, Step
+from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Pattern, Round, Schedule
 
 
 def _reducing_switches(placement: Placement) -> str | None:
@@ -45,12 +45,12 @@ def _to_root(placement: Placement) -> Edges:
 def _once(
     pattern: Callable[[Placement], Pattern], *, sharded: bool = False, copied: bool = False, reduced: bool = False
 ) -> Scheduler:
-    """One step of messages of the whole buffer or of a shard each, which switches forward while they come in."""
+    """One round of messages of the whole buffer or of a shard each, which switches forward while they come in."""
 
     def schedule(placement: Placement) -> Schedule:
         fraction = 1 / placement.num_ranks if sharded else 1.0
-        step = Step(Combined(pattern(placement), copied=copied, reduced=reduced), fraction)
-        return Schedule((step,), pipelined=True)
+        round_ = Round(Combined(pattern(placement), copied=copied, reduced=reduced), fraction)
+        return Schedule((round_,), pipelined=True)
 
     return schedule
 

@@ -1,13 +1,13 @@
 """Multiported bucket algorithms: on a torus, rings along all dimensions and both ways at once.
 
-A torus of D dimensions gives every rank 2 D links. The buffer is cut into D parts, one a lane: part r goes round
+A torus of D dimensions gives every rank 2 D links. The buffer is cut into D parts, one a chain: part r goes round
 dimension r first, then r + 1, and so on, each time with what the dimensions before it have left, as in the
 hierarchical algorithm; half of every message goes each way. So there are 2 D rings at any time, no two of them on
 the same link where dimensions are alike, and each link carries ``(p - 1) / p n / (2 D)`` in a phase: the wire bound.
 
 Parts are as large as makes their first rings take equally long, which is nearly all of the time. On equal dimensions
 the all-reduce is then at the wire bound. Elsewhere some links carry a few percent more than others (3.4% more than
-the bound on 8 x 16), and since lanes do not wait for each other they may meet on a link, which the link model sees
+the bound on 8 x 16), and since chains do not wait for each other they may meet on a link, which the link model sees
 (another 7% there). Where one dimension is much slower than another, `hierarchical` may be faster.
 
 Symbols: p ranks; m members along a dimension; D dimensions; n bytes.
@@ -20,7 +20,7 @@ from dataclasses import replace
 from scaleout.cluster.topology.placement import Extent, Placement
 from scaleout.network.collectives import bidirectional_ring
 from scaleout.network.collectives.algorithm import Algorithm, along, on_dimension, several_dimensions, then
-from scaleout.network.collectives.rounds import Schedule, Step
+from scaleout.network.collectives.rounds import Round, Schedule
 
 
 def rings_only(placement: Placement) -> str | None:
@@ -35,23 +35,23 @@ def _reduce_scatter(placement: Placement) -> Schedule:
     first_s = [_ring_s_per_byte(extent) for extent in placement.extents]
     total = sum(1 / each for each in first_s)
     chains = [_chain(placement, number, 1 / (each * total)) for number, each in enumerate(first_s)]
-    return Schedule(tuple(step for chain in chains for step in chain))
+    return Schedule(tuple(round_ for chain in chains for round_ in chain))
 
 
 def _all_gather(placement: Placement) -> Schedule:
-    return Schedule(_reduce_scatter(placement).steps[::-1])
+    return Schedule(_reduce_scatter(placement).rounds[::-1])
 
 
-def _chain(placement: Placement, first: int, share: float) -> tuple[Step, ...]:
+def _chain(placement: Placement, first: int, share: float) -> tuple[Round, ...]:
     """Reduce-scatter one part of the buffer along all dimensions, a given one first."""
     count = len(placement.extents)
     order = [(first + k) % count for k in range(count)]
-    steps: tuple[Step, ...] = ()
+    rounds: tuple[Round, ...] = ()
     for k, number in enumerate(order):
         within = math.prod(placement.shape[before] for before in order[:k])
         ring = bidirectional_ring.ALGORITHM.schedules["reduce_scatter"](along(placement, number))
-        steps += on_dimension(ring, number, fraction=share / within)
-    return tuple(replace(step, chain=first) for step in steps)
+        rounds += on_dimension(ring, number, fraction=share / within)
+    return tuple(replace(round_, chain=first) for round_ in rounds)
 
 
 def _ring_s_per_byte(extent: Extent) -> float:

@@ -5,7 +5,7 @@ Symbols: n bytes; alpha [s]; beta [s/B]. ``t = alpha + n beta`` on a switch.
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm
-from scaleout.network.collectives.rounds import Edges, Schedule, Step
+from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 
 def _pair(placement: Placement) -> str | None:
@@ -15,7 +15,7 @@ def _pair(placement: Placement) -> str | None:
 
 def _send(placement: Placement) -> Schedule:
     del placement
-    return Schedule((Step(Edges((0,), (1,)), 1.0),))
+    return Schedule((Round(Edges((0,), (1,)), 1.0),))
 
 
 ALGORITHM = Algorithm("point_to_point", "one message from one rank to another", {"send": _send}, _pair)

@@ -1,17 +1,17 @@
-"""Steps: what a collective algorithm sends to whom, in a form that keeps its symmetry.
+"""Rounds: what a collective algorithm sends to whom, in a form that keeps its symmetry.
 
-An algorithm maps a kind of collective and a `Placement` to a `Schedule`, a tuple of `Step`; a step is a `Pattern`
+An algorithm maps a kind of collective and a `Placement` to a `Schedule`, a tuple of `Round`; a round is a `Pattern`
 of messages that all members send at once, and the size of a message as a fraction of the collective's ``bytes``. So
-steps hold for every size, a network model can charge a step in closed form where its pattern is symmetric, and
-`transfers` can spell any step out, message by message.
+rounds hold for every size, a network model can charge a round in closed form where its pattern is symmetric, and
+`transfers` can spell any round out, message by message.
 
-A member is named by its place in the grid of its placement, innermost dimension fastest (see `placement.arrange`).
-A step over some of the dimensions is done by all lines (planes, ...) of the grid along them at the same time.
+A member is named by its index in the grid of its placement, innermost dimension fastest (see `placement.arrange`).
+A round over some of the dimensions is done by all lines (planes, ...) of the grid along them at the same time.
 
-Steps follow one another in order: a member starts a step when it has all messages of its earlier steps. Steps of
-different *lanes* do not wait for each other: lanes carry parts of the buffer that run at once, and what they put on a
-link adds up. In a pipelined schedule the buffer is cut into chunks that follow one another through the steps, one
-step apart.
+Rounds follow one another in order: a member starts a round when it has all messages of its earlier rounds. Rounds of
+different *chains* do not wait for each other: chains carry parts of the buffer at the same time, and what they put on a
+link adds up. In a pipelined schedule the buffer is cut into chunks that follow one another through the rounds, one
+round apart.
 
 Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.convention`.
 """
@@ -27,14 +27,14 @@ import numpy.typing as npt
 from scaleout.cluster.topology.placement import Extent, Placement
 from scaleout.cluster.topology.topology import Dimension
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
 class Messages(NamedTuple):
-    """Messages of a pattern, shape ``(M,)`` each: from member, to member, share of the step's fraction."""
+    """Messages of a pattern, shape ``(M,)`` each: from member, to member, share of the round's fraction."""
 
-    sources: Places
-    destinations: Places
+    sources: Indices
+    destinations: Indices
     weights: npt.NDArray[np.float64]
 
 
@@ -50,9 +50,9 @@ class Pattern(Protocol):
 class Ring:
     """Each member sends to the next on a Hamiltonian ring, or half to the next and half to the previous.
 
-    Over several dimensions the ring runs along the innermost and steps to the next line after each round. So that
-    not one line alone carries what leaves the inner dimensions, the message is split over as many rings as there
-    are places to step from, as NCCL's channels leave a node through all its network cards. On a line within a
+    Over several dimensions the ring runs along the innermost and crosses to the next line after each time round.
+    So that not one line alone carries what leaves the inner dimensions, the message is split over as many rings as
+    there are members to cross from, as NCCL's channels leave a node through all its network cards. On a line within a
     larger ring the members are visited in the order 0, 2, 4, ..., 5, 3, 1: no hop is longer than two strides.
     """
 
@@ -87,16 +87,16 @@ class Shift:
         sources = np.arange(math.prod(shape))
         return _messages(sources, self.moved(sources, shape))
 
-    def moved(self, places: Places, shape: tuple[int, ...]) -> Places:
-        """Return to whom members at some places send."""
-        coordinates = np.unravel_index(places, shape, order="F")
+    def moved(self, indices: Indices, shape: tuple[int, ...]) -> Indices:
+        """Return to whom some members send."""
+        coordinates = np.unravel_index(indices, shape, order="F")
         moved = tuple((c + k) % m for c, k, m in zip(coordinates, self.offsets, shape, strict=True))
         return np.asarray(np.ravel_multi_index(moved, shape, order="F"), np.int64)
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Members whose places differ in one bit send to each other; the number of members is a power of two."""
+    """Members whose indices differ in one bit send to each other; the number of members is a power of two."""
 
     bit: int
 
@@ -138,7 +138,7 @@ class FoldedExchange:
         turns = np.arange(math.prod(extent.size for extent in extents) - self.extra)
         return _messages(self._member(turns), self._member(turns ^ (1 << self.bit)))
 
-    def _member(self, turns: Places) -> Places:
+    def _member(self, turns: Indices) -> Indices:
         return np.asarray(np.where(turns < self.extra, 2 * turns, turns + self.extra), np.int64)
 
 
@@ -185,7 +185,7 @@ def uncombined(pattern: Pattern) -> Pattern:
 
 
 @dataclass(frozen=True)
-class Step:
+class Round:
     """Messages that are sent at once.
 
     Attributes
@@ -195,11 +195,11 @@ class Step:
     fraction : float
         Bytes of one message, as a fraction of the collective's bytes.
     repeat : int
-        How many times the step is done, one after another.
+        How many times the round is done, one after another.
     dimensions : tuple of int, optional
         Extents of the placement that the pattern runs over; by default all.
-    lane : int
-        Steps of one lane follow one another; all lanes run at the same time.
+    chain : int
+        Rounds of one chain follow one another; all chains run at the same time.
     """
 
     pattern: Pattern
@@ -211,95 +211,95 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps of a collective, in order.
+    """Rounds of a collective, in order.
 
     Attributes
     ----------
-    steps : tuple of Step
+    rounds : tuple of Round
     pipelined : bool
-        Whether chunks of the buffer may follow one another through the steps.
+        Whether chunks of the buffer may follow one another through the rounds.
     added : float, optional
         Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
         contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
     """
 
-    steps: tuple[Step, ...]
+    rounds: tuple[Round, ...]
     pipelined: bool = False
     added: float | None = None
 
     @property
-    def chains(self) -> tuple[tuple[Step, ...], ...]:
-        """The steps of each lane: one chain after another, all of which run at the same time."""
-        numbers = sorted({step.chain for step in self.steps})
-        return tuple(tuple(step for step in self.steps if step.chain == number) for number in numbers)
+    def chains(self) -> tuple[tuple[Round, ...], ...]:
+        """The rounds of each chain: one chain after another, all of which run at the same time."""
+        numbers = sorted({round_.chain for round_ in self.rounds})
+        return tuple(tuple(round_ for round_ in self.rounds if round_.chain == number) for number in numbers)
 
 
-def transfers(step: Step, placement: Placement) -> Messages:
-    """Spell a step out: every message of the group, once, with its bytes as a fraction of the collective's.
+def transfers(round_: Round, placement: Placement) -> Messages:
+    """Spell a round out: every message of the group, once, with its bytes as a fraction of the collective's.
 
     Parameters
     ----------
-    step : Step
-        One step of a schedule for this placement; its `repeat` is not unrolled.
+    round_ : Round
+        One round of a schedule for this placement; its `repeat` is not unrolled.
     placement : Placement
         The group.
 
     Returns
     -------
     Messages
-        Places of source and destination in the grid order of `placement.arrange`, and fractions of the bytes.
+        Indices of source and destination in the grid order of `placement.arrange`, and fractions of the bytes.
     """
     if not placement.regular:
-        # Without a grid the members stand in the order of their ranks, as if on a ring of their own.
-        sources, destinations, weights = step.pattern.messages(_plain(placement.num_ranks))
-        return Messages(sources, destinations, weights * step.fraction)
-    chosen = step.dimensions if step.dimensions is not None else tuple(range(len(placement.extents)))
-    local = step.pattern.messages(tuple(placement.extents[number] for number in chosen))
-    within = _places(placement.shape, chosen)
-    rest = _places(placement.shape, tuple(set(range(len(placement.shape))) - set(chosen)))
+        # Without a grid the members are in the order of their ranks, as if on a ring of their own.
+        sources, destinations, weights = round_.pattern.messages(_plain(placement.num_ranks))
+        return Messages(sources, destinations, weights * round_.fraction)
+    chosen = round_.dimensions if round_.dimensions is not None else tuple(range(len(placement.extents)))
+    local = round_.pattern.messages(tuple(placement.extents[number] for number in chosen))
+    within = _indices(placement.shape, chosen)
+    rest = _indices(placement.shape, tuple(set(range(len(placement.shape))) - set(chosen)))
     sources = (rest[:, None] + within[local.sources]).ravel()
     destinations = (rest[:, None] + within[local.destinations]).ravel()
-    return Messages(sources, destinations, np.tile(local.weights, len(rest)) * step.fraction)
+    return Messages(sources, destinations, np.tile(local.weights, len(rest)) * round_.fraction)
 
 
-def among(step: Step, placement: Placement, places: Places) -> Places:
-    """Return the (N, m) places that a step from everyone to everyone joins with each of some places, and that place."""
+def among(round_: Round, placement: Placement, indices: Indices) -> Indices:
+    """Return the (N, m) members that a round of everyone joins with each of some members, itself included."""
     shape = placement.shape if placement.regular else (placement.num_ranks,)
     whole = tuple(range(len(shape)))
-    chosen = whole if step.dimensions is None or not placement.regular else step.dimensions
-    coordinates = np.unravel_index(places, shape, order="F")
-    rest = [np.zeros_like(places) if number in chosen else coordinates[number] for number in whole]
+    chosen = whole if round_.dimensions is None or not placement.regular else round_.dimensions
+    coordinates = np.unravel_index(indices, shape, order="F")
+    rest = [np.zeros_like(indices) if number in chosen else coordinates[number] for number in whole]
     first = np.ravel_multi_index(rest, shape, order="F")
-    return np.asarray(first[:, None] + _places(shape, chosen), np.int64)
+    return np.asarray(first[:, None] + _indices(shape, chosen), np.int64)
 
 
-def ring_order(extent: Extent) -> Places:
+def ring_order(extent: Extent) -> Indices:
     """Order in which a ring visits the members of an extent."""
-    places = np.arange(extent.size)
+    indices = np.arange(extent.size)
     if not extent.is_line:
-        return places
-    return np.concatenate((places[::2], places[1::2][::-1]))
+        return indices
+    return np.concatenate((indices[::2], indices[1::2][::-1]))
 
 
 def _plain(num_ranks: int) -> tuple[Extent, ...]:
     return (Extent(Dimension("switch", num_ranks, 1.0, 0.0), num_ranks),)
 
 
-def _messages(sources: Places, destinations: Places) -> Messages:
+def _messages(sources: Indices, destinations: Indices) -> Messages:
     return Messages(sources, destinations, np.ones(len(sources)))
 
 
-def _places(shape: tuple[int, ...], chosen: tuple[int, ...]) -> Places:
+def _indices(shape: tuple[int, ...], chosen: tuple[int, ...]) -> Indices:
     """Places in the whole grid of the points of some of its dimensions, the first chosen fastest."""
-    places = np.zeros(1, dtype=np.int64)
+    indices = np.zeros(1, dtype=np.int64)
     for number in chosen:
         along = np.arange(shape[number]) * math.prod(shape[:number])
-        places = (along[:, None] + places).ravel()
-    return places
+        indices = (along[:, None] + indices).ravel()
+    return indices
 
 
 def _ring_messages(extents: tuple[Extent, ...], both_ways: bool) -> Messages:
-    """All rings at once: ring ``r`` is ring 0 with each place moved by the offset ``r``, in all but the last extent."""
+    """All rings at once: ring ``r`` is ring 0 with each index moved by the offset ``r``, in all but the last extent."""
     shape = tuple(extent.size for extent in extents)
     orders = [ring_order(extent) for extent in extents]
     digits = np.stack(np.unravel_index(np.arange(math.prod(shape)), shape, order="F"))
@@ -310,9 +310,9 @@ def _ring_messages(extents: tuple[Extent, ...], both_ways: bool) -> Messages:
             order[(digit + offset) % len(order)]
             for order, digit, offset in zip(orders, digits, (*offsets, 0), strict=True)
         ]
-        places = np.ravel_multi_index(tuple(moved), shape, order="F")
-        sources.append(places)
-        destinations.append(np.roll(places, -1))
+        indices = np.ravel_multi_index(tuple(moved), shape, order="F")
+        sources.append(indices)
+        destinations.append(np.roll(indices, -1))
     one_way = (np.concatenate(sources), np.concatenate(destinations))
     if both_ways:
         one_way = (np.concatenate(one_way), np.concatenate(one_way[::-1]))

@@ -10,17 +10,17 @@ Source: van de Geijn, JPDC 22(2), 1994.
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives import bidirectional_ring
 from scaleout.network.collectives.algorithm import Algorithm, then
-from scaleout.network.collectives.rounds import Edges, Schedule, Step
+from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 
 def _scatter(placement: Placement) -> Schedule:
     p = placement.num_ranks
-    return Schedule((Step(Edges((0,) * (p - 1), tuple(range(1, p))), 1 / p),))
+    return Schedule((Round(Edges((0,) * (p - 1), tuple(range(1, p))), 1 / p),))
 
 
 def _gather(placement: Placement) -> Schedule:
     p = placement.num_ranks
-    return Schedule((Step(Edges(tuple(range(1, p)), (0,) * (p - 1)), 1 / p),))
+    return Schedule((Round(Edges(tuple(range(1, p)), (0,) * (p - 1)), 1 / p),))
 
 
 _RING = bidirectional_ring.ALGORITHM.schedules

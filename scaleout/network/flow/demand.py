@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from scaleout.cluster.topology.placement import Placement, arrange, lying_alike
+from scaleout.cluster.topology.placement import Placement, arrange, congruent_members
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.load import combined
-from scaleout.network.collectives import Schedule, Step, schedule, transfers
+from scaleout.network.collectives import Round, Schedule, schedule, transfers
 from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Ring, Shift, among, uncombined
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.routes.crossing import Crossing, Part
@@ -59,14 +59,14 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     keeps those keeps these.
     """
     chosen: dict[tuple[object, object], int] = {}
-    found = _plan(topology, groups[0], kind, algorithm)[2].steps
+    found = _plan(topology, groups[0], kind, algorithm)[2].rounds
     steps = {(step.pattern, step.dimensions) for step in found}
     for index, step in enumerate(found):
         if not isinstance(uncombined(step.pattern), Everyone) and not _sum_of_others(step, steps):
             chosen.setdefault((step.pattern, step.dimensions), index)
     if not chosen:
         return []
-    lying = lying_alike(topology, groups)
+    lying = congruent_members(topology, groups)
     if lying is not None:
         placement = _plan(topology, groups[0], kind, algorithm)[0]
         ends = [transfers(found[index], placement)[:2] for index in chosen.values()]
@@ -89,9 +89,9 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
         As in `collectives.schedule`.
     """
     topology = links.topology
-    members = np.unique(symmetry.first(np.array([rank for group in groups for rank in group], np.int64)))
-    standing = set(members.tolist())
-    plans = _plans(topology, [group for group in groups if not standing.isdisjoint(group)], kind, algorithm)
+    members = np.unique(symmetry.representatives(np.array([rank for group in groups for rank in group], np.int64)))
+    representatives = set(members.tolist())
+    plans = _plans(topology, [group for group in groups if not representatives.isdisjoint(group)], kind, algorithm)
     _check_everyone(len(members), plans[0], kind, algorithm)
     if plans[0][2].pipelined:
         busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm), kind, algorithm)
@@ -100,19 +100,19 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     sent: list[Pairs] = []
     shares: list[float] = []
     num_messages = 0
-    for index, step in enumerate(plans[0][2].steps):
+    for index, step in enumerate(plans[0][2].rounds):
         key = (step.pattern, step.dimensions)
         if key not in known:
-            pairs = _standing_of(symmetry, plans, index)
+            pairs = _representatives_of(symmetry, plans, index)
             num_messages += len(pairs[0])
             _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
             known[key] = len(sent)
             sent.append(pairs)
             shares.append(_share(step, plans[0][0]))
     flows = _flows(links, symmetry, sent, members)
-    many = sum(step.repeat for step in plans[0][2].steps) > MOST_STEPS
+    many = sum(step.repeat for step in plans[0][2].rounds) > MOST_STEPS
     steps: list[tuple[Flows, float, int]] = []
-    for step in plans[0][2].steps:
+    for step in plans[0][2].rounds:
         number, times = known[step.pattern, step.dimensions], step.repeat if many else 1
         if times > 1 and np.ptp(flows[number].latency_s):
             _refuse_steps(step.repeat, kind, algorithm, plans[0][0].num_ranks)
@@ -131,11 +131,11 @@ def _train(flows: Flows, repeat: int) -> Flows:
     return replace(flows, latency_s=flows.latency_s * repeat, alike=flows.alike * repeat)
 
 
-def _sum_of_others(step: Step, steps: Collection[tuple[object, object]]) -> bool:
+def _sum_of_others(step: Round, steps: Collection[tuple[object, object]]) -> bool:
     """Whether a step sends over a distance that is the sum of single places along each dimension, all among the steps.
 
     >>> steps = {(Shift(offsets), None) for offsets in ((1, 0), (0, 1), (2, 1))}
-    >>> _sum_of_others(Step(Shift((2, 1)), 1.0), steps), _sum_of_others(Step(Shift((0, 1)), 1.0), steps)
+    >>> _sum_of_others(Round(Shift((2, 1)), 1.0), steps), _sum_of_others(Round(Shift((0, 1)), 1.0), steps)
     (True, False)
     """
     if not isinstance(step.pattern, Shift) or sum(step.pattern.offsets) == 1:
@@ -152,13 +152,13 @@ def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
     found = schedule(kind, placement, algorithm=algorithm)
     check_steps(found, kind, algorithm, placement.num_ranks)
-    distinct = {(step.pattern, step.dimensions): step for step in found.steps}
+    distinct = {(step.pattern, step.dimensions): step for step in found.rounds}
     _check_number(sum(_size(step, placement) for step in distinct.values()), kind, algorithm, placement.num_ranks)
     return placement, np.array(ranks, np.int64), found
 
 
 def _plans(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[_Plan]:
-    lying = lying_alike(topology, groups) if len(groups) > 1 else None
+    lying = congruent_members(topology, groups) if len(groups) > 1 else None
     if lying is None:
         return [_plan(topology, group, kind, algorithm) for group in groups]
     placement, _, found = _plan(topology, groups[0], kind, algorithm)
@@ -173,8 +173,8 @@ def check_steps(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> N
     TooManyMessagesError
         If more than `MOST_STEPS` are listed and do not follow one another in chunks.
     """
-    if len(found.steps) > MOST_STEPS and not found.pipelined:
-        _refuse_steps(len(found.steps), kind, algorithm, num_ranks)
+    if len(found.rounds) > MOST_STEPS and not found.pipelined:
+        _refuse_steps(len(found.rounds), kind, algorithm, num_ranks)
 
 
 def _refuse_steps(num_steps: int, kind: str, algorithm: str, num_ranks: int) -> NoReturn:
@@ -185,13 +185,13 @@ def _refuse_steps(num_steps: int, kind: str, algorithm: str, num_ranks: int) -> 
     )
 
 
-def _check_everyone(num_standing: int, plan: _Plan, kind: str, algorithm: str) -> None:
+def _check_everyone(num_senders: int, plan: _Plan, kind: str, algorithm: str) -> None:
     """Refuse steps in which so many members send to everyone that they cannot be spelled out."""
     placement, _, found = plan
-    for step in {(step.pattern, step.dimensions): step for step in found.steps}.values():
+    for step in {(step.pattern, step.dimensions): step for step in found.rounds}.values():
         if isinstance(step.pattern, Everyone):
             joined = among(step, placement, np.zeros(1, np.int64)).size
-            _check_number(num_standing * joined, kind, algorithm, placement.num_ranks)
+            _check_number(num_senders * joined, kind, algorithm, placement.num_ranks)
 
 
 def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) -> None:
@@ -203,7 +203,7 @@ def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) 
         )
 
 
-def _size(step: Step, placement: Placement) -> int:
+def _size(step: Round, placement: Placement) -> int:
     """Messages of a step that have to be spelled out whatever the symmetry, at the most."""
     pattern = uncombined(step.pattern)
     if isinstance(pattern, Shift) and step.dimensions is None:
@@ -221,7 +221,7 @@ def _size(step: Step, placement: Placement) -> int:
 def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
     """Messages of one step of some groups, as ranks; worked out once for groups of the same placement."""
     schedules = {placement: found for placement, _, found in plans}
-    ends = {placement: transfers(found.steps[index], placement) for placement, found in schedules.items()}
+    ends = {placement: transfers(found.rounds[index], placement) for placement, found in schedules.items()}
     each = [(ranks, ends[placement]) for placement, ranks, _ in plans]
     return _joined([(ranks[found.sources], ranks[found.destinations]) for ranks, found in each])
 
@@ -236,11 +236,11 @@ def demand_of_message(links: Links, source: int, destination: int, symmetry: Sym
     destination : int
     """
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
-    members = np.unique(symmetry.first(np.concatenate(pairs)))
+    members = np.unique(symmetry.representatives(np.concatenate(pairs)))
     return Demand(len(members), tuple(_flows(links, symmetry, [pairs], members)), (1.0,))
 
 
-def _share(step: Step, placement: Placement) -> float:
+def _share(step: Round, placement: Placement) -> float:
     """Part of the step's fraction that each of its messages is: all of them the same."""
     if isinstance(step.pattern, (Combined, Everyone, Shift)):
         return 1.0
@@ -254,14 +254,14 @@ def _joined(pairs: Sequence[Pairs]) -> Pairs:
     return np.concatenate(sources), np.concatenate(destinations)
 
 
-def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
+def _representatives_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
     """Messages of one step that stand for all; from everyone, or by a distance, without spelling all out."""
-    step = plans[0][2].steps[index]
+    step = plans[0][2].rounds[index]
     if not isinstance(step.pattern, Everyone) and (not isinstance(step.pattern, Shift) or step.dimensions is not None):
-        return _standing(symmetry, _spelled(plans, index))
+        return _representatives(symmetry, _spelled(plans, index))
     pairs = []
     for placement, ranks, _ in plans:
-        places = np.flatnonzero(symmetry.first(ranks) == ranks)
+        places = np.flatnonzero(symmetry.representatives(ranks) == ranks)
         if isinstance(step.pattern, Everyone):
             joined = ranks[among(step, placement, places)]
             sources, destinations = np.repeat(ranks[places], joined.shape[1]), joined.ravel()
@@ -273,11 +273,11 @@ def _standing_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pair
     return _joined(pairs)
 
 
-def _standing(symmetry: Symmetry, pairs: Pairs) -> Pairs:
+def _representatives(symmetry: Symmetry, pairs: Pairs) -> Pairs:
     """Messages that stand for all: those whose senders do."""
     sources, destinations = pairs
     ranks = np.arange(sources.max(initial=-1) + 1)
-    chosen = (symmetry.first(ranks) == ranks)[sources]
+    chosen = (symmetry.representatives(ranks) == ranks)[sources]
     return sources[chosen], destinations[chosen]
 
 
@@ -292,10 +292,10 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
         crossing, latency_s = links.crossed(sources, destinations)
         if symmetry.digits:
             routes = Routes(*crossing.pairs, latency_s)
-            crossed, weights = _standing_links(links, symmetry, routes)
+            crossed, weights = _representative_links(links, symmetry, routes)
             crossing = Crossing((Part(routes.messages, crossed, share=weights),), len(sources))
         senders = np.searchsorted(members, sources)
-        receivers = np.searchsorted(members, symmetry.first(destinations))
+        receivers = np.searchsorted(members, symmetry.representatives(destinations))
         ends = np.cumsum([0, *(len(pairs[0]) for pairs in steps)]).tolist()
         found += [
             Flows(senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin, symmetry.order)
@@ -304,13 +304,15 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
     return found
 
 
-def _standing_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
+def _representative_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
     """Links that stand for those of routes, and what the messages that are alike put on one of them together."""
     if not symmetry.digits:
         return routes.links, routes.shares
     ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
     fixing = np.array([symmetry.fixing(*links.spread(port)) for port in links.ports], np.float64)
-    return np.asarray(ports * links.topology.num_ranks + symmetry.first(ranks), np.int64), routes.shares * fixing[ports]
+    return np.asarray(
+        ports * links.topology.num_ranks + symmetry.representatives(ranks), np.int64
+    ), routes.shares * fixing[ports]
 
 
 def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
@@ -318,12 +320,12 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
     orbits: dict[bytes, int] = {}
     flows, found, weights = [], [], []
     for plan in plans:
-        orbit = orbits.setdefault(np.sort(symmetry.first(plan[1])).tobytes(), len(orbits))
-        for index, step in enumerate(plan[2].steps):
-            routes = _standing_routes(links, symmetry, plan, index)
+        orbit = orbits.setdefault(np.sort(symmetry.representatives(plan[1])).tobytes(), len(orbits))
+        for index, step in enumerate(plan[2].rounds):
+            routes = _representative_routes(links, symmetry, plan, index)
             each = np.round(step.repeat * step.fraction * _share(step, plan[0]) / busiest * _GRAIN) / _GRAIN
             flows.append(np.full(len(routes.links), orbit))
-            crossed, shares = _standing_links(links, symmetry, routes)
+            crossed, shares = _representative_links(links, symmetry, routes)
             found.append(crossed)
             weights.append(each * shares)
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
@@ -333,22 +335,22 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
     return Flows(members, members, np.zeros(len(orbits)), crossing, 0, len(groups) // len(orbits))
 
 
-def _standing_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
+def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
     """Routes of the messages of one step that stand for all.
 
     Messages that are combined stand for themselves alone, so of those each has the part of the members that do.
     """
-    ranks, pattern = plan[1], plan[2].steps[index].pattern
+    ranks, pattern = plan[1], plan[2].rounds[index].pattern
     if not isinstance(pattern, Combined):
-        return links.routes(*_standing_of(symmetry, [plan], index))
+        return links.routes(*_representatives_of(symmetry, [plan], index))
     routes = _combined_routes(links, plan, index)
-    return routes._replace(shares=routes.shares * np.mean(symmetry.first(ranks) == ranks))
+    return routes._replace(shares=routes.shares * np.mean(symmetry.representatives(ranks) == ranks))
 
 
 def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
     """Routes of all messages of one step of a group, without what switches combine."""
     ends = _spelled([plan], index)
-    return combined(plan[2].steps[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
+    return combined(plan[2].rounds[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
 
 
 def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm: str) -> float:
@@ -358,14 +360,14 @@ def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm
     Messages are counted in whole grains within a step, and steps follow in their order: the same to the last bit
     whatever the symmetry.
     """
-    switched = any(isinstance(step.pattern, Combined) for step in plan[2].steps)
+    switched = any(isinstance(step.pattern, Combined) for step in plan[2].rounds)
     own = Symmetry() if switched else symmetry.keeping(plan[1])
-    _check_everyone(int(np.count_nonzero(own.first(plan[1]) == plan[1])), plan, kind, algorithm)
+    _check_everyone(int(np.count_nonzero(own.representatives(plan[1]) == plan[1])), plan, kind, algorithm)
     total = np.zeros(len(links))
-    for index, step in enumerate(plan[2].steps):
-        routes = _standing_routes(links, own, plan, index)
+    for index, step in enumerate(plan[2].rounds):
+        routes = _representative_routes(links, own, plan, index)
         whole = routes._replace(shares=np.round(routes.shares * _GRAIN) / _GRAIN)
-        messages = np.bincount(*_standing_links(links, own, whole), minlength=len(links))
+        messages = np.bincount(*_representative_links(links, own, whole), minlength=len(links))
         total += step.repeat * step.fraction * _share(step, plan[0]) * messages
     speeds = links.bytes_per_s(np.flatnonzero(total))
     return float((total[total > 0] / speeds).max() * speeds.min())

@@ -81,7 +81,7 @@ class LinkTraffic:
         count = self.links.topology.num_ranks
         for number, port in enumerate(self.links.ports):
             ranks = self._having(number)
-            size_bytes = self.carried_bytes[number * count + self.symmetry.first(ranks)]
+            size_bytes = self.carried_bytes[number * count + self.symmetry.representatives(ranks)]
             yield port, ranks, size_bytes, self._utilisation(number * count + ranks, size_bytes)
 
     def columns(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What messages put on links, kept short and spelled out when asked.
+"""The links that messages cross, kept short and spelled out on demand.
 
 Maps messages and the rows of `even` to pairs of a message and a link, or to their sum over the messages on each link.
-The sum does not need the pairs: of messages that lie alike within lines, those on the same way are counted first. A
-million messages over a torus of 32 x 32 cross 17 million links, but their ways along a dimension are 32,000.
+The sum does not need the pairs: messages that take the same route along a line are counted first. A million messages
+over a torus of 32 x 32 cross 17 million links, but there are 32,000 routes along a dimension.
 
 Symbols: M messages; N of them in a part; T rows of h links each; H pairs of a message and a link; L links.
 """

@@ -1,9 +1,9 @@
-"""Ways of messages along a dimension that is even: in closed form, and kept by pair of places where those are few.
+"""Tables of the routes between all ranks of a line, in closed form, for dimensions of few ranks.
 
-Maps pairs of places to the links between them. Where all messages with equally many links are laid out at once, a
-table of the ways of all pairs makes it a copy of rows. Knows neither other dimensions nor broken links.
+Maps pairs of coordinates to the links between them. With the table, the links of all messages that cross equally many
+are a copy of rows. Knows neither other dimensions nor broken links.
 
-Symbols: n ranks along a dimension; M messages; T pairs of places with h links each; H links of all messages.
+Symbols: n ranks along a dimension; M messages; T pairs of ranks with h links each; H links of all messages.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds.kind import Floats, Ints
 
 _FEW = 100
-"""Places along a dimension up to which the ways of all pairs, less than its cube of links, are kept."""
+"""Ranks along a dimension up to which the routes of all pairs, less than its cube of links, are kept."""
 
 
 class Rows(NamedTuple):
-    """Ways with equally many links."""
+    """Routes with equally many links."""
 
     links: Ints
     """(h, T) from that of the first port at the lowest rank of the line."""
@@ -30,8 +30,8 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """The ways between all places of a line, by pair ``source * n + destination``.
+class RouteTable:
+    """The routes between all ranks of a line, by pair ``source * n + destination``.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Ways:
     latency_s: Floats
 
     def chosen(self, pairs: Ints) -> list[tuple[Rows, Ints]]:
-        """Return, for all messages whose ways have equally many links, the rows and the messages, in their order."""
+        """Return, for all messages whose routes have equally many links, the rows and the messages, in their order."""
         kind = self.kind[pairs]
         if len(kind) and (kind == kind[0]).all():
             return [(self.rows[kind[0]], np.arange(len(kind)))] if kind[0] else []
@@ -60,17 +60,16 @@ class Ways:
 
 
 @lru_cache(maxsize=64)
-def ways(dimension: Dimension, *, num_ranks: int, weight: int) -> Ways | None:
-    """Return the ways between all places of a line, if they are few.
+def route_table(dimension: Dimension, *, num_ranks: int, weight: int) -> RouteTable | None:
+    """Return the routes between all ranks of a line, if they are few and in closed form.
 
     Parameters
     ----------
     dimension : Dimension
-        Of an even kind.
     num_ranks : int
         From one port of a rank to the next, in links.
     weight : int
-        From one place along the line to the next, in ranks.
+        From one coordinate along the line to the next, in ranks.
     """
     n = dimension.size
     if n > _FEW:
@@ -96,4 +95,4 @@ def ways(dimension: Dimension, *, num_ranks: int, weight: int) -> Ways | None:
         if (shares == shares[0, 0]).all():
             shares = shares[:1, :1]
         rows.append(Rows((local.port * num_ranks + local.coordinate * weight)[taken], shares))
-    return Ways(tuple(rows), kind.reshape(-1)[:-1].astype(np.uint8), row, latency_s)
+    return RouteTable(tuple(rows), kind.reshape(-1)[:-1].astype(np.uint8), row, latency_s)

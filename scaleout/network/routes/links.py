@@ -4,17 +4,12 @@ Maps a `Topology` to directed links and pairs of ranks to the links that a messa
 *port* of one rank: link ``port * R + rank``, so that whatever maps ranks to ranks maps links to links. Knows nothing
 of time, groups or collectives.
 
-A route crosses the dimensions one after another, dimension 0 first, as `topology` says: the shorter way round a ring
-(at half way half of the message each way, over both at one rate), out of the port of the sender and into that of the
-receiver on a switch, which never blocks inside, over the link of the pair where all are connected, and up and down
-the bundles of a fat tree, over which messages spread evenly. A bundle is a port of the first rank below it. Graphs,
-dragonflies and lines with a broken link are routed over their edges instead, see `routing`.
+A route crosses the dimensions one after another, dimension 0 first, as `topology` says. Along a dimension it takes the
+links that the closed form of the kind gives (`cluster.topology.kinds`), such as the shorter way round a ring; without a
+closed form, and on lines with a broken link, it is searched for over the edges, see `routing`. A bundle of links
+between switches is a port of the first rank below it.
 
 Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all their routes; n ranks along a dimension.
-
-Ports: what a rank has of each dimension's links, the same on every rank.
-
-Maps a `Dimension` to its ports. Knows neither routes nor which link is slow or broken.
 """
 
 import math
@@ -30,7 +25,7 @@ from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes,
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network.routes.crossing import Crossing, Part
-from scaleout.network.routes.even import ways
+from scaleout.network.routes.even import route_table
 from scaleout.network.routes.routing import router
 
 __all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
@@ -178,7 +173,7 @@ class Links:
         for number, (dimension, weight) in enumerate(
             zip(self.topology.dimensions, _weights(self.topology), strict=True)
         ):
-            at, to = (self._places[number][ends] for ends in (sources, destinations))
+            at, to = (self._coordinates[number][ends] for ends in (sources, destinations))
             added, passed_s = self._crossing(number, rank - at * weight, (at, to))
             parts += [part._replace(first=part.first + first * self.topology.num_ranks) for part in added]
             latency_s += passed_s
@@ -190,16 +185,16 @@ class Links:
         return Crossing(tuple(parts), len(rank)), latency_s
 
     @cached_property
-    def _places(self) -> Ints:
-        """(D, R) place of each rank along each dimension."""
+    def _coordinates(self) -> Ints:
+        """(D, R) coordinate of each rank along each dimension."""
         return np.ascontiguousarray(self.topology.coordinates(np.arange(self.topology.num_ranks)).T)
 
     def _crossing(self, number: int, lines: Ints, ends: Ends) -> tuple[list[Part], Floats]:
-        """Links and latency of messages along one dimension, links from its first port on; by rows if it is even."""
+        """Links, from the first port of the dimension on, and latency of messages along it; by a table if that is small."""
         dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
         num_ranks = self.topology.num_ranks
         if not self._broken(number):
-            known = ways(dimension, num_ranks=num_ranks, weight=weight)
+            known = route_table(dimension, num_ranks=num_ranks, weight=weight)
             if known is not None:
                 pairs = ends[0] * dimension.size + ends[1]
                 chosen = known.chosen(pairs)
@@ -207,7 +202,7 @@ class Links:
                 return parts, known.latency_s[pairs]
         latency_s = np.zeros(len(lines))
         moving = np.flatnonzero(ends[0] != ends[1])
-        local, latency_s[moving] = self._ways(number, lines[moving], (ends[0][moving], ends[1][moving]))
+        local, latency_s[moving] = self._routes_along(number, lines[moving], (ends[0][moving], ends[1][moving]))
         message = moving[local.message]
         links = local.port * num_ranks + lines[message] + local.coordinate * weight
         return [Part(message, links, share=local.share)], latency_s
@@ -220,7 +215,7 @@ class Links:
             if changed == number and not all(change.factor for change in changes)
         }
 
-    def _ways(self, number: int, lines: Ints, ends: Ends) -> tuple[LineRoutes, Floats]:
+    def _routes_along(self, number: int, lines: Ints, ends: Ends) -> tuple[LineRoutes, Floats]:
         """Links and latency of messages along one dimension: in closed form, or over the edges of their lines."""
         broken = self._broken(number)
         parts = []
@@ -228,7 +223,7 @@ class Links:
         on_broken = np.isin(lines, list(broken))
         for line, changes in [(-1, ()), *broken.items()]:
             chosen = np.flatnonzero(~on_broken if line < 0 else lines == line)
-            local, latency_s[chosen] = self._ways_on(number, changes, (ends[0][chosen], ends[1][chosen]))
+            local, latency_s[chosen] = self._routes_on(number, changes, (ends[0][chosen], ends[1][chosen]))
             if not np.isfinite(latency_s[chosen]).all():
                 lost = chosen[np.argmax(np.isinf(latency_s[chosen]))]
                 self._refuse(
@@ -237,7 +232,7 @@ class Links:
             parts.append(LineRoutes(chosen[local.message], *local[1:]))
         return LineRoutes.joined(parts), latency_s
 
-    def _ways_on(self, number: int, changes: tuple[LinkChange, ...], ends: Ends) -> tuple[LineRoutes, Floats]:
+    def _routes_on(self, number: int, changes: tuple[LinkChange, ...], ends: Ends) -> tuple[LineRoutes, Floats]:
         dimension = self.topology.dimensions[number]
         closed_form = None if changes else dimension.structure.routes(dimension, ends)
         if closed_form is not None:

@@ -1,8 +1,8 @@
 """Routes over the edges of one line: the least latency, then the fewest hops, spread evenly over what is equal.
 
-Maps pairs of places to the edges of `wiring` that a message between them takes. Every node passes what it has
-for a destination on to all its next hops in equal parts (ECMP), so that a route is a function of the graph alone.
-Latencies are compared to the picosecond.
+Maps pairs of ranks on a line to the edges (`cluster.topology.edges`) that a message between them takes. Every node
+passes what it has for a destination on to all its next hops in equal parts (ECMP), so that a route is a function of
+the graph alone. Latencies are compared to the picosecond.
 
 Symbols: V nodes; E edges; M messages; T distinct destinations; H pairs of a message and an edge.
 Source: Hopps, Analysis of an Equal-Cost Multi-Path Algorithm, RFC 2992, for ECMP.
@@ -54,12 +54,12 @@ class Router:
         Parameters
         ----------
         ends : two (M,) arrays of int
-            Places along the line of sources and destinations; none to itself.
+            Coordinates of sources and destinations along the line; none to itself.
 
         Returns
         -------
         LineRoutes, (M,) array of float
-            Links of the messages, and the latency of each; infinite where no way is left.
+            Links of the messages, and the latency of each; infinite where no route is left.
         """
         n = self.dimension.size
         pairs, which = np.unique(ends[0] * n + ends[1], return_inverse=True)
@@ -94,13 +94,13 @@ class Router:
 
     @cached_property
     def _to_all(self) -> Flags | None:
-        """Shortest ways to every rank, if they are not too many to keep."""
+        """Shortest routes to every rank, if they are not too many to keep."""
         if max(len(self.begins), len(self.edges.tails)) * self.dimension.size > _CELLS:
             return None
         return self._shortest(np.arange(self.dimension.size))
 
     def _shortest(self, wanted: Ints) -> Flags:
-        """(E, T) whether an edge is on a shortest way: then what is left shrinks by its own cost."""
+        """(E, T) whether an edge is on a shortest route: then the distance left shrinks by its own cost."""
         edges, num_nodes = self.edges, len(self.begins) - 1
         # Hops are the last digits of a cost.
         cost = np.round((edges.latency_s + edges.reluctance_s) * _PER_S).astype(np.int64)[:, None] * num_nodes + 1
@@ -125,7 +125,7 @@ class Router:
         num_nodes = len(begins) - 1
         message, node, share, passed_s = chosen, sources[chosen], np.ones(len(chosen)), np.zeros(len(chosen))
         found: list[tuple[Ints, Ints, Floats]] = [_NOTHING]
-        # All ways of a message to a node have equally many hops, as hops count: its parts come there together.
+        # All routes of a message to a node have equally many hops, as hops count: its parts arrive together.
         while len(message):
             counts = begins[node + 1] - begins[node]
             row = np.repeat(np.arange(len(message)), counts)

@@ -1,15 +1,14 @@
-"""Symmetry of a job on a topology: moves of all ranks that change nothing, so that one message stands for many.
+"""Symmetry of a job on a topology: moves of all ranks that change nothing, so that one message is simulated for many.
 
-Maps a topology and the groups of a job to a `Symmetry`: turns of *digits*. A rank is a number with mixed radices,
-and turning a digit adds one to it, modulo its radix, on all ranks at once. On a ring a turn of the whole ring by
-some places is a symmetry of the links; on a switch any digit of the place may turn,
-on a fat tree any digit within a level, on a dragonfly any within a router and all groups together, on a mesh or a
-graph none. Links that are slower or broken must come to lie on their like. A turn counts if it also takes
-every group of every family to a group of the family, and every rank to one of the same role. All ranks, links and
-messages that turns take to each other are alike at any time, if they were at the start; the one whose turned
-digits (its sender's, for a message) are zero stands for all.
+Maps a topology and the groups of a job to a `Symmetry`: rotations of *digits*. A rank is a number with mixed radices,
+and rotating a digit adds one to it, modulo its radix, on all ranks at once. Which digits of a coordinate may rotate
+without changing a link the kind of dimension says (`DimensionKind.turns`); slower and broken links must come to equal
+ones. A rotation counts if it also takes every group of every family to a group of the family, and every rank to one of
+the same role. All ranks, links and messages that rotations take to each other are an orbit: they do the same at the
+same time, if they did at the start. The representative of an orbit is the one whose rotated digits (its sender's, for
+a message) are zero.
 
-Symbols: R ranks; n ranks along a dimension; m radix of a digit; s places from one value of the digit to the next.
+Symbols: R ranks; n ranks along a dimension; m radix of a digit; s ranks from one value of the digit to the next.
 """
 
 import itertools
@@ -39,31 +38,31 @@ class Digit:
 
 @dataclass(frozen=True)
 class Symmetry:
-    """The digits that may turn; without any, every rank stands for itself."""
+    """The digits that may rotate; without any, every rank is an orbit of its own."""
 
     digits: tuple[Digit, ...] = ()
 
     @cached_property
     def order(self) -> int:
-        """How many ranks, links or messages one of them stands for."""
+        """How many ranks, links or messages an orbit has at the most."""
         return math.prod(digit.radix for digit in self.digits)
 
     def fixing(self, weight: int, span: int) -> int:
-        """How many of the moves leave each bundle over `span` places, `weight` ranks apart, where it is."""
+        """How many of the moves leave each bundle over `span` ranks, `weight` apart, where it is."""
         return math.prod(digit.radix for digit in self.digits if weight <= digit.weight < weight * span)
 
-    def first(self, ranks: Ints) -> Ints:
-        """Return the rank that stands for each rank."""
+    def representatives(self, ranks: Ints) -> Ints:
+        """Return the representative of each rank's orbit."""
         return self.seen_from(ranks, ranks)
 
     def keeping(self, ranks: Ints) -> "Symmetry":
-        """Return the turns that take a set of ranks to itself."""
+        """Return the rotations that take a set of ranks to itself."""
         members = np.sort(ranks)
         kept = (digit for digit in self.digits if np.array_equal(np.sort(_turned(digit, members)), members))
         return Symmetry(tuple(kept))
 
     def seen_from(self, origins: Ints, ranks: Ints) -> Ints:
-        """Return where ranks come to lie by the turns that take their origins to those that stand for them."""
+        """Return where ranks are moved by the rotations that take their origins to their representatives."""
         turned = ranks.copy()
         for digit in self.digits:
             place = digit.of(ranks)
@@ -77,13 +76,13 @@ Pairs = tuple[Ints, Ints]
 def symmetry(
     topology: Topology, families: Sequence[Ints], *, messages: Sequence[Pairs] = (), roles: Ints | None = None
 ) -> Symmetry:
-    """Find the turns that keep a job as it is.
+    """Find the rotations that keep a job as it is.
 
     Parameters
     ----------
     topology : Topology
     families : sequence of (R,) arrays of int
-        Families of groups: each rank's group, or -1 for ranks outside, which must stay outside.
+        Process-group sets: each rank's group, or -1 for ranks outside, which must stay outside.
     messages : sequence of pairs of (M,) arrays of int
         Sets of messages, sources and destinations, each of which must stay the same set.
     roles : (R,) array of int, optional
@@ -127,7 +126,7 @@ def symmetry(
 
 
 def _room(dimension: Dimension, s: int) -> int:
-    """Largest radix that a digit of place value `s` may have: up to the end of the dimension, or of its level."""
+    """Largest radix that a digit of weight `s` may have: up to the end of the dimension, or of its level."""
     ends = list(itertools.accumulate(dimension.radices or (dimension.size,), operator.mul))
     return int(next(end for end in ends if end > s) // s)
 

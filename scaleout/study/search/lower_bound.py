@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.device.spec import Device
-from scaleout.cluster.topology.placement import lying_alike, place
+from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.program.operations import kernel
@@ -227,7 +227,7 @@ class Leasts:
         """Return the least seconds for which each byte of a collective holds each dimension, shape (D,)."""
         topology, kind = self.costs.topology, collective.kind
         family = axes.family(collective.family)
-        alike = lying_alike(topology, family.members) is not None
+        alike = congruent_members(topology, family.members) is not None
         each = [_per_byte(kind, topology, group) for group in (family.members[:1] if alike else family.members)]
         return np.asarray(np.min(each, axis=0))
 

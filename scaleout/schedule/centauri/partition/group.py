@@ -17,7 +17,7 @@ import numpy as np
 
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.dimension import Dimension
-from scaleout.cluster.topology.placement import lying_alike, place
+from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import GroupFamily, Program
@@ -44,7 +44,7 @@ def levels_of(family: GroupFamily, topology: Topology) -> Levels | str:
         return "its groups have different sizes"
     if not groups or len(groups[0]) < 2:
         return "its groups have one rank"
-    alike = groups[:1] if lying_alike(topology, groups) is not None else groups
+    alike = groups[:1] if congruent_members(topology, groups) is not None else groups
     found = {_level_dimensions(topology, group) for group in alike}
     if len(found) > 1:
         return "its groups lie in different ways"
