@@ -190,7 +190,7 @@ class Links:
         return np.ascontiguousarray(self.topology.coordinates(np.arange(self.topology.num_ranks)).T)
 
     def _crossing(self, number: int, lines: Ints, ends: Ends) -> tuple[list[Part], Floats]:
-        """Links, from the first port of the dimension on, and latency of messages along it; by a table if that is small."""
+        """Links (from the first port of the dimension on) and latency of messages along it; from a table if small."""
         dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
         num_ranks = self.topology.num_ranks
         if not self._broken(number):
