@@ -13,10 +13,12 @@ from scaleout.config.library import find, is_path
 from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.workloads.families.convolutional import Convolutional
+from scaleout.workloads.families.diffusion import DiffusionTransformer
 from scaleout.workloads.families.dlrm import Dlrm
 from scaleout.workloads.families.family import ModelFamily
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.families.moe import Moe
+from scaleout.workloads.families.state_space import StateSpace
 from scaleout.workloads.families.transformer import Transformer
 
 __all__ = [
@@ -28,6 +30,8 @@ KINDS: dict[str, type[ModelFamily]] = {
     "dlrm": Dlrm,
     "transformer": Transformer,
     "moe": Moe,
+    "state_space": StateSpace,
+    "diffusion_transformer": DiffusionTransformer,
 }
 """Value of `kind` to the family."""
 
