@@ -121,9 +121,9 @@ class StateSpace(Transformer):
         return 2 * (chunk * (self.state_groups * self.state_size + self.inner) + 2 * self.inner * self.state_size)
 
 
-def mixer(tape: AutogradTape, x: int, rank: Rank[StateSpace], label: str) -> int:
+def mixer(tape: AutogradTape, x: int, rank: Rank[Any], label: str) -> int:
     """Project, convolve, scan, gate and normalise, and project back, for a rank's heads."""
-    model = rank.workload
+    model: StateSpace = rank.workload
     degree, tokens = model.tensor_parallel, model.local_tokens
     inner, heads, convolved = model.inner // degree, model.state_heads // degree, model.convolved // degree
     of = partial(linear, tape, tokens=tokens, bucket=rank.dense)
