@@ -65,12 +65,22 @@ def print_facts(facts: Mapping[str, Any]) -> None:
         if isinstance(value, list) and value and isinstance(value[0], dict):
             columns = list(dict.fromkeys(name for row in value for name in row))
             rows = [[_written(name, row.get(name, "")) for name in columns] for row in value]
-            print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=2)
+            print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=max(2, _leading_text(value)))
         elif isinstance(value, dict):
             if value:
                 print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
         else:
             console().print(f"[bold]{escape(title)}[/bold]: {escape(_written(key, value))}", highlight=False)
+
+
+def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Count the first columns of rows in which no cell but the second is a number."""
+    text = [not any(_is_number(row.get(name)) for row in rows) for name in rows[0]]
+    return next((number for number, each in enumerate(text) if number > 1 and not each), len(text))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _title(name: str) -> str:

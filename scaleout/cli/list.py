@@ -2,13 +2,16 @@
 
 import click
 
-KINDS = ("workloads", "topologies", "devices", "schedules", "strategies", "pipelines", "collectives", "operators")
+KINDS = (
+    *("workloads", "topologies", "devices", "schedules", "strategies", "frameworks", "pipelines", "collectives"),
+    "operators",
+)
 
 
 @click.command(name="list")
 @click.argument("kind", required=False, type=click.Choice(KINDS), metavar="[KIND]")
 def list_names(kind: str | None) -> None:
-    """List workloads, topologies, devices, schedules, strategies, pipelines, collectives, operators; by default all."""
+    """List workloads, topologies, devices, schedules, strategies, frameworks, pipelines and more; by default all."""
     for each in KINDS if kind is None else (kind,):
         if kind is None:
             click.echo(f"{each}:")
@@ -22,20 +25,19 @@ def _names(kind: str) -> list[str]:
     from scaleout.schedule import SCHEDULES
     from scaleout.schedule.fusion import OPERATORS
     from scaleout.study.strategies import STRATEGIES
+    from scaleout.workloads.families.frameworks import FRAMEWORKS
     from scaleout.workloads.pipeline import PIPELINES
 
-    if kind == "schedules":
-        return [f"{name} ({each.summary})" for name, each in SCHEDULES.items()]
-    if kind == "strategies":
-        return [f"{name} ({each.description}; {each.source})" for name, each in STRATEGIES.items()]
-    if kind == "pipelines":
-        return [f"{each.name} ({each.description}; {each.source})" for each in PIPELINES.values()]
+    if kind in ("workloads", "topologies", "devices"):
+        return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])
     if kind == "collectives":
-        names = []
-        for name in collectives.KINDS:
-            algorithms = [a.name for a in collectives.ALGORITHMS.values() if name in a.schedules]
-            names.append(f"{name} ({', '.join(algorithms)})")
-        return names
-    if kind == "operators":
-        return [f"{name} ({each.summary}; {', '.join(each.settings.model_fields)})" for name, each in OPERATORS.items()]
-    return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])
+        of = {k: [a.name for a in collectives.ALGORITHMS.values() if k in a.schedules] for k in collectives.KINDS}
+        return [f"{name} ({', '.join(algorithms)})" for name, algorithms in of.items()]
+    said = {
+        "schedules": {name: each.summary for name, each in SCHEDULES.items()},
+        "strategies": {name: f"{each.description}; {each.source}" for name, each in STRATEGIES.items()},
+        "frameworks": {name: f"{each.summary}; {each.source}" for name, each in FRAMEWORKS.items()},
+        "pipelines": {each.name: f"{each.description}; {each.source}" for each in PIPELINES.values()},
+        "operators": {n: f"{each.summary}; {', '.join(each.settings.model_fields)}" for n, each in OPERATORS.items()},
+    }
+    return [f"{name} ({words})" for name, words in said[kind].items()]

@@ -23,6 +23,7 @@ from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NodeKind
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
+from scaleout.workloads.families.frameworks import FRAMEWORKS
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 
@@ -46,6 +47,7 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
         "description": job.description,
         "source": job.source,
         "ranks": job.num_ranks,
+        **(_framework(job) if isinstance(job, LayeredModel) and job.framework else {}),
         "parameters": job.num_parameters,
         "matrix_flops": program.total_flops,
         "matrix_flops_per_rank": program.total_flops // job.num_ranks,
@@ -55,6 +57,24 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
         "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},
         "keys": job.model_dump(mode="json", exclude={"name", "description", "source"}),
     }
+
+
+def _framework(job: LayeredModel) -> dict[str, Any]:
+    """Which framework runs a job, and each key that it sets or that the workload gives instead."""
+    assert job.framework is not None
+    framework = FRAMEWORKS[job.framework]
+    rows = [
+        {
+            "key": key,
+            "value": getattr(job, key),
+            "set_by": "the workload" if key in job.model_fields_set else job.framework,
+            "source": setting.source,
+            "framework_value": setting.value,
+        }
+        for key, setting in framework.applying(job.given).items()
+        if key in type(job).model_fields
+    ]
+    return {"framework": f"{job.framework} ({framework.summary}; {framework.source})", "framework_keys": rows}
 
 
 def _buffers(job: ModelFamily) -> dict[str, Any]:

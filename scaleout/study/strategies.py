@@ -20,6 +20,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare_outcomes
 from scaleout.study.job import Job, Outcome, run
 from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.families.frameworks import FRAMEWORKS
 
 Keys = Mapping[str, Any]
 
@@ -66,9 +67,14 @@ def _interleaved(job: LayeredModel) -> Keys:
     return {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": chunks} if chunks > 1 else {}
 
 
+_WHEN_AND_WHERE = ("overlap_gradient_reduce", "overlap_parameter_gather", "sequence_parallel")
+"""Keys of a preset that say what is cut, and when gradients and parameters move; kernels stay the job's."""
+
+
 def _megatron(job: LayeredModel) -> Keys:
-    at_end = {"zero": 0, "overlap_gradient_reduce": False, "overlap_parameter_gather": False}
-    return {**at_end, **_interleaved(job), "sequence_parallel": job.tensor_parallel > 1}
+    usual = FRAMEWORKS["megatron"].values({"tensor_parallel": job.tensor_parallel})
+    shared = {key: usual.get(key, False) for key in _WHEN_AND_WHERE}
+    return {"zero": 0, **shared, **_interleaved(job)}
 
 
 def _megatron_core(job: LayeredModel) -> Keys:
@@ -174,7 +180,7 @@ def follow(
         raise ConfigError(f"strategies are of training, and {workload.name} runs in mode {workload.mode!r}")
     strategy = STRATEGIES[name]
     try:
-        job = validate(type(workload), {**workload.model_dump(), **strategy.keys(workload)}, where=f"strategy {name}")
+        job = validate(type(workload), {**workload.given, **strategy.keys(workload)}, where=f"strategy {name}")
         outcome = run(Job(job, device, topology, schedule or strategy.schedule, options or SimulationOptions()))
     except ConfigError as error:
         return Followed(name, reason=str(error))

@@ -159,7 +159,8 @@ def refuse_beside(workload: LayeredModel) -> None:
     """
     for key, value in ON_BLOCKS.items():
         if getattr(workload, key) != value:
-            raise ConfigError(f"{key} {getattr(workload, key)} cannot be timed block by block; set it to {value}")
+            by = f" (of framework {workload.framework})" if key not in workload.model_fields_set else ""
+            raise ConfigError(f"{key} {getattr(workload, key)}{by} cannot be timed block by block; set it to {value}")
 
 
 def _blocks(workload: LayeredModel) -> Blocks:

@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 def workload_of(plan: Plan, base: LayeredModel, batch: int) -> LayeredModel:
     """Return the workload that runs a plan which `fits`."""
-    return base.model_copy(update={**plan._asdict(), "batch_per_replica": batch // plan.data_parallel})
+    return base.changed({**plan._asdict(), "batch_per_replica": batch // plan.data_parallel})
 
 
 class Family(NamedTuple):

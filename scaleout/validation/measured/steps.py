@@ -146,7 +146,7 @@ _DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
     "dp_compute_only": {"data_parallel": 1},
     "dp_serial_allreduce_per_parameter": {"gradient_bucket": _ALONE},
     "dp_ddp_overlap": {"schedule": "overlap", "copied_buckets": True},
-    "fsdp2_fully_shard": {"schedule": "overlap", "zero": 3},
+    "fsdp2_fully_shard": {"schedule": "overlap", "framework": "fsdp2"},
 }
 """Kind of data-parallel step to the keys of its workload, and its schedule."""
 

@@ -50,14 +50,13 @@ _SHARDINGS: Mapping[str, Mapping[str, Any]] = {"FULL_SHARD": {}, "SHARD_GRAD_OP"
 _YES_NO = ("True", "False")
 
 _SOFTWARE: Mapping[str, Any] = {
+    "framework": "fsdp1",
     "attention": "triton",
     "loss": "fused",
     "logged_losses": 2,
-    "flat_gradients": True,
-    "optimizer_kernels": "unfused",
     "clip_gradients": True,
 }
-"""What the framework does in every row."""
+"""What llm-foundry does in every row."""
 
 
 def machine_of(row: Row) -> tuple[str, str]:
@@ -83,9 +82,8 @@ def workload_values(row: Row) -> dict[str, Any]:
         "microbatch": microbatch,
         "batch_per_replica": microbatch * row.count("GradAccum"),
         "data_parallel": row.count("# GPUs"),
-        "zero": 3,
         "recompute": "full" if checkpoints else "none",
-        "stop_recompute_early": row.values["GPU"] != "a100_40gb",
+        **({"stop_recompute_early": False} if row.values["GPU"] == "a100_40gb" else {}),
         **_SOFTWARE,
         **_PRECISIONS[row.word("Precision", tuple(_PRECISIONS))],
         **_MODES[row.word("MP Mode", tuple(_MODES))],

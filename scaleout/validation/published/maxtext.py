@@ -90,6 +90,7 @@ def workload_values(model: _Model, slices: int, chips: int) -> dict[str, Any]:
     """Return the keys of the workload of a model on some slices."""
     return {
         "kind": "transformer",
+        "framework": "maxtext",
         "hidden": model.hidden,
         "heads": model.heads,
         "head_size": _HEAD,
@@ -102,17 +103,8 @@ def workload_values(model: _Model, slices: int, chips: int) -> dict[str, Any]:
         "sequence": _SEQUENCE,
         "batch_per_replica": model.batch * model.tensor,
         "tensor_parallel": model.tensor,
-        "sequence_parallel": model.tensor > 1,
         "data_parallel": slices * chips // model.tensor,
-        "zero": 3,
         "shard_ranks": chips // model.tensor,
-        "replicas_at_end": slices > 1,
-        "gradient_dtype": "fp32",
-        "recompute": "full",
-        "stop_recompute_early": True,
-        "compiled": True,
-        "loss": "fused",
-        "clip_gradients": True,
     }
 
 

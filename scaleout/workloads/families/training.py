@@ -13,11 +13,12 @@ from pydantic import Field, field_validator, model_validator
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.family import Count, Dtype, ModelFamily
+from scaleout.workloads.families.family import Count, Dtype
+from scaleout.workloads.families.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named
 
 
-class Training(ModelFamily):
+class Training(WithFramework):
     """Keys of a step, which all models of layers share; all but the sizes have the value that leaves them out."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {

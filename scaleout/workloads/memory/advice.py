@@ -118,7 +118,7 @@ def _try(workload: LayeredModel, changes: Mapping[str, Any], capacity_bytes: flo
 def _changed(workload: LayeredModel, changes: Mapping[str, Any]) -> LayeredModel | None:
     """Return the changed workload, or None if it cannot be."""
     try:
-        return type(workload).model_validate({**workload.model_dump(), **changes})
+        return type(workload).model_validate({**workload.given, **changes})
     except ValidationError:
         return None
 

@@ -1,0 +1,136 @@
+"""Framework presets: what they set, that given keys win, and that each is a job that runs."""
+
+import json
+
+import pytest
+import yaml
+
+from scaleout.cli import main
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.errors import ConfigError
+from scaleout.study.comparison import compare
+from scaleout.study.search.space import Plan, workload_of
+from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.families.frameworks import FRAMEWORKS, Setting
+
+each_framework = pytest.mark.parametrize("name", FRAMEWORKS)
+SPLIT = {"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2, "batch_per_replica": 4, "microbatch": 1}
+
+
+def llama(**changes):
+    found = load_workload("llama-3-8b", changes)
+    assert isinstance(found, Transformer)
+    return found
+
+
+@each_framework
+@pytest.mark.parametrize("changes", [{}, SPLIT], ids=["data-parallel", "three axes"])
+def test_a_preset_sets_what_it_says_and_nothing_else(name, changes):
+    plain, found = llama(**changes), llama(framework=name, **changes)
+    sets = FRAMEWORKS[name].values(found.given)
+    assert sets
+    assert found.model_dump() == plain.model_dump() | sets | {"framework": name}
+    assert not sets.keys() & found.model_fields_set
+
+
+@each_framework
+def test_every_setting_is_of_a_key_and_says_where_it_is_from(name):
+    framework = FRAMEWORKS[name]
+    assert framework.summary
+    assert framework.source
+    for setting in framework.settings:
+        assert setting.key in Transformer.model_fields
+        assert setting.source
+        assert getattr(llama(**SPLIT, **_beside(setting)), setting.key) == setting.value  # is valid, and not changed
+
+
+def _beside(setting: Setting):
+    more = {"zero": 1} if setting.key in ("overlap_parameter_gather", "replicas_at_end") else {}
+    return more | {setting.key: setting.value}
+
+
+@each_framework
+def test_given_keys_win(name):
+    for key, value in FRAMEWORKS[name].values(llama(**SPLIT).given).items():
+        if isinstance(value, bool):
+            changes = (
+                SPLIT | {"zero": 1, key: not value} if key == "overlap_parameter_gather" else SPLIT | {key: not value}
+            )
+            assert getattr(llama(framework=name, **changes), key) is not value
+
+
+def test_given_keys_win_from_a_file_and_from_a_file_that_it_is_like(tmp_path):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({"like": "llama-3-8b", "clip_gradients": False}))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"like": "./base.yaml", "framework": "megatron"}))
+    found = load_workload(str(tmp_path / "mine.yaml"), {"loss": "fused"})
+    assert (found.clip_gradients, found.loss, found.gradient_dtype) == (False, "fused", "fp32")
+
+
+def test_old_names_of_keys_win_as_well():
+    keys = {"framework": "maxtext", "shard_ranks": 2, "copies_at_end": False}
+    with pytest.warns(FutureWarning, match="replicas_at_end"):
+        assert not llama(**keys).replicas_at_end
+
+
+def test_settings_that_hang_on_other_keys():
+    assert not llama(framework="megatron").sequence_parallel
+    assert llama(framework="megatron", **SPLIT).sequence_parallel
+    assert llama(framework="megatron", dtype="fp16").gradient_dtype is None
+    assert not llama(framework="megatron", fused_accumulation=False).placeholder_gradients
+    assert not llama(framework="megatron", **SPLIT).overlap_sends
+    assert llama(framework="megatron", pipeline_schedule="interleaved_1f1b", **SPLIT).overlap_sends
+    assert llama(framework="fsdp2", pipeline_schedule="interleaved_1f1b", **SPLIT).messages == "as_made"
+    assert [llama(framework="deepspeed", zero=zero).gradient_dtype for zero in range(4)] == ["fp32", None, None, None]
+    assert llama(framework="maxtext", shard_ranks=4).replicas_at_end
+    assert not llama(framework="maxtext", shard_ranks=8).replicas_at_end
+    assert llama(framework="nanotron", **SPLIT).overlap_gradient_reduce
+
+
+def test_what_a_framework_sets_follows_the_keys_that_a_plan_changes():
+    base = llama(framework="megatron", clip_gradients=False)
+    plan = Plan(2, 1, 2, 2, 1, 1, "interleaved_1f1b", 2, "none", 1, sequence_parallel=False)
+    found = workload_of(plan, base, 8)
+    assert (found.overlap_sends, found.sequence_parallel, found.clip_gradients) == (True, False, False)
+    again = workload_of(plan._replace(pipeline_schedule="1f1b", virtual_stages=None), found, 8)
+    assert not again.overlap_sends
+    assert workload_of(plan, llama(), 8) == llama().model_copy(update={**plan._asdict(), "batch_per_replica": 4})
+
+
+@pytest.mark.parametrize("name", ["megatorn", 3, ["megatron"]])
+def test_an_unknown_framework_is_named_with_the_nearest(name):
+    with pytest.raises(ConfigError, match=r"unknown framework .*; (did you mean 'megatron'|known: deepspeed, fsdp1)"):
+        llama(framework=name)
+
+
+@each_framework
+def test_each_preset_runs(name):
+    device, topology = load_device("h200"), load_topology("dgx-h200-1")
+    job = llama(framework=name, layers=4, **SPLIT)
+    found = compare(job, topology=topology, device=device, schedules=("baseline", "overlap"))
+    assert 0 < found.outcomes[1].makespan_s <= found.outcomes[0].makespan_s * (1 + 1e-9)
+
+
+def test_show_says_what_the_framework_set_and_list_names_it(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["scaleout", "show", "llama-3-8b", "--json", "--set", "framework=fsdp1",
+                                     "--set", "flat_gradients=false"])  # fmt: skip
+    main()
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["framework"].startswith("fsdp1 (PyTorch's FullyShardedDataParallel")
+    rows = {row["key"]: row for row in shown["framework_keys"]}
+    assert (rows["zero"]["value"], rows["zero"]["set_by"]) == (3, "fsdp1")
+    flat = rows["flat_gradients"]
+    assert (flat["value"], flat["set_by"], flat["framework_value"]) == (False, "the workload", True)
+    monkeypatch.setattr("sys.argv", ["scaleout", "list", "frameworks"])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(FRAMEWORKS)
+
+
+def test_a_search_says_which_framework_set_a_key_that_it_cannot_time(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["scaleout", "search", "llama-3-8b", "--set", "framework=fsdp2"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "layout_copies True (of framework fsdp2) cannot be timed block by block; set it to False" in (
+        capsys.readouterr().err
+    )
