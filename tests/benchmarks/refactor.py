@@ -51,7 +51,7 @@ RENAMED_KEYS = {"products": "linear_dtype"}
 RENAMED_VALUES = {("context_exchange", "all_to_all"): "ulysses"}
 """Values of one key that changed on purpose."""
 
-ADDED: set[str] = {"axis", "data"}
+ADDED: set[str] = {"axis", "data", "framework", "framework_keys"}
 """Keys that AFTER has on purpose and BEFORE had not."""
 
 REWORDED: dict[str, str] = {}
