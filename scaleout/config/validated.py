@@ -118,7 +118,9 @@ class _WithSource:
         both = core_schema.typed_dict_schema(
             {name: core_schema.typed_dict_field(schema) for name, schema in fields.items()}, extra_behavior="forbid"
         )
-        return core_schema.no_info_after_validator_function(itemgetter("value"), both)
+        return core_schema.no_info_after_validator_function(
+            itemgetter("value"), both, serialization=core_schema.simple_ser_schema("any")
+        )
 
 
 Cited = Annotated[Value, _WithSource()]
