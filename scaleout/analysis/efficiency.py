@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.analysis.breakdown import by_axis, exposed_by_family, waited_for
-from scaleout.analysis.pipeline import places_of_ranks
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import NONE, NodeKind, NodeRole
 from scaleout.simulation.result import Result, Timeline
@@ -110,10 +109,10 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
     """
     step_s, ranks = result.makespan_s, workload.num_ranks
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
-    places = places_of_ranks(result.program)
-    spans = [len(set(places[list(family.members[0])].tolist())) > 1 for family in result.program.groups]
+    pipeline_rank = result.program.pipeline_rank
+    spans = [len(set(pipeline_rank[list(family.members[0])].tolist())) > 1 for family in result.program.groups]
 
-    def meets_other_places(line: Timeline, node: int) -> bool:
+    def meets_other_pipeline_ranks(line: Timeline, node: int) -> bool:
         group = int(line.graph.group[node])
         return line.graph.kind[node] != NodeKind.COMPUTE and group != NONE and spans[group]
 
@@ -124,7 +123,7 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
         tokens_per_s / ranks,
         mfu=mfu,
         hfu=mfu / (1 - _recomputed(result)),
-        bubble=waited_for(result, meets_other_places) / step_s if workload.pipeline_parallel > 1 else 0.0,
+        bubble=waited_for(result, meets_other_pipeline_ranks) / step_s if workload.pipeline_parallel > 1 else 0.0,
         exposed_s=by_axis(exposed_by_family(result)),
     )
 

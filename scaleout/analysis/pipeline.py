@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
-from scaleout.program.program import Program
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.memory import KINDS, Ledger
@@ -68,22 +67,12 @@ class MemoryOverTime:
         return np.asarray(np.sum(list(self.bytes_of.values()), axis=0))
 
 
-def places_of_ranks(program: Program) -> Ints:
-    """Return the place of each rank in its pipeline, shape (R,), wherever the ranks of the job lie."""
-    places = np.zeros(program.num_ranks, np.int64)
-    for family in program.groups:
-        if family.name == "pipeline":
-            members = np.array(family.members)
-            places[members] = np.arange(members.shape[1])
-    return places
-
-
 def actions(result: Result, workload: LayeredModel) -> list[Actions]:
     """Return what each place of a job's pipeline did, first to last."""
-    place_of_rank = places_of_ranks(result.program)
+    pipeline_rank = result.program.pipeline_rank
     found: dict[int, Actions] = {}
     for line in result.timelines:
-        place = int(place_of_rank[line.ranks[0]])
+        place = int(pipeline_rank[line.ranks[0]])
         if place not in found:
             found[place] = _actions(line, place, workload)
     return [found[place] for place in sorted(found)]

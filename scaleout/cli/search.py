@@ -165,7 +165,7 @@ def _write(
 ) -> list[tuple[Path, str]]:
     if output is None:
         return []
-    from scaleout.report.plots.schedules import draw_plans
+    from scaleout.report.plots.plans import draw_plans
     from scaleout.study.search.checkpoint import FILE
 
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -2,21 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from scaleout.analysis import breakdown as analysis
-from scaleout.analysis.breakdown import Row, Segment
-from scaleout.analysis.efficiency import Efficiency, Fit
 from scaleout.cli.console import console, print_links, print_table
 from scaleout.config.units import format_bytes, format_seconds
-from scaleout.simulation.result import Result
-from scaleout.study.comparison import Comparison
-from scaleout.study.job import Outcome
+
+if TYPE_CHECKING:
+    from scaleout.analysis.breakdown import Row, Segment
+    from scaleout.analysis.efficiency import Efficiency, Fit
+    from scaleout.simulation.result import Result
+    from scaleout.study.comparison import Comparison
+    from scaleout.study.job import Outcome
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: "Comparison") -> None:
     """Print a comparison: phases, operations, critical paths and, last so that it stays in sight, the schedules."""
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
@@ -42,7 +45,7 @@ def print_comparison(comparison: Comparison) -> None:
     _print_sources(comparison)
 
 
-def _schedule_row(outcome: Outcome) -> list[str]:
+def _schedule_row(outcome: "Outcome") -> list[str]:
     parts = outcome.breakdown
     return [
         outcome.schedule,
@@ -57,7 +60,7 @@ def _schedule_row(outcome: Outcome) -> list[str]:
 
 
 def _print_rows(
-    title: str, comparison: Comparison, rows_of: Callable[[Result], list[Row]], *, limit: int | None
+    title: str, comparison: "Comparison", rows_of: "Callable[[Result], list[Row]]", *, limit: int | None
 ) -> None:
     columns: dict[tuple[str, bool], dict[str, Row]] = {}
     for outcome in comparison.outcomes:
@@ -76,7 +79,7 @@ def _print_rows(
     print_table(title, (title.removeprefix("busy time by "), "", *names), rows[:limit], left=2)
 
 
-def _print_critical_path(outcome: Outcome) -> None:
+def _print_critical_path(outcome: "Outcome") -> None:
     """Print how much of the makespan each operation of the critical path decides, the largest first."""
     groups: dict[tuple[str, str], list[Segment]] = {}
     for segment in analysis.critical_path(outcome.result):
@@ -94,7 +97,7 @@ def _print_critical_path(outcome: Outcome) -> None:
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 
 
-def _print_ranks(outcome: Outcome) -> None:
+def _print_ranks(outcome: "Outcome") -> None:
     """Print which rank is done with each phase first and which last; the JSON says it of all."""
     found = analysis.ends_of_ranks(outcome.result)
     rows = []
@@ -107,7 +110,7 @@ def _print_ranks(outcome: Outcome) -> None:
     print_table(f"ranks of {outcome.schedule}", columns, rows)
 
 
-def _print_efficiency(comparison: Comparison) -> None:
+def _print_efficiency(comparison: "Comparison") -> None:
     """Print how well each schedule of a transformer's step uses its devices, and what it is exposed to by axis."""
     found = {o.schedule: o.efficiency for o in comparison.outcomes if o.efficiency is not None}
     axes = sorted({axis for each in found.values() for axis in each.exposed_s})
@@ -117,7 +120,7 @@ def _print_efficiency(comparison: Comparison) -> None:
         print_table("efficiency", columns, rows)
 
 
-def _efficiency_row(schedule: str, found: Efficiency, axes: list[str]) -> list[str]:
+def _efficiency_row(schedule: str, found: "Efficiency", axes: list[str]) -> list[str]:
     return [
         schedule,
         format_seconds(found.step_s),
@@ -130,7 +133,7 @@ def _efficiency_row(schedule: str, found: Efficiency, axes: list[str]) -> list[s
     ]
 
 
-def _print_fit(found: Fit, under: str) -> None:
+def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size}
@@ -162,7 +165,7 @@ def _print_fit(found: Fit, under: str) -> None:
     console().print()
 
 
-def _print_sources(comparison: Comparison) -> None:
+def _print_sources(comparison: "Comparison") -> None:
     sources = comparison.outcomes[0].breakdown.kernel_time_sources
     if sources:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sources.items())

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from scaleout.config.validated import nearest
+from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, GraphError
 from scaleout.program import counts
 from scaleout.program.counts import Sizes

@@ -135,6 +135,16 @@ class Program:
         """Payload of all communication nodes of all ranks."""
         return sum(int(n) * graph.payload_bytes for n, graph in zip(self.ranks_of_role, self.graphs, strict=True))
 
+    @property
+    def pipeline_rank(self) -> Ints:
+        """The position of each rank in its pipeline, shape (R,); 0 without pipelines."""
+        found = np.zeros(self.num_ranks, np.int64)
+        for family in self.groups:
+            if family.name == "pipeline":
+                members = np.array(family.members)
+                found[members] = np.arange(members.shape[1])
+        return found
+
     def map_graphs(self, change: Callable[[ExecutionGraph], ExecutionGraph]) -> "Program":
         """Return the program with each graph replaced; this one stays as it is."""
         return replace(self, graphs=tuple(change(graph) for graph in self.graphs))

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,13 +27,15 @@ from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.simulation.result import Result, Timeline
-from scaleout.study.comparison import Comparison
-from scaleout.study.job import Outcome
+
+if TYPE_CHECKING:
+    from scaleout.study.comparison import Comparison
+    from scaleout.study.job import Outcome
 
 _COLOURS = {NodeKind.COMPUTE: "thread_state_running", NodeKind.COLLECTIVE: "thread_state_iowait"}
 
 
-def trace_events(comparison: Comparison) -> dict[str, Any]:
+def trace_events(comparison: "Comparison") -> dict[str, Any]:
     """Return the timelines of all schedules as one object of Chrome's trace format."""
     events: list[dict[str, Any]] = []
     for outcome in comparison.outcomes:
@@ -132,7 +134,7 @@ Written = list[tuple[Path, str]]
 """Files, and what they are."""
 
 
-def write(comparison: Comparison, directory: Path) -> Written:
+def write(comparison: "Comparison", directory: Path) -> Written:
     """Write all files of a comparison into a directory, which is made if need be.
 
     Raises
@@ -161,7 +163,7 @@ def write(comparison: Comparison, directory: Path) -> Written:
     return [(directory / name, meaning) for name, meaning in files.items()]
 
 
-def _draw_steps(comparison: Comparison, directory: Path) -> dict[str, str]:
+def _draw_steps(comparison: "Comparison", directory: Path) -> dict[str, str]:
     """Draw pipelines and memory of a transformer's steps, and return the files and what they are."""
     if comparison.fit is None:
         return {}
@@ -171,7 +173,7 @@ def _draw_steps(comparison: Comparison, directory: Path) -> dict[str, str]:
     for outcome in comparison.outcomes:
         end = f"-{outcome.schedule}.png" if len(comparison.outcomes) > 1 else ".png"
         title, makespan_s = f"{comparison.workload}, {outcome.schedule}, on {comparison.topology}", outcome.makespan_s
-        job = outcome.transformer
+        job = outcome.workload
         if job is None or outcome.efficiency is None:
             continue
         if job.pipeline_parallel > 1:
@@ -243,14 +245,14 @@ def _write_links(traffic: dict[str, LinkTraffic], path: Path) -> None:
     (whole if "".join(traffic) else whole.drop(columns="schedule")).to_parquet(path, index=False)
 
 
-def _write_nodes(comparison: Comparison, path: Path) -> None:
+def _write_nodes(comparison: "Comparison", path: Path) -> None:
     import pandas as pd  # noqa: PLC0415 - takes half a second
 
     frames = [pd.DataFrame(columns) for outcome in comparison.outcomes for columns in _columns(outcome)]
     pd.concat(frames, ignore_index=True).to_parquet(path, index=False)
 
 
-def _columns(outcome: Outcome) -> list[dict[str, Any]]:
+def _columns(outcome: "Outcome") -> list[dict[str, Any]]:
     """Columns over the nodes of each class of ranks of one schedule."""
     result = outcome.result
     critical = {(segment.rank, segment.node) for segment in critical_path(result)}

@@ -8,10 +8,13 @@ What a schedule that weighs comes to: a program, what was decided, and the step 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from scaleout.program.program import Program
-from scaleout.schedule.cost import ProgramCosts
 from scaleout.simulation.result import Result
+
+if TYPE_CHECKING:
+    from scaleout.schedule.cost import ProgramCosts
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Trial:
         What was decided on the way.
     """
 
-    costs: ProgramCosts
+    costs: "ProgramCosts"
     ordered: Program
     scheduled: Program
     decisions: tuple[Decision, ...] = ()

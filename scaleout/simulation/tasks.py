@@ -16,14 +16,13 @@ Knows neither streams nor what else is in flight.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scaleout.cluster.topology.peers import check_peer, peer_of
 from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
-from scaleout.network.flow.instances import LinkNetwork
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, users_in
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.job import (
@@ -39,6 +38,9 @@ from scaleout.simulation.job import (
     name_of,
 )
 from scaleout.simulation.shared_devices import SharedDevices
+
+if TYPE_CHECKING:
+    from scaleout.network.flow.instances import LinkNetwork
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float
 
 
 def tasks_of(
-    job: Job, instances: CollectiveInstances, links: LinkNetwork | None, shared: SharedDevices | None
+    job: Job, instances: CollectiveInstances, links: "LinkNetwork | None", shared: SharedDevices | None
 ) -> tuple[Tasks, list[str]]:
     """Lay out what the engine runs, and the algorithm of each task; what timers time has no duration of its own."""
     charges, of_instance = _charges(job, instances, on_links=links is not None)
@@ -304,7 +306,7 @@ def _share_devices(
         laid.port_s.extend([()] * len(nodes))
 
 
-def _add_messages(laid: _Laid, links: LinkNetwork | None, shared: SharedDevices | None) -> None:
+def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevices | None) -> None:
     """Let the ends of a message meet, or its receive wait for its send; links and shared devices time what they know.
 
     Puts take nothing from the kernels beside them: what storing or sending costs a fused kernel is in its time.
@@ -376,7 +378,7 @@ def _dependencies(job: Job) -> tuple[list[tuple[int, ...]], list[int]]:
     return users, counts
 
 
-def _register(job: Job, instance: CollectiveInstance, links: LinkNetwork, *, index: int, paced: bool) -> None:
+def _register(job: Job, instance: CollectiveInstance, links: "LinkNetwork", *, index: int, paced: bool) -> None:
     """Register what an instance sends with the links: all groups that it stands for."""
     name, size_bytes, pieces = asked(job, instance)
     links.register(

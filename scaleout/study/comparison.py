@@ -20,14 +20,13 @@ DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A job on a cluster under several schedules; of a transformer also its workload, and whether the first fits."""
+    """A job on a cluster under several schedules; for a model of layers also whether the first fits into memory."""
 
     workload: str
     topology: str
     device: str
     ranks: int
     outcomes: tuple[Outcome, ...]
-    transformer: LayeredModel | None = None
     fit: Fit | None = None
 
     def summary(self) -> dict[str, Any]:
@@ -109,10 +108,10 @@ def compare(
     found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
     if not isinstance(workload, LayeredModel):
         return found
-    ran = {id(each.transformer): each.transformer for each in found.outcomes if each.transformer is not None}
+    ran = {id(each.workload): each.workload for each in found.outcomes if each.workload is not None}
     fits = {key: fit(each, device) for key, each in ran.items()}
-    outcomes = tuple(replace(each, fit=fits[id(each.transformer)]) for each in found.outcomes)
-    return replace(found, outcomes=outcomes, transformer=workload, fit=outcomes[0].fit)
+    outcomes = tuple(replace(each, fit=fits[id(each.workload)]) for each in found.outcomes)
+    return replace(found, outcomes=outcomes, fit=outcomes[0].fit)
 
 
 def compare_program(

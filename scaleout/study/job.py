@@ -135,8 +135,8 @@ class Outcome:
         Makespan of a comparison's first schedule over this one's.
     decisions : tuple of str
         What a schedule that weighs has decided, in words.
-    transformer : LayeredModel or None
-        What it ran, where that is a transformer; a schedule may choose keys of its workload.
+    workload : LayeredModel or None
+        What it ran, where that is a model of layers, with the keys that the schedule chose.
     device : Device or None
         What that ran on.
     fit : Fit or None
@@ -147,7 +147,7 @@ class Outcome:
     result: Result
     speedup: float = 1.0
     decisions: tuple[str, ...] = ()
-    transformer: LayeredModel | None = None
+    workload: LayeredModel | None = None
     device: Device | None = None
     fit: Fit | None = None
 
@@ -163,10 +163,10 @@ class Outcome:
 
     @cached_property
     def efficiency(self) -> Efficiency | None:
-        """Of the step of a transformer: tokens a second, MFU and what they are lost to."""
-        if self.transformer is None or self.device is None:
+        """Of the step of a model of layers: tokens a second, MFU and what they are lost to."""
+        if self.workload is None or self.device is None:
             return None
-        return efficiency(self.result, self.transformer, self.device)
+        return efficiency(self.result, self.workload, self.device)
 
 
 class Prepared(NamedTuple):
@@ -234,9 +234,9 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
 
     device = None if isinstance(job.device, str) else job.device
     result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
-    transformer = prepared.work if isinstance(prepared.work, LayeredModel) else None
+    workload = prepared.work if isinstance(prepared.work, LayeredModel) else None
     decisions = (*prepared.decisions, *in_words(planned[-1]))
-    return Outcome(job.schedule, result, decisions=decisions, transformer=transformer, device=device)
+    return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device)
 
 
 def run(job: Job) -> Outcome:

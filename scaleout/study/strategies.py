@@ -184,7 +184,7 @@ def follow(
         outcome = run(Job(job, device, topology, schedule or strategy.schedule, options or SimulationOptions()))
     except ConfigError as error:
         return Followed(name, reason=str(error))
-    job = outcome.transformer or job
+    job = outcome.workload or job
     held = fit(job, device)
     return Followed(name, job, replace(outcome, fit=held), held)
 

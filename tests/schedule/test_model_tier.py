@@ -170,7 +170,7 @@ def test_what_it_chooses_is_faster_than_passes_alone(microbatch):
     assert chosen < passes < overlapped
     assert not any("model tier" in words for words in found.outcomes[1].decisions)
     assert found.outcomes[2].decisions[0].startswith("model tier: zero 1, parameters gathered in the next forward")
-    assert [outcome.transformer.zero for outcome in found.outcomes] == [0, 0, 1]
+    assert [outcome.workload.zero for outcome in found.outcomes] == [0, 0, 1]
 
 
 def test_a_group_that_is_given_stays():
@@ -277,5 +277,5 @@ def test_other_schedules_run_the_workload_as_it_is():
     found = compare(job, topology=NODES, device=A100, schedules=("baseline", "overlap", "centauri"))
     own = generate(job)
     for outcome in found.outcomes[:2]:
-        assert outcome.transformer is job
+        assert outcome.workload is job
         assert [graph.names for graph in outcome.result.program.graphs] == [graph.names for graph in own.graphs]

@@ -12,13 +12,15 @@ Symbols: n ranks; V nodes; E edges.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds.kind import Floats, Ints, Port
+
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.dimension import Dimension
 
 
 class Edges(NamedTuple):
@@ -47,7 +49,7 @@ class Edges(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def edges_of(dimension: Dimension) -> Edges:
+def edges_of(dimension: "Dimension") -> Edges:
     """Return the edges of a line.
 
     >>> from scaleout.cluster.topology.dimension import Dimension
@@ -61,18 +63,18 @@ def edges_of(dimension: Dimension) -> Edges:
     return Edges._make(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
 
 
-def num_nodes(dimension: Dimension) -> int:
+def num_nodes(dimension: "Dimension") -> int:
     """Return the number ``V`` of nodes of a line."""
     return dimension.size + len(switches_of(dimension))
 
 
 @lru_cache(maxsize=64)
-def switches_of(dimension: Dimension) -> tuple[str, ...]:
+def switches_of(dimension: "Dimension") -> tuple[str, ...]:
     """Return the names of the nodes after the ranks."""
     return dimension.structure.switches(dimension)
 
 
 @lru_cache(maxsize=64)
-def ports_of(dimension: Dimension) -> tuple[Port, ...]:
+def ports_of(dimension: "Dimension") -> tuple[Port, ...]:
     """Return what every rank has of the links of a line."""
     return tuple(dimension.structure.ports(dimension))

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES_PER_S, SECONDS, parse
-from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 
 SUFFIXES = (".graphml", ".edgelist")

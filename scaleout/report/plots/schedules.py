@@ -6,7 +6,7 @@ orange too, in the timeline, where it lies beside the kernels that hide it.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 
@@ -21,10 +21,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from scaleout.simulation.result import Timeline
-from scaleout.study.comparison import Comparison
-from scaleout.study.search.best import SLACK, SearchRequest
-from scaleout.study.search.search import Answer
+if TYPE_CHECKING:
+    from scaleout.simulation.result import Timeline
+    from scaleout.study.comparison import Comparison
 
 COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
 """Colours of all figures (Paul Tol's bright scheme, readable without colour vision)."""
@@ -42,7 +41,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_comparison(comparison: Comparison, path: Path) -> None:
+def draw_comparison(comparison: "Comparison", path: Path) -> None:
     """Draw stacked bars of each schedule's time and, beside them, the first class's timelines on one time axis."""
     with mpl.rc_context(STYLE):
         count = len(comparison.outcomes)
@@ -72,7 +71,7 @@ def save(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
-def _bars(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
+def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:
     names = [outcome.schedule for outcome in comparison.outcomes]
     left = [0.0] * len(names)
     for label, colour, field in (
@@ -96,7 +95,7 @@ def _bars(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)), ncols=3, frameon=False, fontsize=7)
 
 
-def _chains(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None:
+def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:
     """Draw two lanes for each schedule: kernels above, communication below."""
     for index, outcome in enumerate(comparison.outcomes):
         line = outcome.result.timelines[0]
@@ -119,7 +118,7 @@ def _chains(axes: Axes, comparison: Comparison, scale: float, unit: str) -> None
     )
 
 
-def merged_spans(line: Timeline, *, communicates: bool) -> list[tuple[float, float]]:
+def merged_spans(line: "Timeline", *, communicates: bool) -> list[tuple[float, float]]:
     """Return the intervals in which a timeline computes, or communicates, joined where they touch."""
     chosen = line.is_communication == communicates
     spans: list[tuple[float, float]] = []
@@ -258,37 +257,4 @@ def draw_scaling(
         panels[1].set_ylim(bottom=10)
         panels[0].legend(frameon=False, fontsize=8)
         figure.suptitle(title, fontsize=10)
-        save(figure, path)
-
-
-def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
-    """Draw step time against memory of all evaluated plans; those that no other beats in both are joined and named."""
-    scale, unit = time_scale(answer.fastest[0].estimate.step_s)
-    last_s = SLACK * answer.fastest[0].estimate.step_s
-    near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
-        axes.scatter(
-            [each.peak_bytes / 1e9 for each in near], [each.step_s * scale for each in near],
-            s=12, color=IDLE, label="evaluated",
-        )  # fmt: skip
-        memory = [found.estimate.peak_bytes / 1e9 for found in answer.front]
-        times = [found.estimate.step_s * scale for found in answer.front]
-        axes.step(memory, times, where="pre", color=COMPUTE, linewidth=1)
-        axes.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
-        for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
-            axes.annotate(str(number), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        limit = request.memory_bytes / 1e9
-        axes.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.4g} GB")
-        axes.set_xlim(0, None)
-        axes.set_xlabel("memory of the fullest rank [GB]")
-        axes.set_ylabel(f"time of a step [{unit}]")
-        axes.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
-        axes.legend(loc="lower left", frameon=False, fontsize=7)
-        several = len({found.schedule for found in answer.evaluated}) > 1
-        legend = "\n".join(
-            f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
-            for number, found in enumerate(answer.front, start=1)
-        )
-        axes.text(1.02, 1.0, legend, transform=axes.transAxes, va="top", fontsize=6.5)
         save(figure, path)

@@ -36,8 +36,8 @@ from scaleout.workloads.generate.axes import Axes
 
 
 def estimate_of(outcome: Outcome) -> Estimate:
-    """Say what a simulated step of a transformer takes; see `evaluate.Estimate`."""
-    result, workload, device = outcome.result, outcome.transformer, outcome.device
+    """Say what a simulated step takes; see `evaluate.Estimate`."""
+    result, workload, device = outcome.result, outcome.workload, outcome.device
     assert workload is not None
     assert device is not None
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s

@@ -171,7 +171,8 @@ def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
                 changes={**changes, **dict(model.changes)},
                 algorithms=RINGS,
             )
-            assert outcome.transformer is not None
+            job = outcome.outcomes[0].workload
+            assert job is not None
             parts = outcome.outcomes[0].breakdown
             forward = ("OP", "FC-2")
             alone = Model(model.name, model.workload, model.hidden, model.tokens, (degree,))
@@ -187,7 +188,7 @@ def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
                     mode,
                     outcome.outcomes[0].makespan_s,
                     parts.communication_s,
-                    outcome.transformer.layers,
+                    job.layers,
                     swept,
                 )
             )
