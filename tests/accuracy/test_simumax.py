@@ -75,7 +75,7 @@ def test_gradients_that_are_put_aside_are_taken_up_again():
     x = tape.kernel("clone", elements=4)
     for _ in range(2):
         x = residual(tape, x, partial(pointwise, forward="clone", backward="clone", makes=10, elements=4), elements=4)
-    assert tape.temporary_bytes(entering_bytes=8) == 2 * (10 + 4 + 4)
+    assert tape.transient_bytes(entering_bytes=8) == 2 * (10 + 4 + 4)
 
 
 def test_all_to_all_deals_heads_out_for_tokens():

@@ -122,7 +122,7 @@ def test_parts_add_up_to_whole_stages(keys, model, uneven):
             assert part.kept_bytes == pytest.approx(tape.kept_bytes)
             assert part.again_bytes == pytest.approx(tape.again_bytes)
             entering = 0 if stage.last else stage.rank.elements * job.item_bytes
-            made = tape.temporary_bytes(entering) if job.transient_memory and tape.spans else 0
+            made = tape.transient_bytes(entering) if job.transient_memory and tape.spans else 0
             assert part.temporary_bytes == pytest.approx(made)
             assert part.weights == (tape.weights if job.placeholder_gradients else set())
             assert part.all_again_bytes == pytest.approx(tape.all_again_bytes)

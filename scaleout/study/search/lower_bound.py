@@ -36,9 +36,10 @@ from scaleout.network.alpha_beta.lower_bound import wire_bound
 from scaleout.program.operations import kernel
 from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
 from scaleout.study.search.stages import Ledger, Stage, contents_of
-from scaleout.study.search.work import Collective, Part, parts_of, work_key
+from scaleout.study.search.work import Collective, Part, parts_of
 from scaleout.workloads.families.layered import Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Sharing
+from scaleout.workloads.generate.profile import profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action
 
 Floats = npt.NDArray[np.float64]
@@ -175,7 +176,7 @@ class Leasts:
     def _of_content(self, workload: LayeredModel, content: Content) -> tuple[float, ...]:
         """Return a stage's seconds of a micro-batch: forward, backward, for inputs, for weights, to add gradients."""
         dtype, fused = workload.gradient_dtype or workload.dtype, workload.fused_accumulation
-        key = (work_key(workload), workload.num_stages == 1, dtype, fused, content)
+        key = (profile_key(workload), workload.num_stages == 1, dtype, fused, content)
         if key not in self._kernels:
             parts, total = _parts(workload, content), np.zeros(len(Action) + 1)
             for kind, count in content:

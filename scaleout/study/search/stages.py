@@ -11,17 +11,10 @@ from dataclasses import dataclass
 
 from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import PlanCosts, TimeBreakdown, site_of
-from scaleout.study.search.work import (
-    RECEIVES,
-    SENDS,
-    Collective,
-    Part,
-    Work,
-    parts_of,
-    work_key,
-)
+from scaleout.study.search.work import Collective, Part, Work, parts_of
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Call, Sharing
+from scaleout.workloads.generate.profile import RECEIVES, SENDS, profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 
 
@@ -80,7 +73,7 @@ def stages_of(workload: LayeredModel, costs: PlanCosts) -> list[Stage]:
     contents = contents_of(workload)
     split = _splits(workload.pipeline_schedule)
     about = (
-        work_key(workload), site_of(workload), workload.zero, workload.gradient_bucket, workload.gradient_dtype,
+        profile_key(workload), site_of(workload), workload.zero, workload.gradient_bucket, workload.gradient_dtype,
         workload.fused_accumulation, split, workload.num_stages == 1,
         workload.overlap_gradient_reduce, workload.overlap_parameter_gather,
     )  # fmt: skip

@@ -27,6 +27,17 @@ class Training(WithFramework):
         "temporaries": "transient_memory",
     }
 
+    READ_BY_NO_LAYER: ClassVar[frozenset[str]] = frozenset(
+        """
+        name description source topology device schedules rank_order gradient_bucket pipeline_parallel batch_per_replica
+        microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends messages optimizer
+        master_weights gradient_dtype fused_accumulation clip_gradients data_parallel zero shard_ranks
+        overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch
+        """.split()  # noqa: SIM905 - a list of thirty strings hides them
+    )
+    """Keys that what a layer runs and holds does not depend on, but for the size of a micro-batch and, where parameters
+    are sharded (`zero` 3), how."""
+
     layers: Count
     hidden: Count = Field(description="width of what a layer hands to the next")
     sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")

@@ -340,7 +340,7 @@ class AutogradTape:
             dy = action(dy)
         return dy
 
-    def temporary_bytes(self, entering_bytes: float) -> float:
+    def transient_bytes(self, entering_bytes: float) -> float:
         """Return the most that backward holds beyond all that is kept when it begins, with a gradient that comes in."""
         freed, live, aside, most = 0.0, entering_bytes, 0.0, entering_bytes
         for span in reversed(self.spans):

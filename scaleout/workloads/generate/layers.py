@@ -148,7 +148,7 @@ def checkpoint(
         tape.graph.enter(phase, role)
         return again.backward(y)
 
-    tape.push(backward, makes=kept_elements, scratch_bytes=forward.temporary_bytes(kept_elements * tape.item_bytes))
+    tape.push(backward, makes=kept_elements, scratch_bytes=forward.transient_bytes(kept_elements * tape.item_bytes))
     tape.save_for_backward(kept_elements)
     if saved:
         tape.save_for_backward(forward.operations_bytes, 1)

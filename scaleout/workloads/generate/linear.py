@@ -76,7 +76,7 @@ def linear(
         makes=tokens * inputs, scratch_bytes=placeholder_bytes or 0.0,
     )  # fmt: skip
     if placeholder_bytes is None:
-        tape.weights.update((width, inputs) for width in weights.outputs)
+        tape.weights.add((sum(several), inputs))
     if shared is None:
         tape.hold((inputs + bias) * sum(several), bucket)
     tape.save_for_backward((tokens if kept_tokens is None else kept_tokens) * inputs)

@@ -1,28 +1,12 @@
 """Parts of a model to what they hold: activations that layers keep for backward, and parameters.
 
-A part is written by its generator once, and layers that are alike count as often as they are there. Without a backward,
-what a part would keep for one is counted.
+Without a backward, what a part would keep for one is counted. See `generate.profile`.
 """
 
-import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from scaleout.program.graph import GraphBuilder
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
-from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients
-from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.generate.forward import forward
-from scaleout.workloads.generate.units import Rank
-
-_CHANGE_NO_LAYER = frozenset(
-    """
-    name description source topology device schedules data_parallel pipeline_parallel rank_order gradient_bucket
-    batch_per_replica microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends zero
-    shard_ranks overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch optimizer
-    master_weights gradient_dtype fused_accumulation clip_gradients
-    """.split()  # noqa: SIM905 - a list of strings hides them
-)
-"""Keys of a workload on which what a layer holds does not depend, but for the size of a micro-batch."""
+from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.generate.profile import StageProfile, profiles_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +34,19 @@ class Held:
     temporary_bytes: float = 0.0
     weights: frozenset[tuple[int, int]] = frozenset()
 
+    @classmethod
+    def of(cls, profile: StageProfile, workload: LayeredModel) -> "Held":
+        """Take it from a profile."""
+        tape = profile.tape
+        return cls(
+            tape.kept_bytes,
+            tape.again_bytes,
+            tape.all_again_bytes,
+            (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0)),
+            profile.transient_bytes if workload.transient_memory else 0.0,
+            frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
+        )
+
     def __add__(self, other: "Held") -> "Held":
         return Held(
             self.kept_bytes + other.kept_bytes,
@@ -74,60 +71,15 @@ class Held:
         )
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A part of a model that is written by itself: those of equal keys hold the same."""
-
-    key: tuple[object, ...]
-    layers: tuple[int, ...]
-    first: bool
-    last: bool
-    tied: bool
-    workload: LayeredModel = field(compare=False)
-
-
-@functools.lru_cache(maxsize=4096)
-def _held(piece: _Piece) -> Held:
-    """Write a part of a model and count what it holds; without backward, what it would keep for one."""
-    workload = piece.workload
-    rank = Rank(workload, Axes(workload), tied=[] if piece.tied else None)
-    tape = AutogradTape(
-        Cursor(GraphBuilder()), workload.dtype, Gradients(workload.gradient_bucket, workload.gradient_bytes)
-    )
-    first = piece.layers[0] if piece.layers else 0
-    forward(tape, rank, range(first, first + len(piece.layers)), first=piece.first, last=piece.last)
-    parameters = (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0))
-    entering_bytes = 0 if piece.last else rank.elements * workload.item_bytes
-    return Held(
-        tape.kept_bytes,
-        tape.again_bytes,
-        tape.all_again_bytes,
-        parameters,
-        tape.temporary_bytes(entering_bytes) if workload.transient_memory else 0.0,
-        frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
-    )
-
-
 Units = tuple[tuple[Held, int], ...]
 """Parts of a stage in order, each with how many of it follow one another."""
 
 
 def units_of_stages(workload: LayeredModel) -> list[Units]:
     """Return the embedding, the layers of each kind, and the head, as far as each stage has them."""
-    keys = tuple(getattr(workload, key) for key in _layer_keys(type(workload)))
-    key = (type(workload), workload.microbatch_size, *keys)
-    contents = workload.contents
-    tied = workload.tied_parameters > 0 and len(contents) == 1
-    numbers = {workload.layer_kind(number): number for number in reversed(range(workload.layers))}
+    profile_of, contents = profiles_of(workload, backward=True), workload.contents
     held = {
-        EMBEDDING: _held(_Piece(key, (), first=True, last=False, tied=tied, workload=workload)),
-        HEAD: _held(_Piece(key, (), first=False, last=True, tied=tied, workload=workload)),
+        kind: Held.of(profile_of(kind), workload)
+        for kind in dict.fromkeys(kind for content in contents for kind, _ in content)
     }
-    for kind, number in numbers.items():
-        held[kind] = _held(_Piece(key, (number,), first=False, last=False, tied=False, workload=workload))
     return [tuple((held[kind], count) for kind, count in content) for content in contents]
-
-
-@functools.lru_cache(maxsize=8)
-def _layer_keys(kind: type[LayeredModel]) -> tuple[str, ...]:
-    return tuple(key for key in kind.model_fields if key not in _CHANGE_NO_LAYER)

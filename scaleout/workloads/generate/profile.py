@@ -1,0 +1,161 @@
+"""Workload to the profile of one part of its model: what a rank runs and holds for the embedding, a layer, or the head.
+
+A part is written once on an autograd tape, as a stage of its own; memory and search read what they need from it, and
+add parts up to stages. Profiles are kept for all workloads whose layers read the same fields.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
+from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.forward import forward
+from scaleout.workloads.generate.units import Rank
+
+RECEIVES, SENDS = "receives", "sends"
+NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
+"""The parts that are no layers; the last two gather what is sent in parts. Layers are named by `layer_kind`."""
+
+
+@dataclass(frozen=True)
+class MadeGradient:
+    """Gradient of some parameters, at the moment when backward has made it.
+
+    Attributes
+    ----------
+    bucket : str
+        The bucket in which it waits.
+    num_parameters : int
+    ends : bool
+        Whether no kernel of the part runs after the one that made it.
+    """
+
+    bucket: str
+    num_parameters: int
+    ends: bool
+
+
+@dataclass
+class _RecordedGradients(Gradients):
+    """Gradients that are only written down."""
+
+    made: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
+        """Write down how many, and after how many nodes."""
+        del gradient
+        self.made.append((bucket.name, num_parameters, len(graph)))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What decides a profile; the workload is any that has this key."""
+
+    key: tuple[object, ...]
+    kind: str
+    tied: bool
+    backward: bool
+    workload: LayeredModel = field(compare=False)
+
+
+def profiles_of(workload: LayeredModel, *, backward: bool) -> Callable[[str], "StageProfile"]:
+    """Return what profiles a part of a workload by its kind, with what backward does and keeps if wanted."""
+    key, tied = profile_key(workload), workload.tied_parameters > 0 and workload.num_stages == 1
+    return lambda kind: _profile(_Part(key, kind, tied and kind in (EMBEDDING, HEAD), backward, workload))
+
+
+def profile_key(workload: LayeredModel) -> tuple[object, ...]:
+    """Return all that a profile depends on, but for its kind."""
+    values = workload.__dict__
+    keys = [values[name] for name in _read_by_layers(type(workload))]
+    if workload.zero == 3:
+        keys += [workload.data_parallel, workload.shard_ranks, workload.reshard_after_forward]
+    if workload.mode != "training":
+        keys.append(workload.batch_per_replica)
+    return (type(workload), workload.microbatch_size, workload.zero == 3, *keys)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_by_layers(kind: type[LayeredModel]) -> tuple[str, ...]:
+    return tuple(name for name in kind.model_fields if name not in kind.READ_BY_NO_LAYER)
+
+
+@functools.lru_cache(maxsize=65536)
+def _profile(part: _Part) -> "StageProfile":
+    """Write the forward pass of a part as a stage of its own."""
+    workload, axes = part.workload, Axes(part.workload)
+    rank = Rank(workload, axes, tied=[] if part.tied else None)
+    gradients = _RecordedGradients(workload.gradient_bucket, workload.gradient_bytes, reduces=False)
+    tape = AutogradTape(
+        Cursor(GraphBuilder()), workload.dtype, gradients if part.backward else None, style=workload.style
+    )
+    number = next((n for n in range(workload.layers) if workload.layer_kind(n) == part.kind), 0)
+    layers = range(number, number if part.kind in NO_LAYERS else number + 1)
+    first, last, receives, sends = (part.kind == kind for kind in NO_LAYERS)
+    forward(tape, rank, layers, first=first, last=last, receives=receives, sends=sends)
+    return StageProfile(part.kind, tape, rank, gradients, tape.graph)
+
+
+@dataclass(frozen=True, eq=False)
+class StageProfile:
+    """A part of a model on one rank, for one micro-batch; what it holds is counted by its `tape`.
+
+    Attributes
+    ----------
+    kind : str
+        In `NO_LAYERS`, or what `layer_kind` names.
+    """
+
+    kind: str
+    tape: AutogradTape
+    _rank: Rank[LayeredModel]
+    _gradients: _RecordedGradients
+    _written: GraphBuilder
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Names that the groups of its graphs stand for."""
+        return self._rank.axes.names
+
+    @functools.cached_property
+    def forward(self) -> ExecutionGraph:
+        """What forward runs."""
+        return self._written.build()
+
+    @functools.cached_property
+    def backward(self) -> tuple[ExecutionGraph, tuple[MadeGradient, ...]]:
+        """What backward runs, and the gradients in the order in which it makes them, neither added up nor reduced."""
+        self._gradients.made.clear()
+        graph = self._backward(None)
+        kernels = np.flatnonzero(graph.kind == NodeKind.COMPUTE)
+        end = int(kernels[-1]) if len(kernels) else NONE
+        return graph, tuple(MadeGradient(bucket, count, ends=at > end) for bucket, count, at in self._gradients.made)
+
+    @functools.cached_property
+    def split_backward(self) -> tuple[ExecutionGraph, ExecutionGraph]:
+        """What backward runs for the gradient of the input, and after that for those of weights."""
+        deferred: list[Callable[[], None]] = []
+        cursor, of_inputs = self.tape.cursor, self._backward(deferred)
+        cursor.graph, cursor.weights, cursor.waits = GraphBuilder(), None, ()
+        for make in deferred:
+            make()
+        return of_inputs, cursor.graph.build()
+
+    def _backward(self, deferred: list[Callable[[], None]] | None) -> ExecutionGraph:
+        if self._rank.tied is not None and self.kind == EMBEDDING:
+            self._rank.tied.append(NONE)  # the head's gradient of the shared table, which its own part makes
+        cursor = self.tape.cursor
+        cursor.graph, cursor.weights = GraphBuilder(), deferred
+        self.tape.backward(NONE)
+        return cursor.graph.build()
+
+    @functools.cached_property
+    def transient_bytes(self) -> float:
+        """The most that backward makes beyond what is kept when it begins."""
+        entering_bytes = 0 if self.kind == HEAD else self._rank.elements * self._rank.workload.item_bytes
+        return self.tape.transient_bytes(entering_bytes)
