@@ -191,10 +191,12 @@ class Ledger:
         Gathered parts (ZeRO-3) reduce what is left before the next one begins, unless weights have their turn later.
         """
         waiting, found = dict.fromkeys(self.sharing, 0), (list[Collective](), list[Collective]())
+        gradient_bytes, bucket_bytes = self.workload.gradient_bytes, self.workload.bucket_bytes
+        reduction = functools.cache(self._reduction)
 
         def flush(names: Iterable[str], *, late: bool) -> None:
             for name in names:
-                found[late].extend(self._reduction(self.sharing[name], waiting[name]))
+                found[late].extend(reduction(name, waiting[name]))
                 waiting[name] = 0
 
         backward = [self.parts[kind] for kind, count in reversed(content) for _ in range(count)]
@@ -203,8 +205,8 @@ class Ledger:
         for number, part in enumerate(backward):
             last = number == len(backward) - 1
             for learnt in part.learnt:
-                waiting[learnt.bucket] += learnt.num_parameters * self.workload.gradient_bytes
-                if waiting[learnt.bucket] >= self.workload.bucket_bytes:
+                waiting[learnt.bucket] += learnt.num_parameters * gradient_bytes
+                if waiting[learnt.bucket] >= bucket_bytes:
                     flush((learnt.bucket,), late=last and learnt.ends)
             if self.workload.zero == 3 and whole:
                 flush(waiting, late=last)
@@ -227,10 +229,12 @@ class Ledger:
             ]
         )
 
-    def _reduction(self, sharing: Sharing, size_bytes: int) -> Iterator[Collective]:
-        yield from map(self._named, sharing.reduces(size_bytes))
+    def _reduction(self, bucket: str, size_bytes: int) -> list[Collective]:
+        sharing = self.sharing[bucket]
+        calls = [*sharing.reduces(size_bytes)]
         if not self.workload.replicas_at_end:
-            yield from map(self._named, sharing.sums_copies(size_bytes))
+            calls += sharing.sums_copies(size_bytes)
+        return [self._named(call) for call in calls]
 
     def _named(self, call: Call) -> Collective:
         return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
