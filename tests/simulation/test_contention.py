@@ -26,7 +26,7 @@ from scaleout.simulation.engine import Tasks, run
 from scaleout.simulation.run import simulate
 from scaleout.simulation.shared_devices import SharedDevices
 from scaleout.validation.measured.compare import compare_files
-from scaleout.validation.measured.concurrent import loops
+from scaleout.validation.measured.kernels import loops
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
 

@@ -1,5 +1,4 @@
-"""Predictions held against measured runs: rows of files to workloads, simulated and compared.
+"""Predictions compared with measured runs: rows of files become workloads, which are simulated. Nothing is fitted here.
 
-`compare.FAMILIES` is the one table: kinds of rows that are known, each with the keys that it needs and what turns a
-row into something to predict. `compare.compare_files` reads, predicts and sums up. Nothing is fitted here.
+`compare.FAMILIES` is the table of known kinds of rows; `compare.compare_files` reads, predicts and sums up.
 """

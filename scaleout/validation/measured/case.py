@@ -1,7 +1,4 @@
-"""What a row becomes: something that can be predicted, a time or memory, beside what was measured on a machine.
-
-Knows no format of rows.
-"""
+"""A row to a case: a measured time or memory, and the function that predicts it on the row's machine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,34 +24,25 @@ MACHINES = {
     "NVIDIA H200": ("h200", "h200-node-4"),
     "NVIDIA A100": ("a100-80g", "a100-node-8"),
 }
-"""A GPU, as its driver calls it, to the device and the topology of a node of them."""
+"""Name of a GPU in its driver to its device and the topology of a node."""
 
 
 class Unit(NamedTuple):
-    """How a quantity is written in JSON: the end of its keys, and how many of these units one of SI is."""
+    """How a quantity is written in JSON: the suffix of its keys, and the number of these units in one SI unit."""
 
     name: str
     per_base: float
 
 
 QUANTITIES: Mapping[str, Unit] = {"time": Unit("us", 1e6), "memory": Unit("bytes", 1.0)}
-"""What can be measured: times in seconds, written in microseconds, and memory in bytes."""
+"""Quantity to its unit in JSON; inside, times are in seconds and memory is in bytes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to predict.
+    """A measured number, in seconds or bytes (`quantity`), and what predicts it in the same unit.
 
-    Attributes
-    ----------
-    measured : float
-        In seconds, or in bytes if `quantity` is memory.
-    predict : callable
-        What predicts it, in the same unit.
-    quantity : str
-        A key of `QUANTITIES`.
-    variant : tuple of (str, int), optional
-        Where a number is to be chosen, such as one of chunks: what it is chosen for, and the number in this row.
+    `variant` is set where a number of chunks is to be chosen: the case it is chosen for, and the number in this row.
     """
 
     measured: float
@@ -68,13 +56,14 @@ def simulated(
     work: ModelFamily | Program,
     machine: Machine,
     *,
-    measured: str = "step_us",
+    measured_us: float | None = None,
     schedule: str = "baseline",
     **options: Any,
 ) -> Case:
     """Return the case of a workload or program on as many of the machine's ranks as it has.
 
-    `options` are those of `SimulationOptions`; by default an eager host, and clocks from rest, as measurements run.
+    `measured_us` is the row's `step_us` by default. `options` are those of `SimulationOptions`; by default the host is
+    eager and the GPU starts cold, as in measurements.
     """
     chosen = SimulationOptions(**{"host": "eager", "clocks": "from_rest", **options})
 
@@ -82,17 +71,11 @@ def simulated(
         part = machine.of(work.num_ranks)
         return run(Job(work, part.device, part.topology, schedule, chosen)).makespan_s
 
-    return Case(row.number(measured) * 1e-6, predict_s)
+    return Case((row.number("step_us") if measured_us is None else measured_us) * 1e-6, predict_s)
 
 
 def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:
-    """Return the machine that a row names, or that its file's environment does; `device` and `topology` go first.
-
-    Raises
-    ------
-    ConfigError
-        If none is named, or it is not known.
-    """
+    """Return the machine of `device` and `topology`, else of the row, else of its file's environment."""
     device = device or row.values.get("device") or row.machine.get("device")
     topology = topology or row.values.get("topology") or row.machine.get("topology")
     if device is None or topology is None:
@@ -114,13 +97,7 @@ def machine_of(row: Row, *, device: str | None = None, topology: str | None = No
 
 
 def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelFamily:
-    """Build the workload of a row.
-
-    Raises
-    ------
-    ConfigError
-        If its keys do not fit each other; the message names the row.
-    """
+    """Build the workload of a row; raise `ConfigError` with the row's place if its keys are inconsistent."""
     whole = {
         "name": row.id,
         "description": "a measured run",

@@ -1,22 +1,12 @@
-"""Rows to predictions beside what was measured, and to how good they are, by family.
+"""Rows to predictions and their errors, ``predicted / measured - 1``, summed up by family.
 
-A row that no family knows, or that its family has no model of, is kept with the reason: it counts against coverage.
-A row that a family knows but that lacks a key, or holds a value that cannot be, is an error.
-
-Errors of predictions to the few numbers that sum them up.
-
-An error is ``predicted / measured - 1``. Symbols: N rows that could be predicted.
-
-Rows of a product cut into chunks, to the best number of them: measured, predicted, and what choosing that costs.
-
-Rows that differ in their number of chunks alone are one case. The number of the least predicted time is the choice; its
-cost is what it takes longer, as measured, than the best. Nothing is fitted here.
+A row without a family, or without a model in its family, is kept with the reason and counts against coverage. A row of
+a known family that lacks a key or holds an impossible value is an error.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +15,7 @@ import numpy as np
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
-from scaleout.validation.measured import async_tp, steps
-from scaleout.validation.measured import concurrent as beside
-from scaleout.validation.measured import isolated as alone
-from scaleout.validation.measured import isolated as fused
-from scaleout.validation.measured import steps as direct
+from scaleout.validation.measured import kernels, steps
 from scaleout.validation.measured.case import QUANTITIES, Case, NoModelError, machine_of
 from scaleout.validation.measured.rows import Row, read_rows
 from scaleout.validation.published import table_named
@@ -38,17 +24,10 @@ from scaleout.validation.published.table import Table
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How good predictions are; NaN where none could be made.
+    """Errors of predictions; NaN where there is no prediction.
 
-    Attributes
-    ----------
-    num_rows, predicted : int
-        Rows in all, and those that could be predicted.
-    mean_absolute_error, median_absolute_error, p90_absolute_error : float
-    worst : float
-        The error furthest from zero, with its sign.
-    bias : float
-        Mean error: below zero, predictions are too fast.
+    `predicted` of `num_rows` rows have a prediction; `worst` is the error furthest from zero, with its sign; `bias` is
+    the mean error: below zero, predictions are too fast.
     """
 
     num_rows: int
@@ -61,12 +40,12 @@ class Accuracy:
 
     @property
     def coverage(self) -> float:
-        """Share of the rows that could be predicted."""
+        """Share of the rows that have a prediction."""
         return self.predicted / self.num_rows if self.num_rows else 0.0
 
 
 def accuracy_of(errors: Sequence[float], *, num_rows: int) -> Accuracy:
-    """Sum up the errors of the rows that could be predicted.
+    """Sum up the errors of the rows that have a prediction.
 
     >>> accuracy_of([0.1, -0.3, 0.05], num_rows=4).worst
     -0.3
@@ -88,20 +67,20 @@ def accuracy_of(errors: Sequence[float], *, num_rows: int) -> Accuracy:
 
 @dataclass(frozen=True)
 class Family:
-    """Rows that are read alike.
+    """Rows that one function predicts.
 
     Attributes
     ----------
     name : str
-        For tables.
+        For tables of errors.
     knows : callable
         Whether a row is of the family.
     case : callable
-        From a row and its machine to something to predict; raises `NoModelError` where there is no model.
+        From a row and its machine to a `Case`; raises `NoModelError` where there is no model.
     home : callable
-        Device and topology that a row was measured on, where its family says so; None if it does not.
+        Device and topology that a row was measured on; None if the family does not say.
     split : callable
-        A row to the measured runs in it, a row of its own each.
+        A row to the measured runs in it, one row each.
     """
 
     name: str
@@ -122,10 +101,6 @@ def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
     return case
 
 
-def _is_part(part: str, row: Row) -> bool:
-    return row.name == "contention" and row.values.get("part") == part
-
-
 def _of_operations(family: operations.Family) -> Callable[[Row], bool]:
     def knows(row: Row) -> bool:
         found = operations.OPERATIONS.get(str(row.values.get("op")))
@@ -134,63 +109,53 @@ def _of_operations(family: operations.Family) -> Callable[[Row], bool]:
     return knows
 
 
+def _contention_of(part: str) -> Callable[[Row], bool]:
+    return lambda row: row.name == "contention" and row.values.get("part") == part
+
+
 FAMILIES: tuple[Family, ...] = (
-    Family("described run", lambda row: "workload" in row.values, alone.described),
+    Family("described run", lambda row: "workload" in row.values, steps.described),
     Family(
         "fused operators, bulk-synchronous",
         lambda row: "fused_us" in row.values and row.values.get("time") == "baseline_us",
-        fused.case,
+        kernels.fused,
     ),
-    Family("fused operators", lambda row: "fused_us" in row.values, fused.case, split=fused.split),
+    Family("fused operators", lambda row: "fused_us" in row.values, kernels.fused, split=kernels.split_fused),
     Family(
         "host", lambda row: row.name == "host_launch", _no_model("a cost of the host, which is given and not predicted")
     ),
-    *(Family(f"kernels, {family}", _of_operations(family), alone.measured_kernel) for family in operations.Family),
-    Family("kernels", lambda row: "op" in row.values, alone.measured_kernel),
+    *(Family(f"kernels, {family}", _of_operations(family), kernels.isolated_kernel) for family in operations.Family),
+    Family("kernels", lambda row: "op" in row.values, kernels.isolated_kernel),
     Family("transformer", _named("transformer_"), steps.tensor_parallel),
     Family("data parallel", _named("dp_", "fsdp"), steps.data_parallel),
     Family("hybrid", _named("hybrid_"), steps.hybrid),
     Family("pipeline", lambda row: row.name == "pipeline", steps.pipeline),
     Family("pipeline stage", lambda row: row.name == "pipeline_stage", steps.pipeline_stage),
-    Family(
-        "mixture of experts",
-        lambda row: row.name.startswith("moe_") and "topk" in row.values,
-        direct.mixture_of_experts,
-    ),
+    Family("mixture of experts", lambda row: row.name.startswith("moe_") and "topk" in row.values, steps.experts),
     Family("DLRM", _named("dlrm_"), steps.dlrm),
     Family(
         "DLRM", lambda row: row.name == "embedding_all_to_all" and "step_us" in row.values, steps.embedding_exchange
     ),
-    Family("chunked overlap", _named("gemm_then_collective"), direct.chunked),
-    Family("async TP", lambda row: row.name == "all_gather_then_matmul", direct.gather_then_product),
-    Family("async TP", _named("async_tp"), async_tp.fused),
-    *(Family(f"contention, {part}", partial(_is_part, part), beside.beside) for part in beside.PARTS),
-    Family("contention", lambda row: row.name == "contention", beside.beside, split=beside.split),
-    Family("collectives", lambda row: "collective" in row.values, alone.collective),
+    Family("chunked overlap", _named("gemm_then_collective"), steps.chunked),
+    Family("async TP", lambda row: row.name == "all_gather_then_matmul", steps.gather_then_gemm),
+    Family("async TP", _named("async_tp"), steps.async_tp),
+    *(Family(f"contention, {part}", _contention_of(part), kernels.concurrent) for part in kernels.PARTS),
+    Family("contention", lambda row: row.name == "contention", kernels.concurrent, split=kernels.split_concurrent),
+    Family("collectives", lambda row: "collective" in row.values, kernels.collective),
 )
-"""Families, the first that knows a row takes it."""
+"""Families; the first that knows a row predicts it."""
 
 
 def family_of(row: Row) -> Family | Table | None:
-    """Return the published table that a row is of, or else its family; None if there is none."""
+    """Return the published table of a row, or else its family; None if there is neither."""
     return table_named(row.source) or next((family for family in FAMILIES if family.knows(row)), None)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One row: what was measured and, unless there is a reason why not, what is predicted.
+    """The measured and the predicted number of a row, in seconds or bytes (`quantity`), or the `reason` for none.
 
-    Attributes
-    ----------
-    id, name, family : str
-    measured, predicted : float or None
-        In seconds or bytes, as `quantity` says.
-    reason : str
-        Why there is no prediction.
-    quantity : str
-        A key of `QUANTITIES`.
-    variant : tuple of (str, int), optional
-        What a number is to be chosen for, and the number in this row; see `chunks`.
+    `variant` is the case for which a number of chunks is to be chosen, and the number in this row; see `Choice`.
     """
 
     id: str
@@ -239,7 +204,7 @@ class Comparison:
         return {name: _accuracy([row for row in self.rows if row.family == name]) for name in names}
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers as plain values, as `scaleout validate --json` prints them; what is not known is null."""
+        """Return the numbers as plain values, as `scaleout validate --json` prints them; unknown ones are null."""
         rows = [row.summary() for row in self.rows]
         families = {name: _plain(accuracy) for name, accuracy in self.families.items()}
         return {"rows": rows, **_plain(self.accuracy), "families": families}
@@ -270,16 +235,12 @@ def compare_files(
     Raises
     ------
     ConfigError
-        If a file or row cannot be read, or names a machine that is not known; the message says which.
+        If a file or row cannot be read, or names an unknown machine; the message says which.
     """
-    rows = [part for path in paths for row in read_rows(path, table=table) for part in _runs_of(row)]
+    read = [row for path in paths for row in read_rows(path, table=table)]
+    families = [family_of(row) for row in read]
+    rows = [run for row, family in zip(read, families, strict=True) for run in (family.split(row) if family else [row])]
     return Comparison(tuple(_compare(row, device, topology) for row in rows))
-
-
-def _runs_of(row: Row) -> list[Row]:
-    """Return a row for each measured run in a row."""
-    family = family_of(row)
-    return family.split(row) if family else [row]
 
 
 def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
@@ -301,21 +262,14 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
 
 
 def _name(family: Family | Table, quantity: str) -> str:
-    """Name a family so that times and memory are summed up apart."""
-    apart = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
-    return f"{family.name}{apart}"
+    """Name a family so that times and memory are summed up separately."""
+    suffix = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
+    return f"{family.name}{suffix}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One case: a product and its collective, in several numbers of chunks.
-
-    Attributes
-    ----------
-    case : str
-    measured_s, predicted_s : dict of int to float
-        Number of chunks to seconds.
-    """
+    """A GEMM and its collective in several numbers of chunks: number to seconds, measured and predicted."""
 
     case: str
     measured_s: dict[int, float]
@@ -333,12 +287,12 @@ class Choice:
 
     @property
     def cost(self) -> float:
-        """What the choice takes longer than the best, in parts of that, as measured."""
+        """How much longer the chosen number takes than the best one, as measured: 0.1 is 10%."""
         return self.measured_s[self.chosen] / self.measured_s[self.best] - 1
 
 
 def choices(rows: Sequence[Compared]) -> tuple[Choice, ...]:
-    """Return the cases of predicted rows, in the rows' order; those of one number of chunks have no choice."""
+    """Return the choices among predicted rows that differ in their number of chunks only, in the rows' order."""
     found: dict[str, Choice] = {}
     for row in rows:
         if row.measured is not None and row.predicted is not None and row.variant is not None:

@@ -1,14 +1,14 @@
 """Files of measured runs to rows: what was measured, where it stands, and on which machine.
 
-A file holds one JSON object a line, or, where a table is named, one object with `tables` that have an `id` and `rows`.
-A file ``environment.json`` beside it says which GPU its rows were measured on, or names the files of its device and
-topology, as `scaleout measure` writes them; a row may name its own machine.
+A file holds one JSON object per line, or, where a table is named, one object with `tables` that have an `id` and
+`rows`. ``environment.json`` in the same folder names the GPU of the rows, or the files of its device and topology, as
+`scaleout measure` writes them; a row may name its own machine.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,14 @@ class Row:
 
     Attributes
     ----------
-    values : mapping
-        What the file says of it.
     where : str
         File and line, or table and number, for messages.
-    id : str
-        A short name of it.
     source : str
         The file's stem, or the table's id.
     gpu : str
-        The GPU of the file's environment; empty if none is named.
+        The GPU that `environment.json` names; empty if it names none.
     machine : mapping
-        Files of the `device` and the `topology` that the file's environment names.
+        Files of the `device` and the `topology` that `environment.json` names.
     """
 
     values: Mapping[str, Any]
@@ -45,17 +41,15 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What kind of run it calls itself."""
+        """The kind of run that the row says it is."""
         return str(self.values.get("name") or self.values.get("kind") or self.values.get("op") or "")
 
-    def number(self, key: str) -> float:
-        """Return a number above zero.
+    def derived(self, suffix: str, **values: Any) -> "Row":
+        """Return the row of one of several runs that this one holds: its id ends with `suffix`, `values` are set."""
+        return replace(self, id=f"{self.id}:{suffix}", values={**self.values, **values})
 
-        Raises
-        ------
-        ConfigError
-            If it is missing, or no such number; the message says where.
-        """
+    def number(self, key: str) -> float:
+        """Return a number above zero; raise `ConfigError` with the row's place if it is missing or none."""
         value = self.values.get(key)
         if value is None:
             kind = f"{self.source} {self.name}".strip()
@@ -65,20 +59,14 @@ class Row:
         return value
 
     def count(self, key: str) -> int:
-        """Return a whole number above zero; raises as `number` does."""
+        """Return a whole number above zero; raise as `number` does."""
         value = self.number(key)
         if value != int(value):
             raise ConfigError(f"{self.where}: {key} is {value!r}; give a whole number")
         return int(value)
 
     def word(self, key: str, known: tuple[str, ...]) -> str:
-        """Return one of the words that are known.
-
-        Raises
-        ------
-        ConfigError
-            If it is missing or another one.
-        """
+        """Return one of the known words; raise `ConfigError` if it is missing or another one."""
         value = self.values.get(key)
         if value is None:
             raise ConfigError(f"{self.where}: key {key!r} is missing; give one of {', '.join(known)}")
@@ -139,11 +127,11 @@ def _parse(text: str, where: str) -> Any:
 
 
 def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
-    """Return the GPU that ``environment.json`` beside a file names, and the files of its device and topology."""
-    beside = path.parent / "environment.json"
-    if not beside.is_file():
+    """Return the GPU that ``environment.json`` in the same folder names, and the files of its device and topology."""
+    file = path.parent / "environment.json"
+    if not file.is_file():
         return "", {}
-    found = _parse(beside.read_text(encoding="utf-8"), str(beside))
+    found = _parse(file.read_text(encoding="utf-8"), str(file))
     if not isinstance(found, dict):
         return "", {}
     files = {key: str(path.parent.absolute() / found[key]) for key in ("device", "topology") if key in found}

@@ -1,30 +1,36 @@
-"""Rows of whole steps of transformers and DLRMs, as PyTorch runs them eagerly, to workloads.
+"""Rows of whole steps to workloads and programs: layers, pipelines, DLRMs, overlapped GEMMs, described runs.
 
-The layers are those of Megatron-LM without embedding and head, forward or forward and backward; gradients are reduced
-one parameter at a time, by DDP in buckets, or by FSDP, one unit a layer. Rows of hybrid jobs and of pipelines are of
-the same layers, four times as wide inside as outside.
+Transformer layers are those of Megatron-LM without embedding and head. A GEMM that overlaps with its collective is cut
+along its rows, either by the framework (`chunked`) or by PyTorch's asynchronous tensor parallelism; see
+docs/models/async-tp.md.
 
-Rows of steps that are no workload's: a mixture-of-experts layer alone, and products cut for overlap.
-
-A layer's tokens are repeated once for each of their experts, sent to them, and summed when they come back; experts are
-balanced, one a rank. Tokens may be cut into chunks, one after the other. Products are cut along their rows, and each
-part's collective is started behind it, beside the next part.
+Symbols: p ranks, and parts of a GEMM. Source: PyTorch 2.11, torch.distributed._symmetric_memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.host import HOSTS
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
+from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import SECONDS, parse
+from scaleout.config.validated import nearest
+from scaleout.errors import ConfigError
 from scaleout.program.graph import GraphBuilder, NodeRole
-from scaleout.program.operations import ITEM_BYTES, kernel
+from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.program.program import GroupFamily, Program
+from scaleout.simulation.options import CLOCKS
+from scaleout.simulation.run import simulate
 from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
+from scaleout.workloads.config import ModelFamily, load_workload
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Sharing
 from scaleout.workloads.generate.layers import SHUFFLE, activation, exchange, pointwise
@@ -39,8 +45,11 @@ def one_role(name: str, graph: GraphBuilder, ranks: int) -> Program:
     return Program(name, (graph.build(),), np.zeros(ranks, np.int64), (world,))
 
 
-def mixture_of_experts(row: Row, machine: Machine) -> Case:
-    """A layer's forward pass, or forward and backward."""
+def experts(row: Row, machine: Machine) -> Case:
+    """A layer's forward pass, or forward and backward; experts are balanced, one a rank.
+
+    Each token is repeated for its experts, sent to them, and summed when it returns, chunk by chunk.
+    """
     ranks, chunks, tokens = row.count("gpus"), row.count("chunks"), row.count("tokens")
     hidden, ffn, top_k = row.count("hidden"), row.count("ffn"), row.count("topk")
     dtype = row.word("dtype", _DTYPES)
@@ -75,40 +84,39 @@ def mixture_of_experts(row: Row, machine: Machine) -> Case:
 
 
 def chunked(row: Row, machine: Machine) -> Case:
-    """A product in parts along its rows, each part's collective behind it on a stream of its own.
+    """A GEMM cut along its rows; the collective of each part starts after the part, on a stream of its own.
 
-    What a part's product made is a rank's whole buffer, but for an all-gather, of which it is the rank's shard. Parts
-    together take no less than the whole: each was measured, or not, among other shapes than the others.
+    The output of a part is a rank's whole buffer; for an all-gather it is the rank's shard. The parts take no less time
+    in total than the whole GEMM, because each shape is interpolated from other measurements.
     """
     ranks, chunks, dtype = row.count("gpus"), row.count("chunks"), row.word("dtype", _DTYPES)
     kind = row.word("collective", ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"))
     sizes = {"M": row.count("M") // chunks, "N": row.count("N"), "K": row.count("K")}
-    product, whole = (kernel("gemm", dtype=dtype, **{**sizes, "M": rows}) for rows in (sizes["M"], row.count("M")))
-    (part_s, whole_s), _ = kernel_times(machine.device, (product, whole), full_clock=True)
-    lasts_s = kernel_time(machine.device, product).seconds * max(1.0, float(whole_s) / chunks / float(part_s))
+    gemm, whole = (kernel("gemm", dtype=dtype, **{**sizes, "M": rows}) for rows in (sizes["M"], row.count("M")))
+    (part_s, whole_s), _ = kernel_times(machine.device, (gemm, whole), full_clock=True)
+    lasts_s = kernel_time(machine.device, gemm).seconds * max(1.0, float(whole_s) / chunks / float(part_s))
     payload_bytes = sizes["M"] * sizes["N"] * ITEM_BYTES[dtype] * (ranks if kind == "all_gather" else 1)
     graph = GraphBuilder("chunks_loop", NodeRole.LOOP)
     for _ in range(chunks):
-        part = graph.compute(product, duration_s=lasts_s)
+        part = graph.compute(gemm, duration_s=lasts_s)
         graph.collective(kind, payload_bytes, group=0, after=(part,))
     program = one_role(row.id, graph, ranks)
-    of = f"{row.count('M')} x {sizes['N']} x {sizes['K']}, {kind} over {ranks}"
-    return replace(simulated(row, program, machine, schedule="overlap"), variant=(of, chunks))
+    case = f"{row.count('M')} x {sizes['N']} x {sizes['K']}, {kind} over {ranks}"
+    return replace(simulated(row, program, machine, schedule="overlap"), variant=(case, chunks))
 
 
-def gather_then_product(row: Row, machine: Machine) -> Case:
-    """An all-gather of a product's rows, then the product."""
+def gather_then_gemm(row: Row, machine: Machine) -> Case:
+    """An all-gather of the rows of a GEMM, then the GEMM."""
     ranks, dtype = row.count("gpus"), row.word("dtype", _DTYPES)
     sizes = {key: row.count(key) for key in "MNK"}
-    graph = GraphBuilder("product_loop", NodeRole.LOOP)
+    graph = GraphBuilder("gemm_loop", NodeRole.LOOP)
     gathered = graph.collective("all_gather", sizes["M"] * sizes["K"] * ITEM_BYTES[dtype], group=0)
     graph.compute(kernel("gemm", dtype=dtype, **sizes), after=(gathered,))
     return simulated(row, one_role(row.id, graph, ranks), machine)
 
 
-_MEBIBYTE = 2**20
-_ALONE = 1
-"""Size of a bucket that every gradient fills by itself."""
+_ONE_GRADIENT = 1
+"""Size of a bucket that every gradient fills by itself, in bytes."""
 
 
 def layers(row: Row, **options: Any) -> dict[str, Any]:
@@ -130,7 +138,7 @@ def layers(row: Row, **options: Any) -> dict[str, Any]:
 
 
 def tensor_parallel(row: Row, machine: Machine) -> Case:
-    """Forward, or forward and backward, of tensor-parallel layers; `tp_sp` cuts the sequence as well."""
+    """Forward, or forward and backward, of tensor-parallel layers; mode `tp_sp` is with sequence parallelism."""
     mode = row.word("mode", ("tp", "tp_sp"))
     values = layers(
         row,
@@ -144,38 +152,39 @@ def tensor_parallel(row: Row, machine: Machine) -> Case:
 
 _DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
     "dp_compute_only": {"data_parallel": 1},
-    "dp_serial_allreduce_per_parameter": {"gradient_bucket": _ALONE},
+    "dp_serial_allreduce_per_parameter": {"gradient_bucket": _ONE_GRADIENT},
     "dp_ddp_overlap": {"schedule": "overlap", "copied_buckets": True},
     "fsdp2_fully_shard": {"schedule": "overlap", "framework": "fsdp2"},
 }
-"""Kind of data-parallel step to the keys of its workload, and its schedule."""
+"""Name of a data-parallel step to the keys of its workload, and its schedule."""
 
 
 def data_parallel(row: Row, machine: Machine) -> Case:
-    """Forward and backward of whole layers, with their gradients reduced in one way or another."""
+    """Forward and backward of whole layers; gradients are reduced per parameter, in DDP's buckets, or by FSDP."""
     if row.name not in _DATA_PARALLEL:
         raise NoModelError(f"no model of a step {row.name!r}")
     options = {"data_parallel": row.count("gpus"), **_DATA_PARALLEL[row.name]}
     schedule = options.pop("schedule", "baseline")
     if "bucket_mb" in row.values:
-        options["gradient_bucket"] = row.number("bucket_mb") * _MEBIBYTE
+        options["gradient_bucket"] = row.number("bucket_mb") * 2**20
     values = layers(row, batch_per_replica=row.count("batch"), **options)
     return simulated(row, workload_of(values, row, machine), machine, schedule=schedule)
 
 
 _HYBRID: Mapping[str, Mapping[str, Any]] = {
     "tp_only": {"data_parallel": 1},
-    "serial_grad_allreduce_adamw": {"optimizer": "adamw", "gradient_bucket": _ALONE},
+    "serial_grad_allreduce_adamw": {"optimizer": "adamw", "gradient_bucket": _ONE_GRADIENT},
     "ddp_overlap_adamw": {"optimizer": "adamw", "schedule": "overlap", "copied_buckets": True},
 }
 
 
 def hybrid(row: Row, machine: Machine) -> Case:
-    """Two ranks of tensor parallelism by two of data parallelism; or one of its parts alone."""
+    """Two tensor-parallel ranks by two data-parallel ranks; or one part of that step in isolation."""
     variant = row.word("variant", (*_HYBRID, "adamw_only"))
     if variant == "adamw_only":
         graph = GraphBuilder("optimizer_loop", NodeRole.LOOP)
-        graph.compute(kernel("adamw_fused", dtype=row.word("dtype", ("bf16", "fp32")), parameters=_parameters(row)))
+        parameters = row.count("parameters_per_gpu")
+        graph.compute(kernel("adamw_fused", dtype=row.word("dtype", ("bf16", "fp32")), parameters=parameters))
         return simulated(row, one_role(row.id, graph, 1), machine)
     options = {"tensor_parallel": 2, "data_parallel": 2, **_HYBRID[variant]}
     schedule = options.pop("schedule", "baseline")
@@ -183,34 +192,30 @@ def hybrid(row: Row, machine: Machine) -> Case:
     return simulated(row, workload_of(values, row, machine), machine, schedule=schedule)
 
 
-def _parameters(row: Row) -> int:
-    return row.count("parameters_per_gpu")
-
-
 def pipeline(row: Row, machine: Machine) -> Case:
-    """A pipeline of equal stages; PyTorch's interleaved schedule posts messages one at a time, as they are made."""
+    """A pipeline of equal stages; PyTorch's interleaved schedule sends each message as soon as it is computed."""
     microbatch = row.count("microbatch")
     schedule = row.word("schedule", ("gpipe", "1f1b", "interleaved_1f1b"))
-    chunks = row.count("virtual")
+    virtual_stages = row.count("virtual")
     values = layers(
         row,
         pipeline_parallel=row.count("stages"),
         pipeline_schedule=schedule,
         batch_per_replica=microbatch * row.count("microbatches"),
         microbatch=microbatch,
-        messages="as_made" if chunks > 1 else "at_need",
-        **({"virtual_stages": chunks} if chunks > 1 else {}),
+        messages="as_made" if virtual_stages > 1 else "at_need",
+        **({"virtual_stages": virtual_stages} if virtual_stages > 1 else {}),
     )
     return simulated(row, workload_of(values, row, machine), machine, schedule="overlap", clocks="sustained")
 
 
 def pipeline_stage(row: Row, machine: Machine) -> Case:
-    """One stage alone, over and over: what a micro-batch takes whose gradients are added to those of another."""
+    """One isolated stage: the time of a micro-batch whose gradients are accumulated on those of another."""
     microbatch = row.count("microbatch")
     one, two = (
         simulated(
             row, workload_of(layers(row, batch_per_replica=count * microbatch, microbatch=microbatch), row, machine),
-            machine, measured="forward_backward_us", clocks="sustained",
+            machine, measured_us=row.number("forward_backward_us"), clocks="sustained",
         )
         for count in (1, 2)
     )  # fmt: skip
@@ -234,14 +239,14 @@ def dlrm(row: Row, machine: Machine) -> Case:
         "top_layers": row.count("top_layers"),
         "interaction": "dot",
         "optimizer": "none",
-        "gradient_bucket": _ALONE,
+        "gradient_bucket": _ONE_GRADIENT,
         "mode": "training" if "backward" in row.name else "forward",
     }
     return simulated(row, workload_of(values, row, machine), machine)
 
 
 def embedding_exchange(row: Row, machine: Machine) -> Case:
-    """Pooling of a rank's tables for the whole batch, the all-to-all, and the order of samples."""
+    """Pooling of a rank's tables for the whole batch, the all-to-all, and the permutation into sample order."""
     ranks, batch, tables, dim = (row.count(key) for key in ("gpus", "batch", "tables_per_gpu", "dim"))
     graph = GraphBuilder("embedding_loop", NodeRole.LOOP)
     pool = kernel(
@@ -252,3 +257,153 @@ def embedding_exchange(row: Row, machine: Machine) -> Case:
     order = kernel("permute_for_all_to_all", dtype="fp32", batch=batch // ranks, tables=tables * ranks, dim=dim)
     graph.compute(order, after=(sent,))
     return simulated(row, one_role(row.id, graph, ranks), machine)
+
+
+_KEYS = (
+    "id", "name", "note", "workload", "changes", "topology", "device", "schedule", "host", "network", "clocks",
+    "measured", "measured_us",
+)  # fmt: skip
+"""Keys of a described run."""
+
+
+def described(row: Row, machine: Machine) -> Case:
+    """A run that the row describes itself, in a file of any name.
+
+    {"workload": "llama-3-8b", "changes": {"data_parallel": 8}, "topology": "dgx-h200-1", "device": "h200",
+     "schedule": "overlap", "host": "eager", "measured_us": 812345.0}
+
+    `workload` is a name, a file, or an object with the keys of a workload's file; `measured`, such as "812 ms", may
+    replace `measured_us`; `changes`, `schedule` (baseline), `host` (none), `clocks` (alone) and `network` (alpha_beta)
+    may be left out.
+    """
+    for key in row.values:
+        if key not in _KEYS:
+            raise ConfigError(f"{row.where}: unknown key {key!r}; {nearest(key, _KEYS)}")
+    options = {
+        "schedule": str(row.values.get("schedule", "baseline")),
+        "host": row.word("host", HOSTS) if "host" in row.values else "none",
+        "network": str(row.values.get("network", "alpha_beta")),
+        "clocks": row.word("clocks", CLOCKS) if "clocks" in row.values else "alone",
+    }
+    return simulated(row, _workload(row, machine), machine, measured_us=_measured_s(row) * 1e6, **options)
+
+
+def _measured_s(row: Row) -> float:
+    if "measured" not in row.values:
+        return row.number("measured_us") * 1e-6
+    try:
+        seconds = parse(row.values["measured"], SECONDS)
+    except ConfigError as error:
+        raise ConfigError(f"{row.where}: measured: {error}") from None
+    if not seconds > 0:
+        raise ConfigError(f"{row.where}: measured is {row.values['measured']!r}; give a time above zero")
+    return seconds
+
+
+def _workload(row: Row, machine: Machine) -> ModelFamily:
+    given, changes = row.values["workload"], row.values.get("changes", {})
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"{row.where}: changes is {changes!r}; give an object of a workload's keys")
+    if isinstance(given, Mapping):
+        return workload_of({**given, **changes}, row, machine)
+    try:
+        return load_workload(str(given), changes)
+    except ConfigError as error:
+        raise ConfigError(f"{row.where}: {error}") from None
+
+
+_COPIES = 1
+"""Stream of copies and barriers, which run concurrently with the GEMMs."""
+_CALLS_OF_PART = ("gemm", "peer_copy")
+_CALLS: Mapping[str, tuple[str, ...]] = {
+    "fused_all_gather_matmul": (),
+    "fused_matmul_reduce_scatter": ("barrier", "barrier"),
+}
+"""What the host calls for each part besides the GEMM and the copy."""
+
+
+class _Parts:
+    """A graph that is written part by part: GEMMs on the compute stream, copies and barriers on another one."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.graph = GraphBuilder("parts_loop", NodeRole.LOOP)
+        self._link = topology.dimensions[0]
+        self._startup_s = topology.startup_s
+
+    def barrier(self, *after: int) -> int:
+        return self.graph.add(after, name="barrier", duration_s=self._startup_s, stream=_COPIES)
+
+    def fetch(self, size_bytes: float, *after: int) -> int:
+        lasts_s = self._link.latency_s + size_bytes / self._link.bytes_per_s
+        return self.graph.add(after, name="peer_copy", duration_s=lasts_s, stream=_COPIES)
+
+    def call(self, called: Kernel, *after: int) -> int:
+        return self.graph.compute(called, after=after)
+
+
+def _gather(parts: _Parts, gemm: Kernel, shard: Kernel, out: Kernel, ranks: int) -> None:
+    ready = parts.barrier(parts.call(shard, parts.barrier()))
+    done = [parts.call(gemm, ready)]
+    for index in range(1, ranks):
+        fetched = parts.fetch(shard.bytes / 2, done[max(index - 2, 0)] if index > 1 else ready)
+        done.append(parts.call(gemm, fetched))
+    parts.barrier(parts.call(shard, done[-1]))
+
+
+def _scatter(parts: _Parts, gemm: Kernel, shard: Kernel, out: Kernel, ranks: int) -> None:
+    ready = parts.barrier()
+    free = [ready, ready]
+    fetched = []
+    for index in range(1, ranks):
+        made = parts.barrier(parts.call(gemm, free[index % 2]))
+        fetched.append(parts.fetch(out.bytes / 2, made))
+        free[index % 2] = parts.barrier(fetched[-1])
+    own = parts.call(gemm, free[ranks % 2])
+    sizes = out.sizes
+    rows = {"tokens": sizes["elements"] // gemm.sizes["N"], "hidden": gemm.sizes["N"], "topk": ranks}
+    parts.call(kernel("moe_sum_topk", dtype=out.dtype, **rows), parts.barrier(own, *fetched))
+
+
+_WRITERS: Mapping[str, Callable[[_Parts, Kernel, Kernel, Kernel, int], None]] = {
+    "fused_all_gather_matmul": _gather,
+    "fused_matmul_reduce_scatter": _scatter,
+}
+
+
+def async_tp(row: Row, machine: Machine) -> Case:
+    """A GEMM fused with its all-gather or reduce-scatter over symmetric memory; sizes are those of the whole GEMM.
+
+    The GEMM has as many parts as there are ranks; copy engines, which use no SM, move each part. A call takes the
+    longer of the device's time and the host's in a loop of calls. Multicast and copies between hosts are not modelled.
+    """
+    operator = row.name.removeprefix("async_tp_")
+    if operator not in _WRITERS:
+        raise NoModelError(f"no model of an operator {operator!r}")
+    ranks, dtype = row.count("gpus"), row.word("dtype", tuple(ITEM_BYTES))
+    sizes = {key: row.count(key) for key in "MNK"}
+    if sizes["M"] % ranks:
+        raise ConfigError(f"{row.where}: {sizes['M']} rows do not divide over {ranks} ranks")
+    sizes["M"] //= ranks
+    gemm = kernel("gemm", dtype=dtype, **sizes)
+    shard = kernel("copy_d2d", dtype=dtype, elements=sizes["M"] * sizes["K"])
+    out = kernel("copy_d2d", dtype=dtype, elements=sizes["M"] * sizes["N"])
+    parts = _Parts(machine.topology)
+    _WRITERS[operator](parts, gemm, shard, out, ranks)
+    program = one_role(row.id, parts.graph, ranks)
+
+    def predict_s() -> float:
+        timed = time_kernels(program, machine.device)
+        device_s = simulate(timed, machine.of(ranks).topology).makespan_s
+        return max(device_s, _host_s(operator, ranks, machine.device))
+
+    return Case(row.number("step_us") * 1e-6, predict_s)
+
+
+def _host_s(operator: str, ranks: int, device: Device) -> float:
+    """Return the host's time for one call of an operator in a loop."""
+    needed = [f"{call}_loop" for call in (operator, *_CALLS_OF_PART, *_CALLS[operator])]
+    missing = [call for call in needed if call not in device.host_launch_s]
+    if missing:
+        raise NoModelError(f"device {device.name!r} does not say what its host spends on {', '.join(missing)}")
+    once_s, *part_s = (device.host_launch_s[call] for call in needed)
+    return once_s + ranks * sum(part_s)
