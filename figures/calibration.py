@@ -24,8 +24,7 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import machine_of
 from scaleout.validation.measured.rows import Row, read_rows
-from scaleout.validation.published import SOURCES, table_named
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import SOURCES, Table, table_named
 
 Run = tuple[Table, Row, Machine]
 Errors = Callable[[Sequence[float], Sequence[Run]], float]

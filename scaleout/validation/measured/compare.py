@@ -18,8 +18,7 @@ from scaleout.program import operations
 from scaleout.validation.measured import kernels, steps
 from scaleout.validation.measured.case import QUANTITIES, Case, NoModelError, machine_of
 from scaleout.validation.measured.rows import Row, read_rows
-from scaleout.validation.published import table_named
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table, table_named
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,39 @@
-"""Published tables of runs on others' machines: one module a source, each with its `TABLES`.
+"""Published tables of runs on other machines: one module per source, whose `TABLES` are by table id.
 
-`SOURCES` is the one list. To add a table: a module with a `TABLES` of its own, from the table's id to what its rows
-are, and a line here. A module is imported when one of its tables is asked for.
+To add a table, write its module and add a line to `SOURCES`. A module is imported when one of its tables is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from scaleout.validation.published.table import Table
+from scaleout.cluster.machine import Machine
+from scaleout.validation.measured.case import Case
+from scaleout.validation.measured.rows import Row
+
+
+@dataclass(frozen=True)
+class Table:
+    """How the rows of a published table become cases; as `scaleout.validation.measured.compare.Family`.
+
+    Attributes
+    ----------
+    name : str
+        The family under which its errors are summed up.
+    case : callable
+        From a row and its machine to a `Case`; raises `NoModelError` where there is no model.
+    home : callable
+        Device and topology that a row was measured on.
+    split : callable
+        A row to the measured runs in it, one row each.
+    """
+
+    name: str
+    case: Callable[[Row, Machine], Case]
+    home: Callable[[Row], tuple[str, str]]
+    split: Callable[[Row], list[Row]] = lambda row: [row]
+
 
 SOURCES: Mapping[str, str] = {
     "nccl_allreduce_a100_node": "nccl",
@@ -34,7 +59,7 @@ SOURCES: Mapping[str, str] = {
 
 @cache
 def table_named(name: str) -> Table | None:
-    """Return what the rows of a table are; None if there is no such table."""
+    """Return the table of an id; None if there is none."""
     if name not in SOURCES:
         return None
     found: Table = import_module(f"scaleout.validation.published.{SOURCES[name]}").TABLES[name]

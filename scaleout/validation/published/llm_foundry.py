@@ -1,12 +1,10 @@
 """Published throughput of MPT models under FSDP: llm-foundry's training benchmarks on H100 and A100.
 
-A row gives tokens a second and GPU; a step is ``micro-batch x accumulation x sequence / (tokens/s/GPU)`` seconds. The
-models are MPT's of each size: biases, learnt positions, layer norms, a head that shares the table of the embedding, a
-vocabulary of 50,368 (the rows' parameter counts agree to the last digit). All ran FlashAttention in Triton, the fused
-cross entropy, Composer's two loss metrics on every micro-batch, its AdamW of one kernel an operation, and PyTorch's
-first FSDP, which gathers and reduces for every micro-batch; `MP Mode` DEFAULT reduces gradients in fp32, PURE in bf16.
-PyTorch 2.1 stops recompute early; 1.13, of the A100 40 GB rows, does not. The network of the H100 rows is not
-published; it is taken to be the usual one.
+A row gives tokens/s/GPU; a step takes ``micro-batch x accumulation x sequence / (tokens/s/GPU)`` seconds. The models
+are MPT's (parameter counts agree to the last digit). All rows ran FlashAttention in Triton, the fused cross entropy,
+Composer's two loss metrics on every micro-batch, its unfused AdamW, and FSDP1, which gathers and reduces for every
+micro-batch; `MP Mode` DEFAULT reduces gradients in fp32, PURE in bf16. PyTorch 2.1 stops recompute early; 1.13 (A100 40
+GB) does not. The network of the H100 rows is not published; the usual one is assumed.
 
 Source: github.com/mosaicml/llm-foundry, scripts/train/benchmarking (README.md, submit_benchmarks.py at b2a43a147) and
 scripts/train/yamls/pretrain; github.com/mosaicml/composer v0.17.0.
@@ -19,7 +17,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 from scaleout.workloads.config import layered
 
 _SIZES: Mapping[str, tuple[int, int, int]] = {
@@ -98,8 +96,7 @@ def step(row: Row, machine: Machine) -> Case:
     workload = layered(workload_of(workload_values(row), row, machine), wants="MPT is a transformer")
     tokens = workload.batch_per_replica * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
-    named = replace(row, values={**row.values, "step_us": measured_us})
-    return simulated(named, workload, machine, schedule="overlap", host="none")
+    return simulated(row, workload, machine, measured_us=measured_us, schedule="overlap", host="none")
 
 
 def _named(row: Row) -> list[Row]:

@@ -1,31 +1,31 @@
 """Published throughput of decoders under MaxText on TPU v4 and v5e: slices of a torus, and several over a network.
 
-A row gives TFLOP/s a chip, of ``6 P + 6 L h d s`` FLOPs a token: with P parameters, the table of the embedding among
-them, and causal attention of L layers and h heads of d channels over s tokens. So a step takes ``tokens a chip x FLOPs
-a token / rate`` seconds. Parameters are sharded over the chips of a slice (the largest model: over 16, cut over 16 by
-tensor parallelism), slices are replicas. Layers are scanned, computed again in backward but for what nothing reads, and
-fused by the compiler; what slices share is summed up after backward, as the gradients of all layers are one array.
+A row gives TFLOP/s per chip, counted as ``6 P + 6 L h d s`` FLOPs per token: P parameters with the embedding, and
+causal attention of L layers and h heads of size d over s tokens. A step takes ``tokens per chip x FLOPs per token /
+rate`` seconds. Parameters are sharded over the chips of a slice; slices are replicas. The largest model has tensor
+parallelism over 16 chips. Layers are scanned, recomputed in backward and compiled; replicas reduce gradients after
+backward.
 
-Symbols: as above. Source: github.com/AI-Hypercomputer/maxtext at 76bd53b0f (2023-12-15, the tables' first version):
+Source: github.com/AI-Hypercomputer/maxtext at 76bd53b0f (2023-12-15, the tables' first version):
 configs/v4, configs/v5e, configs/base.yml, train.py (calculate_training_tflops).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 
 _SEQUENCE, _VOCABULARY, _HEAD = 2048, 32768, 256
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Sizes of a model, sequences a chip, and ranks of its tensor axis."""
+    """Sizes of a model, sequences per chip, and tensor-parallel ranks."""
 
     hidden: int
     heads: int
@@ -36,7 +36,7 @@ class _Model:
 
     @property
     def flops_per_token(self) -> float:
-        """As MaxText counts them."""
+        """FLOPs per token as MaxText counts them."""
         layer = 4 * self.hidden * self.heads * _HEAD + 2 * self.hidden * self.ffn
         parameters = self.layers * layer + _VOCABULARY * self.hidden
         return 6.0 * parameters + 6.0 * self.layers * self.heads * _HEAD * _SEQUENCE
@@ -75,15 +75,11 @@ def split(row: Row) -> list[Row]:
     """Return a row for each model of a row."""
     rates = {key.removesuffix("TFLOP/sec/chip").strip(): key for key in row.values if key.endswith("TFLOP/sec/chip")}
     own = str(row.values.get("_model", "")).removesuffix(" model")
+    names = {model or own: key for model, key in rates.items()}
     return [
-        replace(
-            row,
-            id=f"{row.id}:{model or own}",
-            values={**row.values, "name": f"{model or own} {row.values.get('Hardware')}", "size": model or own,
-                    "rate": key},
-        )
-        for model, key in rates.items()
-    ] or [row]  # fmt: skip
+        row.derived(model, name=f"{model} {row.values.get('Hardware')}", size=model, rate=key)
+        for model, key in names.items()
+    ] or [row]
 
 
 def workload_values(model: _Model, slices: int, chips: int) -> dict[str, Any]:
@@ -115,8 +111,7 @@ def step(row: Row, machine: Machine) -> Case:
     workload = workload_of(workload_values(model, slices, _CHIPS[name][1]), row, machine)
     flops = model.batch * _SEQUENCE * model.flops_per_token
     measured_us = flops / (row.number(str(row.values["rate"])) * 1e12) * 1e6
-    named = replace(row, values={**row.values, "step_us": measured_us})
-    return simulated(named, workload, machine, schedule="overlap+async-tp", host="none")
+    return simulated(row, workload, machine, measured_us=measured_us, schedule="overlap+async-tp", host="none")
 
 
 TABLES = {table: Table("MaxText", step, machine_of, split) for table in ("maxtext_tpu_v4", "maxtext_tpu_v5e")}

@@ -1,14 +1,13 @@
-"""Published steps and memory of Megatron-LM: one row a model, with and without sequence parallelism.
+"""Published steps and memory of Megatron-LM: one row per model, with and without sequence parallelism.
 
-A row of steps holds two: all layers computed again, and sequence parallelism with the attention core alone computed
-again, as the shipped workloads have it. A row of memory holds four numbers: parameters with optimizer states, and
-activations, each with nothing computed again and as shipped.
+A row of steps holds two: full recompute, and sequence parallelism with selective recompute, as in the shipped
+workloads. A row of memory holds four numbers: parameters with optimizer states, and activations, each without recompute
+and as shipped.
 
 Source: Korthikanti et al., arXiv:2205.05198, Table 5 and Fig. 1.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaleout.cluster.machine import Machine
@@ -16,7 +15,7 @@ from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
 from scaleout.validation.measured.case import Case, NoModelError
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 from scaleout.workloads import memory
 from scaleout.workloads.config import LayeredModel, layered, load_workload
 
@@ -27,7 +26,7 @@ _STEPS: Mapping[str, Mapping[str, Any]] = {
 """Measured step to the keys in which it differs from the shipped workload."""
 
 _LAYERS = {"vocabulary": 0, "tied_embedding": False}
-"""Layers alone."""
+"""A model without embedding and head."""
 
 _PLANS: Mapping[str, Mapping[str, Any]] = {
     "none": {"recompute": "none", "sequence_parallel": False, **_LAYERS},
@@ -38,40 +37,24 @@ _KINDS = {
     "act": ("activations",),
 }
 """Measured part of the memory to what it counts."""
+_PARTS = tuple(f"{plan}_{kind}" for plan in _PLANS for kind in _KINDS)
 _GIB = 2.0**30
 
 
-def _split(keys: tuple[str, ...], row: Row) -> list[Row]:
-    """Give each measured number of a row that holds several a row of its own."""
-    found = [key for key in keys if key in row.values]
-    return [
-        replace(
-            row,
-            id=f"{row.id}:{key.removesuffix('_s')}",
-            values={**row.values, "name": row.values.get("model"), "measured": key},
-        )
-        for key in found
-    ] or [row]
-
-
-def split_steps(row: Row) -> list[Row]:
-    """Return a row for each measured step."""
-    return _split(tuple(_STEPS), row)
-
-
-def split_memory(row: Row) -> list[Row]:
-    """Return a row for each measured part of the memory."""
-    return _split(tuple(f"{plan}_{kind}" for plan in _PLANS for kind in _KINDS), row)
+def _split(keys: tuple[str, ...]) -> Callable[[Row], list[Row]]:
+    """Return what makes a row for each measured number of a row."""
+    return lambda row: (
+        [
+            row.derived(key.removesuffix("_s"), name=row.values.get("model"), measured=key)
+            for key in keys
+            if key in row.values
+        ]
+        or [row]
+    )
 
 
 def _measured(row: Row, known: Mapping[str, Any]) -> str:
-    """Return the key of what was measured.
-
-    Raises
-    ------
-    ConfigError
-        If the row has none of those that are known.
-    """
+    """Return the key of the measured number."""
     if "measured" not in row.values:
         raise ConfigError(f"{row.where}: none of the keys {', '.join(known)}; give one with what was measured")
     return str(row.values["measured"])
@@ -94,14 +77,14 @@ def cluster_of(row: Row) -> tuple[str, str]:
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step of Megatron-LM, whose kernels the host issues well ahead; collectives run beside gradients of weights."""
+    """A step of Megatron-LM: the host is never late; collectives overlap with the gradients of weights."""
     measured = _measured(row, _STEPS)
     workload = _shipped(row, _STEPS[measured])
-    for key, own in (
-        ("gpus", workload.num_ranks),
-        ("tp", workload.tensor_parallel),
-        ("pp", workload.pipeline_parallel),
-    ):
+    for key, own in {
+        "gpus": workload.num_ranks,
+        "tp": workload.tensor_parallel,
+        "pp": workload.pipeline_parallel,
+    }.items():
         if row.count(key) != own:
             raise NoModelError(f"the shipped workload has {key} {own}, not {row.count(key)}")
 
@@ -112,11 +95,10 @@ def step(row: Row, machine: Machine) -> Case:
 
 
 def held(row: Row, machine: Machine) -> Case:
-    """Part of the memory of the fullest rank, of its layers alone.
+    """Part of the memory of the fullest rank, without embedding and head.
 
-    The published numbers are those of the paper's formulas, in which embedding and head have no place: parameters and
-    optimizer states of the 22B are 18 bytes of 12 h^2 L / 8 parameters to the last digit. Nor have activations that are
-    computed again.
+    The published numbers come from the paper's formulas, which leave out embedding, head and recomputed activations:
+    parameters and optimizer states of the 22B are 18 bytes times 12 h^2 L / 8 parameters to the last digit.
     """
     del machine
     plan, _, kind = _measured(row, _PLANS).partition("_")
@@ -130,6 +112,6 @@ def held(row: Row, machine: Machine) -> Case:
 
 
 TABLES = {
-    "megatron_seqsel_tab5": Table("Megatron-LM", step, cluster_of, split_steps),
-    "megatron_seqsel_fig1_mem": Table("Megatron-LM memory", held, cluster_of, split_memory),
+    "megatron_seqsel_tab5": Table("Megatron-LM", step, cluster_of, _split(tuple(_STEPS))),
+    "megatron_seqsel_fig1_mem": Table("Megatron-LM memory", held, cluster_of, _split(_PARTS)),
 }

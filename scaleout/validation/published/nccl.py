@@ -1,20 +1,18 @@
-"""Published all-reduces of NCCL: nccl-tests on one node, calls in a row.
+"""Published all-reduces of NCCL: nccl-tests on one node, one call after another.
 
 Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100 and trace/v100, AR_GPU*_LUT.
 """
-
-from collections.abc import Callable
 
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.validation.measured.case import Case, NoModelError
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 
 
 def all_reduce(row: Row, machine: Machine) -> Case:
-    """An all-reduce over the first ranks of a node, as nccl-tests times it: calls in a row."""
+    """An all-reduce over the first ranks of a node, as nccl-tests times it: one call after another."""
     topology, ranks, size_bytes = machine.topology, row.count("gpus"), row.number("bytes")
     if ranks > topology.num_ranks:
         raise NoModelError(f"{ranks} ranks are more than topology {topology.name!r} has")
@@ -25,11 +23,7 @@ def all_reduce(row: Row, machine: Machine) -> Case:
     return Case(row.number("time_us") * 1e-6, predict_s)
 
 
-def _node(device: str, topology: str) -> Callable[[Row], tuple[str, str]]:
-    return lambda row: (device, topology)
-
-
 TABLES = {
-    "nccl_allreduce_a100_node": Table("NCCL", all_reduce, _node("a100-80g", "a100-node-8")),
-    "nccl_allreduce_v100_node": Table("NCCL", all_reduce, _node("v100", "v100-node-8")),
+    "nccl_allreduce_a100_node": Table("NCCL", all_reduce, lambda row: ("a100-80g", "a100-node-8")),
+    "nccl_allreduce_v100_node": Table("NCCL", all_reduce, lambda row: ("v100", "v100-node-8")),
 }

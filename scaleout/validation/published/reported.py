@@ -1,4 +1,4 @@
-"""Published tables that are reported and not predicted, each with the reason: they count against coverage.
+"""Published tables without a model, each with the reason; they count against coverage.
 
 Source: github.com/bytedance/flux, deepseek-ai/DeepEP, ByteDance-Seed/Triton-distributed and
 facebookresearch/dlrm (torchrec_dlrm), as named in the tables.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import Case, NoModelError
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 
 _REASONS: Mapping[str, tuple[str, str]] = {
     "flux_comet_kernels": ("FLUX and Comet", "no device and no network of L20 or H800 is described"),
@@ -28,8 +28,6 @@ def _no_model(row: Row, machine: Machine) -> Case:
     raise NoModelError(_REASONS[row.source][1])
 
 
-def _any_machine(row: Row) -> tuple[str, str]:
-    return "h100", "h100-pod-64"
-
-
-TABLES = {table: Table(family, _no_model, _any_machine) for table, (family, _) in _REASONS.items()}
+TABLES = {
+    table: Table(family, _no_model, lambda row: ("h100", "h100-pod-64")) for table, (family, _) in _REASONS.items()
+}

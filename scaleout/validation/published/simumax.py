@@ -1,21 +1,19 @@
-"""Published steps and memory of SimuMax's reference runs: Megatron-LM 0.14 on eight B200, a row a run.
+"""Published steps and memory of SimuMax's reference runs: Megatron-LM 0.14 on eight B200, one row per run.
 
-A row names a shipped workload (`simumax-` and its model), the degrees of its axes, its layers and micro-batches; all
-else is the workload's. The vocabulary is padded to a multiple of 128 for each tensor-parallel rank. Memory is the most
-that the allocator had given out at once, over all ranks.
+A row names a shipped workload (`simumax-` and its model), the degrees of its axes, its layers and micro-batches. The
+vocabulary is padded to a multiple of 128 for each tensor-parallel rank. Memory is the allocator's peak over all ranks.
 
 Source: github.com/MooreThreads/SimuMax (4dcaae5), docs/b200.
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.validation.measured.case import Case, NoModelError, simulated
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 from scaleout.workloads import memory
 from scaleout.workloads.config import LayeredModel, layered, load_workload
 
@@ -29,38 +27,22 @@ _UNITS = {"real_ms": 1e-3, "real_alloc_gib": 2.0**30}
 def split(row: Row) -> list[Row]:
     """Return a row for each measured number of a run."""
     return [
-        replace(
-            row,
-            id=f"{row.id}:{name}",
-            values={**row.values, "name": row.values.get("case"), "measured": key},
-        )
+        row.derived(name, name=row.values.get("case"), measured=key)
         for key, name in _MEASURED.items()
         if key in row.values
     ] or [row]
 
 
-def home(row: Row) -> tuple[str, str]:
-    """Return device and topology of all rows."""
-    del row
-    return "b200", "dgx-b200-1"
-
-
 def workload_of(row: Row) -> LayeredModel:
-    """Return the workload of a row.
-
-    Raises
-    ------
-    NoModelError
-        If its model is none of the shipped ones.
-    """
+    """Return the workload of a row; raise `NoModelError` if its model is not shipped."""
     changes: dict[str, Any] = {"layers": row.count("layer_num"), "batch_per_replica": row.count("mbc")}
     degrees = {name: int(count) for name, count in re.findall(r"([a-z]+)(\d+)", str(row.values.get("parallel", "")))}
     changes |= {key: degrees.get(name, 1) for name, key in _AXES.items()}
     replicas = changes["tensor_parallel"] * changes["pipeline_parallel"] * changes["context_parallel"]
     changes["data_parallel"] = _RANKS // replicas
-    chunks = row.count("vp_size")
-    if chunks > 1:
-        changes |= {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": chunks}
+    virtual_stages = row.count("vp_size")
+    if virtual_stages > 1:
+        changes |= {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": virtual_stages}
     sequence = re.search(r"_seq(\d+)", str(row.values.get("case", "")))
     if sequence:
         changes["sequence"] = int(sequence[1])
@@ -79,17 +61,12 @@ def workload_of(row: Row) -> LayeredModel:
 
 
 def run(row: Row, machine: Machine) -> Case:
-    """A step, or the most memory that a rank holds in it.
-
-    The runs were made without overlap of collectives, so they follow each other (`baseline`); the host issues calls one
-    by one.
-    """
+    """A step, or the peak memory of a rank; collectives do not overlap, and the host issues calls one by one."""
     measured = str(row.values.get("measured", "real_ms"))
     workload, value = workload_of(row), row.number(measured) * _UNITS[measured]
     if measured == "real_alloc_gib":
         return Case(value, lambda: memory.peak(workload).total_bytes, "memory")
-    microseconds = replace(row, values={**row.values, "step_us": value * 1e6})
-    return simulated(microseconds, workload, machine, schedule="baseline", host="eager")
+    return simulated(row, workload, machine, measured_us=value * 1e6, schedule="baseline", host="eager")
 
 
-TABLES = {"simumax_b200": Table("SimuMax", run, home, split)}
+TABLES = {"simumax_b200": Table("SimuMax", run, lambda row: ("b200", "dgx-b200-1"), split)}

@@ -1,9 +1,8 @@
 """Published throughput of Llama 3.1 under torchtitan: FSDP, tensor, pipeline and context parallelism, fp8, async TP.
 
-A row gives tokens a second and GPU; a step is ``batch x sequence / (tokens/s/GPU x tensor x pipeline x context)``
-seconds, with the batch of a data-parallel rank. What a row ran is said by its table's caption and its own words.
-Pipelines take as many micro-batches as they have ranks, torchtitan's default; sequences are of 8192 tokens unless a row
-says so.
+A row gives tokens/s/GPU; a step takes ``batch x sequence / (tokens/s/GPU x tensor x pipeline x context)`` seconds, with
+the batch of a data-parallel rank. The table's caption and the row's own words name what was switched on. Pipelines have
+as many micro-batches as ranks, torchtitan's default; sequences have 8192 tokens unless a row says otherwise.
 
 Source: github.com/pytorch/torchtitan, benchmarks/, and its code of 2024-12-26 (9dec370): parallelize_llama.py,
 pipeline_llama.py, train_configs/.
@@ -17,7 +16,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 
 _MODELS: Mapping[str, Mapping[str, int]] = {
     "8b": {"hidden": 4096, "layers": 32, "heads": 32, "ffn": 14336},
@@ -40,12 +39,6 @@ _LLAMA: Mapping[str, Any] = {
     "optimizer_kernels": "fused",
 }
 """What torchtitan does in every row. Its optimizer was PyTorch's `foreach`; it is timed as the fused one."""
-
-
-def machine_of(row: Row) -> tuple[str, str]:
-    """Return device and topology, of all rows the same."""
-    del row
-    return "h100-96g-500w", "grand-teton-64"
 
 
 def _number(text: str, pattern: str, default: int = 1) -> int:
@@ -71,14 +64,14 @@ def _plan(row: Row) -> dict[str, Any]:
 
 
 def _pipeline(values: Mapping[str, Any], row: Row) -> dict[str, Any]:
-    """Return the schedule of a pipeline, its micro-batches, and the layers of its stages, the first the smallest."""
+    """Return a pipeline's schedule, micro-batch and layers of each stage; the first stage has the fewest."""
     ranks, batch = values["pipeline_parallel"], values["batch_per_replica"]
     if ranks == 1:
         return {}
     interleaved = "Interleaved" in str(row.values.get("Schedule", ""))
     stages = ranks * (2 if interleaved else 1)
-    few, more = divmod(values["layers"], stages)
-    layers = [few + (1 if 0 < stage <= more else 0) for stage in range(stages)]
+    each, more = divmod(values["layers"], stages)
+    layers = [each + (1 if 0 < stage <= more else 0) for stage in range(stages)]
     return {
         "pipeline_schedule": "interleaved_1f1b" if interleaved else "1f1b",
         "microbatch": batch // ranks,
@@ -112,12 +105,11 @@ def _case(row: Row, machine: Machine, tokens_per_s: float, schedule: str, **opti
     workload = workload_of(values, row, machine)
     others = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
     seconds = values["batch_per_replica"] * values["sequence"] / (tokens_per_s * others)
-    named = replace(row, values={**row.values, "step_us": seconds * 1e6})
-    return simulated(named, workload, machine, schedule=schedule, host="none")
+    return simulated(row, workload, machine, measured_us=seconds * 1e6, schedule=schedule, host="none")
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step, of which the row or its caption says what was switched on."""
+    """A step with what the row or its caption names: compilation, fp8, asynchronous tensor parallelism."""
     words = " ".join(str(row.values.get(key, "")) for key in ("_table", "Techniques"))
     options = {
         "compiled": "compile" in words,
@@ -133,17 +125,13 @@ _QUANTIZATIONS = {
     "float8 rowwise": "fp8_rowwise",
 }
 _WAYS = {"Vanilla TP tokens/sec": "overlap+blocking-tp", "Async TP tokens/sec": "overlap+async-tp"}
-"""Measured column to the schedule that it ran under."""
+"""Measured column to its schedule."""
 
 
 def _ways(row: Row) -> list[Row]:
-    """Return a row for tensor parallelism as it is, and one for it overlapped."""
+    """Return a row for plain and one for asynchronous tensor parallelism."""
     return [
-        replace(
-            row, id=f"{row.id}:{key.split()[0].lower()}", values={**row.values, "name": _name(row, key), "way": key}
-        )
-        for key in _WAYS
-        if key in row.values
+        row.derived(key.split()[0].lower(), name=_name(row, key), way=key) for key in _WAYS if key in row.values
     ] or [row]
 
 
@@ -158,14 +146,18 @@ def _named(row: Row) -> list[Row]:
     return [replace(row, values={"name": _name(row), **row.values})]
 
 
-def either_way(row: Row, machine: Machine) -> Case:
+def with_or_without(row: Row, machine: Machine) -> Case:
     """A step of compiled layers, with or without async TP."""
     way = row.word("way", tuple(_WAYS))
     linear_dtype = _QUANTIZATIONS[row.word("Quantization", tuple(_QUANTIZATIONS))]
     return _case(row, machine, row.number(way), _WAYS[way], compiled=True, linear_dtype=linear_dtype)
 
 
+def _home(row: Row) -> tuple[str, str]:
+    return "h100-96g-500w", "grand-teton-64"
+
+
 TABLES = {
-    "torchtitan_llama3_h100_202412_torchtitan": Table("torchtitan", step, machine_of, _named),
-    "torchtitan_asyncTP_llama3_h100_2025-06_torchtitan": Table("torchtitan async TP", either_way, machine_of, _ways),
+    "torchtitan_llama3_h100_202412_torchtitan": Table("torchtitan", step, _home, _named),
+    "torchtitan_asyncTP_llama3_h100_2025-06_torchtitan": Table("torchtitan async TP", with_or_without, _home, _ways),
 }

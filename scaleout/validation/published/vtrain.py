@@ -1,8 +1,8 @@
 """Published steps of GPT in Megatron-DeepSpeed: vTrain's measurements on one node and on 8 to 64 nodes of A100.
 
-Each row is the shipped workload `vtrain` with its own sizes and degrees of parallelism. Kernels and collectives follow
-each other, as that version of the framework has it, and the host issues calls one by one; so steps are timed block by
-block, thousands a minute. Layers that do not divide over the stages: the first stages have one more.
+Each row is the shipped workload `vtrain` with its own sizes and degrees of parallelism. Collectives do not overlap, as
+in that version of the framework, and the host issues calls one by one. If layers do not divide evenly over the stages,
+the first stages have one more.
 
 Source: vTrain, arXiv:2312.12391; github.com/VIA-Research/vTrain, data/ground_truth_single.csv, ground_truth_multi.csv.
 """
@@ -16,7 +16,7 @@ from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
 from scaleout.validation.measured.case import Case
 from scaleout.validation.measured.rows import Row
-from scaleout.validation.published.table import Table
+from scaleout.validation.published import Table
 from scaleout.workloads.config import load_workload
 
 _KEYS: Mapping[str, str] = {
@@ -29,7 +29,7 @@ _KEYS: Mapping[str, str] = {
     "pipeline_parallel": "pipeline parallelism",
     "microbatch": "micro batch",
 }
-"""Key of a workload to that of a row."""
+"""Key of a workload to the key of a row."""
 
 _NODE_RANKS = 8
 
@@ -40,13 +40,7 @@ def machine_of(row: Row) -> tuple[str, str]:
 
 
 def workload_changes(row: Row) -> dict[str, Any]:
-    """Return what a row changes in the workload.
-
-    Raises
-    ------
-    ConfigError
-        If its batch does not divide over the replicas, or its degrees of parallelism do not fill its GPUs.
-    """
+    """Return what a row changes in the workload; raise `ConfigError` if its batch or GPUs do not divide."""
     changes: dict[str, Any] = {key: row.count(name) for key, name in _KEYS.items()}
     ranks = changes["tensor_parallel"] * changes["data_parallel"] * changes["pipeline_parallel"]
     if ranks != row.count("# GPUs"):
