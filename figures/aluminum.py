@@ -20,6 +20,7 @@ import pandas as pd
 
 from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
 from scaleout.study.backends import BackendComparison
+from scaleout.validation.papers import published
 from scaleout.validation.papers.aluminum import (
     HOST_TRANSFER,
     MINIMAL,
@@ -35,7 +36,6 @@ from scaleout.validation.papers.aluminum import (
     small_message_ratio,
     sweep,
 )
-from scaleout.validation.papers.claims import published
 
 IMAGES = 1_268_480
 """Of an epoch: 4955 mini-batches of 256, Sec. II.C."""

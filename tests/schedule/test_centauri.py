@@ -247,7 +247,7 @@ def test_flat_rings_take_the_port_for_longer_than_levels_do():
     """FSDP on two nodes: 15/16 n at 25 GB/s against 1/2 n at 16 GB/s, and 7/8 n at 300 GB/s within a node beside it."""
     base, chosen = (centauri.fsdp("big", 2, name) for name in ("zero-3", "centauri"))
     port_s, node_s = 1 / 2 / 16, 7 / 8 / 300
-    ratio = chosen.alone_s / base.communication_s * (15 / 16 / 25)
+    ratio = chosen.isolated_s / base.communication_s * (15 / 16 / 25)
     assert 0.98 * port_s < ratio < 1.02 * (port_s + node_s)
 
 
@@ -282,7 +282,7 @@ def test_no_plan_gains_more_than_the_share_of_communication_allows(data):
 def test_no_plan_beats_its_computation_or_its_communication():
     for steps in (*centauri.figure_12().values(), *centauri.figure_8().values()):
         base, chosen = steps["zero-3"], steps["centauri"]
-        assert max(chosen.computation_s, chosen.alone_s) <= chosen.step_s <= base.step_s
+        assert max(chosen.computation_s, chosen.isolated_s) <= chosen.step_s <= base.step_s
 
 
 def test_on_the_large_cluster_a_plan_is_chosen_and_gains_less_with_the_batch():

@@ -13,8 +13,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.fusion import plan_operator
 from scaleout.schedule.fusion.fused import run
-from scaleout.validation.papers import PAPERS, Published, figures_of, fused, page, published, reproduce, t3
-from scaleout.validation.papers.claims import Figure
+from scaleout.validation.papers import PAPERS, Figure, Published, figures_of, fused, page, published, reproduce, t3
 
 TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published.csv"
 FIGURES = [(paper, figure) for paper in PAPERS for figure in figures_of(paper)]
@@ -139,7 +138,7 @@ def test_time_falls_with_occupancy_up_to_three_quarters_and_rises_beyond():
 def test_products_of_the_mi210_are_those_that_others_published(sizes, published):
     """TFLOP/s of rocBLAS on MI2xx, ROCm/triton pull request 376, within 8%; no figure of the paper says them."""
     on, of = fused.machine(fused.SCALE_UP), dict(zip("MNK", sizes, strict=True))
-    library_s = on.kernel_s(kernel("gemm", dtype="fp16", **of))
+    library_s = on.cost_model.kernel_s(kernel("gemm", dtype="fp16", **of))
     assert 2e-12 * math.prod(sizes) / library_s == pytest.approx(published, rel=0.08)
     own_s = plan_operator("gemm_all_to_all", of, on).baseline_s["kernel"]
     assert own_s == pytest.approx(1.39 * library_s)

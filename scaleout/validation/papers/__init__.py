@@ -1,29 +1,109 @@
-"""Published numbers of the papers, simulated: one module a paper, each figure once.
+"""Published numbers of the papers, simulated: one module per paper, each figure simulated once.
 
-`published` reads the claims; `reproduce` simulates the figures that answer them and says which are met. A claim that no
-figure answers is listed as not reproduced: it counts as missed.
+`published` reads the claims of `published.csv`, which names figure and setting of each number; `reproduce` simulates
+the figures that answer them. A claim that no figure answers counts as missed.
+
+Tolerances: 5 points for percentages, 15% for ratios, a factor of 2 for counts of GPUs and parameters. A trend must
+hold, and a share that a paper calls *above* some value must be above it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.validation.papers.claims import Figure, Published, published
 
 __all__ = ["PAPERS", "Published", "Reproduced", "cells", "figures_of", "page", "published", "reproduce"]
 
 PAPERS = ("fused", "t3", "centauri", "aluminum")
-"""Papers, each a module of this package with its `FIGURES`; imported when one of its claims is asked for."""
+"""Papers: modules of this package with `FIGURES`, imported when one of their claims is simulated."""
+
+_FILE = Path(__file__).with_name("published.csv")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Claims that one simulation answers.
+
+    Attributes
+    ----------
+    simulate : callable
+        Returns each claim's value, in the claim's own unit: 21 for 21 percent; 1 for a trend that holds, else 0.
+    notes : mapping
+        Claim to an assumption, or to why it is missed.
+    """
+
+    ids: tuple[str, ...]
+    simulate: Callable[[], Mapping[str, float]]
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+_POINTS = 5.0
+_RATIO = 0.15
+_FACTOR = 2.0
+_WITHIN = {"percent": "5 points", "ratio": "15%", "GPUs": "factor 2", "parameters": "factor 2", "true": "must hold"}
+"""Unit to the tolerance in words."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One claim of a paper; `value` is in `unit`, a key of `_WITHIN`, and 1 for a trend."""
+
+    id: str
+    paper: str
+    figure: str
+    setting: str
+    metric: str
+    value: float
+    unit: str
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether the paper says that its number is exceeded, rather than what it is."""
+        return self.metric.endswith("is above")
+
+    @property
+    def tolerance(self) -> str:
+        """The tolerance in words."""
+        return "above" if self.is_floor else _WITHIN[self.unit]
+
+    def met_by(self, simulated: float) -> bool:
+        """Tell whether a simulated number, in the same unit, is within the tolerance.
+
+        >>> Published("x", "t3", "Fig. 1", "", "geomean speedup", 1.5, "ratio").met_by(1.7)
+        True
+        """
+        if self.is_floor:
+            return simulated > self.value
+        if self.unit == "percent":
+            return abs(simulated - self.value) <= _POINTS
+        if self.unit == "ratio":
+            return abs(simulated / self.value - 1) <= _RATIO
+        if self.unit == "true":
+            return simulated == self.value
+        return self.value / _FACTOR <= simulated <= self.value * _FACTOR
+
+
+def published() -> tuple[Published, ...]:
+    """Return all claims, in the order of the file."""
+    with _FILE.open(encoding="utf-8", newline="") as file:
+        names = ("id", "paper", "figure", "setting", "metric", "unit")
+        return tuple(
+            Published(**{name: row[name] for name in names}, value=float(row["published"]))
+            for row in csv.DictReader(file)
+        )
+
 
 _NOT_YET = "not reproduced yet"
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """One claim and what came out."""
+    """One claim and its simulated value."""
 
     claim: Published
     simulated: float | None
@@ -57,13 +137,7 @@ def figures_of(paper: str) -> tuple[Figure, ...]:
 
 
 def chosen(names: Sequence[str]) -> list[Published]:
-    """Return the claims that papers, figures' claims or nothing at all name, in the order of the file.
-
-    Raises
-    ------
-    ConfigError
-        If a name is neither a paper nor a claim; the message gives the nearest.
-    """
+    """Return the claims of the named papers and claims, or all, in the order of the file; or raise `ConfigError`."""
     claims = published()
     known = {*PAPERS, *(claim.id for claim in claims)}
     for name in names:
@@ -80,14 +154,14 @@ def reproduce(
     Parameters
     ----------
     names : sequence of str
-        Papers or claims; all if there are none.
+        Papers or claims; all if empty.
     progress : callable
-        Told each figure before it is simulated.
+        Called with each figure before it is simulated.
 
     Raises
     ------
     ConfigError
-        If a name is not known.
+        If a name is unknown.
     """
     claims = chosen(names)
     wanted = {claim.id for claim in claims}
@@ -142,11 +216,11 @@ def page(rows: Sequence[Reproduced]) -> str:
     """Return a page: how many claims of each paper are met, then all of them, with a reason for each miss."""
     lines = ["# Published numbers, simulated", "", "Made by `scaleout reproduce --output figures`.", ""]
     for paper in PAPERS:
-        of = [row for row in rows if row.claim.paper == paper]
-        if not of:
+        of_paper = [row for row in rows if row.claim.paper == paper]
+        if not of_paper:
             continue
-        lines += [f"## {paper}: {sum(row.met for row in of)} of {len(of)} met", ""]
+        lines += [f"## {paper}: {sum(row.met for row in of_paper)} of {len(of_paper)} met", ""]
         lines += [f"| {' | '.join(_HEADER)} |", f"|{'---|' * len(_HEADER)}"]
-        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in of]
+        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in of_paper]
         lines.append("")
     return "\n".join(lines)

@@ -1,15 +1,9 @@
 """Aluminum: latency- and bandwidth-optimised all-reduce, the paper's figures, simulated.
 
-The machine is Sierra, four V100 a node: `sierra-8` to `sierra-2048`. The network is ResNet-50 as LBANN trained it. The
-synthetic step of Figs. 2 and 7 to 9 has convolutions and the all-reduces of their gradients alone, one a buffer; that
-of Fig. 12 has all layers, the optimizer and the input pipeline. *Minimal* takes host-transfer up to the largest power
-of two at which it is faster on so many GPUs, and NCCL's rings beyond, as the paper's benchmark decided.
-
-What decides: rings take ``2 (p - 1)`` steps of 0.9 us, 3.7 ms on 2048 GPUs for each of 159 buffers, 0.59 s in all
-beside 55 ms of convolutions, 11 times as much. Recursive doubling between copies takes 11 steps there, some 170 us, and
-3 ns a byte (nine steps over a quarter of two rails, five of them through links that two nodes share, eleven additions),
-so that it wins up to 1 MiB, and all buffers take a quarter of the time. On 32 GPUs rings take 70 us a buffer, and more
-the larger it is, 30 ms in all: half as much again as 20 ms of convolutions.
+The machine is Sierra, four V100 per node: `sierra-8` to `sierra-2048`. The model is ResNet-50 as LBANN trained it. The
+synthetic step of Figs. 2 and 7 to 9 has only convolutions and an all-reduce per gradient buffer; that of Fig. 12 has
+all layers, the optimizer and the input pipeline. *Minimal* uses host-transfer up to the largest power of two at which
+it is faster on so many GPUs, and NCCL's rings above. See docs/models/back-ends.md.
 
 Source: Dryden et al., Aluminum: An Asynchronous, GPU-Aware Communication Library Optimized for Large-Scale Training of
 Deep Neural Networks on HPC Systems, MLHPC 2018.
@@ -29,39 +23,27 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.program import Program
 from scaleout.study.backends import BackendComparison, compare_backends
 from scaleout.study.job import Job, run_all, timed
-from scaleout.validation.papers.claims import Figure
+from scaleout.validation.papers import Figure
 from scaleout.workloads.config import load_workload
 
 DEVICE = "v100"
 WORKLOAD = "resnet-50-lbann"
 STRONG_BATCH, WEAK_BATCH = 256, 32
-"""Samples of a step over all GPUs, and of a GPU."""
+"""Samples of a step over all GPUs, and per GPU."""
 STRONG_RANKS = (8, 16, 32, 64, 128, 256)
 WEAK_RANKS = (*STRONG_RANKS, 512, 1024, 2048)
 RANKS = {"strong": STRONG_RANKS, "weak": WEAK_RANKS}
 NCCL, HOST_TRANSFER, MPI, MINIMAL = "nccl_ring", "host_transfer", "cuda_aware_mpi", "minimal"
 INPUT_PER_SAMPLE = "1 ms"
-"""A core decodes some 100 images of ImageNet a second; ten of a node's 40 belong to a GPU: as fast as one in 1 ms."""
+"""A core decodes about 100 images of ImageNet per second, and a GPU has ten of a node's 40 cores: 1 ms per image."""
 SMALL_BYTES = 4096
-"""Up to 1024 parameters: what is called a small message here."""
+"""Largest small message: 1024 parameters."""
 PARAMETER_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Step:
-    """One point of a scaling curve.
-
-    Attributes
-    ----------
-    scaling : str
-        ``"strong"`` or ``"weak"``.
-    num_ranks : int
-    policy : str
-    compute_s, communication_s : float
-        Of all kernels, and of all all-reduces.
-    serial_s, overlapped_s : float
-        The step, without and with overlap.
-    """
+    """One point of a scaling curve, strong or weak: times of all kernels, of all all-reduces, and of the step."""
 
     scaling: str
     num_ranks: int
@@ -73,7 +55,7 @@ class Step:
 
     @property
     def exposed_s(self) -> float:
-        """Communication that nothing hides, with overlap."""
+        """Exposed communication, with overlap."""
         return self.overlapped_s - self.compute_s
 
 
@@ -89,7 +71,7 @@ def comparison() -> BackendComparison:
 
 
 def machine(num_ranks: int, policy: str, measured: BackendComparison) -> Topology:
-    """Return Sierra with so many GPUs, where a policy serves all-reduces."""
+    """Return Sierra with so many GPUs, whose all-reduces use a policy."""
     topology = load_topology(f"sierra-{num_ranks}")
     if policy == MINIMAL:
         return with_table(topology, measured.table(HOST_TRANSFER, NCCL), name=policy)
@@ -97,7 +79,7 @@ def machine(num_ranks: int, policy: str, measured: BackendComparison) -> Topolog
 
 
 def sweep(policies: Sequence[str], *, scalings: Sequence[str] = ("strong", "weak"), whole: bool = False) -> list[Step]:
-    """Return the steps of scaling curves: synthetic ones, or whole ones of up to 256 GPUs as in Fig. 12."""
+    """Return the steps of scaling curves: synthetic ones, or whole ones on up to 256 GPUs as in Fig. 12."""
     measured = comparison()
     steps = []
     for scaling in scalings:
@@ -120,7 +102,7 @@ def _step(scaling: str, batch: int, topology: Topology, policy: str, whole: bool
 
 @functools.lru_cache(maxsize=64)
 def _program(batch: int, whole: bool) -> Program:
-    """Return the timed step of a GPU; its group is put in by whoever runs it."""
+    """Return the timed step of a GPU; the caller sets its group."""
     changes: dict[str, Any] = {
         "data_parallel": 2,
         "global_batch": None,

@@ -1,8 +1,7 @@
 """Centauri: the paper's figures, simulated.
 
-Each figure is a sweep of strategies on the same job, and what its claims come to. Collectives are NCCL's rings, those
-of a group over several nodes one flat ring, as NCCL 2.14 gathers and scatters them. The figures' batch sizes are not in
-the text; they are those of Fig. 12 and between.
+Each figure is a sweep of strategies on the same job. Collectives are NCCL's rings; a group over several nodes has one
+flat ring, as in NCCL 2.14. The text does not give the figures' batch sizes; they are those of Fig. 12 and between.
 
 Source: Chen et al., Centauri, ASPLOS 2024.
 """
@@ -17,12 +16,11 @@ import numpy as np
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.program.graph import NodeKind
-from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.study.strategies import follow
-from scaleout.validation.papers.claims import Figure
+from scaleout.validation.papers import Figure
 from scaleout.workloads.config import LayeredModel, layered, load_workload
 
 SIZES = ("small", "medium", "big", "large")
@@ -33,16 +31,15 @@ CLUSTERS = {"A": "a100-cluster-a-2", "B": "a100-cluster-b-32"}
 SHARDED = {"16 x 3": 16, "8 x 6": 8, "4 x 12": 4}
 """Fig. 10: FSDP ranks x replicas to the former."""
 DEGREES = {"TP4 PP3 DP4": (4, 3, 4), "TP2 PP3 DP8": (2, 3, 8), "TP4 PP2 DP6": (4, 2, 6)}
-"""Fig. 11: degrees of tensor, pipeline and data parallelism. The text names the first; the others are ours, of those in
-which data parallelism leaves the nodes, as it does in the text."""
+"""Fig. 11: degrees of tensor, pipeline and data parallelism. The text names the first; the others are assumed, among
+those whose data parallelism crosses nodes, as in the text."""
 MICROBATCHES = 6
 FSDP = {"zero": 3, "prefetch_backward": 0}
-"""Equation (1), T1, the order of others: in backward a layer's parameters are gathered when it begins. PyTorch's FSDP
-gathers a layer ahead there too."""
+"""Equation (1), T1: a layer's parameters are gathered when its backward begins; PyTorch's FSDP prefetches them."""
 OF_PAPER = {"centauri": "centauri:model"}
-"""The paper's partition space: its operation tier is of forward, and its equation (1) reduces gradients whole."""
+"""The paper's partition space: its operation tier covers forward only, equation (1) does not partition gradients."""
 SCALED = ("big", 4)
-"""Size and batch of Figs. 13 and 14, of which the text says neither."""
+"""Size and batch of Figs. 13 and 14, assumed."""
 SCALES = (2, 4, 8, 16, 32)
 """Nodes of Figs. 13 and 14."""
 
@@ -53,12 +50,10 @@ class Step:
 
     Attributes
     ----------
-    job : LayeredModel
-    result : Result
     fits : bool
         Whether it fits the devices' memory.
     exposed_s : mapping
-        Communication of each axis that nothing hides, the mean over ranks.
+        Exposed communication of each axis in seconds, the mean over ranks.
     decisions : tuple of str
         What the strategy chose, in words.
     """
@@ -77,37 +72,33 @@ class Step:
 
     @property
     def flops_per_s(self) -> float:
-        """The paper's measure: FLOPs of attention and MLP of a GPU over the step."""
+        """The paper's measure: FLOPs per second and GPU of attention and MLP."""
         head = 6 * self.job.sizes["vocabulary"] * self.job.hidden
         tokens = self.job.tokens * self.job.data_parallel
         return (self.job.flops_per_token - head) * tokens / self.job.num_ranks / self.step_s
 
     @property
     def computation_s(self) -> float:
-        """Kernels of a rank."""
+        """Seconds of a rank's kernels."""
         return _seconds(self.result, NodeKind.COMPUTE)
 
     @property
     def communication_s(self) -> float:
-        """Collectives of a rank, one after another."""
+        """Seconds of a rank's collectives, one after another."""
         return _seconds(self.result, NodeKind.COLLECTIVE)
 
     @cached_property
-    def alone_s(self) -> float:
-        """Collectives until the last one is done, if kernels took no time."""
-        return simulate(_without_kernels(self.result.program), self.topology, algorithms=RINGS).makespan_s
+    def isolated_s(self) -> float:
+        """Seconds until the last collective ends if kernels took no time."""
+        program = self.result.program.map_graphs(
+            lambda graph: graph.with_columns(duration_s=np.where(graph.kind == NodeKind.COMPUTE, 0.0, graph.duration_s))
+        )
+        return simulate(program, self.topology, algorithms=RINGS).makespan_s
 
 
 def _seconds(result: Result, kind: NodeKind) -> float:
     found = result.timelines[0]
     return float(np.sum(found.duration_s[found.graph.kind == kind]))
-
-
-def _without_kernels(program: Program) -> Program:
-    """Let kernels take no time, so that communication alone is left."""
-    return program.map_graphs(
-        lambda graph: graph.with_columns(duration_s=np.where(graph.kind == NodeKind.COMPUTE, 0.0, graph.duration_s))
-    )
 
 
 @lru_cache(maxsize=16)
@@ -174,7 +165,7 @@ def sharded(ranks: int, batch: int, strategy: str, *, on: tuple[str, int] = ("A"
 
 
 def figure_10() -> Steps:
-    """Return FSDP and data parallelism over 48 GPUs."""
+    """Return FSDP with replicas over 48 GPUs."""
     return {
         f"{label}\n{batch}": {name: sharded(ranks, batch, name) for name in ("zero-3", "centauri")}
         for label, ranks in SHARDED.items()
@@ -200,7 +191,7 @@ def figure_11(names: Sequence[str] = ("megatron", "megatron-core", "breadth-firs
 
 
 def figure_12() -> dict[int, dict[str, Step]]:
-    """Return a Big layer, without embedding and head, under FSDP by batch."""
+    """Return a layer of Big, without embedding and head, under FSDP by batch."""
     layer = {**FSDP, "data_parallel": 16, "layers": 1, "vocabulary": 0}
     return {
         batch: {name: step(name, "big", batch_per_replica=batch, **layer) for name in ("zero-3", "centauri")}
@@ -250,9 +241,9 @@ def _gain_claims() -> Mapping[str, float]:
 
 
 def bound_of(chosen: Step) -> tuple[float, float]:
-    """Return the speedup over one thing after another, and its bound, for the communication as Centauri issues it."""
-    one_by_one_s = chosen.alone_s + chosen.computation_s
-    share = chosen.alone_s / one_by_one_s
+    """Return Centauri's speedup over no overlap, and its upper bound from the share of its communication."""
+    one_by_one_s = chosen.isolated_s + chosen.computation_s
+    share = chosen.isolated_s / one_by_one_s
     return one_by_one_s / chosen.step_s, min(1 / share, 1 / (1 - share))
 
 

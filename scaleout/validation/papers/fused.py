@@ -1,9 +1,8 @@
 """Fused computation-collectives: the paper's figures, simulated.
 
-Each figure is a sweep, which the scripts under ``figures/`` draw, and what its claims come to. Figs. 8 to 14 are
-operators on the machines of Table I, one MI210 file for all; Fig. 15 is a whole training pass on that of Table II. The
-paper's text gives the sizes of Figs. 11 and 13; those of the others are chosen within what it says, and each figure's
-note says so.
+Each figure is a sweep, which the scripts in ``figures/`` draw. Figs. 8 to 14 are operators on the machines of Table I,
+one MI210 file for all; Fig. 15 is a whole training pass on that of Table II. The paper's text gives the sizes of Figs.
+11 and 13; the others are assumed within what it says, and each figure's note says so.
 
 Source: Punniyamurthy, Hamidouche and Beckmann, Optimizing Distributed ML Communication with Fused
 Computation-Collective Operations, SC 2024.
@@ -19,7 +18,7 @@ from scaleout.schedule.fusion import Evaluation, FusedMachine, evaluate_operator
 from scaleout.schedule.fusion.fused import run
 from scaleout.study.comparison import compare_program
 from scaleout.study.job import timed
-from scaleout.validation.papers.claims import Figure
+from scaleout.validation.papers import Figure
 from scaleout.workloads.config import load_workload
 
 DEVICE, SCALE_UP, SCALE_OUT = "mi210", "mi210-node", "mi210-pair"
@@ -32,6 +31,8 @@ GEMV_ROWS = (8192, 16384, 32768, 65536)
 GEMV_DEPTH = 4096
 EXPERT_TOKENS = (8192, 16384)
 EXPERT_WIDTHS = (1024, 2048, 4096)
+_PER_TABLE = {"baseline_kernels": "per_table"}
+"""PyTorch runs a kernel for each table."""
 OCCUPANCIES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
 
@@ -60,15 +61,10 @@ def _bar(label: str, operator: str, settings: Mapping[str, Any], on: FusedMachin
 
 
 def embedding(topology: str, batches: Sequence[int]) -> list[Bar]:
-    """Return Fig. 8 or 12: embedding and all-to-all; PyTorch runs a kernel for each table."""
+    """Return Fig. 8 or 12: embedding and all-to-all."""
     on = machine(topology)
     return [
-        _bar(
-            f"{batch}|{tables}",
-            "embedding_all_to_all",
-            {"batch": batch, "tables": tables, "baseline_kernels": "per_table"},
-            on,
-        )
+        _bar(f"{batch}|{tables}", "embedding_all_to_all", {"batch": batch, "tables": tables, **_PER_TABLE}, on)
         for batch in batches
         for tables in TABLES
     ]
@@ -84,23 +80,18 @@ def gemv() -> list[Bar]:
 
 
 def experts() -> list[Bar]:
-    """Return Fig. 10: the second product of experts and the combine; an expert is four times as wide inside."""
-    on = machine(SCALE_UP)
+    """Return Fig. 10: the second GEMM of experts and the combine; an expert is four times as wide inside."""
+    on, routed = machine(SCALE_UP), {"topk": 2, "dtype": "fp16"}
     return [
-        _bar(
-            f"{tokens // 1024}k|{width}",
-            "gemm_all_to_all",
-            {"M": tokens, "N": width, "K": 4 * width, "topk": 2, "dtype": "fp16"},
-            on,
-        )
+        _bar(f"{tokens // 1024}k|{width}", "gemm_all_to_all", {"M": tokens, "N": width, "K": 4 * width, **routed}, on)
         for tokens in EXPERT_TOKENS
         for width in EXPERT_WIDTHS
     ]
 
 
 def profile() -> Evaluation:
-    """Return Fig. 11: the work-groups' timeline; slices of 16, speeds 5% apart so that ends differ as in the figure."""
-    settings = {"batch": 2048, "tables": 256, "slice_size": 16, "spread": 0.05, "baseline_kernels": "per_table"}
+    """Return Fig. 11: the work-groups' timeline in slices of 16; speeds differ by 5%, so that ends differ as there."""
+    settings = {"batch": 2048, "tables": 256, "slice_size": 16, "spread": 0.05, **_PER_TABLE}
     return evaluate_operator("embedding_all_to_all", settings, machine(SCALE_OUT))
 
 
@@ -117,18 +108,18 @@ def occupancies() -> dict[float, float]:
 
 @dataclass(frozen=True)
 class Skew:
-    """One configuration of Fig. 14: when each node is done, by order."""
+    """One configuration of Fig. 14: the time at which each node ends, by order."""
 
     label: str
     done_s: Mapping[str, tuple[float, float]]
 
     def of(self, order: str) -> float:
-        """How much longer the later node takes."""
+        """How much longer the slower node takes: 0.1 is 10%."""
         return max(self.done_s[order]) / min(self.done_s[order]) - 1
 
 
 def skews() -> list[Skew]:
-    """Return Fig. 14: both nodes, in both orders; in aware order they are alike."""
+    """Return Fig. 14: both nodes in both orders; in communication-aware order they take the same time."""
     on = machine(SCALE_OUT)
     found = []
     for batch in SCALE_OUT_BATCHES:
@@ -147,15 +138,14 @@ def skews() -> list[Skew]:
 GLOBAL_BATCHES = (256, 512, 1024, 2048)
 TABLES_PER_RANK = (64, 128, 256)
 ALGORITHMS = {"all_reduce": "hierarchical"}
-"""The paper simulated on ASTRA-sim, whose all-reduce goes dimension by dimension."""
+"""The paper used ASTRA-sim, whose all-reduce runs dimension by dimension."""
 
 
 def training_passes() -> list[Bar]:
     """Return Fig. 15: passes of `dlrm-128` over batch sizes and table counts.
 
-    The paper's text does not give its sizes: batches go from the smallest to the largest that the text names (Secs.
-    IV.A and IV.C), table counts up to the 256 that it names. As in its simulation, a fused kernel takes as long as the
-    one it replaces: what its occupancy costs is charged only where a schedule knows the machine.
+    The sizes are assumed: batches from the smallest to the largest that the text names (Secs. IV.A and IV.C), up to 256
+    tables. As in the paper's simulation, a fused kernel takes as long as the one it replaces.
     """
     passes = []
     device = load_device(DEVICE)
@@ -163,14 +153,10 @@ def training_passes() -> list[Bar]:
         for tables in TABLES_PER_RANK:
             changes = {"global_batch": batch, "tables_per_rank": tables}
             workload = load_workload("dlrm-128", changes)
-            comparison = compare_program(
-                timed(workload, device),
-                topology=load_topology(workload.topology),
-                device=device.name,
-                schedules=("baseline", "fused"),
-                algorithms=ALGORITHMS,
-            )
-            baseline, fused = comparison.outcomes
+            baseline, fused = compare_program(
+                timed(workload, device), topology=load_topology(workload.topology), device=device.name,
+                schedules=("baseline", "fused"), algorithms=ALGORITHMS,
+            ).outcomes  # fmt: skip
             passes.append(Bar(f"{batch}|{tables}", baseline.makespan_s, fused.makespan_s))
     return passes
 
