@@ -45,7 +45,6 @@ class Splice:
 
         Parameters
         ----------
-        graph : ExecutionGraph
         after : iterable of int
             Nodes of the whole that those of the part wait for which wait for none of the part.
         waits : iterable of (int, int)

@@ -38,7 +38,6 @@ class Mesh:
 
     Attributes
     ----------
-    tensor, context, data, expert, pipeline : int
     order : tuple of str
         `RANK_ORDER` in the order that ranks are numbered, innermost first.
 

@@ -82,7 +82,6 @@ class Program:
 
     Attributes
     ----------
-    name : str
     graphs : tuple of ExecutionGraph
         One a role.
     role_of_rank : (R,) array of int

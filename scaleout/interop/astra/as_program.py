@@ -41,8 +41,6 @@ class Counterpart:
 
     Attributes
     ----------
-    program : Program
-    topology : Topology
     orders : tuple of tuple of int
         For each role, the tasks of ASTRA-sim's graph in the order in which ours has them as nodes.
     """

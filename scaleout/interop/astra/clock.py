@@ -20,8 +20,6 @@ class Clock:
 
         Parameters
         ----------
-        time_ns : int
-        action : callable
         known_ns : int, optional
             Since when ASTRA-sim would know of the event, which settles the order within a nanosecond; now by default.
         """

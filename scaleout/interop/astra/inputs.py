@@ -245,13 +245,7 @@ def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class RemoteMemoryFile:
-    """The file of the remote memory, as far as accesses are timed: each rank has a memory of its own.
-
-    Attributes
-    ----------
-    latency_ns : int
-    bytes_per_ns : float
-    """
+    """The file of the remote memory, as far as accesses are timed: each rank has a memory of its own."""
 
     latency_ns: int
     bytes_per_ns: float

@@ -24,14 +24,12 @@ class CollectiveInstance:
 
     Attributes
     ----------
-    group : str
     number : int
         How many collectives the group had before.
     members : sequence of int
         Ranks, in the order of their positions.
     task : Task
         What the first member came to.
-    plan : Plan
     came : list of (Unit, int, int)
         Units, their tasks and when they came, in this order.
     num_came : int

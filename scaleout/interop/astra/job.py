@@ -27,7 +27,6 @@ class Options:
     ----------
     workload, system, network : Path
         Prefix of the traces, system.json, network.yml.
-    remote_memory, groups : Path or None
     num_queues : int
         Queues of each dimension.
     comm_scale, compute_scale : float
@@ -59,17 +58,12 @@ class Job:
 
     Attributes
     ----------
-    network : Network
-    system : SystemFile
     groups : mapping
         Key of a communicator group to its ranks.
     graphs : tuple of Graph
         The distinct ones.
     graph_of : tuple of int, length R
         Which of them each rank runs.
-    endpoint_ns : int
-    num_queues : int
-    rendezvous, aware : bool
     notes : tuple of str
         What was asked for and has no effect.
     """

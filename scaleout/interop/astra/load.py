@@ -24,9 +24,6 @@ class DimensionLoad:
 
     Attributes
     ----------
-    dimension : int
-    kind : str
-    size : int
     link_bytes : int
         On its busiest link.
     link_ns : float

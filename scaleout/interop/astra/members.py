@@ -26,12 +26,8 @@ class Surroundings:
 
     Attributes
     ----------
-    clock : Clock
-    endpoint_ns : int
     reduction_ns : callable
         Bytes to time.
-    carry : Carry
-    rendezvous : bool
     """
 
     clock: Clock

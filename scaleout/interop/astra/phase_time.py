@@ -30,10 +30,8 @@ class MemberLayout:
         Position, position and bytes to time.
     is_regular : bool
         Whether the time depends on the members' distance alone, be it forward or in the bits that differ.
-    endpoint_ns : int
     reduction_ns : callable
         Bytes to time.
-    rendezvous : bool
     """
 
     send_ns: Callable[[int, int, int], int]

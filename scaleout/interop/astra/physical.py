@@ -194,7 +194,6 @@ class Transfer:
 
     Attributes
     ----------
-    kind : str
     size_bytes : int
         Of the whole buffer, for an all-gather too.
     num_ranks : int
@@ -301,7 +300,6 @@ def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> 
 
     Parameters
     ----------
-    astra : Outcome of `scaleout.interop.astra.run`
     name : str
         What to call the workload.
     networks : sequence of str

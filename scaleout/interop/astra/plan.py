@@ -31,12 +31,10 @@ class Phase:
 
     Attributes
     ----------
-    kind : str
     dimension : int
         Or `FLAT`, or `GROUP`.
     queue : tuple of int
         Level and index of the queue that it passes through.
-    steps : Steps
     """
 
     kind: str
@@ -51,7 +49,6 @@ class Plan:
 
     Attributes
     ----------
-    streams : tuple of tuple of Phase
     capacity : int
         Streams that run in a queue at a time.
     turns : tuple
@@ -192,9 +189,6 @@ def plan_collective(
 
     Parameters
     ----------
-    job : Job
-    kind : str
-    size_bytes : int
     involved : tuple of bool
         Dimensions that take part; those beyond its length do.
     turns : tuple

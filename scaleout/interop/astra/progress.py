@@ -35,8 +35,6 @@ class Unit:
 
     Attributes
     ----------
-    ranks : tuple of int
-    graph : Graph
     left : int
         Tasks that have not ended.
     start_ns, end_ns : list of int, length N

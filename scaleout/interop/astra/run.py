@@ -30,7 +30,6 @@ class History:
 
     Attributes
     ----------
-    ranks : tuple of int
     graph : int
         Which of the job's graphs they run, of N tasks.
     start_ns, end_ns : tuple of int, length N

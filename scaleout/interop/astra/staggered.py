@@ -25,8 +25,6 @@ def ends(steps: Steps, layout: MemberLayout, starts: Sequence[int]) -> list[int]
 
     Parameters
     ----------
-    steps : Exchange or Tree
-    layout : MemberLayout
     starts : length n
     """
     if isinstance(steps, Tree):

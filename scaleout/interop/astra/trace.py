@@ -41,9 +41,6 @@ class Task:
 
     Attributes
     ----------
-    node_id : int
-    name : str
-    work : Work
     duration_ns : int
         Of computation and replayed communication.
     kind : str

@@ -51,10 +51,8 @@ def run_streams(plan: Plan, starts: Sequence[int], *, phase_ends: PhaseEnds, pee
 
     Parameters
     ----------
-    plan : Plan
     starts : length n
         When each member begins the collective.
-    phase_ends, peers : callable
 
     Raises
     ------
@@ -138,7 +136,6 @@ class Unaware:
 
         Parameters
         ----------
-        plan : Plan
         members : tuple of int
             Ranks in the order of their positions.
         """
@@ -149,7 +146,6 @@ class Unaware:
 
         Parameters
         ----------
-        plan : Plan
         members : tuple of int, length n
             Ranks: a communicator group, or in ascending order all ranks of the lines that take part.
         starts : length n

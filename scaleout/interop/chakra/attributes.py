@@ -69,7 +69,6 @@ def attribute(name: str, kind: str, value: Any) -> AttributeProto:
 
     Parameters
     ----------
-    name : str
     kind : str
         One of the 30 `KINDS`, such as ``"int64_val"`` or ``"bool_list"``.
     value : object
@@ -130,8 +129,6 @@ def get(message: Node | GlobalMetadata, name: str, wanted: type[Value], *, defau
 
     Parameters
     ----------
-    message : Node or GlobalMetadata
-    name : str
     wanted : type
         ``int``, ``float``, ``bool``, ``str``, ``bytes`` or a list of one, such as ``list[bool]``.
     default : optional

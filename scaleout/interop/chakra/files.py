@@ -250,7 +250,6 @@ def write(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterabl
     ----------
     path : str or path
         The file to write or replace; by convention ``<prefix>.<rank>.et``.
-    metadata : GlobalMetadata
     nodes : iterable of Node
         Taken one at a time, so that a generator of any length will do.
 

@@ -56,7 +56,6 @@ def read_row(node: Node, *, dtype: str) -> tuple[Row, str]:
 
     Parameters
     ----------
-    node : Node
     dtype : str
         Data type of kernels of which only FLOPs and bytes are known.
 

@@ -20,8 +20,6 @@ class TraceSet:
 
     Attributes
     ----------
-    folder : Path
-    prefix : str
     paths : tuple of Path, length R
     """
 

@@ -147,10 +147,8 @@ class StatedFamily:
 
     Attributes
     ----------
-    name : str
     first_key : int
         Key of the first group; 0 for the family whose one group is all ranks, which needs no key.
-    num_groups : int
     axis : str
         Its `GroupFamily.axis`; empty for the name.
     """
