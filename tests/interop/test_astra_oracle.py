@@ -7,8 +7,7 @@ from hypothesis import assume, given
 
 from scaleout.errors import ConfigError
 from scaleout.interop.astra import fabric
-from scaleout.interop.astra.algorithms import build, named
-from scaleout.interop.astra.algorithms.exchange import Manner
+from scaleout.interop.astra.algorithms import Manner, build, named
 from scaleout.interop.astra.inputs import NetworkFile, SystemFile
 from scaleout.interop.astra.job import Job
 from scaleout.interop.astra.network import build_network
@@ -128,7 +127,7 @@ def test_one_rank_stands_for_all_exactly(data, size):
     together = job_from(job.network, job.system, kind, size, [1] * len(starts), aware=True)
     folded = times_of(together)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fabric, "looks_alike", lambda job, plan: False)
+        patch.setattr(fabric, "is_symmetric", lambda job, plan: False)
         assert times_of(together) == folded
 
 

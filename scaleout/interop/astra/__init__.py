@@ -1,10 +1,7 @@
-"""ASTRA-sim's own inputs, answered exactly: its files and options to its nanoseconds.
+"""ASTRA-sim's own input files and options to the exact times of its two analytical back ends, in whole nanoseconds.
 
-`run` reads network.yml, system.json, communicator groups and the Chakra traces of all ranks, and follows the timing
-rules of ASTRA-sim's two analytical back ends, *unaware* (no contention) and *aware* (links carry one message at a
-time). It is there for comparison: the unaware back end can beat the wire. What ASTRA-sim takes in silence and
-answers wrongly, or hangs on, is refused with a reason. Times are whole nanoseconds throughout, and names end in
-`_ns`; the rest of scaleout counts in seconds and knows nothing of this package.
+*unaware* has no contention, so that a collective can take less time than its bytes need on the links; on *aware* a link
+carries one message at a time. Inputs on which ASTRA-sim hangs, or silently answers wrongly, are refused with a reason.
 
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; none of its code.
 """

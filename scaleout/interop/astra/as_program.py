@@ -1,12 +1,9 @@
-"""A run of ASTRA-sim to a program of ours on a topology of ours: the same work, told in our terms.
+"""A run of ASTRA-sim to a program and a topology of ours.
 
-Computation keeps its time, whole nanoseconds by ASTRA-sim's rules. A collective spans the ranks that take part in it
-there: all ranks, the lines along its dimensions, or a communicator group. A rank calls its collectives in the order in
-which ASTRA-sim issued them. Broadcasts, which ASTRA-sim replays, become collectives. Knows neither how long
-communication takes nor which algorithm carries it out.
-
-ASTRA-sim's bandwidths become B/s (1 GB/s there is 2**30 B/s), its latencies seconds; a switch, which it crosses in two
-hops, becomes one hop of twice the latency. Endpoint delays and the memory time of reductions have no counterpart.
+Computation keeps its time. A collective spans the same ranks (all, lines along its dimensions, or a communicator group)
+and is called in the order in which ASTRA-sim issued it; broadcasts, which ASTRA-sim replays, become collectives. A
+switch, which it crosses in two hops, becomes one hop of twice the latency. Endpoint delays and the memory time of
+reductions have no counterpart. Knows neither how long communication takes nor which algorithm carries it out.
 """
 
 import itertools
@@ -37,12 +34,12 @@ _COMPUTE_STREAM, _COMMUNICATION_STREAM, _CPU_STREAM = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Counterpart:
-    """A run in our terms.
+    """The same work as a program of ours.
 
     Attributes
     ----------
     orders : tuple of tuple of int
-        For each role, the tasks of ASTRA-sim's graph in the order in which ours has them as nodes.
+        For each role, the task of ASTRA-sim's graph that each node is.
     """
 
     program: Program
@@ -82,11 +79,10 @@ def counterpart(outcome: Outcome, *, name: str) -> Counterpart:
 
 
 _Use = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""What a rank does: its graph, its collectives in the order of their issue, and which groups these are of."""
+"""What a rank does: its graph, its collectives in order of issue, and the group of each."""
 
 
 def _issued(job: Job, history: History) -> tuple[int, ...]:
-    """Return the collectives of a graph in the order in which they were issued."""
     tasks = job.graphs[history.graph].tasks
     return tuple(sorted((i for i, task in enumerate(tasks) if task.kind), key=lambda i: (history.start_ns[i], i)))
 
@@ -106,10 +102,9 @@ def _topology(job: Job) -> Topology:
 
 
 def _group_finder(job: Job) -> Callable[[Task, int], Group]:
-    """Return what finds the group of a collective of a rank; the same group is the same object."""
+    """Return a function from collective and rank to group; equal groups are one object."""
     num_ranks = job.network.num_ranks
     everyone = Group(EVERYONE, tuple(range(num_ranks)))
-
     lines = cache(partial(Lines, job.network))
 
     @cache

@@ -1,14 +1,12 @@
-"""Events in order of time; of the same nanosecond, the one that was known first comes first.
-
-Knows nothing of what happens.
-"""
+"""Events in order of time; of events in the same nanosecond, the one that was known first runs first."""
 
 import heapq
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable
 
 
 class Clock:
-    """The current time and what is still to happen."""
+    """The current time and a queue of future events."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -16,7 +14,7 @@ class Clock:
         self._count = 0
 
     def at(self, time_ns: int, action: Callable[[], None], *, known_ns: int | None = None) -> None:
-        """Let something happen, at the current time or later.
+        """Schedule an action at the current time or later.
 
         Parameters
         ----------
@@ -28,7 +26,31 @@ class Clock:
         heapq.heappush(self._queue, (time_ns, known_ns, self._count, action))
 
     def run(self) -> None:
-        """Run until nothing is left to happen."""
+        """Run until no event is left."""
         while self._queue:
             self.now_ns, _, _, action = heapq.heappop(self._queue)
             action()
+
+
+class Signals:
+    """Actions that wait for a signal of their key; either may come first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._early: Counter[Hashable] = Counter()
+        self._waiting: dict[Hashable, deque[Callable[[], None]]] = defaultdict(deque)
+
+    def signal(self, key: Hashable) -> None:
+        """Run the action that has waited longest, or keep the signal for the next."""
+        if self._waiting[key]:
+            self._waiting[key].popleft()()
+        else:
+            self._early[key] += 1
+
+    def wait(self, key: Hashable, action: Callable[[], None]) -> None:
+        """Let an action wait; with a signal kept it runs in this nanosecond, after all events known by now."""
+        if self._early[key]:
+            self._early[key] -= 1
+            self._clock.at(self._clock.now_ns, action)
+        else:
+            self._waiting[key].append(action)

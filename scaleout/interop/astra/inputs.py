@@ -1,9 +1,8 @@
 """ASTRA-sim's own input files to validated values: network.yml, system.json, communicator groups, remote memory.
 
-Keys that ASTRA-sim would skip in silence are refused, but for those that its documentation knows and its code does
-not read: these are accepted, and a note says so where they would have mattered. Values are checked by hand, since
-importing what validates other files would take half the time of a run. Knows what may stand in the files,
-and nothing of what the values cost.
+Keys that ASTRA-sim would skip silently are refused. Keys that its documentation knows and its code does not read are
+accepted, and a note says so where they would have mattered. Values are checked by hand, since importing pydantic
+would take half the time of a run.
 
 Symbols: one GB/s of a network is 2**30 bytes in 1e9 ns; one of `local-mem-bw` is 1e9.
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), inputs and behaviour as measured.
@@ -38,7 +37,7 @@ IGNORED = {
     "intra-dimension-scheduling": "",
     "inter-dimension-scheduling": "baseline",
 }
-"""Keys of system.json that change no time, and the value that asks for nothing; with "" no value would matter."""
+"""Keys of system.json that change no time, and the value that has no effect; with "" no value would matter."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class SystemFile:
 
 
 _Reader = Callable[[Any], Any]
-"""A value as it stands in a file to the value of a field; a `ValueError` says what it must be instead."""
+"""A value of a file to the value of a field; a `ValueError` says what it must be instead."""
 
 
 def _integer(least: int) -> _Reader:
@@ -170,13 +169,7 @@ def _fields(
 
 
 def read_network(path: Path) -> NetworkFile:
-    """Read network.yml.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, a key is unknown or missing, or the lists disagree.
-    """
+    """Read network.yml."""
     file = NetworkFile(**_fields(NETWORK_KEYS, read_yaml(path), where=str(path), needed=NETWORK_KEYS))
     lengths = {key: len(getattr(file, key)) for key in NETWORK_KEYS}
     if len(set(lengths.values())) > 1:
@@ -192,12 +185,7 @@ def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
     -------
     system : SystemFile
     notes : tuple of str
-        What the file asks for and ASTRA-sim does not do.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, a key is unknown or missing, or a value asks for what is not offered.
+        Values that have no effect.
     """
     values = read_json(path)
     for key, value in values.items():
@@ -222,13 +210,7 @@ def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
 
 
 def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
-    """Read communicator groups: ``{"1": [0, 1], "2": [2, 3]}``.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, a key is no number above 0, or a rank is unknown or named twice.
-    """
+    """Read communicator groups: ``{"1": [0, 1], "2": [2, 3]}``."""
     groups = read_json(path)
     for key, ranks in groups.items():
         if not key.isdecimal() or int(key) == 0:
@@ -268,13 +250,7 @@ MEMORY_KEYS: Mapping[str, tuple[str, _Reader]] = {
 
 
 def read_remote_memory(path: Path) -> RemoteMemoryFile | None:
-    """Read the file of the remote memory; None where ranks have none, or share it, which is not offered.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, names no type of memory, or lacks its bandwidth.
-    """
+    """Read the file of the remote memory; None where ranks have none, or share it, which is not offered."""
     values = read_json(path)
     own = values.get("memory-type") == "PER_NPU_MEMORY_EXPANSION"
     needed = ["memory-type", *(["remote-mem-bw"] if own else [])]
@@ -283,13 +259,7 @@ def read_remote_memory(path: Path) -> RemoteMemoryFile | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is not JSON, holds something else, or has a key twice.
-    """
+    """Read a JSON file that holds one object."""
     try:
         value = json.loads(path.read_bytes(), object_pairs_hook=_unique)
     except OSError as error:

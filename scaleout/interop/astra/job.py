@@ -1,6 +1,6 @@
-"""Everything a run needs, read and checked once: options, files and traces to one frozen value.
+"""Options, input files and traces of a run to one frozen, checked value.
 
-Knows which options ASTRA-sim has and which of them change nothing there; knows nothing of time.
+Knows which options ASTRA-sim has and which of them have no effect there.
 """
 
 import math
@@ -34,7 +34,7 @@ class Options:
     injection_scale : float
         Multiplies the endpoint delay.
     rendezvous : bool
-        Receivers ask for their data first.
+        Receivers send a request for their data first.
     backend : str
         One of `BACKENDS`.
     """
@@ -65,7 +65,7 @@ class Job:
     graph_of : tuple of int, length R
         Which of them each rank runs.
     notes : tuple of str
-        What was asked for and has no effect.
+        Options and values that have no effect.
     """
 
     network: Network

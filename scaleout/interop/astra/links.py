@@ -1,9 +1,8 @@
-"""Messages over links that carry one at a time, in the order in which they come: the aware back end's network.
+"""Messages over links that carry one at a time, first come, first served: the aware back end's network.
 
-A message crosses every link of its route as a whole before it goes on to the next: it arrives
-``floor(alpha + m / beta)`` ns after it began, and the link is free again after ``floor(m / beta)``. A ring has a link
-each way between neighbours and routes the shorter way, clockwise where both are equal; a switch has one from and one
-to each rank; a fully connected network has one for each pair. Knows ranks and bytes, nothing of collectives.
+A message crosses each link of its route as a whole: it arrives ``floor(alpha + m / beta)`` ns after it started, and the
+link is free after ``floor(m / beta)``. A ring has a link each way between neighbours and routes the shorter way,
+clockwise where both are equal; a switch has one from and one to each rank; a fully connected network one for each pair.
 
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
 """
@@ -35,7 +34,7 @@ def route(dimension: Dimension) -> Route:
 
 
 def folded_route(dimension: Dimension) -> Route:
-    """Return the routes of rank 0 where all ranks do alike: a link stands for those that are like it."""
+    """Return the routes of rank 0 where all ranks do the same: one link represents its orbit."""
 
     def find(source: int, target: int) -> Sequence[Hashable]:
         if dimension.kind == "Switch":

@@ -1,16 +1,14 @@
-"""Collectives of a run to what they put on the links of each dimension: bytes, and the time of the busiest link.
+"""Collectives of a run to the bytes on the busiest link of each dimension, and the time that these need.
 
-Without contention ASTRA-sim lets links carry more than they can; here a link's bytes over its bandwidth are set beside
-the time of the run. A message loads the links of the first dimension in which its ends differ, as it is charged.
-Single messages are left out.
+Without contention ASTRA-sim lets links carry more than they can. A message loads the links of the first dimension in
+which its ends differ, where its time is counted too. Single messages are left out.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from scaleout.interop.astra.algorithms import Steps
-from scaleout.interop.astra.algorithms.double_binary_tree import NOBODY, Tree
+from scaleout.interop.astra.algorithms import NOBODY, Pattern, Tree
 from scaleout.interop.astra.job import Job
 from scaleout.interop.astra.links import folded_route, route
 from scaleout.interop.astra.network import Dimension
@@ -20,12 +18,12 @@ from scaleout.interop.astra.run import Outcome
 
 @dataclass(frozen=True)
 class DimensionLoad:
-    """What collectives put on a dimension.
+    """Load of a dimension by collectives.
 
     Attributes
     ----------
     link_bytes : int
-        On its busiest link.
+        On the busiest link.
     link_ns : float
         Time that these bytes need on the link, latency left out.
     """
@@ -58,13 +56,13 @@ def dimension_loads(outcome: Outcome) -> tuple[DimensionLoad, ...]:
 
 
 def _loads(job: Job, phase: Phase, members: tuple[int, ...]) -> Iterator[tuple[int, Hashable, int]]:
-    """Yield dimension, link and bytes of all messages of a phase; one line stands for all lines of a dimension."""
+    """Yield dimension, link and bytes of all messages of a phase; one line represents all lines of a dimension."""
     if phase.dimension not in (FLAT, GROUP):
-        for link, size_bytes in _line_loads(job.network.dimensions[phase.dimension], phase.steps):
+        for link, size_bytes in _line_loads(job.network.dimensions[phase.dimension], phase.pattern):
             yield phase.dimension, link, size_bytes
         return
     finders = [route(dimension) for dimension in job.network.dimensions]
-    for source, target, size_bytes in _messages(phase.steps):
+    for source, target, size_bytes in _messages(phase.pattern):
         here, there = members[source], members[target]
         for number, dimension in enumerate(job.network.dimensions):
             coordinate, other = (rank // dimension.stride % dimension.size for rank in (here, there))
@@ -74,33 +72,33 @@ def _loads(job: Job, phase: Phase, members: tuple[int, ...]) -> Iterator[tuple[i
                 break
 
 
-def _line_loads(dimension: Dimension, steps: Steps) -> Iterator[tuple[Hashable, int]]:
-    if isinstance(steps, Tree) or (steps.xor and dimension.kind == "Ring"):
+def _line_loads(dimension: Dimension, pattern: Pattern) -> Iterator[tuple[Hashable, int]]:
+    if isinstance(pattern, Tree) or (pattern.xor and dimension.kind == "Ring"):
         find = route(dimension)
-        for source, target, size_bytes in _messages(steps):
+        for source, target, size_bytes in _messages(pattern):
             yield from ((("line", link), size_bytes) for link in find(source, target))
         return
-    alike = folded_route(dimension)
-    for offset, size_bytes in _by_offset(steps).items():
-        yield from ((("line", link), size_bytes) for link in alike(0, steps.target(0, offset)))
+    folded = folded_route(dimension)
+    for offset, size_bytes in _by_offset(pattern).items():
+        yield from ((("line", link), size_bytes) for link in folded(0, pattern.target(0, offset)))
 
 
-def _by_offset(steps: Steps) -> Counter[int]:
-    assert not isinstance(steps, Tree)
+def _by_offset(pattern: Pattern) -> Counter[int]:
+    assert not isinstance(pattern, Tree)
     sent: Counter[int] = Counter()
-    for step in range(steps.num_sends):
-        sent[steps.offset(step)] += steps.size_bytes(step)
+    for index in range(pattern.num_sends):
+        sent[pattern.offset(index)] += pattern.size_bytes(index)
     return sent
 
 
-def _messages(steps: Steps) -> Iterator[tuple[int, int, int]]:
+def _messages(pattern: Pattern) -> Iterator[tuple[int, int, int]]:
     """Yield source, target and bytes; those between the same two in one."""
-    if isinstance(steps, Tree):
-        for child, parent in enumerate(steps.parents):
+    if isinstance(pattern, Tree):
+        for child, parent in enumerate(pattern.parents):
             if parent != NOBODY:
-                yield child, parent, steps.size_bytes
-                yield parent, child, steps.size_bytes
+                yield child, parent, pattern.size_bytes
+                yield parent, child, pattern.size_bytes
         return
-    for offset, size_bytes in _by_offset(steps).items():
-        for source in range(steps.num_ranks):
-            yield source, steps.target(source, offset), size_bytes
+    for offset, size_bytes in _by_offset(pattern).items():
+        for source in range(pattern.num_ranks):
+            yield source, pattern.target(source, offset), size_bytes

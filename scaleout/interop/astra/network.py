@@ -1,15 +1,11 @@
 """Ranks and sizes to hops and times, as ASTRA-sim's analytical networks count them.
 
-A message between two ranks is charged in the first dimension in which they differ, and in no other. Knows neither
-contention (see `links`) nor collectives.
+The time of a message between two ranks counts in the first dimension in which they differ, and in no other. A line is
+the set of ranks that differ in some dimensions only. Knows neither contention (see `links`) nor collectives.
 
 Symbols: N ranks of a dimension; d distance of two coordinates; alpha latency of a hop [ns]; beta bandwidth [B/ns].
 A send takes ``floor(hops alpha + m / beta)`` ns; hops are 1 in FullyConnected, 2 in Switch, min(d, N - d) in Ring.
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
-
-Some dimensions of a network to the groups of ranks that a collective in these dimensions alone joins.
-
-A line is the ranks that differ in the dimensions only; with all dimensions, all ranks are one. Knows no collectives.
 """
 
 import math
@@ -19,7 +15,7 @@ from dataclasses import dataclass
 from scaleout.interop.astra.inputs import NetworkFile
 
 RENDEZVOUS_BYTES = 8192
-"""Size of the message with which a receiver asks for data under the rendezvous protocol."""
+"""Size of the request that a receiver sends under the rendezvous protocol."""
 
 HOPS: Mapping[str, Callable[[int, int], int]] = {
     "FullyConnected": lambda distance, size: 1,
@@ -40,7 +36,7 @@ class Dimension:
     size : int
         Ranks along it.
     stride : int
-        Difference of the numbers of two neighbours.
+        Difference of the rank numbers of neighbours.
     latency_ns : float
         Of one hop.
     bytes_per_ns : float
@@ -91,7 +87,7 @@ def build_network(file: NetworkFile) -> Network:
 
 
 class Lines:
-    """The lines of a network along some of its dimensions.
+    """The lines of a network along some of its dimensions; along all of them, one line of all ranks.
 
     Attributes
     ----------
@@ -105,7 +101,7 @@ class Lines:
         along = [network.dimensions[number] for number in dimensions if number >= 0] or list(network.dimensions)
         offsets = [0]
         for dimension in along:
-            offsets = [offset + dimension.stride * step for step in range(dimension.size) for offset in offsets]
+            offsets = [offset + dimension.stride * number for number in range(dimension.size) for offset in offsets]
         self._offsets = offsets
         self.size = len(offsets)
         self.first_of = tuple(

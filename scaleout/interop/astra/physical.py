@@ -1,14 +1,8 @@
-"""A run of ASTRA-sim's inputs beside the same work on our own network: one comparison, both answers.
+"""A run of ASTRA-sim to a `Result`, and to a comparison with the same work on our own networks.
 
-Our network carries out the same program on the same topology, by the algorithm of ours that is nearest to the one in
-system.json. Where ASTRA-sim's answer for a collective or message is shorter than its links need for the bytes alone,
-the comparison says by how much.
-
-ASTRA-sim's answer as a result of ours: the same program, and when each of its nodes ran there.
-
-So its runs have the breakdowns, critical paths, tables and timelines that ours have. A collective lasts from when its
-last member came to when a rank had it, and waiting for the others is idle time, as it is in our results; a receive
-takes no time of its own. Knows neither files nor networks.
+Our network runs the same program on the same topology, by the algorithm nearest to the one in system.json. Where a
+collective or message of ASTRA-sim takes less time than its bytes need on the links, the comparison says by how much.
+As in our results, a collective lasts from the arrival of its last member, and a receive takes no time of its own.
 """
 
 import csv
@@ -42,7 +36,7 @@ from scaleout.study.job import Outcome
 
 @dataclass(eq=False)
 class _Line:
-    """Ranks of one history and one role; times by node, in ns."""
+    """Ranks of one history and one role; times by node [ns]."""
 
     ranks: tuple[int, ...]
     graph: ExecutionGraph
@@ -53,7 +47,7 @@ class _Line:
     offset: int
 
     def before(self, node: int) -> int:
-        """Return the node whose end let this one begin, its dependencies first; `NONE` for none."""
+        """Return the node whose end let this one start, its dependencies first; `NONE` for none."""
         at = self.begun[node]
         candidates = np.flatnonzero(self.end == at)
         earlier = candidates[(self.begun[candidates] < at) | (candidates < node)]
@@ -62,10 +56,10 @@ class _Line:
         return self.offset + int(found[-1]) if found.size else NONE
 
 
-def result_of(outcome: AstraOutcome, parts: Counterpart) -> Result:
-    """Tell an outcome as a result of the counterpart's program."""
-    lines = _lines(outcome, parts)
-    causes = _causes(lines, parts)
+def result_of(outcome: AstraOutcome, ours: Counterpart) -> Result:
+    """Turn an outcome into a result of the counterpart's program."""
+    lines = _lines(outcome, ours)
+    causes = _causes(lines, ours)
     job = outcome.job
     names = {kind.replace("-", "_"): "+".join(job.system.implementation(kind)) for kind in job.algorithms}
     timelines = []
@@ -76,30 +70,30 @@ def result_of(outcome: AstraOutcome, parts: Counterpart) -> Result:
             Timeline(line.graph, line.ranks, start_s, end_s, end_s - start_s, end_s - start_s, cause, used)
         )
     network = "aware" if job.aware else "unaware"
-    return Result(parts.program, parts.topology.name, network, tuple(timelines))
+    return Result(ours.program, ours.topology.name, network, tuple(timelines))
 
 
-def _lines(outcome: AstraOutcome, parts: Counterpart) -> list[_Line]:
+def _lines(outcome: AstraOutcome, ours: Counterpart) -> list[_Line]:
     lines = []
     offset = 0
     for history in outcome.histories:
         by_role: dict[int, list[int]] = defaultdict(list)
         for rank in history.ranks:
-            by_role[int(parts.program.role_of_rank[rank])].append(rank)
+            by_role[int(ours.program.role_of_rank[rank])].append(rank)
         for role, ranks in by_role.items():
-            order = parts.orders[role]
+            order = ours.orders[role]
             begun = np.array([history.start_ns[task] for task in order], np.int64)
             end = np.array([history.end_ns[task] for task in order], np.int64)
             tasks = [outcome.job.graphs[history.graph].tasks[task] for task in order]
             start = np.where([task.work == Work.RECV for task in tasks], end, begun)
-            lines.append(_Line(tuple(ranks), parts.program.graphs[role], tasks, begun, start, end, offset))
+            lines.append(_Line(tuple(ranks), ours.program.graphs[role], tasks, begun, start, end, offset))
             offset += len(order)
     return lines
 
 
-def _causes(lines: Sequence[_Line], parts: Counterpart) -> list[Ints]:
-    """Say what each node waited for last, and let collectives start when their last member has come."""
-    last = _last_members(lines, parts)
+def _causes(lines: Sequence[_Line], ours: Counterpart) -> list[Ints]:
+    """Return what each node waited for last, and let collectives start when their last member has arrived."""
+    last = _last_members(lines, ours)
     sends = _sends(lines)
     causes = []
     for line in lines:
@@ -109,9 +103,9 @@ def _causes(lines: Sequence[_Line], parts: Counterpart) -> list[Ints]:
             task = line.tasks[node]
             if task.work == Work.RECV:
                 key = (task.peer, task.tag, task.size_bytes)
-                sent, came = sends[(*key, line.ranks[0])][received[key]]
+                sent, arrived = sends[(*key, line.ranks[0])][received[key]]
                 received[key] += 1
-                cause[node] = sent if came == line.end[node] else cause[node]
+                cause[node] = sent if arrived == line.end[node] else cause[node]
         causes.append(cause)
     by_offset = {line.offset + node: (line, node) for line in lines for node in range(len(line.graph))}
     starts = []
@@ -127,30 +121,30 @@ def _causes(lines: Sequence[_Line], parts: Counterpart) -> list[Ints]:
     return causes
 
 
-def _last_members(lines: Sequence[_Line], parts: Counterpart) -> dict[int, dict[int, int]]:
-    """Return, by line and node of a collective, the node with which its last member came."""
+def _last_members(lines: Sequence[_Line], ours: Counterpart) -> dict[int, dict[int, int]]:
+    """Return, by line and node of a collective, the node of its last member to arrive."""
     latest: dict[tuple[int, int, int], tuple[int, int]] = {}
-    meets: list[tuple[int, int, list[tuple[int, int, int]]]] = []
+    arrivals: list[tuple[int, int, list[tuple[int, int, int]]]] = []
     for line in lines:
         count: dict[int, int] = defaultdict(int)
         for node in np.argsort(line.begun, kind="stable").tolist():
             if line.tasks[node].work != Work.COLLECTIVE:
                 continue
             family = int(line.graph.group[node])
-            groups = {parts.program.groups[family].group_of_rank[rank] for rank in line.ranks}
+            groups = {ours.program.groups[family].group_of_rank[rank] for rank in line.ranks}
             keys = [(family, group, count[family]) for group in sorted(groups)]
             count[family] += 1
             for key in keys:
                 latest[key] = max(latest.get(key, (-1, NONE)), (int(line.begun[node]), line.offset + node))
-            meets.append((line.offset, node, keys))
+            arrivals.append((line.offset, node, keys))
     found: dict[int, dict[int, int]] = defaultdict(dict)
-    for offset, node, keys in meets:
+    for offset, node, keys in arrivals:
         found[offset][node] = max(latest[key] for key in keys)[1]
     return found
 
 
 def _sends(lines: Sequence[_Line]) -> dict[tuple[int, int, int, int], list[tuple[int, int]]]:
-    """Return the nodes that sent, and when the message was there: by source, tag, bytes and target, in order."""
+    """Return nodes that sent, and when the message arrived: by source, tag, bytes and target, in order."""
     sends: dict[tuple[int, int, int, int], list[tuple[int, int]]] = defaultdict(list)
     for line in lines:
         for node in np.argsort(line.begun, kind="stable").tolist():
@@ -175,7 +169,7 @@ NEAREST_OF_SEVERAL: Mapping[str, tuple[str, ...]] = {
     "halvingDoubling": ("hierarchical", "dimension_wise"),
     TREE: ("hierarchical", "dimension_wise"),
 }
-"""Its algorithm in the first of several dimensions to ours, which also go dimension by dimension."""
+"""Its algorithm in the first of several dimensions to ours, which also run dimension by dimension."""
 
 FILES = {
     "ranks.csv": "finish, compute, exposed communication and idle time of every rank, in ns",
@@ -190,7 +184,7 @@ _ROUNDING_S = 1e-9
 
 @dataclass(frozen=True)
 class Transfer:
-    """Collectives or messages of one kind, size and place.
+    """Collectives or messages of one kind, size and placement.
 
     Attributes
     ----------
@@ -201,9 +195,9 @@ class Transfer:
     count : float
         How many a rank has on average.
     mean_s : mapping of str to float
-        Network to the time from when the last member came, as the mean over ranks.
+        Network to the time from the arrival of the last member, as the mean over ranks.
     bound_s : float
-        What the links need for the bytes alone, at the least.
+        Lower bound: what the links need for the bytes alone.
     under_bound_s : float
         By how much ASTRA-sim's longest is shorter than that; 0 if it is not.
     """
@@ -219,7 +213,7 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """ASTRA-sim's answer, and ours.
+    """ASTRA-sim's times, and ours.
 
     Attributes
     ----------
@@ -237,7 +231,7 @@ class SideBySide:
 
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
-        """What is communicated, the largest part of ASTRA-sim's time first."""
+        """Transfers, the largest share of ASTRA-sim's time first."""
         times: dict[tuple[str, int, Placement], dict[str, list[tuple[int, float]]]] = {}
         for outcome in self.comparison.outcomes:
             for kind, size_bytes, placement, ranks, seconds in _communication(outcome.result, self.topology):
@@ -296,7 +290,7 @@ def network_facts(outcome: Outcome) -> dict[str, Any]:
 
 
 def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> SideBySide:
-    """Put ASTRA-sim's answer beside ours.
+    """Compare ASTRA-sim's times with ours.
 
     Parameters
     ----------
@@ -310,17 +304,17 @@ def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> 
     SimulationError
         If the program cannot finish in our order of issue.
     """
-    parts = counterpart(astra, name=name)
-    algorithms = _algorithms(astra, parts.program, parts.topology)
+    ours = counterpart(astra, name=name)
+    algorithms = _algorithms(astra, ours.program, ours.topology)
     given = {kind: algorithm for kind, algorithm in algorithms.items() if algorithm != "auto"}
-    found = result_of(astra, parts)
+    found = result_of(astra, ours)
     outcomes = [Outcome(f"ASTRA-sim {found.network}", found, 1.0)]
     for network in networks:
-        result = simulate(parts.program, parts.topology, network=network, algorithms=given)
+        result = simulate(ours.program, ours.topology, network=network, algorithms=given)
         speedup = found.makespan_s / result.makespan_s if result.makespan_s else 1.0
         outcomes.append(Outcome(network, result, speedup))
-    comparison = Comparison(name, parts.topology.name, "as traced", parts.program.num_ranks, tuple(outcomes))
-    return SideBySide(comparison, parts.topology, algorithms)
+    comparison = Comparison(name, ours.topology.name, "as traced", ours.program.num_ranks, tuple(outcomes))
+    return SideBySide(comparison, ours.topology, algorithms)
 
 
 def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> list[tuple[Path, str]]:
@@ -393,7 +387,7 @@ def _nearest(names: Sequence[Named], kind: str, placements: set[Placement]) -> s
 
 
 def _communication(result: Result, topology: Topology) -> Iterator[tuple[str, int, Placement, int, float]]:
-    """Yield kind, bytes, place, ranks and seconds of what each class of ranks communicates, receives left out."""
+    """Yield kind, bytes, placement, ranks and seconds of what each class of ranks communicates, without receives."""
     found = cache(lambda members: _place(topology, members))
     for line in result.timelines:
         graph, first = line.graph, line.ranks[0]
@@ -409,10 +403,10 @@ def _communication(result: Result, topology: Topology) -> Iterator[tuple[str, in
 
 
 def _place(topology: Topology, members: tuple[int, ...]) -> Placement:
-    """Place a group on its own: only one that has its lines to itself is sure to share its links with no other."""
-    together = place(topology, members)
-    own = together.regular and all(extent.size == extent.dimension.size for extent in together.extents)
-    return together if own else place_alone(topology, members)
+    """Place a group as isolated, unless it fills its lines and so shares its links with no other."""
+    whole = place(topology, members)
+    own = whole.regular and all(extent.size == extent.dimension.size for extent in whole.extents)
+    return whole if own else place_alone(topology, members)
 
 
 def _mean(weighted: Sequence[tuple[int, float]]) -> float:

@@ -1,7 +1,7 @@
 """A collective to its streams, each a list of phases with the queue that it passes through.
 
 A collective is cut into equal chunks, one stream each; a remainder makes one more of full size. A stream runs a phase
-in each dimension: reduce-scatter from the first to the last, all-gather the other way, all-to-all once in each, and an
+in each dimension: reduce-scatter from the first to the last, all-gather in reverse, all-to-all once in each, and an
 all-reduce as reduce-scatters, an all-reduce in the last dimension, and all-gathers. Knows nothing of time.
 
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from scaleout.errors import ConfigError
-from scaleout.interop.astra.algorithms import TREE, Named, Steps, build, check
-from scaleout.interop.astra.algorithms.exchange import Manner
+from scaleout.interop.astra.algorithms import TREE, Manner, Named, Pattern, build, check
 from scaleout.interop.astra.job import Job
 
 FLAT, GROUP = -1, -2
@@ -22,12 +21,12 @@ GROUP_ENDPOINT_NS = 10
 
 
 Turns = tuple[tuple[tuple[int, str], int], ...]
-"""Level and share of its queues, or ``"tree"``, to which of them comes next, where it is not the first."""
+"""Level and share of its queues, or ``"tree"``, to which of them is next, where it is not the first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """One step of a stream.
+    """One dimension's part of a stream.
 
     Attributes
     ----------
@@ -40,7 +39,7 @@ class Phase:
     kind: str
     dimension: int
     queue: tuple[int, int]
-    steps: Steps
+    pattern: Pattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +51,7 @@ class Plan:
     capacity : int
         Streams that run in a queue at a time.
     turns : tuple
-        Which queues and trees come next, for the next collective.
+        Which queues and trees the next collective takes first.
     """
 
     streams: tuple[tuple[Phase, ...], ...]
@@ -69,7 +68,7 @@ class Queues:
     count : int
         Queues of a level.
     turns : Counter
-        What comes next; goes on from collective to collective.
+        Which is next; kept from collective to collective.
     """
 
     count: int
@@ -93,14 +92,8 @@ class Queues:
 
 
 def split(size_bytes: int, splits: int, *, kind: str, num_ranks: int) -> tuple[int, int]:
-    """Cut a collective into streams.
+    """Cut a collective into streams: the bytes of each, and how many.
 
-    Returns
-    -------
-    chunk_bytes, num_streams : int
-
-    Examples
-    --------
     >>> split(1000003, 4, kind="all-reduce", num_ranks=12)
     (250000, 5)
     """
@@ -115,13 +108,7 @@ def split(size_bytes: int, splits: int, *, kind: str, num_ranks: int) -> tuple[i
 
 
 def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int, ...]:
-    """Return the dimensions in which a collective runs, or `FLAT` alone.
-
-    Raises
-    ------
-    ConfigError
-        If none is left, no algorithm is named, or `involved` does not say of each dimension whether it takes part.
-    """
+    """Return the dimensions in which a collective runs, or `FLAT` alone."""
     names = job.algorithms[kind]
     if not names:
         raise ConfigError(f"the trace has an {kind}, but system.json no {kind}-implementation; add it")
@@ -144,7 +131,7 @@ def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int,
 
 @dataclass(frozen=True)
 class _Leg:
-    """A phase that every stream has, before its size and queue are known."""
+    """A phase that every stream has, without size and queue."""
 
     kind: str
     dimension: int
@@ -154,7 +141,7 @@ class _Leg:
 
     @property
     def level(self) -> int:
-        """Whose queues it takes; those of dimension 0 where it is none of them."""
+        """Dimension whose queues it takes; 0 for `FLAT` and `GROUP`."""
         return max(self.dimension, 0)
 
     def size_after(self, size_bytes: int) -> int:
@@ -192,12 +179,7 @@ def plan_collective(
     involved : tuple of bool
         Dimensions that take part; those beyond its length do.
     turns : tuple
-        Which queues and trees come next.
-
-    Raises
-    ------
-    ConfigError
-        If an algorithm cannot do its part.
+        Which queues and trees are next.
     """
     dimensions = dimensions_of(job, kind, involved)
     legs = []
@@ -213,11 +195,6 @@ def plan_group(job: Job, kind: str, size_bytes: int, num_members: int, turns: Tu
     """Plan a collective of a communicator group, its members as one dimension in the order of its list.
 
     The algorithm is the one that system.json names if it names one alone, and a ring if it names one a dimension.
-
-    Raises
-    ------
-    ConfigError
-        If the group has one member, or system.json asks for trees.
     """
     if num_members == 1:
         raise ConfigError(f"an {kind} in a communicator group of one rank has nobody to talk to; remove it")
@@ -235,7 +212,7 @@ def plan_group(job: Job, kind: str, size_bytes: int, num_members: int, turns: Tu
 def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], turns: Turns) -> Plan:
     chunk, num_streams = split(size_bytes, job.system.splits, kind=kind, num_ranks=job.network.num_ranks)
     queues = Queues(job.num_queues, Counter(dict(turns)))
-    made: dict[tuple[int, int, int, int], Steps] = {}  # streams that do the same share their steps
+    made: dict[tuple[int, int, int, int], Pattern] = {}  # equal streams share their pattern
     streams = []
     for _ in range(num_streams):
         data = chunk
@@ -256,12 +233,12 @@ def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], turns: Turn
     )
 
 
-def _steps(leg: _Leg, size_bytes: int, *, tree: int, direction: int) -> Steps:
+def _steps(leg: _Leg, size_bytes: int, *, tree: int, direction: int) -> Pattern:
     manner = Manner(leg.choice.window, direction, in_group=leg.dimension == GROUP)
-    steps = build(leg.choice, leg.kind, leg.num_ranks, size_bytes=size_bytes, tree=tree, manner=manner)
-    if min(steps.sizes) == 0:
+    pattern = build(leg.choice, leg.kind, leg.num_ranks, size_bytes=size_bytes, tree=tree, manner=manner)
+    if min(pattern.sizes) == 0:
         raise ConfigError(
             f"{leg.choice.algorithm} cuts an {leg.kind} of {size_bytes} bytes among {leg.num_ranks} ranks into "
             f"messages of 0 bytes, on which ASTRA-sim aborts; make it larger, or preferred-dataset-splits smaller"
         )
-    return steps
+    return pattern

@@ -1,8 +1,8 @@
-"""How far ranks have come in a graph: which tasks may start now, and what they occupy.
+"""Progress of ranks in a graph: which tasks may start now, and what they occupy.
 
-A rank runs one CPU task, one computation and one communication at a time; a receive occupies nothing. When something
-ends, ready tasks are looked at in ascending order of their ids, and the first that finds its slot free starts. Ranks
-that do the same at the same time are one unit; it parts when their times part. Knows no time of any task.
+A rank runs one CPU task, one computation and one communication at a time; a receive occupies nothing. When a task ends,
+the ready tasks start in ascending order of their ids, each if its slot is free. Ranks that do the same at the same time
+are one unit, which is split when their times differ. Knows no time of any task.
 
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
 """
@@ -41,12 +41,12 @@ class Unit:
         When each task started and ended; `NEVER` until then.
     finish_ns, compute_ns, communication_ns : int
         When the last task ended; sums of the durations of computation, and of communication that holds its slot.
-    met : Counter
-        Collectives of each group that the ranks came to.
+    num_collectives : Counter
+        Collectives of each group that the ranks have issued.
     turns : tuple
         Which queues and trees the next collective takes first.
-    parts : list of Unit
-        What became of a unit that parted.
+    successors : list of Unit
+        The units that this one was split into.
     """
 
     def __init__(self, ranks: Sequence[int], graph: Graph) -> None:
@@ -55,29 +55,29 @@ class Unit:
         self.left = len(graph.tasks)
         self.start_ns, self.end_ns = [NEVER] * self.left, [NEVER] * self.left
         self.finish_ns = self.compute_ns = self.communication_ns = 0
-        self.met: Counter[str] = Counter()
+        self.num_collectives: Counter[str] = Counter()
         self.turns: tuple[tuple[tuple[int, str], int], ...] = ()
-        self.parts: list[Unit] = []
+        self.successors: list[Unit] = []
         self.running: set[int] = set()
         self._waiting = list(graph.num_dependencies)
         self._ready = [index for index, count in enumerate(self._waiting) if count == 0]
         self._busy = [False, False, False]
 
-    def part(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
-        """Part into units of these ranks, all at the same point."""
+    def split(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
+        """Split into units of these ranks, all at the same point."""
         for ranks in groups:
             unit = Unit.__new__(Unit)
             unit.__dict__.update(self.__dict__)
-            unit.ranks, unit.parts = tuple(ranks), []
-            unit.met, unit.running = self.met.copy(), set(self.running)
+            unit.ranks, unit.successors = tuple(ranks), []
+            unit.num_collectives, unit.running = self.num_collectives.copy(), set(self.running)
             unit.start_ns, unit.end_ns = list(self.start_ns), list(self.end_ns)
             unit._waiting, unit._ready, unit._busy = list(self._waiting), list(self._ready), list(self._busy)
-            self.parts.append(unit)
-        return self.parts
+            self.successors.append(unit)
+        return self.successors
 
     def leaves(self) -> "list[Unit]":
-        """Return what the unit has become by now."""
-        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
+        """Return the units that the unit has been split into by now, itself if it has not."""
+        return [leaf for unit in self.successors for leaf in unit.leaves()] if self.successors else [self]
 
     def startable(self, now_ns: int) -> int | None:
         """Occupy the slot of the next task that can start and return the task, or None."""
@@ -93,7 +93,7 @@ class Unit:
         return None
 
     def end(self, index: int, now_ns: int) -> None:
-        """Free what a task occupied, and who waited for it."""
+        """Free what a task occupied, and the tasks that waited for it."""
         work = self.graph.tasks[index].work
         slot = SLOTS[work]
         self.running.remove(index)

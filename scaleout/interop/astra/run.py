@@ -1,10 +1,6 @@
-"""A job to when every rank has finished: graphs, collectives, messages and the clock come together here.
+"""A job to when every rank has finished, by an event loop; or to a message of who waits for whom.
 
 Ranks with the same graph are simulated once, as long as they do the same at the same time.
-
-A simulation that stopped to the words of who waits for whom.
-
-Knows what units and collective instances are, and nothing of time.
 """
 
 from collections import Counter
@@ -33,7 +29,7 @@ class History:
     graph : int
         Which of the job's graphs they run, of N tasks.
     start_ns, end_ns : tuple of int, length N
-        A collective starts for a rank when the rank comes to it.
+        A collective starts for a rank when the rank arrives at it.
     """
 
     ranks: tuple[int, ...]
@@ -55,7 +51,7 @@ class Outcome:
     compute_ns, communication_ns : tuple of int, length R
         Time in which each computed, and in which a collective or send held its slot.
     notes : tuple of str
-        What was asked for and has no effect.
+        Options and values that have no effect.
     histories : tuple of History
         Of all ranks.
     num_runs : mapping of (Plan, tuple of int) to int
@@ -149,14 +145,14 @@ class _Simulation:
         )
 
     def advance(self, unit: Unit) -> None:
-        """Start all that can start, in the parts of the unit once it has any."""
-        while not unit.parts and (index := unit.startable(self.clock.now_ns)) is not None:
+        """Start all tasks that can start, in the successors of the unit once it has any."""
+        while not unit.successors and (index := unit.startable(self.clock.now_ns)) is not None:
             self.start(unit, index)
-        for part in unit.parts:
-            self.advance(part)
+        for successor in unit.successors:
+            self.advance(successor)
 
     def end(self, unit: Unit, index: int) -> None:
-        """End a task of a unit, or of all that it has become."""
+        """End a task of a unit, or of all units that it has been split into."""
         for leaf in unit.leaves():
             leaf.end(index, self.clock.now_ns)
             self.advance(leaf)
@@ -178,30 +174,30 @@ class _Simulation:
     def join(self, unit: Unit, index: int) -> None:
         task = unit.graph.tasks[index]
         groups = self.groups(unit, task)
-        units = [unit] if len(groups) == 1 else unit.part([ranks for _, _, ranks in groups])
-        for part, (group, members, _) in zip(units, groups, strict=True):
-            number = part.met[task.group]
-            part.met[task.group] += 1
-            self.meet(part, index, (group, number), members)
+        units = [unit] if len(groups) == 1 else unit.split([ranks for _, _, ranks in groups])
+        for one, (group, members, _) in zip(units, groups, strict=True):
+            number = one.num_collectives[task.group]
+            one.num_collectives[task.group] += 1
+            self.register(one, index, (group, number), members)
 
-    def meet(self, unit: Unit, index: int, key: tuple[str, int], members: tuple[int, ...]) -> None:
+    def register(self, unit: Unit, index: int, key: tuple[str, int], members: tuple[int, ...]) -> None:
         task = unit.graph.tasks[index]
         instance = self.instances.get(key)
         if instance is None:
             instance = CollectiveInstance(*key, members, task, self.plan(task, len(members), unit))
             self.instances[key] = instance
-        instance.join(unit, index, self.clock.now_ns)
+        instance.register(unit, index, self.clock.now_ns)
         unit.turns = instance.plan.turns
         if instance.is_complete:
             del self.instances[key]
             self.num_runs[instance.plan, members] += 1
-        self.fabric.joined(instance, unit, index)
+        self.fabric.registered(instance, unit, index)
 
     def groups(self, unit: Unit, task: Task) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-        """Return where the ranks of a unit go for a collective: a key, all who meet there, and those of the unit.
+        """Return the instances of a collective of a unit: a key, all members, and those of the unit.
 
-        A group of all ranks has them in order. Where only some dimensions take part, their lines meet on their own;
-        those that the unit has as a whole are one instance, of the unit alone.
+        A group of all ranks has them in order. Where only some dimensions take part, each line is an instance of its
+        own, but lines that the unit has as a whole are one.
         """
         if task.group != EVERYONE:
             members = self.job.groups[task.group]
@@ -305,11 +301,11 @@ def explain(units: Sequence[Unit], instances: Sequence[CollectiveInstance]) -> s
 
 
 def _instance(instance: CollectiveInstance, by_rank: dict[int, Unit]) -> str:
-    came = sorted(rank for unit, _, _ in instance.came for rank in unit.ranks)
-    missing = [rank for rank in instance.members if rank not in set(came)]
+    arrived = sorted(rank for unit, _, _ in instance.arrived for rank in unit.ranks)
+    missing = [rank for rank in instance.members if rank not in set(arrived)]
     first = missing[0]
     return (
-        f"{_ranks(came)} wait{'s' * (len(came) == 1)} in {instance.task} ({instance.task.kind} of "
+        f"{_ranks(arrived)} wait{'s' * (len(arrived) == 1)} in {instance.task} ({instance.task.kind} of "
         f"{describe_group(instance.group)}) for {_ranks(missing)}; rank {first} {_state(by_rank[first])}"
     )
 

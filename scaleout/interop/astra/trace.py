@@ -1,7 +1,6 @@
-"""Chakra traces to what the ranks do: nodes with whole nanoseconds, sizes and peers, the same graph read once.
+"""Chakra traces to the tasks of ranks, with whole nanoseconds, sizes and peers.
 
-Ranks whose files have the same bytes share one graph. Node types that ASTRA-sim aborts on are refused. Knows nothing
-of networks.
+Ranks whose files have the same bytes share one graph. Node types on which ASTRA-sim aborts are refused.
 
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; Chakra schema 0.0.4.
 """
@@ -112,11 +111,6 @@ def read_graphs(
         The distinct ones.
     graph_of : tuple of int, length R
         Which of them each rank runs.
-
-    Raises
-    ------
-    TraceError
-        If the file of a rank is missing or damaged, or holds what ASTRA-sim cannot run.
     """
     known: dict[bytes, int] = {}
     tasks: dict[bytes, Task] = {}  # most nodes of a rank stand in other ranks' files too
@@ -200,7 +194,7 @@ def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None
         if system.roofline_enabled and not on_cpu and not system.replay_only:
             return _roofline(node, system)
         return Task(node.id, node.name, Work.CPU if on_cpu else Work.COMPUTE, duration_ns)
-    if system.replay_only:  # whatever it is; only a receive does not hold up communication
+    if system.replay_only:  # whatever it is; only a receive does not occupy communication
         return Task(node.id, node.name, Work.WAIT if kind == NodeType.COMM_RECV_NODE else Work.REPLAY, duration_ns)
     if kind in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE):
         return _access(node, memory)
@@ -208,7 +202,7 @@ def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None
 
 
 def _access(node: chakra.Node, memory: RemoteMemoryFile | None) -> Task:
-    """An access to remote memory holds up communication, as ASTRA-sim has it."""
+    """Return an access to remote memory, which occupies communication as in ASTRA-sim."""
     if memory is None:
         raise TraceError(
             f"node {node.id} ({node.name!r}) is a {NodeType(node.type).name}, for which a rank needs a remote memory "
@@ -236,7 +230,7 @@ def _communication(node: chakra.Node, kind: NodeType, duration_ns: int, *, on_cp
 
 
 def _roofline(node: chakra.Node, system: SystemFile) -> Task:
-    """Charge ``num_ops / min(local-mem-bw num_ops / tensor_size, peak-perf)``; without a tensor, nothing."""
+    """Time ``num_ops / min(local-mem-bw num_ops / tensor_size, peak-perf)``; without a tensor, no time."""
     num_ops = chakra.get(node, "num_ops", int)
     tensor_bytes = chakra.get(node, "tensor_size", int)
     if tensor_bytes == 0:

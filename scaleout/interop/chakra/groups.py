@@ -34,13 +34,7 @@ class Group(NamedTuple):
 
 
 def declared_groups(node: Node) -> dict[str, list[int]]:
-    """Read the groups that a metadata node lists, key to ranks; an empty list stands for all ranks.
-
-    Raises
-    ------
-    TraceError
-        If the node is to list groups, but in another form.
-    """
+    """Read the groups that a metadata node lists, key to ranks; an empty list stands for all ranks."""
     if node.name != PROCESS_GROUPS_NODE:
         return {}
     try:
@@ -61,13 +55,7 @@ class GroupBook:
     traces: TraceSet
 
     def find(self, key: str, declared: Mapping[str, Sequence[int]]) -> Group:
-        """Return a group by its key and what a rank's own file declares.
-
-        Raises
-        ------
-        TraceError
-            If nothing says who its members are, or they are not ranks of the trace.
-        """
+        """Return a group by its key and what a rank's own file declares."""
         everyone = tuple(range(self.traces.num_ranks))
         key = key or WORLD
         if key in declared:
@@ -133,13 +121,7 @@ def _some(items: Sequence[object]) -> str:
 
 
 def stated_families(stated: Sequence[StatedFamily], book: GroupBook) -> tuple[GroupFamily, ...]:
-    """Look up the members of the families that a trace's metadata states.
-
-    Raises
-    ------
-    TraceError
-        If a group is not found.
-    """
+    """Look up the members of the families that a trace's metadata states."""
     return tuple(
         GroupFamily(
             family.name,

@@ -43,13 +43,7 @@ def rank_file(prefix: str, rank: int) -> str:
 
 
 def prefixes(folder: Path) -> dict[str, dict[int, Path]]:
-    """Return each prefix in a folder, and the file of each of its ranks.
-
-    Raises
-    ------
-    TraceError
-        If the folder cannot be read, or a rank has two files (``w.1.et`` and ``w.01.et``).
-    """
+    """Return each prefix in a folder, and the file of each of its ranks."""
     found: dict[str, dict[int, Path]] = defaultdict(dict)
     try:
         names = sorted(file.name for file in folder.iterdir())

@@ -69,13 +69,7 @@ def time_source_text(source: int) -> str:
 
 
 def parse_time_source(text: str) -> TimeSource:
-    """Read back what `time_source_text` wrote.
-
-    Raises
-    ------
-    TraceError
-        If the text is no time source.
-    """
+    """Read back what `time_source_text` wrote."""
     known = {time_source_text(source): source for source in TimeSource}
     if text not in known:
         raise TraceError(f"{TIME_SOURCE} is {text!r}; use one of {', '.join(known)}")
@@ -94,13 +88,7 @@ def role_text(role: int) -> str:
 
 @lru_cache
 def parse_role(text: str) -> int:
-    """Read back what `role_text` wrote.
-
-    Raises
-    ------
-    TraceError
-        If a word is no role.
-    """
+    """Read back what `role_text` wrote."""
     known = {flag.name.lower(): int(flag) for flag in NodeRole if flag.name}
     unknown = [word for word in text.split() if word not in known]
     if unknown:
@@ -118,15 +106,7 @@ def kernel_text(call: Kernel) -> str:
 
 
 def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
-    """Read back what `kernel_text` wrote; the counts are those of the trace, in whatever way its writer counted.
-
-    Raises
-    ------
-    TraceError
-        If the text has another form.
-    ConfigError, GraphError
-        If operation, dtype or sizes are not known; see `operations.kernel`.
-    """
+    """Read back what `kernel_text` wrote; the counts are those of the trace, in whatever way its writer counted."""
     op, _, rest = text.partition(" ")
     dtype, *sizes = rest.split(" ")
     if op == CUSTOM:
@@ -171,13 +151,7 @@ class StatedFamily:
 
     @classmethod
     def parse(cls, text: str) -> "StatedFamily":
-        """Read back what `text` wrote.
-
-        Raises
-        ------
-        TraceError
-            If the text has another form.
-        """
+        """Read back what `text` wrote."""
         stated, _, axis = text.partition(f" {_AXIS}")
         name, *numbers = stated.rsplit(" ", 2)
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
