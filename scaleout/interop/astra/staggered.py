@@ -42,7 +42,7 @@ def _sends(pattern: Exchange, layout: MemberLayout, offset: int, size_bytes: int
 
 
 def _requests(pattern: Exchange, layout: MemberLayout, offset: int) -> int | Times:
-    """Time of a request to the member that sends at an offset: one number, or (n,) by who is requested."""
+    """Time of a request to the member that sends at an offset: one number, or (n,) by who receives it."""
     if layout.is_regular:
         return layout.send_ns(0, pattern.source(0, offset), RENDEZVOUS_BYTES)
     times = [layout.send_ns(pattern.target(i, offset), i, RENDEZVOUS_BYTES) for i in range(pattern.num_ranks)]

@@ -1,9 +1,8 @@
 """Chakra execution traces: reading and writing the files, the values of attributes, and programs as trace sets.
 
-A trace is one file a rank: metadata, then nodes. Messages are protobuf messages with the names and numbers of
-the public schema, so that they work as those of its `et_def_pb2` do; the enums are Python's. This package, and
-no other, imports protobuf. `save_program` and `load_program` turn programs into sets of traces and back; they and
-what they need are imported when asked for. Nothing here knows clusters or simulation.
+A trace is one file a rank: metadata, then nodes, as protobuf messages of the public schema; the enums are Python's. No
+other package imports protobuf. `save_program` and `load_program` turn programs into sets of traces and back, and are
+imported on first use. Nothing here knows clusters or simulation.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -69,7 +68,7 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs execution graphs when it is first asked for: whoever only reads files does not wait."""
+    """Import what needs execution graphs on first use, so that reading files alone starts fast."""
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATE[name]), name)

@@ -1,8 +1,7 @@
 """Python values to attributes of an exact kind, and back from any kind that fits.
 
-Writing is strict, since other readers take one kind only: ASTRA-sim's first feeder reads 0 where `comm_size` is
-not an `int64_val`. Reading is generous, since writers differ: a number is taken from any kind that holds it.
-Knows which kinds the conventional attributes have; nothing of what they mean for a simulation.
+Writing is strict, since other readers take one kind only: ASTRA-sim's first feeder reads 0 where `comm_size` is not an
+`int64_val`. Reading is lenient, since writers differ: a number is taken from any kind that holds it.
 """
 
 from collections.abc import Mapping
@@ -70,9 +69,7 @@ def attribute(name: str, kind: str, value: Any) -> AttributeProto:
     Parameters
     ----------
     kind : str
-        One of the 30 `KINDS`, such as ``"int64_val"`` or ``"bool_list"``.
-    value : object
-        What the kind holds; for a list, any iterable.
+        One of the 30 `KINDS`, such as ``"int64_val"`` or ``"bool_list"``; a list takes any iterable.
 
     Raises
     ------
@@ -100,13 +97,7 @@ def attribute(name: str, kind: str, value: Any) -> AttributeProto:
 
 
 def conventional_attribute(name: str, value: Any) -> AttributeProto:
-    """Build an attribute of the kind that `CONVENTIONAL_KINDS` gives its name.
-
-    Raises
-    ------
-    TraceError
-        If the name is not in the table, or its kind cannot hold the value.
-    """
+    """Build an attribute of the kind that `CONVENTIONAL_KINDS` gives its name, or raise `TraceError`."""
     if name not in CONVENTIONAL_KINDS:
         known = ", ".join(CONVENTIONAL_KINDS)
         raise TraceError(f"attribute {name!r} is not conventional ({known}); give its kind to `attribute`")
@@ -132,8 +123,7 @@ def get(message: Node | GlobalMetadata, name: str, wanted: type[Value], *, defau
     wanted : type
         ``int``, ``float``, ``bool``, ``str``, ``bytes`` or a list of one, such as ``list[bool]``.
     default : optional
-        What to return where the attribute is absent or has no value, as some tools write; without a default
-        the attribute is needed.
+        Of an attribute that is absent or, as some tools write it, has no value.
 
     Raises
     ------

@@ -1,16 +1,8 @@
-"""A Chakra trace file to its metadata and nodes.
+"""A Chakra trace file to its metadata and nodes, and back to the same bytes.
 
-A file is a sequence of frames: the length of a message as a varint, then the message. The first is a
-`GlobalMetadata`, each later one a `Node`; no count and no footer follow. Hence a file cut exactly between two
-frames cannot be told from a shorter trace, while any other cut is found. Knows framing, and what no Chakra
-trace can hold; nothing of what the nodes mean.
-
-Offsets in messages count the bytes of the trace: of the unzipped data where the file is gzip.
-
-Metadata and nodes to a Chakra trace file.
-
-The inverse of `reader`: reading a file and writing what was read gives the same bytes. Knows framing, and
-nothing of what the nodes mean.
+A file is a sequence of frames: the length of a message as a varint, then the message. The first is a `GlobalMetadata`,
+each later one a `Node`, without count or footer: a file cut exactly between two frames cannot be told from a shorter
+trace, while any other cut is found. Offsets in messages count the bytes of the trace, after unzipping a gzip file.
 """
 
 import codecs
@@ -67,19 +59,9 @@ def read(path: str | os.PathLike[str]) -> tuple[GlobalMetadata, list[Node]]:
 
 
 def stream(path: str | os.PathLike[str]) -> tuple[GlobalMetadata, Iterator[Node]]:
-    """Read the metadata now, and each node when it is asked for.
+    """Read the metadata now, and each node, with its errors, when the iterator reaches it; see `read`.
 
     The file is closed after the last node, or when the iterator is dropped.
-
-    Parameters
-    ----------
-    path : str or path
-        A ``.et`` file, plain or gzip.
-
-    Raises
-    ------
-    TraceError
-        As `read` does; what is wrong with a node is raised when the iterator reaches it.
     """
     source = _open(Path(path))
     frames = _frames(source)
@@ -191,9 +173,8 @@ def _metadata(source: _Source, frame: bytes) -> GlobalMetadata:
         text = "it is no Chakra GlobalMetadata"
         raise source.fault(0, 0, text=text, remedy=_WRITE_AGAIN) from None
     unknown = UnknownFieldSet(metadata)  # fields that the schema has not, or has with another type
-    # A later schema may add fields, and those we keep. But a known number with another type is another schema,
-    # and so is a message of which nothing is known. No trace is all text: the tags of id, name and type, one of
-    # which every node of use has, are control characters.
+    # A later schema may add fields, which are kept. A known number with another type is another schema, and so is a
+    # message of which nothing is known. No trace is all text: the tags of id, name and type are control characters.
     if unknown and (
         min(_numbers(unknown)) <= _LAST_METADATA_FIELD
         or not (metadata.version or metadata.attr)
@@ -242,16 +223,16 @@ def _is_text(head: bytes) -> bool:
 def write(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterable[Node]) -> None:
     """Write a trace, whole or not at all.
 
-    The frames go to a hidden file beside the target, which takes the target's name at the end; if anything
-    fails on the way, a file that was there before stays as it was. A node with all fields at their defaults
-    becomes an empty frame, at which Chakra's Python tools stop reading: give every node a type.
+    The frames go to a hidden file that is renamed at the end, so that a failure leaves an older file as it was. A node
+    with all fields at their defaults becomes an empty frame, at which Chakra's Python tools stop reading: give every
+    node a type.
 
     Parameters
     ----------
     path : str or path
         The file to write or replace; by convention ``<prefix>.<rank>.et``.
     nodes : iterable of Node
-        Taken one at a time, so that a generator of any length will do.
+        Taken one at a time, from a generator of any length.
 
     Raises
     ------

@@ -1,9 +1,8 @@
 """Process groups of a trace set: their members, and the families of disjoint groups that a program needs.
 
-A key names its members in the rank's own metadata node, as PyTorch's traces have it, or in a JSON file beside the
-trace, as ASTRA-sim's. Our traces state their families. Other traces only name groups, and there the groups that
-like ranks name at the same place are taken as one family, which is what a parallelism axis looks like. Every group
-is in one family only, so that whoever names it meets its other members. Knows nothing of nodes but these keys.
+A key names its members in the rank's own metadata node, as in PyTorch's traces, or in a JSON file next to the trace, as
+for ASTRA-sim. Our traces state their families. In other traces, the groups that congruent ranks name at the same
+position become one family, as along a parallelism axis. Every group is in one family only.
 """
 
 import ast
@@ -50,7 +49,7 @@ def declared_groups(node: Node) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class GroupBook:
-    """Where the members of a group are looked up; the file is not read before a key needs it."""
+    """Looks up the members of groups; the file is read when a key first needs it."""
 
     traces: TraceSet
 
@@ -140,7 +139,7 @@ def gathered_families(
     Parameters
     ----------
     uses : sequence, one a rank
-        What the rank's file is like but for its groups, and the groups that it names, place by place.
+        The structure of the rank's file without its groups, and the groups that it names, in order.
 
     Returns
     -------
@@ -155,18 +154,18 @@ def gathered_families(
             group = leaders[group]
         return group
 
-    places: dict[tuple[Hashable, int], Group] = {}
-    for alike, groups in uses:
-        for place, group in enumerate(groups):
-            first = root(places.setdefault((alike, place), group))
+    first_at: dict[tuple[Hashable, int], Group] = {}
+    for structure, groups in uses:
+        for position, group in enumerate(groups):
+            first = root(first_at.setdefault((structure, position), group))
             leaders[root(group)] = first
-    together: dict[Group, list[Group]] = {}
+    joined: dict[Group, list[Group]] = {}
     for group in leaders:
-        together.setdefault(root(group), []).append(group)
+        joined.setdefault(root(group), []).append(group)
     families: list[list[Group]] = []
-    for groups in together.values():
+    for groups in joined.values():
         ranks = [rank for group in groups for rank in group.members]
-        # Groups that overlap are no axis. Each is then a family of its own, and ranks that name others part.
+        # Groups that overlap are no axis: each is then a family of its own.
         families += [groups] if len(set(ranks)) == len(ranks) else [[group] for group in groups]
     named = tuple(GroupFamily(_family_name(groups), tuple(group.members for group in groups)) for groups in families)
     return named, {group: index for index, groups in enumerate(families) for group in groups}

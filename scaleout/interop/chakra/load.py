@@ -1,33 +1,37 @@
-"""A set of Chakra traces to a program: one execution graph for all ranks whose traces are alike.
+"""A set of Chakra traces to a program: one execution graph for all ranks whose traces are congruent.
 
 Files of equal bytes are parsed once, and so are equal nodes of different files. Ranks share a graph if their traces
-differ at most in ids and in which group of a family they name. So a set that `save.save_program` wrote is one role
-again, and a foreign one has as many roles as it takes. What our own traces say of their device and network is passed on
-as facts, unread.
+differ at most in ids and in which group of a family they name. The time of a compute node is the exact time of our own
+attribute; else `duration_micros`; else a device's, from its FLOPs and bytes; else zero, if the trace says that there is
+nothing to run. Durations of communication are not read: the network times it, and measured ones are mostly waiting.
 """
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.errors import ScaleoutError, TraceError
+from scaleout.errors import GraphError, ScaleoutError, TraceError
 from scaleout.interop.chakra import vocabulary
-from scaleout.interop.chakra.attributes import get, to_dict
+from scaleout.interop.chakra.attributes import find, get, to_dict
 from scaleout.interop.chakra.files import read
 from scaleout.interop.chakra.groups import Group, GroupBook, declared_groups, gathered_families, stated_families
-from scaleout.interop.chakra.rows import Row, read_row
-from scaleout.interop.chakra.schema import Node, NodeType
+from scaleout.interop.chakra.schema import CollectiveCommType, Node, NodeType
 from scaleout.interop.chakra.trace_set import TraceSet, find_traces
-from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
+from scaleout.interop.chakra.vocabulary import COMM_TYPES, WORLD, StatedFamily
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind, topological_order
+from scaleout.program.operations import Kernel, TimeSource, custom
 from scaleout.program.program import GroupFamily, Program
 
 _ALL_GATHER = COLLECTIVES.index("all_gather")
+_INT64_END = 2**63
+_COLLECTIVE_OF = {comm_type: COLLECTIVES.index(kind) for kind, comm_type in COMM_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,45 @@ class LoadedTrace:
     Attributes
     ----------
     program : Program
-        Named as the files' prefix, and not scheduled. Kernels of unknown time wait for
-        `scaleout.cluster.device.annotate`.
+        Not scheduled. Kernels of unknown time are for `scaleout.cluster.device.annotate` to time.
     facts : mapping of str to str
-        The text attributes of the first rank's metadata: those that `save_program` was given, or the writer's own.
+        The text attributes of the first rank's metadata, unread, such as those given to `save_program`.
     """
 
     program: Program
     facts: Mapping[str, str]
 
 
+class _Row(NamedTuple):
+    """A node without its dependencies and the key of its group; names as in `ExecutionGraph`.
+
+    `duration_s` is None where it is not known; `bytes` of an all-gather is a rank's shard, as in the trace; `family`
+    is our own attribute; `own_side` is the rank that a message states as its own, or `NONE`.
+    """
+
+    name: str
+    phase: str
+    kind: NodeKind
+    kernel: Kernel | None = None
+    duration_s: float | None = None
+    time_source: TimeSource = TimeSource.UNKNOWN
+    flops: int = 0
+    bytes: int = 0
+    collective: int = NONE
+    family: int = NONE
+    peer: int = NONE
+    own_side: int = NONE
+    tag: int = 0
+    priority: int = 0
+    microbatch: int = NONE
+    stage: int = NONE
+    role: int = 0
+    layer: int = NONE
+
+
 @dataclass(frozen=True)
 class _File:
-    """A rank's parsed file; files of the same bytes share all but their path.
+    """A rank's parsed file; files of equal bytes share all but their path.
 
     Attributes
     ----------
@@ -64,7 +94,7 @@ class _File:
     """
 
     path: Path
-    rows: list[Row]
+    rows: list[_Row]
     ids: list[int]
     dependencies: list[tuple[int, ...]]
     places: list[tuple[str, int]]
@@ -75,10 +105,7 @@ class _File:
     facts: dict[str, str]
 
     def structure(self) -> tuple[tuple[int, ...], ...]:
-        """Return a key that is equal for files that are alike but for their groups.
-
-        Equal rows are one object, see `_Parser`, so that comparing them is comparing where they are.
-        """
+        """Return a key that is equal for files that differ in groups only; equal rows are one object, see `_Parser`."""
         return (tuple(map(id, self.rows)), *self.dependencies, tuple(self.place))
 
     def describe(self, node: int) -> str:
@@ -134,7 +161,7 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
 
 @contextlib.contextmanager
 def _locating(path: Path) -> Iterator[None]:
-    """Put the file's name in front of messages that tell of a node."""
+    """Put the file's name in front of messages about a node."""
     try:
         yield
     except ScaleoutError as error:
@@ -145,12 +172,12 @@ def _locating(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Parser:
-    """Parses files, and what it has seen before only once: whole files, and nodes, which ranks mostly share."""
+    """Parses equal files, and equal nodes of different files, once."""
 
     dtype: str
     files: dict[bytes, _File] = field(default_factory=dict)
-    nodes: dict[bytes, tuple[Row, str]] = field(default_factory=dict)
-    rows: dict[Row, Row] = field(default_factory=dict)  # equal rows of different nodes to one of them
+    nodes: dict[bytes, tuple[_Row, str]] = field(default_factory=dict)
+    rows: dict[_Row, _Row] = field(default_factory=dict)  # equal rows of different nodes to one of them
 
     def parse(self, path: Path) -> _File:
         try:
@@ -185,10 +212,10 @@ class _Parser:
         file.dependencies.extend(_positions(file, waits))
         return file
 
-    def _row(self, node: Node) -> tuple[Row, str]:
+    def _row(self, node: Node) -> tuple[_Row, str]:
         content = node.SerializeToString()
         if content not in self.nodes:
-            row, key = read_row(node, dtype=self.dtype)
+            row, key = _read_row(node, dtype=self.dtype)
             self.nodes[content] = self.rows.setdefault(row, row), key
         return self.nodes[content]
 
@@ -211,7 +238,7 @@ def _positions(file: _File, waits: Sequence[set[int]]) -> Iterator[tuple[int, ..
 
 
 def _structures(files: Sequence[_File]) -> list[int]:
-    """Number files that are alike but for their groups."""
+    """Number the structures of files."""
     parsed = {id(file.rows): file for file in files}  # files of equal bytes share their lists
     numbers: dict[tuple[tuple[int, ...], ...], int] = {}
     number_of = {key: numbers.setdefault(file.structure(), len(numbers)) for key, file in parsed.items()}
@@ -238,7 +265,7 @@ def _check_rank(file: _File, rank: int, *, num_ranks: int) -> None:
 def _groups(
     traces: TraceSet, files: Sequence[_File], structures: Sequence[int]
 ) -> tuple[tuple[GroupFamily, ...], list[tuple[int, ...]]]:
-    """Return the families of groups, and for each rank the family that its collectives use, place by place."""
+    """Return the families of groups, and for each rank the family of each of its places."""
     book = GroupBook(traces)
     for rank, file in enumerate(files):
         if file.stated != files[0].stated:
@@ -327,3 +354,131 @@ def _graph(file: _File, family_of_place: Sequence[int], sizes: Sequence[int]) ->
             layer=row.layer,
         )
     return builder.build()
+
+
+def _read_row(node: Node, *, dtype: str) -> tuple[_Row, str]:
+    """Read a node, and the key of a collective's group; "" otherwise, and for all ranks."""
+    row, pg_name = _read(node, dtype=dtype)
+    text = get(node, vocabulary.ROLE, str, default="")
+    try:
+        role = vocabulary.parse_role(text) if text else 0
+    except TraceError as error:
+        raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
+    return row._replace(
+        microbatch=get(node, vocabulary.MICROBATCH, int, default=NONE),
+        stage=get(node, vocabulary.STAGE, int, default=NONE),
+        role=role,
+        layer=get(node, vocabulary.LAYER, int, default=NONE),
+    ), pg_name
+
+
+def _read(node: Node, *, dtype: str) -> tuple[_Row, str]:
+    if node.type == NodeType.COMM_COLL_NODE:
+        return _collective(node), get(node, "pg_name", str, default="")
+    if node.type == NodeType.COMM_SEND_NODE:
+        return _message(node, NodeKind.SEND, own="comm_src", peer="comm_dst"), ""
+    if node.type == NodeType.COMM_RECV_NODE:
+        return _message(node, NodeKind.RECV, own="comm_dst", peer="comm_src"), ""
+    if node.type in (NodeType.METADATA_NODE, NodeType.INVALID_NODE):  # ASTRA-sim passes over both too
+        return _nothing(node), ""
+    return _compute(node, dtype=dtype), ""
+
+
+def _phase(node: Node) -> str:
+    return get(node, vocabulary.PHASE, str, default="")
+
+
+def _states(node: Node, name: str) -> bool:
+    found = find(node, name)
+    return found is not None and found.WhichOneof("value") is not None
+
+
+def _count(node: Node, name: str) -> int:
+    """Read a size or a count of FLOPs, which a column of int64 must hold."""
+    value = get(node, name, int)
+    if not 0 <= value < _INT64_END:
+        raise TraceError(f"node {node.id} ({node.name!r}): {name} is {value}; write a number from 0 to 2**63 - 1")
+    return value
+
+
+def _nothing(node: Node) -> _Row:
+    return _Row(node.name, _phase(node), NodeKind.COMPUTE, duration_s=0.0, time_source=TimeSource.GIVEN)
+
+
+def _compute(node: Node, *, dtype: str) -> _Row:
+    row = _Row(
+        node.name,
+        _phase(node),
+        NodeKind.COMPUTE,
+        flops=_count(node, "num_ops") if _states(node, "num_ops") else 0,
+        bytes=_count(node, "tensor_size") if _states(node, "tensor_size") else 0,
+        priority=get(node, vocabulary.PRIORITY, int, default=0),
+    )
+    if _states(node, vocabulary.DURATION):
+        return _timed_by_us(node, row)
+    kernel = custom(dtype=dtype, flops=row.flops, bytes=row.bytes) if row.flops or row.bytes else None
+    if node.duration_micros:
+        return row._replace(kernel=kernel, duration_s=node.duration_micros / 1e6, time_source=TimeSource.GIVEN)
+    if kernel is not None:
+        return row._replace(kernel=kernel)
+    states_no_work = _states(node, "num_ops") or _states(node, "tensor_size")
+    if states_no_work or get(node, "is_cpu_op", bool, default=False):
+        return _nothing(node)
+    raise GraphError(
+        f"node {node.id} ({node.name!r}) is a kernel with no time and no FLOPs; "
+        f"give it a duration, or num_ops and tensor_size"
+    )
+
+
+def _timed_by_us(node: Node, row: _Row) -> _Row:
+    duration_s = get(node, vocabulary.DURATION, float)
+    if not 0 <= duration_s < math.inf:
+        raise TraceError(f"node {node.id} ({node.name!r}): {vocabulary.DURATION} is {duration_s}; write a time >= 0")
+    text = get(node, vocabulary.KERNEL, str, default="")
+    try:
+        return row._replace(
+            kernel=vocabulary.parse_kernel(text, flops=row.flops, size_bytes=row.bytes) if text else None,
+            duration_s=duration_s,
+            time_source=vocabulary.parse_time_source(get(node, vocabulary.TIME_SOURCE, str)),
+        )
+    except ScaleoutError as error:
+        raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
+
+
+def _collective(node: Node) -> _Row:
+    value = get(node, "comm_type", int)
+    if value not in _COLLECTIVE_OF:
+        known = {int(comm_type) for comm_type in CollectiveCommType}
+        name = CollectiveCommType(value).name if value in known else str(value)
+        raise TraceError(
+            f"node {node.id} ({node.name!r}): comm_type {name} is not supported; it must be one of "
+            f"{', '.join(comm_type.name for comm_type in COMM_TYPES.values())}"
+        )
+    dimensions = get(node, "involved_dim", list[bool], default=[])
+    if not all(dimensions):
+        raise TraceError(
+            f"node {node.id} ({node.name!r}): involved_dim {dimensions} keeps it to some dimensions of the network, "
+            f"which is not supported; name a process group of the ranks that take part"
+        )
+    return _Row(
+        node.name,
+        _phase(node),
+        NodeKind.COLLECTIVE,
+        bytes=_count(node, "comm_size"),
+        collective=_COLLECTIVE_OF[CollectiveCommType(value)],
+        family=get(node, vocabulary.GROUP, int, default=NONE),
+        priority=get(node, "comm_priority", int, default=0),
+    )
+
+
+def _message(node: Node, kind: NodeKind, *, own: str, peer: str) -> _Row:
+    return _Row(
+        node.name,
+        _phase(node),
+        kind,
+        peer=get(node, peer, int),
+        own_side=get(node, own, int, default=NONE),
+        tag=get(node, "comm_tag", int),
+        bytes=_count(node, "comm_size"),
+        priority=get(node, "comm_priority", int, default=0),
+    )

@@ -1,11 +1,9 @@
 """A timed program to a Chakra trace set that ASTRA-sim replays: one file a rank, and a file of process groups.
 
-Each role is encoded once. Ranks of a role differ only in the groups that they name, so ranks in the same groups
-get copies of one file. What Chakra has no place for travels in attributes of our own (`vocabulary`), which
-ASTRA-sim skips, so that `load.load_program` gives back an equal program. Knows nothing of clusters or schedules.
-
-ASTRA-sim replays all-reduce, reduce-scatter, all-gather and all-to-all. A reduce or a barrier is written as Chakra
-has it, and stops ASTRA-sim; a broadcast takes no time there.
+Each role is encoded once, and ranks in the same groups get copies of one file. Attributes of our own (`vocabulary`),
+which ASTRA-sim skips, carry what Chakra has no field for, so that `load.load_program` gives back an equal program.
+ASTRA-sim replays all-reduce, reduce-scatter, all-gather and all-to-all. A reduce or a barrier stops it; a broadcast
+takes no time there.
 
 Source: shapes of attributes as in astra-sim's feeder; `comm_size` of an all-gather is a rank's shard (Ring.cc).
 """
@@ -47,8 +45,7 @@ def save_program(
 ) -> list[Path]:
     """Write the traces of all ranks, and their process groups if there are others than all ranks.
 
-    The files are written beside their place and moved there at the end. A trace set of the same name that is
-    there already is replaced.
+    A trace set of the same name is replaced, once all files are written.
 
     Parameters
     ----------
@@ -60,7 +57,7 @@ def save_program(
     name : str
         Prefix of the files: ``<name>.<rank>.et`` and, for groups, ``<name>.json``.
     facts : mapping of str to str
-        What the traces are of (workload, device, ...), for the metadata of each file.
+        Workload, device and the like, for the metadata of each file.
 
     Returns
     -------
@@ -251,12 +248,12 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
         phase = graph.phases[graph.phase[node]]
         if phase:
             message.attr.append(traced(vocabulary.PHASE, phase))
-        message.attr.extend(_place(graph, node))
+        message.attr.extend(_model_part(graph, node))
         role.nodes.append(message)
     return role
 
 
-def _place(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
+def _model_part(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
     columns = {
         vocabulary.MICROBATCH: graph.microbatch,
         vocabulary.STAGE: graph.stage,

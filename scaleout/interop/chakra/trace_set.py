@@ -1,7 +1,4 @@
-"""A folder or prefix to the files of a trace set, one a rank: ``<prefix>.<rank>.et``.
-
-Knows names of files and nothing of what is in them.
-"""
+"""A folder or prefix to the files of a trace set, one a rank: ``<prefix>.<rank>.et``."""
 
 import os
 import re

@@ -1,7 +1,6 @@
-"""What a program and a trace call the same thing: attributes of our own, collectives, kernels, group families.
+"""Words of a program to text of a trace and back: attributes of our own, collectives, kernels, group families.
 
-Both directions stand side by side, so that saving and loading cannot drift apart. Attributes of our own carry what
-Chakra has no place for: exact times, the kernel behind a time, phases. ASTRA-sim skips attributes it does not know.
+Attributes of our own carry what Chakra has no field for, such as exact times, kernels and phases; ASTRA-sim skips them.
 """
 
 from collections.abc import Mapping
@@ -78,7 +77,7 @@ def parse_time_source(text: str) -> TimeSource:
 
 @lru_cache
 def role_text(role: int) -> str:
-    """Write what a node is there for.
+    """Write a node's role.
 
     >>> role_text(NodeRole.BACKWARD | NodeRole.WEIGHT_GRADIENT)
     'backward weight_gradient'
