@@ -1,6 +1,6 @@
 """Names to files: `torus-8x16` or `./mine.yaml` to a path, for workloads, topologies and devices.
 
-The data folders lie beside the package in a clone and inside it in a wheel; this module alone knows that.
+The data folders are next to the package in a clone and inside it in a wheel.
 """
 
 from pathlib import Path
@@ -35,19 +35,16 @@ def name_of(path: Path) -> str:
 
 
 def is_path(name_or_file: str) -> bool:
-    """Tell whether a text is meant as a file rather than as a shipped name."""
+    """Return whether a text names a file rather than a shipped name."""
     return name_or_file.endswith((".yaml", ".yml", ".graphml", ".edgelist")) or "/" in name_or_file
 
 
-def find(kind: str, name_or_file: str, *, asked_by: str = "") -> Path:
-    """Return the file that a name or path stands for; `asked_by` is the file and key that name it, for the message.
+def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
+    """Return the file of a name or path, or raise `ConfigError` with the nearest name.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such shipped name or file; the message gives the nearest name.
+    `named_by` is the file and key that name it, for the message.
     """
-    where = f"{asked_by}: " if asked_by else ""
+    where = f"{named_by}: " if named_by else ""
     if is_path(name_or_file):
         path = Path(name_or_file)
         if not path.is_file():
@@ -64,7 +61,7 @@ def find(kind: str, name_or_file: str, *, asked_by: str = "") -> Path:
 
 
 def _other_sizes(kind: str, name: str) -> str:
-    """Say of how many ranks there are topologies like one that is not: t3-ring-4 is not, t3-ring-8 is."""
+    """Name the shipped sizes of a topology's kind: for t3-ring-4, t3-ring-8."""
     family, _, size = name.rpartition("-")
     if kind != "topology" or not size.isdecimal():
         return ""

@@ -1,6 +1,6 @@
-"""YAML text to plain values, and words that are not known to the nearest that are.
+"""YAML text to plain values, and unknown words to the nearest known ones.
 
-Apart from `config`, which validates what was read and takes five times as long to import. Knows no keys.
+Apart from `validated`, whose pydantic takes five times as long to import. Knows no keys.
 """
 
 import difflib
@@ -15,13 +15,7 @@ from scaleout.errors import ConfigError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is not YAML, or is not a mapping.
-    """
+    """Read a YAML file that holds one mapping, or raise `ConfigError`."""
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
@@ -34,7 +28,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader that refuses a key that stands twice in a mapping, where YAML would take the last."""
+    """A safe loader that refuses a key given twice in a mapping, where YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -55,16 +49,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def renamed(word: str, names: Mapping[str, str], *, what: str) -> str:
-    """Return the new name of a word that was renamed, with a warning that names it; any other word as it is.
+    """Return the new name of a renamed word, with a warning; any other word as it is.
 
-    Parameters
-    ----------
-    word : str
-        What the user wrote.
-    names : mapping of str to str
-        Old names to new ones.
-    what : str
-        What the word is, such as ``key`` or ``--clocks``, for the warning.
+    `names` are old names to new ones; `what` is what the word is, such as ``key`` or ``--clocks``.
     """
     if word not in names:
         return word
@@ -73,13 +60,7 @@ def renamed(word: str, names: Mapping[str, str], *, what: str) -> str:
 
 
 def with_new_names(values: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return values under the new names of their keys, with a warning for each key that was renamed.
-
-    Raises
-    ------
-    ValueError
-        If a key stands under its old name and its new one.
-    """
+    """Return values under the new names of their keys, with a warning for each key that was renamed."""
     old = [key for key in values if key in names]
     for key in old:
         if names[key] in values:

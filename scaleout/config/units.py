@@ -1,8 +1,7 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
-Inside the package there are only seconds, bytes, FLOPs and their quotients; this module is the border. A `b` is
-a bit and a `B` a byte, `GB` is 10**9 and `GiB` 2**30. A size without a unit is in bytes; all else but zero needs one,
-as a bandwidth of 2 may be meant in GB/s.
+Inside the package there are only seconds, bytes, FLOPs and their quotients. A `b` is a bit and a `B` a byte, `GB` is
+10**9 and `GiB` 2**30. A size without a unit is in bytes; all else but zero needs one.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -53,14 +52,7 @@ FLOPS_PER_S = Quantity(
 
 
 def parse(text: str | float, quantity: Quantity) -> float:
-    """Turn a string with a unit into a number in SI units.
-
-    Parameters
-    ----------
-    text : str or float
-        Such as ``"64MiB"`` or ``"200 Gb/s"``; a number of bytes may be plain, and so may zero.
-    quantity : Quantity
-        What the string must be: `BYTES`, `BYTES_PER_S`, `SECONDS`, `HERTZ` or `FLOPS_PER_S`.
+    """Turn a string with a unit, such as ``"64MiB"`` or ``"200 Gb/s"``, into a number in SI units.
 
     Raises
     ------

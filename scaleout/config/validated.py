@@ -1,8 +1,6 @@
-"""YAML text to validated, frozen values; what is wrong with a file, in the user's words.
+"""Values of a YAML file to validated, frozen ones, or to a message of what is wrong with the file.
 
-Knows the shape of files (mappings of known keys) but not what any key means.
-
-Numbers of files that stand beside their source: ``{value: 4.8 TB/s, source: "NVIDIA H200 datasheet"}``.
+A number can be given with its source: ``{value: 4.8 TB/s, source: "NVIDIA H200 datasheet"}``. Knows no key's meaning.
 """
 
 from collections.abc import Mapping
@@ -49,19 +47,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
     """Build a model from plain values, or say which key is wrong and what would be right.
 
-    Parameters
-    ----------
-    model : type of BaseModel
-        The class to build.
-    values : mapping
-        What the file holds, changed by any options.
-    where : str
-        The file or option that the values come from, for the message.
-
-    Raises
-    ------
-    ConfigError
-        With every fault found, one a line.
+    `where` is the file or option that the values are from. The `ConfigError` has every fault found, one a line.
     """
     try:
         return model.model_validate(dict(values))
@@ -111,7 +97,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class _WithSource:
-    """A number that stands beside its source, as ``{value: ..., source: ...}``; only the value is kept."""
+    """A number with its source, as ``{value: ..., source: ...}``; only the value is kept."""
 
     def __get_pydantic_core_schema__(self, number: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         fields = {"value": handler(number), "source": core_schema.str_schema(strip_whitespace=True, min_length=1)}
@@ -124,11 +110,11 @@ class _WithSource:
 
 
 Cited = Annotated[Value, _WithSource()]
-"""A number of a file that stands beside its source; see `sources_in`."""
+"""A number of a file with its source; see `sources_in`."""
 
 
 def sources_in(values: Mapping[str, Any], section: str = "") -> dict[str, str]:
-    """Return the source of each number that stands beside one, by its key; in a section by ``section.key``."""
+    """Return the source of each number that has one, by its key; in a section by ``section.key``."""
     found: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and "source" in value:

@@ -1,9 +1,8 @@
 """Execution graphs: what one rank does in a step, as read-only columns, and the builder that makes them.
 
-A graph has N nodes and E dependencies. A node is a kernel, a collective, or one end of a point-to-point
-message. Nodes are stored in an order in which every dependency precedes its user, so that one pass in index
-order meets no surprise. Graphs know nothing of ranks' numbers, of devices or of networks: a collective names
-its group by an index into the groups of the `Program` that holds the graph.
+A graph has N nodes and E dependencies. A node is a kernel, a collective, or one end of a point-to-point message, and
+follows its dependencies. Graphs know no rank numbers, devices or networks: a collective names its group by an index
+into the groups of the `Program` that holds the graph.
 
 Source: the node kinds are those of Chakra (MLCommons, execution-trace schema 1.0).
 """
@@ -40,41 +39,41 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broa
 """Kinds of collective; a graph's `collective` column indexes this tuple."""
 
 NONE = -1
-"""Stands in an index column where a node has no such thing."""
+"""In an index column, for nodes that have no such thing."""
 
 HEAD = -2
-"""Stands in the `layer` column for a model's head, which follows its last layer."""
+"""In the `layer` column, for a model's head, which follows its last layer."""
 
 
 class NodeRole(IntFlag):
-    """What a node is there for: the pass of the step that it is part of, and its job there; at most one of each.
+    """The pass of the step that a node is part of, and its job there; at most one of each.
 
-    Passes over the graph and analyses ask this, never a node's name. A graph whose `role` column is 0, such as one
-    of a trace that does not say, has no forward, no gradients and no layers to them.
+    Passes and analyses read roles, never names. A graph whose `role` column is 0, such as one of a foreign trace, has
+    no forward, gradients or layers for them.
     """
 
     FORWARD = 1
     BACKWARD = 2
     RECOMPUTE = 4
-    """Forward computed again within backward."""
+    """Forward recomputed within backward."""
     DEFERRED = 8
-    """Gradients of weights that a pipeline makes in a pass of their own."""
+    """Weight gradients that a pipeline computes in a pass of their own."""
     REDUCTION = 16
-    """Between backward and optimizer: reductions that are left, and sums over other gradients."""
+    """Between backward and optimizer: the remaining reductions, and sums over other gradients."""
     OPTIMIZER = 32
     INPUT = 64
-    """Reading of the next step's data: work that takes nothing of the device."""
+    """Reading of the next step's data, which uses no device resource."""
     LOOP = 128
-    """Calls of a measurement, which follow each other with nothing between."""
+    """Back-to-back calls of a measurement."""
 
     WEIGHTS = 256
     """Multiplies activations by weights, or casts for such a GEMM."""
     ACTIVATION_GRADIENT = 512
-    """Makes the gradient of such a GEMM's input."""
+    """Computes the gradient of such a GEMM's input."""
     WEIGHT_GRADIENT = 1024
-    """Makes the gradient of its weights."""
+    """Computes the gradient of its weights."""
     EXCHANGE = 2048
-    """Communicates activations or their gradients, or orders their rows for that."""
+    """Communicates activations or their gradients, or permutes their rows for that."""
     PARAMETERS = 4096
     """Gathers parameters."""
     GRADIENTS = 8192
@@ -93,18 +92,18 @@ class ExecutionGraph:
     duration_s : (N,) seconds of a compute node; NaN until timed, and for communication, which the network times
     time_source : (N,) of `TimeSource`
     flops, bytes : (N,) work of a compute node (bytes of memory traffic); payload of a communication node
-    collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that is carried out by
-        such messages, each to where its bytes belong: a *put*
+    collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that such one-sided puts
+        carry out
     group : (N,) index into the program's groups, or `NONE`
     peer, tag : (N,) of sends and receives: the other rank's number and the message's tag; if the node names a group,
-        the other rank stands that many places after this one in it, the first following the last
-    pieces : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other
-        on the wire without paying its latency again
+        the relative peer in it
+    pieces : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other on the
+        link and pay its latency once
     stream : (N,) a stream runs one node at a time; 0 is the compute stream
     priority : (N,) of several ready nodes of a stream the highest goes first, then the lowest index
     phase : (N,) index into `phases`
-    issue_s : (N,) seconds after the step's begin at which the host has issued the node, which cannot start before
-    microbatch, stage : (N,) of nodes of a pipeline: the micro-batch, and the part of the model; else `NONE`
+    issue_s : (N,) seconds after the start of the step at which the host has issued the node
+    microbatch, stage : (N,) of nodes of a pipeline: the micro-batch and the stage of the model; else `NONE`
     role : (N,) of `NodeRole`, a pass and a job combined by ``|``; 0 if not known
     layer : (N,) number of the model's layer that the node belongs to, `HEAD`, or `NONE`
     dependency_offsets, dependencies : (N + 1,) and (E,), compressed sparse rows of indices of earlier nodes
@@ -165,8 +164,8 @@ class ExecutionGraph:
         if kind == NodeKind.COLLECTIVE:
             return COLLECTIVES[self.collective[node]]
         if kind != NodeKind.COMPUTE:
-            part_of = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
-            return part_of + NodeKind(kind).name.lower()
+            prefix = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
+            return prefix + NodeKind(kind).name.lower()
         return self.kernels[self.kernel[node]].op if self.kernel[node] != NONE else "compute"
 
     @property
@@ -185,32 +184,11 @@ class ExecutionGraph:
 
 
 _WORK_COLUMNS = ("flops", "bytes", "pieces")
-_NODE_COLUMNS = (
-    "kind",
-    "kernel",
-    "duration_s",
-    "time_source",
-    "flops",
-    "bytes",
-    "collective",
-    "group",
-    "peer",
-    "tag",
-    "pieces",
-    "stream",
-    "priority",
-    "phase",
-    "issue_s",
-    "microbatch",
-    "stage",
-    "role",
-    "layer",
-)
 
 
 def _check(graph: ExecutionGraph) -> None:
     size = len(graph.names)
-    for column in _NODE_COLUMNS:
+    for column in NEUTRAL:
         assert getattr(graph, column).shape == (size,), column
     for column in _WORK_COLUMNS:
         values = getattr(graph, column)
@@ -260,7 +238,7 @@ class GraphBuilder:
         return len(self._rows)
 
     def enter(self, phase: str, role: int) -> None:
-        """Begin a phase of a pass: nodes that follow are part of it."""
+        """Begin a phase of a pass, for the nodes that follow."""
         self.phase, self.role = phase, int(role)
 
     def compute(
@@ -272,13 +250,12 @@ class GraphBuilder:
         duration_s: float = float("nan"),
         role: int = 0,
     ) -> int:
-        """Add one kernel that waits for the nodes `after`, and return its index; it has yet to be timed, or lasts."""
-        index = self._kernels.setdefault(kernel, len(self._kernels))
+        """Add one kernel that waits for the nodes `after`, and return its index."""
         return self.add(
             after,
             name=name or kernel.op,
             kind=NodeKind.COMPUTE,
-            kernel=index,
+            kernel=self.kernel_index(kernel),
             duration_s=duration_s,
             flops=kernel.flops,
             bytes=kernel.bytes,
@@ -309,7 +286,7 @@ class GraphBuilder:
         )
 
     def join(self, after: Iterable[int], *, name: str = "join") -> int:
-        """Add a node that takes no time and is done when all of `after` are; one of them needs none."""
+        """Add a node that takes no time and ends when all of `after` have; for one of them, return that one."""
         nodes = tuple(after)
         if len(nodes) == 1:
             return nodes[0]
@@ -318,7 +295,7 @@ class GraphBuilder:
     def add(self, after: Iterable[int], **columns: Any) -> int:
         """Add a node from raw columns, and return its index; columns not given hold their neutral value.
 
-        Of the nodes `after`, `NONE` stands for whatever the finished graph is put behind, and is left out.
+        `NONE` among `after` is left out: it stands for the nodes that precede the finished graph.
         """
         columns["phase"] = self._phases.setdefault(columns.pop("phase", self.phase), len(self._phases))
         columns["role"] = self.role | int(columns.get("role", 0))
@@ -383,7 +360,7 @@ NEUTRAL: dict[str, float] = {
     "role": 0,
     "layer": NONE,
 }
-"""Value of each node column where a node has no such thing."""
+"""Node column to its value where a node has no such thing."""
 
 FLOAT_COLUMNS = ("duration_s", "issue_s")
 """Node columns that hold times; all others hold whole numbers."""

@@ -1,9 +1,9 @@
 """The mesh of parallelism axes: degrees to ranks and process groups.
 
-Rank order, innermost (neighbouring ranks) first, unless another is given: tensor, context, data, pipeline. Experts are
-spread over data-parallel ranks (GShard, arXiv:2006.16668), so `expert` divides `data`: within the data axis lie expert,
-then expert_data, the ranks that hold the same experts. Ranks that hold the same dense parameters differ in context and
-data: the `replica` axis, over which gradients are summed up and states sharded; for experts it is `expert_replica`.
+Default rank order, innermost (neighbouring ranks) first: tensor, context, data, pipeline. Experts are spread over
+data-parallel ranks (GShard, arXiv:2006.16668): the data axis is expert, then expert_data, the ranks that hold the same
+experts. Ranks with the same dense parameters differ in context and data: the `replica` axis, over which gradients are
+reduced and states sharded; for experts it is `expert_replica`.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _COMPOSITE = {
 }
 
 _COUNTS_FOR = dict.fromkeys(("expert_data", "replica", "expert_replica"), "data")
-"""Axis to the one that its communication counts for, where that is another: replicas of parameters are `data`."""
+"""Axis to the one that its communication counts for, where that is another."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Mesh:
         return int(np.prod([self._sizes[part] for part in _parts(axis)]))
 
     def coordinates(self, axis: str) -> npt.NDArray[np.int64]:
-        """Return each rank's place along an axis of `AXES`, shape ``(R,)``."""
+        """Return each rank's coordinate along an axis of `AXES`, shape ``(R,)``."""
         names = self._axes
         inner = int(np.prod([self._sizes[name] for name in names[: names.index(axis)]], dtype=np.int64))
         return np.arange(self.num_ranks) // inner % self._sizes[axis]
@@ -85,12 +85,10 @@ class Mesh:
         return GroupFamily(axis, tuple(tuple(row) for row in rows), counts_for(axis))
 
     def split(self, axis: str, size: int) -> tuple[GroupFamily, GroupFamily]:
-        """Cut each group of an axis into groups of `size` neighbours, and join those of the same place in these.
+        """Cut each group of an axis into shard groups of `size` neighbours, and replica groups across them.
 
-        Returns
-        -------
-        GroupFamily, GroupFamily
-            ``<axis>_shard`` of `size` ranks each, and ``<axis>_copy`` of the axis's degree over `size` ranks.
+        The first family, ``<axis>_shard``, has groups of `size` ranks, the second, ``<axis>_copy``, of the axis's
+        degree over `size`.
         """
         cut = self._rows(axis).reshape(-1, self.degree(axis) // size, size)
         inner, outer = cut.reshape(-1, size), np.swapaxes(cut, 1, 2).reshape(-1, cut.shape[1])
@@ -99,9 +97,9 @@ class Mesh:
             GroupFamily(f"{axis}_copy", tuple(map(tuple, outer.tolist())), counts_for(axis)),
         )
 
-    def at(self, name: str, places: Sequence[Sequence[int]]) -> GroupFamily:
-        """Return a family of groups: those ranks of each pipeline that stand at the same list of places in it."""
-        rows = [self._rows("pipeline")[:, list(some)].tolist() for some in places]
+    def at(self, name: str, pipeline_ranks: Sequence[Sequence[int]]) -> GroupFamily:
+        """Return a family with one group for each pipeline and list of pipeline ranks."""
+        rows = [self._rows("pipeline")[:, list(some)].tolist() for some in pipeline_ranks]
         return GroupFamily(name, tuple(tuple(row) for found in rows for row in found), "pipeline")
 
     @property

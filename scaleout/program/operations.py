@@ -1,17 +1,15 @@
-"""Operations that a device runs as one kernel call: shape to FLOPs and to the fewest bytes that must move.
+"""Operations that a device runs as one kernel call: sizes to FLOPs and to the fewest bytes that must move.
 
-`OPERATIONS` is the one table: the name of an operation, the sizes that describe a call, its FLOPs and the bytes
-that it cannot avoid moving between memory and the SMs (every input read once, every output written once).
-`kernel` turns a name, a dtype and sizes into a `Kernel`. Nothing here knows a device or a time.
+The bytes are those between memory and the SMs, every input read once and every output written once. A multiply-add is
+two FLOPs; only GEMMs and convolutions count. A causal mask halves the FLOPs of attention, and its backward does 2.5
+times the FLOPs of its forward (it recomputes the scores: five GEMMs for two). Indices are int64; a bag's offsets are
+not counted. Knows neither devices nor times.
 
-Counting: a multiply-add is two FLOPs; only GEMMs and convolutions count, point-wise arithmetic hides
-behind the bytes. A causal mask halves the FLOPs of attention; its backward does 2.5 times the FLOPs of its
-forward (it recomputes the scores: five products for two). Indices are int64; a bag's offsets are not counted.
-
-Symbols: i bytes of one element of the dtype. Source: the counts agree with every measured row that has them.
+Symbols: s the sizes by name; i bytes of one element of the dtype. Source: agrees with every measured row that counts.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -19,8 +17,9 @@ from typing import NamedTuple
 
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, GraphError
-from scaleout.program import counts
-from scaleout.program.counts import Sizes
+
+Sizes = Mapping[str, int]
+"""Sizes of a call by name."""
 
 ITEM_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2} | dict.fromkeys(
     ("fp8_e4m3", "fp8_e5m2", "int8", "u8"), 1
@@ -45,7 +44,7 @@ class Operation(NamedTuple):
     Attributes
     ----------
     family : Family
-        What it resembles, for operations that nobody measured.
+        What it resembles, for operations without measurements.
     parameters : tuple of str
         Names of the sizes, in the order of `Kernel.shape`.
     flops : callable
@@ -53,7 +52,7 @@ class Operation(NamedTuple):
     bytes : callable
         Sizes and the bytes of one element to the fewest bytes that must move.
     like : str
-        The operation that lends its efficiency while this one is not measured; empty for any of its family.
+        The operation whose efficiency is transferred while this one is not measured; empty for any of its family.
     defaults : mapping
         A size that may be left out, to the name of the size that it then equals.
     """
@@ -80,14 +79,12 @@ class TimeSource(IntEnum):
 class Kernel:
     """One call of an operation on a device: what `kernel_times` turns into a time.
 
-    Build it with `kernel`, which checks it, or with `custom` where only FLOPs and bytes are known.
+    Build it with `kernel`, or with `custom` where only FLOPs and bytes are known.
 
     Attributes
     ----------
     op : str
         A name in `OPERATIONS`, or ``"custom"``.
-    dtype : str
-        A name in `ITEM_BYTES`.
     shape : tuple of (str, int)
         The sizes, in the operation's order.
     flops, bytes : int
@@ -105,14 +102,131 @@ class Kernel:
         object.__setattr__(self, "sizes", dict(self.shape))
 
 
-def _elementwise(items: float, fixed: int = 0, like: str = "", family: Family = Family.ELEMENTWISE) -> Operation:
-    size_bytes = counts.per_point("elements", items=items, fixed=fixed)
-    return Operation(family, ("elements",), counts.no_flops, size_bytes, like)
+def _no_flops(sizes: Sizes) -> int:
+    """Count nothing: point-wise arithmetic takes less time than its bytes."""
+    return 0
+
+
+def _gemm_flops(s: Sizes) -> int:
+    """Return the FLOPs of an (M, K) by (K, N) GEMM."""
+    return 2 * s["M"] * s["N"] * s["K"]
+
+
+def _gemm_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of both operands and the result."""
+    return (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]) * i
+
+
+def _grouped_gemm_flops(s: Sizes) -> int:
+    """Return the FLOPs of a GEMM for each group."""
+    return s["groups"] * _gemm_flops(s)
+
+
+def _grouped_gemm_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the operands and the result of each group."""
+    return s["groups"] * _gemm_bytes(s, i)
+
+
+def _grouped_accumulate_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the operands of each group, and of its fp32 result, which is read and written."""
+    return s["groups"] * ((s["M"] * s["K"] + s["K"] * s["N"]) * i + 8 * s["M"] * s["N"])
+
+
+def _gemv_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of an (M, N) matrix, a vector and the result."""
+    return (s["M"] * s["N"] + s["M"] + s["N"]) * i
+
+
+def _gemm_fp8_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of both operands in fp8 and of the result in bf16."""
+    return (s["M"] * s["K"] + s["K"] * s["N"]) * i + s["M"] * s["N"] * 2
+
+
+def _conv_out(s: Sizes) -> int:
+    """Return the pixels along one side of the result, under "same" padding."""
+    return -(-s["hw"] // s["stride"])
+
+
+def _conv_flops(s: Sizes) -> int:
+    """Return the FLOPs of a square convolution."""
+    return 2 * s["batch"] * _conv_out(s) ** 2 * s["c_out"] * s["c_in"] * s["kernel"] ** 2
+
+
+def _conv_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of both activations; the weights, small in comparison, are left out as in the measured rows."""
+    return s["batch"] * (s["c_in"] * s["hw"] ** 2 + s["c_out"] * _conv_out(s) ** 2) * i
+
+
+def _attention(parameters: tuple[str, ...], *, backward: bool = False, like: str = "") -> Operation:
+    """Run GEMMs of (seq, head_dim) by (head_dim, seq), halved by a causal mask.
+
+    Forward reads q, k, v and writes o; backward reads those and do, and writes dq, dk, dv.
+    """
+    gemms, tensors = (5, 4) if backward else (2, 2)  # as many tensors with all heads as with key and value heads
+
+    def flops(s: Sizes) -> int:
+        full = gemms * 2 * s["batch"] * s["heads"] * s["seq"] ** 2 * s["head_dim"]
+        return full // 2 if s["causal"] else full
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        heads = tensors * s["heads"] + tensors * s.get("kv_heads", s["heads"])
+        return s["batch"] * heads * s["seq"] * s["head_dim"] * i
+
+    return Operation(Family.ATTENTION, parameters, flops, size_bytes, like)
+
+
+def _gather_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the lower triangle of each (features, features) matrix, read and written."""
+    return s["batch"] * s["features"] * (s["features"] - 1) * i
+
+
+def _scatter_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the triangle read and the square written."""
+    return _gather_bytes(s, i) // 2 + s["batch"] * s["features"] ** 2 * i
+
+
+def _bag_bytes(rows_read: int) -> Callable[[Sizes, int], int]:
+    """Return the bytes of `rows_read` passes over the pooled rows of each bag, their indices, and one row a bag."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        pooled = s["pooling"] * (rows_read * s["dim"] * i + 8)
+        return s["batch"] * s["tables"] * (pooled + s["dim"] * i)
+
+    return size_bytes
+
+
+def _routed_rows_bytes(s: Sizes, i: int) -> int:
+    """Return the bytes of the tokens' rows once and `topk` times."""
+    return s["tokens"] * s["hidden"] * (1 + s["topk"]) * i
+
+
+def _expert_scores_bytes(passes: int) -> Callable[[Sizes, int], int]:
+    """Return the bytes of `passes` passes over the experts' scores, and of the weights and indices of the chosen."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s["tokens"] * (passes * s["experts"] * i + s["topk"] * (i + 8))
+
+    return size_bytes
+
+
+def _elementwise(
+    items: float,
+    *,
+    fixed: int = 0,
+    like: str = "",
+    family: Family = Family.ELEMENTWISE,
+    sizes: tuple[str, ...] = ("elements",),
+) -> Operation:
+    """Move `items` elements of the dtype and `fixed` bytes for every point of the sizes."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return int(math.prod(s[name] for name in sizes) * (items * i + fixed))
+
+    return Operation(family, sizes, _no_flops, size_bytes, like)
 
 
 def _rows(items: float, family: Family = Family.ROWS, columns: str = "hidden", like: str = "") -> Operation:
-    size_bytes = counts.per_point("tokens", columns, items=items)
-    return Operation(family, ("tokens", columns), counts.no_flops, size_bytes, like)
+    return _elementwise(items, like=like, family=family, sizes=("tokens", columns))
 
 
 def _interaction(per_feature: int, single: int, like: str) -> Operation:
@@ -121,19 +235,16 @@ def _interaction(per_feature: int, single: int, like: str) -> Operation:
     def size_bytes(s: Sizes, i: int) -> int:
         return s["batch"] * (per_feature * s["features"] + single) * s["dim"] * i
 
-    return Operation(Family.ROWS, _FEATURES, counts.no_flops, size_bytes, like)
+    return Operation(Family.ROWS, _FEATURES, _no_flops, size_bytes, like)
 
 
 _FEATURES = ("batch", "features", "dim")
 _CONVOLUTION = Operation(
-    Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), counts.conv_flops, counts.conv_bytes
+    Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), _conv_flops, _conv_bytes
 )
 _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
-_HEADS = Operation(
-    Family.ROWS, ("batch", "heads", "seq", "head_dim"), counts.no_flops,
-    counts.per_point("batch", "heads", "seq", "head_dim", items=2),
-)  # fmt: skip
+_HEADS = _elementwise(2, family=Family.ROWS, sizes=("batch", "heads", "seq", "head_dim"))
 _GROUPS = ("groups", "M", "N", "K")
 _BAG = ("batch", "tables", "dim", "pooling")
 _ROUTED = ("tokens", "hidden", "topk")
@@ -141,16 +252,14 @@ _SCORES = ("tokens", "experts", "topk")
 
 OPERATIONS: Mapping[str, Operation] = {
     # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
-    "gemm": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_bytes),
-    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes),
+    "gemm": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_bytes),
+    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_fp8_bytes),
     # With a scale for each row of either operand: another kernel.
-    "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), counts.gemm_flops, counts.gemm_fp8_bytes, "gemm_fp8"),
+    "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_fp8_bytes, "gemm_fp8"),
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
-    "grouped_gemm": Operation(Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_gemm_bytes, "gemm"),
-    "grouped_gemm_accumulate": Operation(
-        Family.GEMM, _GROUPS, counts.grouped_gemm_flops, counts.grouped_accumulate_bytes, "gemm"
-    ),
-    "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], counts.gemv_bytes),
+    "grouped_gemm": Operation(Family.GEMM, _GROUPS, _grouped_gemm_flops, _grouped_gemm_bytes, "gemm"),
+    "grouped_gemm_accumulate": Operation(Family.GEMM, _GROUPS, _grouped_gemm_flops, _grouped_accumulate_bytes, "gemm"),
+    "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], _gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,
         ("tokens", "hidden"),
@@ -172,38 +281,30 @@ OPERATIONS: Mapping[str, Operation] = {
     "conv2d_fwd": _CONVOLUTION,
     "conv2d_bwd_data": _CONVOLUTION,
     "conv2d_bwd_weight": _CONVOLUTION,
-    # Attention. Forward reads q, k, v and writes o; backward reads those and do, and writes dq, dk, dv.
-    "attention_fwd": Operation(Family.ATTENTION, _ATTENTION, counts.attention_flops(2), counts.attention_bytes(2, 2)),
-    "attention_bwd": Operation(Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4)),
-    "attention_gqa_fwd": Operation(
-        Family.ATTENTION, _GROUPED, counts.attention_flops(2), counts.attention_bytes(2, 2), "attention_fwd"
-    ),
-    "attention_gqa_bwd": Operation(
-        Family.ATTENTION, _GROUPED, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
-    ),
+    "attention_fwd": _attention(_ATTENTION),
+    "attention_bwd": _attention(_ATTENTION, backward=True),
+    "attention_gqa_fwd": _attention(_GROUPED, like="attention_fwd"),
+    "attention_gqa_bwd": _attention(_GROUPED, backward=True, like="attention_bwd"),
     # FlashAttention 1 in Triton: the same work, in a kernel that reaches less of a device.
-    "attention_triton_fwd": Operation(
-        Family.ATTENTION, _ATTENTION, counts.attention_flops(2), counts.attention_bytes(2, 2), "attention_fwd"
-    ),
-    "attention_triton_bwd": Operation(
-        Family.ATTENTION, _ATTENTION, counts.attention_flops(5), counts.attention_bytes(4, 4), "attention_bwd"
-    ),
+    "attention_triton_fwd": _attention(_ATTENTION, like="attention_fwd"),
+    "attention_triton_bwd": _attention(_ATTENTION, backward=True, like="attention_bwd"),
     # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
     "merge_partials_fwd": _elementwise(18, like="add"),
     "merge_partials_bwd": _elementwise(15, like="add"),
+    # One query a sample against its whole cache of keys and values.
     "attention_decode": Operation(
         Family.ATTENTION,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
-        counts.decode_flops,
-        counts.decode_bytes,
+        lambda s: 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"],
+        lambda s, i: s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i,
         defaults={"kv_heads": "heads"},
     ),
-    # One row after the other: normalisation, loss, rotary embedding, mixture-of-experts routing.
+    # Row by row: normalisation, loss, rotary embedding, mixture-of-experts routing.
     "layer_norm_fwd": _rows(2),
     "layer_norm_bwd": _rows(3),
     "rms_norm_fwd": _rows(2),
     "rms_norm_bwd": _rows(3),
-    # Square, mean, product and scale one after the other, in fp32 between two casts; backward, each one's gradient.
+    # Square, mean, multiplication and scale, each a kernel, in fp32 between two casts; backward, the gradient of each.
     "rms_norm_unfused_fwd": _rows(20, like="add"),
     "rms_norm_unfused_bwd": _rows(40, like="add"),
     "cross_entropy_fwd": _rows(1, columns="vocab"),
@@ -221,32 +322,18 @@ OPERATIONS: Mapping[str, Operation] = {
     "embedding_bwd": Operation(
         Family.GATHER,
         ("tokens", "hidden", "vocab"),
-        counts.no_flops,
+        _no_flops,
         lambda s, i: (2 * s["tokens"] + s["vocab"]) * s["hidden"] * i,
         "moe_permute_rows",
     ),
     "moe_permute_rows": _rows(2, Family.GATHER),
-    "moe_repeat_topk": Operation(
-        Family.GATHER, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes
-    ),
-    "moe_sum_topk": Operation(Family.ROWS, ("tokens", "hidden", "topk"), counts.no_flops, counts.routed_rows_bytes),
+    "moe_repeat_topk": Operation(Family.GATHER, _ROUTED, _no_flops, _routed_rows_bytes),
+    "moe_sum_topk": Operation(Family.ROWS, _ROUTED, _no_flops, _routed_rows_bytes),
     # Softmax over the experts' scores of a token, the k largest, and their weights scaled to one.
-    "moe_top_k": Operation(
-        Family.ROWS,
-        ("tokens", "experts", "topk"),
-        counts.no_flops,
-        counts.expert_scores_bytes(1),
-        "moe_router_64_experts",
-    ),
-    "moe_top_k_bwd": Operation(
-        Family.ROWS,
-        ("tokens", "experts", "topk"),
-        counts.no_flops,
-        counts.expert_scores_bytes(2),
-        "moe_router_64_experts",
-    ),
-    # What PyTorch copies where heads are cut out of one GEMM and backward puts their gradients side by side again:
-    # queries', keys' and values' gradients into one tensor, heads first, then that one into the GEMM's layout.
+    "moe_top_k": Operation(Family.ROWS, _SCORES, _no_flops, _expert_scores_bytes(1), "moe_router_64_experts"),
+    "moe_top_k_bwd": Operation(Family.ROWS, _SCORES, _no_flops, _expert_scores_bytes(2), "moe_router_64_experts"),
+    # Copies of PyTorch in backward, where heads were cut out of one GEMM: the gradients of queries, keys and values
+    # into one tensor, heads first, then that one into the GEMM's layout.
     "heads_cat": _HEADS,
     "heads_to_rows": _HEADS,
     # Element by element; `elements` counts the result.
@@ -282,29 +369,19 @@ OPERATIONS: Mapping[str, Operation] = {
     "swiglu_bwd": _elementwise(5, like="silu_bwd"),
     "swiglu_bwd_fused": _elementwise(5, like="swiglu_fwd"),
     # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.
-    "adamw_fused": Operation(
-        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=7)
-    ),
+    "adamw_fused": _elementwise(7, sizes=("parameters",)),
     # Operation by operation: two moments scaled and added to, the root, two scalars, and the quotient.
-    "adamw_unfused": Operation(
-        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=20), "adamw_fused"
-    ),
-    "sgd": Operation(
-        Family.ELEMENTWISE, ("parameters",), counts.no_flops, counts.per_point("parameters", items=3), "accumulate_fp32"
-    ),
+    "adamw_unfused": _elementwise(20, like="adamw_fused", sizes=("parameters",)),
+    "sgd": _elementwise(3, like="accumulate_fp32", sizes=("parameters",)),
     # Recommendation models: pooled embedding tables and the feature interaction.
-    "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), counts.no_flops, counts.bag_bytes(1)),
-    "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, counts.no_flops, counts.bag_bytes(1)),
+    "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), _no_flops, _bag_bytes(1)),
+    "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(1)),
     # Every gradient row is read, and its table row read and written.
-    "embedding_sgd_sparse": Operation(
-        Family.GATHER, _BAG, counts.no_flops, counts.bag_bytes(3), "embedding_bag_bwd_sparse"
-    ),
-    "permute_for_all_to_all": Operation(
-        Family.ROWS, ("batch", "tables", "dim"), counts.no_flops, counts.per_point("batch", "tables", "dim", items=2)
-    ),
-    # The gather takes the lower triangle of each (features, features) product; its backward writes the square.
-    "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), counts.no_flops, counts.gather_bytes),
-    "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), counts.no_flops, counts.scatter_bytes),
+    "embedding_sgd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(3), "embedding_bag_bwd_sparse"),
+    "permute_for_all_to_all": _elementwise(2, family=Family.ROWS, sizes=("batch", "tables", "dim")),
+    # The gather takes the lower triangle of each (features, features) matrix; its backward writes the square.
+    "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _gather_bytes),
+    "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _scatter_bytes),
     "interaction_sum_fwd": _interaction(1, 1, "moe_sum_topk"),
     "interaction_sum_bwd": _interaction(1, 1, "moe_repeat_topk"),
     "interaction_cat_fwd": _interaction(2, 0, "permute_for_all_to_all"),
@@ -326,10 +403,8 @@ def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
 
     Parameters
     ----------
-    op : str
-        A name in `OPERATIONS`.
-    dtype : str
-        A name in `ITEM_BYTES`.
+    op, dtype : str
+        Names in `OPERATIONS` and `ITEM_BYTES`.
     **shape : int
         The operation's sizes; `causal` is a truth value, all others are at least 1.
 

@@ -1,4 +1,4 @@
-"""Programs: the graphs of a whole job, who runs which, and the process groups that its collectives span.
+"""Programs: the graphs of a whole job, which rank runs which, and the process groups that its collectives span.
 
 Ranks that run the same graph share a *role*, and the graph is stored once. Programs know nothing of time.
 """
@@ -20,12 +20,12 @@ class GroupFamily:
     Attributes
     ----------
     name : str
-        What tells the family from others, or the group's key in a trace.
+        Its name in the program, or the group's key in a trace.
     members : tuple of tuples of int
         The ranks of each group, in group order.
     axis : str
         The parallelism axis that its communication counts for: `data`, `tensor`, `context`, `expert`, `pipeline`, or
-        `world` for all of them. The name where nothing else is said.
+        `world` for all of them; by default the name.
     """
 
     name: str
@@ -35,12 +35,10 @@ class GroupFamily:
     def __post_init__(self) -> None:
         object.__setattr__(self, "axis", self.axis or self.name)
         ranks = np.sort(np.concatenate([np.zeros(0, np.int64), *(block.ravel() for _, block in self.blocks)]))
-        again = np.flatnonzero(ranks[1:] == ranks[:-1])
-        if again.size:
-            repeated = ranks[again[0]]
-            raise GraphError(
-                f"group {self.name!r} has rank {repeated} twice; a rank is in at most one group of an axis"
-            )
+        repeats = np.flatnonzero(ranks[1:] == ranks[:-1])
+        if repeats.size:
+            rank = ranks[repeats[0]]
+            raise GraphError(f"group {self.name!r} has rank {rank} twice; a rank is in at most one group of an axis")
 
     @cached_property
     def group_of_rank(self) -> dict[int, int]:
@@ -63,13 +61,7 @@ class GroupFamily:
         return (int(min(map(np.min, members))), int(max(map(np.max, members)))) if members else ()
 
     def of(self, rank: int) -> tuple[int, ...]:
-        """Return the members of a rank's group.
-
-        Raises
-        ------
-        GraphError
-            If the rank is in no group of the family.
-        """
+        """Return the members of a rank's group, or raise `GraphError` if it is in none."""
         index = self.group_of_rank.get(rank)
         if index is None:
             raise GraphError(f"rank {rank} is in no group {self.name!r}; add it, or remove its collective there")

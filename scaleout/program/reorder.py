@@ -1,11 +1,8 @@
-"""Another order of a graph's nodes: what is independent may change places.
+"""Another order of the nodes of a program's graphs, with the same work and dependencies.
 
 Of several ready nodes of a stream the first in the graph starts, and collectives of a stream start in the order of the
-graph, so an order is a schedule. Nodes, work and dependencies stay; every dependency still precedes its user.
-
-Another order of the nodes of a program's graphs, see `node_order`.
-
-Where members of a group would then meet in different orders the program stays as it is.
+graph, so an order is a schedule. Where members of a group would call their collectives in different orders, the program
+stays as it is.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,7 +16,7 @@ from scaleout.program.graph import COLLECTIVES, Bools, ExecutionGraph, Ints, Nod
 from scaleout.program.program import Program
 
 Key = tuple[float, ...]
-"""Where a node would like to stand; one that is not moved stands at its index, `(index,)`."""
+"""Sorting key of a node; of one that is not moved its index, `(index,)`."""
 
 
 def order_of(graph: ExecutionGraph, keys: Sequence[Key]) -> Ints:
@@ -39,18 +36,18 @@ def order_of(graph: ExecutionGraph, keys: Sequence[Key]) -> Ints:
 
 
 def moved_to(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
-    """Return a graph in another order; the host issues calls in it, each for the time that it took."""
+    """Return a graph in another order, in which the host issues its calls too, each as long as before."""
     calls_s = np.diff(graph.issue_s, prepend=0.0)[order]
     return in_order(graph, order).with_columns(issue_s=np.cumsum(calls_s))
 
 
 def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int, int], bool]) -> list[Key]:
-    """Return keys that put some nodes, and the kernels of their tails, right behind what they wait for.
+    """Return keys that put some nodes, and the kernels of their tails, right after their dependencies.
 
     Parameters
     ----------
     tail : callable
-        Whether a kernel goes along with a moved node that it waits for.
+        Whether a kernel moves with a moved node that it waits for.
     """
     keys: list[Key] = [(float(node),) for node in range(len(graph))]
     computes = (graph.kind == NodeKind.COMPUTE).tolist()
@@ -78,20 +75,20 @@ def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] 
     Parameters
     ----------
     keys_of : callable
-        Graph to the key of each of its nodes, or None if they stay. Of equal keys the lower index goes first.
+        Graph to the key of each of its nodes, or None if they stay. Of equal keys the lower index is first.
     """
     orders: list[Ints | None] = []
     for graph in program.graphs:
         keys = keys_of(graph)
         order = None if keys is None else order_of(graph, keys)
         orders.append(None if order is None or (np.diff(order) == 1).all() else order)
-    if all(order is None for order in orders) or not _meet(program, orders):
+    if all(order is None for order in orders) or not _same_order(program, orders):
         return program
     pairs = zip(program.graphs, orders, strict=True)
     return replace(program, graphs=tuple(graph if order is None else moved_to(graph, order) for graph, order in pairs))
 
 
-def _meet(program: Program, orders: Sequence[Ints | None]) -> bool:
+def _same_order(program: Program, orders: Sequence[Ints | None]) -> bool:
     """Whether members of each group still call their collectives in one order."""
     sequences = [_sequences(graph, order) for graph, order in zip(program.graphs, orders, strict=True)]
     for number, family in enumerate(program.groups):
@@ -105,7 +102,7 @@ def _meet(program: Program, orders: Sequence[Ints | None]) -> bool:
 
 
 def _sequences(graph: ExecutionGraph, order: Ints | None) -> dict[int, list[int]]:
-    """Return which of its collectives each group calls first, second and so on, where that changes."""
+    """Return the order in which each group calls its collectives, where that changes."""
     if order is None:
         return {}
     found = {}

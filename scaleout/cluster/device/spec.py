@@ -212,7 +212,7 @@ def load_device(name_or_path: str | Path) -> Device:
         if not file.is_file():
             raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
     if given.efficiency_from is not None:
-        library.find("device", given.efficiency_from, asked_by=f"{path}: efficiency_from")
+        library.find("device", given.efficiency_from, named_by=f"{path}: efficiency_from")
     if not files and given.efficiency_from is None:
         raise ConfigError(
             f"{path}: no kernel was measured on the device; name a reference device whose kernels were, such "

@@ -105,7 +105,7 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         if not isinstance(like, str):
             raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
         given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
-        values = _keys(library.find("topology", given, asked_by=f"{path}: like"), seen=(*seen, path)) | values
+        values = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=(*seen, path)) | values
     return values if nodes is None else _resized(values, nodes, path)
 
 

@@ -1,8 +1,8 @@
 """The Chakra schema: tables of messages and enums to protobuf classes.
 
-The same names, numbers and types as the public schema `ChakraProtoMsg`, whose versions 0.0.4 to 1.0.0 have one binary
-format. The classes are built in a descriptor pool of our own rather than by `protoc`: they never clash with an installed
-`chakra` package and need no build step.
+Names, numbers and types are those of the public schema `ChakraProtoMsg`, whose versions 0.0.4 to 1.0.0 have one binary
+format. The classes are built in a descriptor pool of our own rather than by `protoc`: they never clash with an
+installed `chakra` package and need no build step.
 
 Source: mlcommons/chakra, schema/protobuf/et_def.proto.
 """

@@ -92,7 +92,7 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
-    return _read(find("workload", like, asked_by=f"{path}: like"), seen=(*seen, path)) | values
+    return _read(find("workload", like, named_by=f"{path}: like"), seen=(*seen, path)) | values
 
 
 def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
