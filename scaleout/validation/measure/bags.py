@@ -1,7 +1,6 @@
-"""A Triton kernel for the backward and update of pooled embedding tables, as production kernels fuse them.
+"""A Triton kernel that fuses the backward of pooled embedding tables with their update, as production kernels do.
 
-Every bag's gradient row is read once, and added to each of the table rows that the bag looked up. Rows that several
-bags share are updated with atomic additions.
+Each bag's gradient row is read once and added atomically to every table row that the bag looked up.
 
 Source: the operation of FBGEMM's table-batched embedding, Khudia et al., arXiv:2101.05615, without its sorting.
 """
@@ -23,15 +22,7 @@ def _update_rows(table, indices, gradient, dim, pooling, rate, WIDTH: tl.constex
 
 
 def update_rows(table: torch.Tensor, indices: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Take a gradient step on the rows of a table.
-
-    Parameters
-    ----------
-    table : (rows, dim) tensor of fp32
-    indices : (bags, pooling) tensor of int64
-        Rows that each bag looked up.
-    gradient : (bags, dim) tensor of fp32
-    """
+    """Take a gradient step on a (rows, dim) table in fp32, from (bags, pooling) indices and (bags, dim) gradients."""
     bags, pooling = indices.shape
     width = triton.next_power_of_2(table.shape[1])
     _update_rows[(bags,)](table, indices, gradient, table.shape[1], pooling, -1e-6, WIDTH=width, num_warps=1)

@@ -1,8 +1,8 @@
-"""Files of rows that grow as they are measured, so that what was measured is kept whatever happens.
+"""Files of rows that are appended as they are measured, so that a crash loses nothing.
 
-`NAME.jsonl` holds a line of provenance and then the rows, as every other part of scaleout reads them;
-`NAME.failed.jsonl` those that could not be measured, with the reason. A row is marked before it is measured: one that
-took its process with it is found by its mark at the next start, and counts as failed.
+`NAME.jsonl` holds a line of provenance and then the rows; `NAME.failed.jsonl` holds rows that failed, with the reason.
+A mark is written before a row is measured: if the process dies, the next start finds the mark and the row counts as
+failed.
 """
 
 import json
@@ -34,10 +34,10 @@ class CheckpointLog:
         return self.folder / f"{self.name}.failed.jsonl"
 
     def open(self, provenance: Mapping[str, Any]) -> None:
-        """Begin a file of rows, or go on with the one that is there."""
+        """Start a file of rows, or continue an existing one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for file in (self.rows, self.failed):
-            _mend(file)
+            _drop_incomplete_line(file)
         if not self.rows.exists():
             _append(self.rows, [{"provenance": provenance}])
         for mark in self.folder.glob(f".{self.name}.*.running"):
@@ -46,11 +46,11 @@ class CheckpointLog:
             mark.unlink()
 
     def begin(self, row: Row, worker: int) -> None:
-        """Mark a row that a process is about to measure."""
+        """Mark a row that a worker is about to measure."""
         self._mark(worker).write_text(json.dumps(row), encoding="utf-8")
 
     def end(self, row: Row, found: Sequence[Mapping[str, Any]], worker: int) -> None:
-        """Write a row with what was found; with several findings, one row for each."""
+        """Write a row with its results, one line for each."""
         for each in found:
             _append(self.failed if "error" in each else self.rows, [{**row, **each}])
         self._mark(worker).unlink(missing_ok=True)
@@ -59,25 +59,19 @@ class CheckpointLog:
         return self.folder / f".{self.name}.{worker}.running"
 
     def remaining(self, rows: Iterable[Row], keys: Sequence[str], *, retry: bool = False) -> list[Row]:
-        """Return the rows that were not measured yet, nor failed unless they are to be tried again.
-
-        Raises
-        ------
-        ConfigError
-            If a file of rows is none.
-        """
+        """Return the rows that are neither measured nor, unless `retry`, failed."""
         if retry:
             self.failed.unlink(missing_ok=True)
         known = {identity(row, keys) for file in (self.rows, self.failed) for row in read(file)}
         return [row for row in rows if identity(row, keys) not in known]
 
     def counts(self) -> tuple[int, int]:
-        """How many rows were measured, and how many failed."""
+        """Number of measured and of failed rows."""
         return len(read(self.rows)), len(read(self.failed))
 
 
 def identity(row: Row, keys: Sequence[str]) -> str:
-    """What tells a row from others: its values of some keys."""
+    """Key of a row: its values of some keys, as JSON."""
     return json.dumps([row.get(key) for key in keys], sort_keys=True)
 
 
@@ -87,7 +81,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     Raises
     ------
     ConfigError
-        If a line is no JSON object; a last line that was cut off is left out.
+        If a line is no JSON object; an incomplete last line is ignored.
     """
     if not file.exists():
         return []
@@ -109,8 +103,8 @@ def read(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _mend(file: Path) -> None:
-    """Drop a last line that was cut off."""
+def _drop_incomplete_line(file: Path) -> None:
+    """Drop an incomplete last line."""
     if file.exists():
         whole = file.read_bytes()
         file.write_bytes(whole[: whole.rfind(b"\n") + 1])

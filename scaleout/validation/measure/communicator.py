@@ -1,11 +1,8 @@
-"""Collectives to their times on the GPUs of one host: one process a GPU, NCCL through PyTorch, CUDA-graph replays.
+"""Collectives to their times on the GPUs of one host: one process per GPU, NCCL through PyTorch, CUDA-graph replays.
 
-A number of calls of one collective are captured in a CUDA graph, one after another, and the graph is replayed. The
-time of a call has thus neither the host's launch cost nor that of PyTorch, but it has what NCCL itself needs: the
-launch of its kernel on the device and the meeting of the ranks. It is that of the slowest rank. Groups of fewer ranks
-than there are GPUs run side by side, as many as fit.
-
-What NCCL chose is read from its log.
+A CUDA graph of several calls is replayed, so that a time excludes the launch cost of the host, but includes the kernel
+launch on the device and the synchronisation of the ranks. It is that of the slowest rank. Groups of fewer ranks than
+GPUs run concurrently, as many as fit. NCCL's choice of algorithm and protocol is read from its log.
 """
 
 import re
@@ -17,14 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scaleout.validation.measure.session import Group, Session, slowest_of
-from scaleout.validation.measure.stopwatch import captured, times_us
+from scaleout.validation.measure.session import Group, Session, captured, slowest_of, times_us
 
 MOST_CALLS = 20
 _BYTES_OF_CALLS = 2**30
-"""Calls in a graph: at most so many, and of at most so many bytes together, but two."""
+"""Limits of a graph, which has two calls at least: number of calls, and bytes of all of them."""
 _AIM_US = 3000
-"""How long one timed replay should take at the least."""
+"""Least time of one timed replay."""
 
 Maker = Callable[[int, Group, list[int]], Callable[[], Any]]
 
@@ -36,6 +32,14 @@ def _buffer(size_bytes: int) -> torch.Tensor:
 def _all_reduce(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
     buffer = _buffer(size_bytes)
     return lambda: dist.all_reduce(buffer, group=group)
+
+
+def _rooted(call: Callable[..., Any]) -> Maker:
+    def make(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
+        buffer = _buffer(size_bytes)
+        return lambda: call(buffer, ranks[0], group=group)
+
+    return make
 
 
 def _all_gather(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
@@ -56,16 +60,6 @@ def _all_to_all(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[],
     return lambda: dist.all_to_all_single(received, sent, group=group)
 
 
-def _broadcast(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
-    buffer = _buffer(size_bytes)
-    return lambda: dist.broadcast(buffer, ranks[0], group=group)
-
-
-def _reduce(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
-    buffer = _buffer(size_bytes)
-    return lambda: dist.reduce(buffer, ranks[0], group=group)
-
-
 def _send(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
     buffer = _buffer(size_bytes)
     if dist.get_rank() == ranks[0]:
@@ -78,8 +72,8 @@ CALLS: dict[str, Maker] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
+    "broadcast": _rooted(dist.broadcast),
+    "reduce": _rooted(dist.reduce),
     "send": _send,
 }
 """Kind of collective to the function that makes its call."""
@@ -88,7 +82,7 @@ _CHOICE = re.compile(r"Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d
 
 
 def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any] | None:
-    """Time one collective as one of the processes; None if this one is in none of the row's groups."""
+    """Time one collective as one of the processes; None if this process is in no group of the row."""
     group, ranks = session.group(row["ranks"], algorithm=row.get("algorithm"), protocol=row.get("protocol"))
     if not ranks:
         return None
@@ -108,7 +102,7 @@ def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any] | Non
 
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of each repeat the slowest, and what the first process says was chosen."""
+    """Return the slowest process's time of each repeat, summed up, and NCCL's choice in the first process."""
     times = slowest_of([each["times"] for each in found])["us"]
     return {
         "us": round(statistics.median(times), 3),
@@ -120,7 +114,7 @@ def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _chosen(log: Path, read: int) -> Mapping[str, Any]:
-    """Read what NCCL chose since; it does not say so for messages from rank to rank."""
+    """Read NCCL's choice from the new part of its log; it logs none for point-to-point messages."""
     if not log.exists():
         return {}
     with log.open("rb") as file:

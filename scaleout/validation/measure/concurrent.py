@@ -1,7 +1,7 @@
-"""A kernel beside a collective: the time of each while the other runs throughout, and alone.
+"""A kernel and a collective that run concurrently: the time of each while the other runs throughout, and in isolation.
 
 Both are CUDA graphs of calls back to back, in two streams. To time one, the other is started first and replayed until
-the first is through; where it was not, it is tried again with more replays.
+the first ends; if it ends earlier, the measurement is repeated with more replays.
 """
 
 import math
@@ -13,17 +13,16 @@ import torch
 
 from scaleout.validation.measure.calls import MAKERS
 from scaleout.validation.measure.communicator import CALLS
-from scaleout.validation.measure.session import Session, slowest_of
-from scaleout.validation.measure.stopwatch import Work, captured, elapsed_us, times_us
+from scaleout.validation.measure.session import Session, Work, captured, elapsed_us, slowest_of, times_us
 from scaleout.validation.measure.tensors import DTYPES, Call
 
 _SPAN_US = 2000
-"""About how long the calls of a graph take together."""
+"""Approximate time of all calls of a graph."""
 _TRIES = 5
 
 
 def compute(name: str) -> Call:
-    """Make the call of a kernel that a row names: its operation and sizes, or one of two old names."""
+    """Make the call of a kernel from its name: operation and sizes."""
     op, *sizes = name.rsplit("_", name.count("_") if name.startswith("gemm") else 1)
     if op == "gemm":
         shape = dict(zip("MNK", map(int, sizes), strict=True))
@@ -38,7 +37,7 @@ def compute(name: str) -> Call:
 
 
 def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
-    """Time a kernel and a collective, alone and together, as one of the processes."""
+    """Time a kernel and a collective, isolated and concurrent, as one of the processes."""
     ctas = row["nccl_max_ctas"]
     group, ranks = session.group(session.gpus, max_ctas=None if ctas == "default" else ctas)
     agree = session.slowest(group)
@@ -53,12 +52,12 @@ def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
             times[f"{name}_alone"] = times_us(
                 timed.replay, calls=timed.calls, repeats=session.repeats, least_us=_SPAN_US, most=20, agree=agree
             )
-        times[f"{name}_together"] = [_together(timed, other, session, agree) for _ in range(session.repeats)]
+        times[f"{name}_together"] = [_concurrent_us(timed, other, session, agree) for _ in range(session.repeats)]
     return {"times": times}
 
 
 class _Load:
-    """Calls of one kind in a CUDA graph, and how long they take alone."""
+    """Calls of one kind in a CUDA graph, and their isolated time."""
 
     def __init__(self, call: Call, stream: torch.cuda.Stream, agree: Callable[[float], float]) -> None:
         for _ in range(2):
@@ -72,7 +71,7 @@ class _Load:
         self.span_us = agree(elapsed_us(self.replay))
 
 
-def _together(timed: _Load, other: _Load, session: Session, agree: Callable[[float], float]) -> float:
+def _concurrent_us(timed: _Load, other: _Load, session: Session, agree: Callable[[float], float]) -> float:
     """Return the microseconds of one call while the other load runs from before to after."""
     replays = math.ceil(2 * timed.span_us / other.span_us) + 1
     for _ in range(_TRIES):
@@ -96,7 +95,7 @@ def _together(timed: _Load, other: _Load, session: Session, agree: Callable[[flo
 
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of each repeat the slowest rank, and how many times as long each takes beside the other."""
+    """Return the slowest rank's time of each repeat, summed up, and the slowdown of each by the other."""
     times = slowest_of([each["times"] for each in found])
     us = {name: statistics.median(values) for name, values in times.items()}
     return {

@@ -1,4 +1,4 @@
-"""Collectives among the layers of a network, forward and backward, over all GPUs of a measurement."""
+"""Collectives between the layers of a network, forward and backward, over all GPUs of a measurement."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,7 +42,7 @@ COLLECTIVES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "reduce_scatter": reduce_scatter,
     "all_to_all": all_to_all,
 }
-"""Name of every exchange to its call."""
+"""Name of an exchange to its call."""
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]

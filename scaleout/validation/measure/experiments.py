@@ -1,7 +1,6 @@
-"""What can be measured: names of experiments to their rows, what tells rows apart, and the module that measures one.
+"""What can be measured: experiments, the keys that identify their rows, and the modules that measure a row.
 
-`measure` starts the processes through a `Backend` and follows them. It imports no PyTorch: `backend` does, where GPUs
-are asked for, and anything else that launches a job will do in its place.
+`measure` starts the processes through a `Backend` and follows them. This module imports no PyTorch; `backend` does.
 """
 
 import importlib
@@ -24,18 +23,18 @@ class Experiment(NamedTuple):
     module : str
         The module of this package that measures a row; it needs PyTorch.
     keys : tuple of str
-        What tells a row from others.
-    together : bool
-        Whether all GPUs measure each row together, or each measures rows of its own.
+        The keys that identify a row.
+    collective : bool
+        Whether all GPUs measure each row jointly, or each GPU measures its own rows.
     least_gpus : int
-        GPUs without which nothing can be measured.
+        Fewest GPUs that can measure a row.
     method : str
-        How, for the file's line of provenance.
+        For the file's line of provenance.
     """
 
     module: str
     keys: tuple[str, ...]
-    together: bool
+    collective: bool
     least_gpus: int
     method: str
 
@@ -61,7 +60,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         "host", ("step",), True, 1, "time of the host among the calls of whole layers of tiny tensors; mean over ranks"
     ),
     "contention": Experiment(
-        "beside",
+        "concurrent",
         ("gpus", "compute", "collective", "bytes", "nccl_max_ctas"),
         True,
         2,
@@ -87,7 +86,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         "back to back; of each repeat the slowest rank; max_abs_diff compares the results of both",
     ),
 }  # fmt: skip
-"""Name of every experiment to what it is, in the order in which `all` runs them."""
+"""Name of an experiment to what it is, in the order in which `all` runs them."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +104,13 @@ class Backend(Protocol):
     """What `scaleout.validation.measure.workers` offers."""
 
     def gpus(self) -> int:
-        """How many GPUs there are."""
+        """Number of GPUs."""
 
     def environment(self) -> Mapping[str, Any]:
-        """Return what the times depend on."""
+        """Return the facts that the times depend on: GPU, clocks, driver, software."""
 
     def launch(self, job: Job) -> Iterator[None]:
-        """Measure the rows of a job, yielding now and then."""
+        """Measure the rows of a job, yielding regularly."""
 
 
 def backend() -> Backend:
@@ -132,13 +131,7 @@ def backend() -> Backend:
 
 
 def check_machine(machine: Backend, names: Sequence[str], *, gpus: int | None) -> int:
-    """Return how many GPUs to use for some experiments.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer than asked for or needed.
-    """
+    """Return the number of GPUs to use for some experiments; raise `ConfigError` if there are too few."""
     found = machine.gpus()
     if found == 0:
         raise ConfigError("measuring needs a GPU, and PyTorch finds none; run this on the machine that has it")
@@ -155,12 +148,12 @@ def check_machine(machine: Backend, names: Sequence[str], *, gpus: int | None) -
 
 
 def measure(job: Job, *, machine: Backend, log: CheckpointLog) -> Iterator[tuple[int, int]]:
-    """Measure a job's rows; yield how many of its rows were measured and how many failed, now and then.
+    """Measure a job's rows; yield the numbers of measured and of failed rows, regularly.
 
     Raises
     ------
     MeasurementError
-        If a process ends before its time; the rows until then are kept.
+        If a process ends early; the rows until then are kept.
     """
     before = log.counts()
     try:

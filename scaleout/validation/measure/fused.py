@@ -19,8 +19,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 import triton
 
 from scaleout.validation.measure import fused_kernels
-from scaleout.validation.measure.session import Session, slowest_of
-from scaleout.validation.measure.stopwatch import captured, elapsed_us, times_us
+from scaleout.validation.measure.session import Session, captured, elapsed_us, slowest_of, times_us
 
 _ROWS = 200_000
 """Rows of each embedding table."""

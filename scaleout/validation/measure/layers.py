@@ -1,6 +1,8 @@
-"""What stands between the GEMMs of a network to PyTorch calls: norms, point-wise functions, losses, optimisers.
+"""Operations between the GEMMs of a network to PyTorch calls: norms, point-wise functions, losses, optimisers, pooling.
 
-All run as PyTorch runs them without a compiler: an operation that is called unfused launches several kernels.
+PyTorch runs them without a compiler: an unfused operation launches several kernels. Operations that a compiler fuses
+into one kernel each go through `torch.compile`, which takes seconds at the first call of each shape. Batch norms and
+pooling are described by the number of elements alone; they run channels last on 64 channels of 56 by 56 or 7 by 7.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,13 +10,21 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from scaleout.validation.measure.tensors import Call, Maker, Sizes, backward_of, random
+from scaleout.validation.measure.tensors import Call, Maker, Sizes, call_of, random
 
 
-def _pointwise(function: Callable[..., torch.Tensor], *, inputs: int = 1, backward: bool = False) -> Maker:
+def _compiled(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, backward: bool) -> Call:
+    """Compile for these shapes; a backward is compiled with its forward."""
+    torch._dynamo.reset()
+    return call_of(torch.compile(function, dynamic=False), *inputs, backward=backward)
+
+
+def _pointwise(
+    function: Callable[..., torch.Tensor], *, inputs: int = 1, backward: bool = False, fused: bool = False
+) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         tensors = [random(s["elements"], dtype=dtype, grad=backward) for _ in range(inputs)]
-        return backward_of(function, *tensors) if backward else lambda: function(*tensors)
+        return (_compiled if fused else call_of)(function, *tensors, backward=backward)
 
     return make
 
@@ -29,7 +39,7 @@ def _accumulate(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: total.add_(x)
 
 
-def swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+def _swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     """Gate with the sigmoid-weighted input."""
     return functional.silu(x) * gate
 
@@ -41,7 +51,7 @@ def _layer_norm(*, backward: bool) -> Maker:
 
         x = random(s["tokens"], s["hidden"], dtype=dtype, grad=backward)
         weight, bias = (random(s["hidden"], dtype=dtype, grad=backward) for _ in range(2))
-        return backward_of(normalise, x, weight, bias) if backward else lambda: normalise(x, weight, bias)
+        return call_of(normalise, x, weight, bias, backward=backward)
 
     return make
 
@@ -53,25 +63,23 @@ def _rms_norm(*, backward: bool) -> Maker:
 
         x = random(s["tokens"], s["hidden"], dtype=dtype, grad=backward)
         weight = random(s["hidden"], dtype=dtype, grad=backward)
-        return backward_of(normalise, x, weight) if backward else lambda: normalise(x, weight)
+        return call_of(normalise, x, weight, backward=backward)
 
     return make
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn the halves of each head by its angles."""
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the halves of each head by its angles."""
     left, right = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 
 
-def _rope(*, backward: bool) -> Maker:
+def _rope(*, backward: bool, fused: bool = False) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         head = min(128, s["hidden"])
         x = random(s["tokens"], s["hidden"] // head, head, dtype=dtype, grad=backward)
         cos, sin = (random(s["tokens"], 1, head, dtype=dtype) for _ in range(2))
-        if backward:
-            return backward_of(lambda x: rotate(x, cos, sin), x)
-        return lambda: rotate(x, cos, sin)
+        return (_compiled if fused else call_of)(_rotate, x, cos, sin, backward=backward)
 
     return make
 
@@ -84,20 +92,18 @@ def _embedding(*, backward: bool) -> Maker:
         rows = s.get("vocab", _VOCABULARY)
         table = random(rows, s["hidden"], dtype=dtype, grad=backward)
         ids = torch.randint(rows, (s["tokens"],), device="cuda")
-        if backward:
-            return backward_of(lambda table: functional.embedding(ids, table), table)
-        return lambda: functional.embedding(ids, table)
+        return call_of(lambda table: functional.embedding(ids, table), table, backward=backward)
 
     return make
 
 
-def _cross_entropy(*, backward: bool) -> Maker:
+def _cross_entropy(*, backward: bool, fused: bool = False) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         logits = random(s["tokens"], s["vocab"], dtype=dtype, grad=backward)
         target = torch.randint(s["vocab"], (s["tokens"],), device="cuda")
-        if backward:
-            return backward_of(lambda x: functional.cross_entropy(x, target), logits)
-        return lambda: functional.cross_entropy(logits, target)
+        if fused:
+            return _compiled(lambda x, y: functional.cross_entropy(x.float(), y), logits, target, backward=backward)
+        return call_of(functional.cross_entropy, logits, target, backward=backward)
 
     return make
 
@@ -105,7 +111,7 @@ def _cross_entropy(*, backward: bool) -> Maker:
 def _softmax(*, backward: bool) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         x = random(s["tokens"], s["keys"], dtype=dtype, grad=backward)
-        return backward_of(lambda x: torch.softmax(x, dim=-1), x) if backward else lambda: torch.softmax(x, dim=-1)
+        return call_of(lambda x: torch.softmax(x, dim=-1), x, backward=backward)
 
     return make
 
@@ -118,7 +124,7 @@ def _chosen(scores: torch.Tensor, k: int) -> torch.Tensor:
 def _top_k(*, backward: bool) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         x = random(s["tokens"], s["experts"], dtype=dtype, grad=backward)
-        return backward_of(lambda x: _chosen(x, s["topk"]), x) if backward else lambda: _chosen(x, s["topk"])
+        return call_of(lambda x: _chosen(x, s["topk"]), x, backward=backward)
 
     return make
 
@@ -144,7 +150,7 @@ def _permute_rows(s: Sizes, dtype: torch.dtype) -> Call:
 
 
 def _heads_cat(s: Sizes, dtype: torch.dtype) -> Call:
-    """Queries, keys and values, a third of the heads each, along the last dimension, as a split is undone."""
+    """Concatenate queries, keys and values, a third of the heads each, along the last dimension."""
     heads = s["heads"] // 3
     of = (s["seq"], s["batch"], heads, s["head_dim"])  # as attention leaves gradients of a sequence-first layer
     parts = [random(*of, dtype=dtype).permute(1, 2, 0, 3) for _ in range(3)]
@@ -152,7 +158,7 @@ def _heads_cat(s: Sizes, dtype: torch.dtype) -> Call:
 
 
 def _heads_to_rows(s: Sizes, dtype: torch.dtype) -> Call:
-    """From heads first to sequence first, the layout in which the GEMM made them."""
+    """From heads first to sequence first, the layout of the GEMM's output."""
     x = random(s["batch"], s["heads"] // 3, s["seq"], 3 * s["head_dim"], dtype=dtype)
     return lambda: x.permute(2, 0, 1, 3).contiguous()
 
@@ -168,6 +174,38 @@ def _adamw(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: torch._fused_adamw_(
         *tensors, [], step, lr=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False
     )  # fmt: skip
+
+
+_CHANNELS = 64
+
+
+def _images(s: Sizes, dtype: torch.dtype, *, grad: bool) -> torch.Tensor:
+    """Square images of about so many elements: 56 by 56, or 7 by 7 for few elements."""
+    side = 56 if s["elements"] >= 64 * 56**2 * _CHANNELS else 7
+    batch = max(1, s["elements"] // (side**2 * _CHANNELS))
+    return random(batch, _CHANNELS, side, side, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_(grad)
+
+
+def _batch_norm(*, backward: bool) -> Maker:
+    def make(s: Sizes, dtype: torch.dtype) -> Call:
+        x = _images(s, dtype, grad=backward)
+        weight, bias = (random(_CHANNELS, dtype=torch.float32, grad=backward) for _ in range(2))
+        mean, variance = torch.zeros(_CHANNELS, device="cuda"), torch.ones(_CHANNELS, device="cuda")
+
+        def normalise(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            return functional.batch_norm(x, mean, variance, weight, bias, training=True)
+
+        return call_of(normalise, x, weight, bias, backward=backward)
+
+    return make
+
+
+def _pool(*, backward: bool) -> Maker:
+    def make(s: Sizes, dtype: torch.dtype) -> Call:
+        x = _images(s, dtype, grad=backward)
+        return call_of(lambda x: functional.max_pool2d(x, 3, stride=2, padding=1), x, backward=backward)
+
+    return make
 
 
 MAKERS: Mapping[str, Maker] = {
@@ -206,9 +244,19 @@ MAKERS: Mapping[str, Maker] = {
     "cast_to_fp32": _pointwise(lambda x: x.to(torch.float32)),
     "accumulate_fp32": _accumulate,
     "sum_all": _pointwise(torch.sum),
-    "swiglu_fwd_unfused": _pointwise(swiglu, inputs=2),
-    "swiglu_bwd": _pointwise(swiglu, inputs=2, backward=True),
+    "swiglu_fwd_unfused": _pointwise(_swiglu, inputs=2),
+    "swiglu_bwd": _pointwise(_swiglu, inputs=2, backward=True),
     "adamw_fused": _adamw,
     "sgd": _sgd,
+    "batch_norm_fwd": _batch_norm(backward=False),
+    "batch_norm_bwd": _batch_norm(backward=True),
+    "pool_fwd": _pool(backward=False),
+    "pool_bwd": _pool(backward=True),
+    "swiglu_fwd": _pointwise(_swiglu, inputs=2, fused=True),
+    "swiglu_bwd_fused": _pointwise(_swiglu, inputs=2, backward=True, fused=True),
+    "rope_fwd": _rope(backward=False, fused=True),
+    "rope_bwd_fused": _rope(backward=True, fused=True),
+    "cross_entropy_fused_fwd": _cross_entropy(backward=False, fused=True),
+    "cross_entropy_fused_bwd": _cross_entropy(backward=True, fused=True),
 }
 """Operation to the maker of its call."""

@@ -1,6 +1,6 @@
 """Operations of recommendation models to PyTorch calls: pooled embedding tables and the feature interaction.
 
-All tables of a rank lie in one tensor, and one call looks up all of them.
+All tables of a rank are one tensor, and one call looks up all of them.
 """
 
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional
 
-from scaleout.validation.measure.tensors import Call, Maker, Sizes, backward_of, random
+from scaleout.validation.measure.tensors import Call, Maker, Sizes, backward_of, call_of, random
 
 _ROWS = 1_000_000
 _TABLE_BYTES = 40e9
-"""Most memory that the tables of one call take; larger ones get fewer rows."""
+"""Limit of the memory of one call's tables; larger tables get fewer rows."""
 
 
 def _indices(s: Sizes, rows: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def _gemms(x: torch.Tensor) -> torch.Tensor:
 def _interaction_bmm(*, backward: bool) -> Maker:
     def make(s: Sizes, dtype: torch.dtype) -> Call:
         x = random(s["batch"], s["features"], s["dim"], dtype=dtype, grad=backward)
-        return backward_of(_gemms, x) if backward else lambda: _gemms(x)
+        return call_of(_gemms, x, backward=backward)
 
     return make
 
@@ -65,7 +65,7 @@ def _interaction_gather(*, backward: bool) -> Maker:
         x = random(s["batch"], features**2, dtype=dtype, grad=backward)
         rows, columns = torch.tril_indices(features, features, offset=-1, device="cuda")
         triangle = rows * features + columns
-        return backward_of(lambda x: x[:, triangle], x) if backward else lambda: x[:, triangle]
+        return call_of(lambda x: x[:, triangle], x, backward=backward)
 
     return make
 

@@ -1,7 +1,7 @@
-"""What the processes that measure together share: one process a GPU, groups of NCCL, and how they agree.
+"""What the measuring processes share: one process per GPU, groups of NCCL, and timing with CUDA events.
 
-Torch's own process group of NCCL carries what is measured; beside it one of gloo lets the processes tell each other
-what they found, also after one of them ran out of memory.
+PyTorch's process group of NCCL runs what is measured; one of gloo exchanges results, even if a GPU runs out of memory.
+A CUDA graph excludes the launch cost of the host and of PyTorch.
 """
 
 import os
@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 Group = Any
 _PATIENCE = timedelta(seconds=120)
-"""How long a process waits for the others before it gives up."""
+"""Time-out of a process that waits for the others."""
 
+Work = Callable[[], Any]
 Times = Mapping[str, Sequence[float]]
 """Name of a time to its microseconds, one for each repeat."""
 
@@ -27,12 +28,14 @@ class Session:
 
     Attributes
     ----------
-    rank, gpus : int
-        This process and its GPU; how many there are.
+    rank : int
+        This process and its GPU.
+    gpus : int
+        Number of processes and GPUs.
     repeats : int
-        How often each time is taken.
+        Number of times that each measurement is taken.
     folder : str
-        Where the rows go; NCCL's logs are there, too.
+        For the rows, the rendezvous file and NCCL's logs.
     """
 
     rank: int
@@ -42,14 +45,8 @@ class Session:
     _control: Group = None
     _groups: dict[Any, tuple[Group, list[int]]] = field(default_factory=dict)
 
-    def meet(self) -> None:
-        """Join the others.
-
-        Raises
-        ------
-        RuntimeError
-            If they do not come.
-        """
+    def join(self) -> None:
+        """Join the other processes; `RuntimeError` if they do not arrive."""
         dist.init_process_group(
             "nccl",
             init_method=f"file://{self.folder}/.rendezvous",
@@ -61,12 +58,12 @@ class Session:
         self._control = dist.new_group(backend="gloo", timeout=_PATIENCE)
         dist.barrier()
 
-    def part(self) -> None:
-        """Leave."""
+    def leave(self) -> None:
+        """Leave the process group."""
         dist.destroy_process_group()
 
     def exchange(self, found: Any) -> list[Any]:
-        """Return what all processes found, in their order."""
+        """Return the results of all processes by rank."""
         if self.gpus == 1:
             return [found]
         everyone: list[Any] = [None] * self.gpus
@@ -74,13 +71,13 @@ class Session:
         return everyone
 
     def barrier(self) -> None:
-        """Wait for all, and for their devices: a sum over the devices lets everyone go at once."""
+        """Wait for all processes and devices; an all-reduce releases all at the same time."""
         if self.gpus > 1:
             dist.all_reduce(torch.zeros(1, device="cuda"))
         torch.cuda.synchronize()
 
     def slowest(self, group: Group) -> Callable[[float], float]:
-        """Return the function that agrees on the longest time of a group's processes."""
+        """Return a function that reduces a time to the longest of a group's processes."""
 
         def agree(us: float) -> float:
             longest = torch.tensor([us], device="cuda")
@@ -92,9 +89,9 @@ class Session:
     def group(
         self, size: int, *, algorithm: str | None = None, protocol: str | None = None, max_ctas: int | None = None
     ) -> tuple[Group, list[int]]:
-        """Make all groups of a size side by side, as many as fit; return the one of this process and its ranks.
+        """Make as many groups of a size as fit; return that of this process and its ranks.
 
-        NCCL reads `NCCL_ALGO` and `NCCL_PROTO` when a communicator is made, and takes at most `max_ctas` blocks.
+        NCCL reads `NCCL_ALGO` and `NCCL_PROTO` when a communicator is made, and uses at most `max_ctas` blocks.
         """
         key = (size, algorithm, protocol, max_ctas)
         if key not in self._groups:
@@ -123,5 +120,51 @@ def _options(max_ctas: int | None) -> Any:
 
 
 def slowest_of(found: Sequence[Times]) -> dict[str, list[float]]:
-    """Join the times of the processes: of each repeat that of the slowest."""
+    """Return the times of the slowest process, repeat by repeat."""
     return {name: [max(each) for each in zip(*(times[name] for times in found), strict=True)] for name in found[0]}
+
+
+def elapsed_us(work: Work) -> float:
+    """Time work on the current stream from its start to its end on the device, in microseconds."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e3
+
+
+def captured(calls: Sequence[Work], stream: torch.cuda.Stream) -> Work:
+    """Capture calls one after another in a CUDA graph on a stream; return what replays it."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # NCCL's threads go on
+        for call in calls:
+            call()
+    replay: Work = graph.replay
+    return replay
+
+
+def times_us(
+    work: Work, *, calls: int, repeats: int, least_us: float, most: int, agree: Callable[[float], float] = lambda us: us
+) -> list[float]:
+    """Time work that makes so many calls: microseconds of one call, one number for each repeat.
+
+    Parameters
+    ----------
+    least_us : float
+        Least time of one repeat, so that the clock's resolution does not matter.
+    most : int
+        Most replays in a repeat.
+    agree : callable
+        From this process's time of one replay to that of its group, so that all processes replay equally often.
+    """
+    work()
+    once_us = agree(elapsed_us(work))
+    replays = max(1, min(most, int(least_us / max(once_us, 1.0))))
+
+    def several() -> None:
+        for _ in range(replays):
+            work()
+
+    several()
+    return [elapsed_us(several) / (replays * calls) for _ in range(repeats)]

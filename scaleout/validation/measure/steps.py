@@ -23,8 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from scaleout.validation.measure.exchange import all_to_all, exchange
-from scaleout.validation.measure.session import Session, slowest_of
-from scaleout.validation.measure.stopwatch import elapsed_us
+from scaleout.validation.measure.session import Session, elapsed_us, slowest_of
 
 Step = Callable[[], Any]
 Row = Mapping[str, Any]

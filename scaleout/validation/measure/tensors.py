@@ -1,7 +1,7 @@
-"""What the makers of calls share: data types, random tensors, and the backward of a function.
+"""What the makers of calls share: data types, random tensors, and calls of a function or its backward.
 
 A maker takes the sizes and the data type of a kernel and returns a function without arguments that makes one call on
-random data of its own. Backward kernels are called as autograd calls them.
+its own random data. Backward kernels are called as autograd calls them.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,13 +27,18 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 def random(*shape: int, dtype: torch.dtype, grad: bool = False) -> torch.Tensor:
-    """Return normal random numbers on the GPU; their gradient is wanted if `grad`."""
+    """Return normal random numbers on the GPU; `grad`: they require a gradient."""
     return torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_(grad)
 
 
 def backward_of(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Call:
-    """Call the backward of a function: its gradients with respect to all inputs that want one."""
+    """Call the backward of a function: its gradients with respect to all inputs that require one."""
     output = function(*inputs)
     gradient = torch.randn_like(output)
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     return lambda: torch.autograd.grad(output, wanted, gradient, retain_graph=True)
+
+
+def call_of(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, backward: bool) -> Call:
+    """Call a function, or its backward."""
+    return backward_of(function, *inputs) if backward else lambda: function(*inputs)

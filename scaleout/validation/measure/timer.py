@@ -1,11 +1,9 @@
-"""A kernel to its time on the GPU at hand, by one of two methods.
+"""A kernel to its time on a GPU, by one of two methods; see docs/models/measuring.md.
 
-`graph_replay`: a call is made on several sets of random data in turn, more than the L2 cache holds, inside a CUDA
-graph, and the graph is replayed. The time has neither the host's launch cost nor the cache's help, but it has the gaps
-between the device kernels of one call.
-
-`kernel_durations`: a call is made on the same data a few times in a row, and the durations of its device kernels are
-added up. Small data lie in the L2 cache, and the chip has not yet slowed down for its power limit.
+`graph_replay` replays a CUDA graph of calls on more sets of random data than the L2 cache holds: the time excludes
+launch costs and cache hits, but includes the gaps between the device kernels of a call. `kernel_durations` adds up the
+durations of the device kernels of a few calls on the same data: small data are in the cache, and the clock is not yet
+throttled.
 """
 
 import statistics
@@ -16,27 +14,19 @@ import torch
 
 from scaleout.program.operations import Kernel, kernel
 from scaleout.validation.measure.calls import MAKERS
-from scaleout.validation.measure.session import Session
-from scaleout.validation.measure.stopwatch import captured, times_us
+from scaleout.validation.measure.session import Session, captured, times_us
 from scaleout.validation.measure.tensors import DTYPES, Call
 
 _CACHE_BYTES = 200e6
-"""Data of all sets together: more than three times the L2 cache of an H100 or H200."""
+"""Data of all sets: more than three times the L2 cache of an H100 or H200."""
 _MOST_SETS = 24
 _AIM_US = 10_000
-"""How long one timed replay should take, so that the clock's resolution does not matter."""
+"""Least time of one timed replay."""
 _PROFILED_CALLS = 10
 
 
 def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
-    """Time the kernel of a row.
-
-    Returns
-    -------
-    mapping
-        `us`, the median time of a call in microseconds; `us_min`, `us_max`; and `launches`, its device kernels, if
-        profiled; or `error`.
-    """
+    """Time the kernel of a row: median, least and largest time of a call in us, and device kernels, if profiled."""
     call = kernel(row["op"], dtype=row["dtype"], **row["shape"])
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = call.dtype == "tf32"
     return _METHODS[row["method"]](call, session.repeats)
@@ -62,11 +52,7 @@ def _replayed(call: Kernel, repeats: int) -> Mapping[str, Any]:
 
 
 def _summary(times: Sequence[float]) -> dict[str, Any]:
-    return {
-        "us": round(statistics.median(times), 3),
-        "us_min": round(min(times), 3),
-        "us_max": round(max(times), 3),
-    }
+    return {"us": round(statistics.median(times), 3), "us_min": round(min(times), 3), "us_max": round(max(times), 3)}
 
 
 def _profiled(call: Kernel, repeats: int) -> Mapping[str, Any]:

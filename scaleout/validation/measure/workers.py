@@ -1,7 +1,8 @@
-"""Processes that measure the rows of a job, one process a GPU; each row is written once it is measured.
+"""Processes that measure the rows of a job, one process per GPU; each row is written as soon as it is measured.
 
-Rows of one GPU are dealt out; rows of several are measured by all together. A row that fails, as for lack of memory,
-is written as failed and the next one follows; a process that ends takes the others with it, and leaves what there is.
+Rows of one GPU are distributed over the GPUs; rows of several GPUs are measured by all of them jointly. A row that
+fails, for example out of memory, is written as failed. A process that ends stops the others; the rows until then are
+kept.
 """
 
 import importlib
@@ -23,12 +24,12 @@ from scaleout.validation.measure.session import Session
 
 
 def gpus() -> int:
-    """How many GPUs PyTorch finds."""
+    """Number of GPUs that PyTorch finds."""
     return int(torch.cuda.device_count())
 
 
 def environment() -> Mapping[str, Any]:
-    """Return what the times depend on: the GPU, its clock and driver, and the versions of the software."""
+    """Return the facts that the times depend on: GPU, clocks, driver, and versions of the software."""
     properties = torch.cuda.get_device_properties(0)
     found = {
         "gpu": torch.cuda.get_device_name(0),
@@ -47,7 +48,7 @@ def environment() -> Mapping[str, Any]:
 
 
 def _driver() -> Mapping[str, str]:
-    """Return what nvidia-smi says of the driver, the clocks and the power limit; nothing where there is none."""
+    """Return driver, clocks and power limit as nvidia-smi reports them; nothing without nvidia-smi."""
     names = {
         "driver": "driver_version",
         "clock": "clocks.max.sm",
@@ -63,13 +64,7 @@ def _driver() -> Mapping[str, str]:
 
 
 def launch(job: Job) -> Iterator[None]:
-    """Start the processes of a job and wait for them, yielding now and then.
-
-    Raises
-    ------
-    MeasurementError
-        If a process ends before its time.
-    """
+    """Start the processes of a job and wait for them, yielding regularly; `MeasurementError` if one ends early."""
     _clear(job)
     context = torch.multiprocessing.spawn(work, (job,), job.gpus, join=False)
     while True:
@@ -83,7 +78,7 @@ def launch(job: Job) -> Iterator[None]:
 
 
 def _clear(job: Job) -> None:
-    """Remove where processes met, and what NCCL said."""
+    """Remove the rendezvous file and the logs of NCCL."""
     for file in (Path(job.folder) / ".rendezvous", *Path(job.folder).glob(".nccl.*.log")):
         file.unlink(missing_ok=True)
 
@@ -99,33 +94,33 @@ def work(rank: int, job: Job) -> None:
     session = Session(rank, job.gpus, job.repeats, job.folder)
     log = CheckpointLog(Path(job.folder), job.experiment)
     module = importlib.import_module(f"scaleout.validation.measure.{experiment.module}")
-    if not experiment.together:
+    if not experiment.collective:
         for row in job.rows[rank :: job.gpus]:
             log.begin(row, rank)
             log.end(row, [_found(module, row, session)], rank)
         return
-    session.meet()
+    session.join()
     for row in job.rows:
         if rank == 0:
             log.begin(row, rank)
         found = session.exchange(_found(module, row, session))
         if rank == 0:
             log.end(row, _joined(module, found), rank)
-    session.part()
+    session.leave()
 
 
 def _found(module: Any, row: Row, session: Session) -> Any:
-    """Measure one row; `error` stands in place of what was found where it fails."""
+    """Measure one row; return `error` if it fails."""
     try:
         return module.measure(row, session)
-    except Exception as error:  # whatever it is, it is this row's, and the next one is measured
+    except Exception as error:  # any error belongs to this row; the next row is measured
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     finally:
         torch.cuda.empty_cache()
 
 
 def _joined(module: Any, found: list[Any]) -> list[Mapping[str, Any]]:
-    """Join what the processes found; those that had no part in a row found nothing."""
+    """Join the results of the processes that took part in a row."""
     found = [each for each in found if each is not None]
     failed = [each for each in found if "error" in each]
     joined = failed[0] if failed else module.join(found)
