@@ -1,4 +1,4 @@
-"""Which collectives, contention, steps and fused operators to measure on so many GPUs; `shapes` says which kernels."""
+"""Rows to measure on so many GPUs: collectives, contention, steps and fused operators; `shapes` has the kernels."""
 
 import fnmatch
 import itertools
@@ -17,7 +17,7 @@ FORCED = ("algorithm", "protocol")
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 _KIBIBYTE, _MEBIBYTE, _GIBIBYTE = 2**10, 2**20, 2**30
 LARGEST = {"LL": 16 * _MEBIBYTE, "LL128": 256 * _MEBIBYTE, "Simple": _GIBIBYTE}
-"""Protocol of NCCL to the largest size at which it is worth forcing."""
+"""Protocol of NCCL to the largest size at which it is forced."""
 HOST_STEPS = ("data_parallel", "perceptron", "loop")
 HOST_STEPS_TOGETHER = ("tensor_parallel", "sequence_parallel", "mixture_of_experts")
 """Steps of `scaleout.validation.measure.host`, without and with communication."""
@@ -51,7 +51,7 @@ def _host(gpus: int, quick: bool) -> Iterator[Row]:
     yield from ({"step": step} for step in (*HOST_STEPS, *(HOST_STEPS_TOGETHER if gpus > 1 else ())))
 
 
-_BESIDE = (
+_CONCURRENT = (
     "gemm_8192_8192_8192", "gemm_8192_4096_1024", "gemm_2048_12288_3072", "gemm_16384_3072_1536",
     "elementwise_add_256M", "embedding_bag_16x2048x70x256",
 )  # fmt: skip
@@ -59,7 +59,7 @@ _BESIDE = (
 
 def _contention(gpus: int, quick: bool) -> Iterator[Row]:
     kinds = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-    choices = itertools.product(("default",) if quick else ("default", 4, 16), _BESIDE, kinds)
+    choices = itertools.product(("default",) if quick else ("default", 4, 16), _CONCURRENT, kinds)
     for number, (ctas, compute, kind) in enumerate(choices):
         if not quick or number % 5 == 0:
             for size in (16 * _MEBIBYTE, 256 * _MEBIBYTE):
@@ -96,7 +96,7 @@ def _steps(gpus: int, quick: bool) -> Iterator[Row]:
 
 
 def _cut(gpus: int, quick: bool) -> Iterator[Row]:
-    """A GEMM in parts, each with its collective behind it; and one behind a gather."""
+    """A GEMM in parts, each followed by its collective; and one after a gather."""
     for m, n, k in ((8192, 4096, 1024), (8192, 12288, 12288)):
         sizes = {"gpus": gpus, "M": m, "N": n, "K": k}
         for kind, chunks in itertools.product(("all_reduce", "reduce_scatter", "all_to_all"), (1, 2, 4, 8, 16)):
@@ -128,17 +128,11 @@ PLANS: Mapping[str, Callable[[int, bool], Iterable[Row]]] = {
     "steps": _steps,
     "fused": _fused,
 }
-"""Experiment to its rows, from the number of GPUs and whether to be quick."""
+"""Experiment to the function of the number of GPUs and of `quick` that returns its rows."""
 
 
 def check_rows(name: str, rows: Sequence[Mapping[str, Any]], *, gpus: int) -> list[Row]:
-    """Return the rows of a user's file, checked before any of them is measured.
-
-    Raises
-    ------
-    ConfigError, GraphError
-        If a row is not one of the experiment, or needs more GPUs than there are.
-    """
+    """Return the rows of a user's file; raise `ConfigError` or `GraphError` if one does not fit."""
     if name == "kernels":
         return shapes.checked(rows)
     if name == "collectives":
@@ -171,7 +165,7 @@ def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[R
 
 
 _NAMES = ("op", "name", "collective", "step")
-"""Keys of which the first that a row has says what it is of."""
+"""Keys of a row's name, the first that it has."""
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -179,13 +173,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def chosen(rows: Sequence[Row], *, only: Sequence[str] = (), dtypes: Sequence[str] = ()) -> list[Row]:
-    """Return the rows of some operations, collectives or steps, by patterns such as ``attention_*``, and dtypes.
-
-    Raises
-    ------
-    ConfigError
-        If a pattern or a dtype is that of no row.
-    """
+    """Return the rows whose names match patterns such as ``attention_*``, and dtypes; each must match a row."""
     named = [(_name(row), row) for row in rows]
     for pattern in only:
         if not any(fnmatch.fnmatch(name, pattern) for name, _ in named):

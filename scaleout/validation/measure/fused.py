@@ -1,12 +1,9 @@
 """Fused operators and their bulk-synchronous baselines, timed on the GPUs of one host, with a check of their results.
 
-embedding_all_to_all: pooled bags are stored straight into the buffer of the rank that has their samples, remote ones
-first or in plain order, instead of pooling, an all-to-all and a copy into the order of samples.
-gemv_all_reduce: parts of the GEMV are stored to the rank that sums them up, and sums to everyone.
-gemm_all_to_all: tiles of the GEMM are stored to the rank that their rows are for.
-
-Peers' buffers are PyTorch's symmetric memory. A fused operator ends with a barrier, which is in its time: only then
-has everyone received. All is captured in CUDA graphs, so no launch of the host is in any time.
+embedding_all_to_all stores pooled bags directly into the buffer of the rank that has their samples, remote ones first
+or in plain order. gemv_all_reduce stores parts of the GEMV to the rank that sums them up, and the sums to all ranks.
+gemm_all_to_all stores each tile to the rank of its rows. Peers' buffers are PyTorch's symmetric memory. A fused
+operator ends with a barrier, which counts. CUDA graphs exclude the launch cost of the host.
 """
 
 import statistics
@@ -26,7 +23,7 @@ _ROWS = 200_000
 _TILE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "TOGETHER": 8}
 _STRIP = {"ROWS": 16, "COLUMNS": 256}
 _PROGRAMS_PER_SM = 4
-"""Programs of the persistent GEMV: few enough to be on the device all at once."""
+"""Programs of the persistent GEMV per SM: few enough to be resident at the same time."""
 _AIM_US = 5000
 _MOST_CALLS = 10
 
@@ -39,13 +36,13 @@ class _Operator(NamedTuple):
     Attributes
     ----------
     works : mapping
-        Name of every time to what it is of.
+        Name of a time to the work that is timed.
     results : pair of tensor
-        What the baseline and the fused operator leave, which should agree.
+        Outputs of the baseline and of the fused operator, which should agree.
     tolerance : float
-        By how much rounding may part them.
+        Largest difference by rounding.
     keeps : tuple
-        Buffers that kernels know by their addresses only.
+        Buffers that kernels know only by address.
     """
 
     works: Mapping[str, Work]
@@ -77,18 +74,18 @@ def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
 
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of each repeat the slowest rank, and the largest difference."""
+    """Return the slowest rank's time of each repeat, summed up, and the largest difference."""
     times = slowest_of([each["times"] for each in found])
     medians = {f"{name}_us": round(statistics.median(values), 2) for name, values in times.items()}
     return {"max_abs_diff": max(each["max_abs_diff"] for each in found), **medians}
 
 
 def _difference(operator: _Operator, session: Session) -> float:
-    """Run both ways over poisoned buffers, once they are compiled; return the largest difference of their results."""
+    """Run baseline and fused operator over buffers of NaN; return the largest difference of their results."""
     operator.works["fused"]()
     session.barrier()
     for flags in (kept for kept in operator.keeps if isinstance(kept, torch.Tensor) and kept.dtype == torch.int32):
-        flags.zero_()  # ranks may have given up on each other while one of them compiled
+        flags.zero_()  # ranks may have timed out while one of them compiled
     for result in operator.results:
         result.fill_(float("nan"))
     session.barrier()
@@ -182,18 +179,9 @@ def _gemv_all_reduce(row: Mapping[str, Any], session: Session) -> _Operator:
 
     def fused() -> None:
         fused_kernels.matrix_vector_all_reduce[(programs,)](
-            matrix,
-            vector,
-            part_peers,
-            sum_peers,
-            flag_peers,
-            session.rank,
-            ranks,
-            rows,
-            columns,
-            SPINS=fused_kernels.SPINS,
-            **launch,
-        )
+            matrix, vector, part_peers, sum_peers, flag_peers, session.rank, ranks, rows, columns,
+            SPINS=fused_kernels.SPINS, **launch,
+        )  # fmt: skip
         handle.barrier()
 
     works = {"gemv": gemv, "all_reduce": all_reduce, "baseline": _one_after_another(gemv, all_reduce), "fused": fused}
@@ -239,4 +227,4 @@ _OPERATORS: Mapping[str, Callable[[Mapping[str, Any], Session], _Operator]] = {
     "gemv_all_reduce": _gemv_all_reduce,
     "gemm_all_to_all": _gemm_all_to_all,
 }
-"""Name of every operator to what sets it up."""
+"""Name of an operator to the function that sets it up."""

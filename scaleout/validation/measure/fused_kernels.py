@@ -1,9 +1,7 @@
 """Triton kernels that compute and store into peers' memory: persistent pooling, and GEMMs with direct exchanges.
 
-A peer's buffer is reached through a table of addresses, one for each rank, of which one's own is an entry as well. So
-the same kernels make the bulk-synchronous baseline: with a table that holds local buffers only, they store locally.
-
-Nothing here starts a process or takes a time; `fused` does.
+A peer's buffer is reached through a table of addresses, one per rank, including the own rank. The same kernels make the
+bulk-synchronous baseline, with a table of local buffers only.
 
 Symbols: R ranks; G programs of a persistent kernel; T tables, B samples in the whole batch, D columns of a table.
 Source: the operators of Punniyamurthy et al., Optimizing distributed ML communication with fused
@@ -17,7 +15,7 @@ import triton
 import triton.language as tl
 
 SPINS = 1 << 18
-"""Looks at a flag before a kernel gives up waiting for a peer, so that a fault ends in wrong results, not in a hang."""
+"""Polls of a flag before a kernel stops waiting for a peer: a fault gives wrong results instead of a hang."""
 
 
 @triton.jit
@@ -25,10 +23,10 @@ def pool(
     table, indices, peers, rank, ranks, batch, tables, dim, pooling, rows, first,
     WIDTH: tl.constexpr, SAMPLE_MAJOR: tl.constexpr,
 ):  # fmt: skip
-    """Pool the bags of a rank's tables; each goes to the rank that has its sample.
+    """Pool the bags of a rank's tables and store each to the rank that has its sample.
 
-    G programs take bags in turn, those of the samples of rank `first` first. A bag lands in the receiver's buffer
-    either in the order of its samples, (B / R, R * T, D), or in that of senders, (R, T, B / R, D).
+    G programs take bags in turn, starting with the samples of rank `first`. The receiver's buffer is in sample order,
+    (B / R, R * T, D), or in sender order, (R, T, B / R, D).
     """
     local = batch // ranks
     columns = tl.arange(0, WIDTH)
@@ -86,9 +84,9 @@ def matrix_vector_all_reduce(
 ):  # fmt: skip
     """Multiply, and sum over the ranks in two direct phases, in one persistent kernel.
 
-    The slice of program g goes to rank g mod R, whose program g sums it up once its flag has counted everyone's part,
-    and stores the sum to everyone. `parts`, `sums` and `flags` are tables of addresses: (R, rows), (rows,), an int32 a
-    program. All G programs must be on the device at once. Flags are zero before and after.
+    The slice of program g goes to rank g mod R, whose program g sums it up once its flag has counted the parts of all
+    ranks, and stores the sum to all ranks. `parts`, `sums` and `flags` are tables of addresses: (R, rows), (rows,), one
+    int32 per program. All G programs must be resident at the same time. Flags are zero before and after.
     """
     number = tl.program_id(0)
     first, end = _slice(tl.cdiv(rows, ROWS))
@@ -125,7 +123,7 @@ def gemm(
     a, b, peers, rank, ranks, M, N, K, first,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Multiply (M, K) by (K, N); each tile of the result goes to the rank whose M / R rows it lies in.
+    """Multiply (M, K) by (K, N); each tile of the result is stored to the rank that owns its M / R rows.
 
     Tiles of the rows of rank `first` come first; within a rank's rows `TOGETHER` tiles along M share columns, for the
     cache. The receiver's buffer is (R, M / R, N), by sender.

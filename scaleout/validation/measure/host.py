@@ -1,15 +1,12 @@
-"""Calls through PyTorch to the time that the host takes to issue them, within whole layers, one JSON line each.
+"""Calls through PyTorch to the time that the host takes to issue them within whole layers.
 
-Layers of tiny tensors are run forward and backward, so that the device is done before the host has issued the next
-call. The clock is read after every call forward and, by a hook on its result, when autograd comes by on the way back;
-what a hook takes itself is measured by another hook on the same tensor, and taken off. A call in a loop of its own is
-up to twice as fast as among others, so it is not measured that way.
+Layers of tiny tensors run forward and backward, so that the device ends before the host issues the next call. The clock
+is read after every forward call and, by a hook on its result, in backward; a second hook measures the cost of a hook,
+which is subtracted. A call in a loop of its own (the step `loop`, without gradients) is up to twice as fast as among
+others.
 
-A backward includes what autograd does there besides: gradients of weights are handed over, and where an input has
-another use the two gradients are added, which counts to the call whose backward comes last. Collectives are those of
-an autograd function, over all GPUs of the host, which all measure at once; the time is the mean over them.
-
-The step `loop` is one call over and over, without gradients.
+A backward includes autograd's own work, such as the sum of two gradients, which counts to the call whose backward comes
+last. Collectives run over all GPUs of the host; times are means over them. See docs/models/host-issue.md.
 """
 
 import gc
@@ -48,7 +45,7 @@ def _gemm(number: int) -> Call:
 
 
 def _attention(x: torch.Tensor, _: Weights) -> torch.Tensor:
-    """Heads of a sequence-first layer, as Megatron-LM lays them out, from queries, keys and values side by side."""
+    """Attention of a sequence-first layer, from queries, keys and values in Megatron-LM's layout."""
     parts = x.view(x.shape[0], 1, -1, 3 * _HEAD).permute(1, 2, 0, 3).chunk(3, dim=-1)
     y = functional.scaled_dot_product_attention(*parts, is_causal=True)
     return y.permute(2, 0, 1, 3).reshape(x.shape[0], 1, -1)
@@ -59,7 +56,7 @@ _SHAPES = ((2, _HIDDEN), (3 * _HIDDEN, _HIDDEN), (_HIDDEN, _HIDDEN), (4 * _HIDDE
 
 
 def _block(into: str, out: str, backward_of_into: str, backward_of_out: str) -> list[tuple[str, Call | None]]:
-    """Calls of a transformer layer; one without a function adds what the last such one, or the layer, began with."""
+    """Calls of a transformer layer; a call without a function adds the input of the residual block."""
     enter = (f"{into}_into_{backward_of_into}", _communicate(into, backward_of_into))
     leave = (f"{out}_into_{backward_of_out}", _communicate(out, backward_of_out))
     exchanges = (enter, leave) if into != out else ()
@@ -88,7 +85,7 @@ STEPS: Mapping[str, list[tuple[str, Call | None]]] = {
     ],
     "perceptron": [("gemm", _gemm(2)), ("relu", lambda x, _: torch.relu(x))],
 }
-"""Name of a step to the calls of one of its layers, in order."""
+"""Name of a step to the calls of a layer, in order."""
 
 
 def _random(*shape: int) -> torch.Tensor:
@@ -96,7 +93,7 @@ def _random(*shape: int) -> torch.Tensor:
 
 
 def _run(calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], read: bool) -> tuple[float, list[Any]]:
-    """Run all layers once; return the whole step's host microseconds, and (call, direction, microseconds) of each."""
+    """Run all layers once; return the host's us for the step, and (call, direction, us) of each call."""
     passes: list[tuple[str, float]] = []
     ticks: list[tuple[str, float]] = []
     x = _random(_ROWS, 1, _HIDDEN)
@@ -125,7 +122,7 @@ def _run(calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], r
 
 
 def _watch(x: torch.Tensor, name: str, ticks: list[tuple[str, float]]) -> None:
-    """Note when the gradient of a call's result is there, twice: the second says what noting takes."""
+    """Record twice when the gradient of a call's result is ready; the second record measures the cost of recording."""
     for end in (name, "hook"):
         x.register_hook(lambda gradient, end=end: ticks.append((end, time.perf_counter())))
 
@@ -140,7 +137,7 @@ def _forward(begin: float, passes: list[tuple[str, float]]) -> list[tuple[str, s
 
 
 def _backward(ticks: list[tuple[str, float]]) -> list[tuple[str, str, float]]:
-    """Between the second hook of a call's result and the first of its input's lies its backward, and one hook."""
+    """Backward of a call: from the second hook of its result to the first hook of its input, and one hook."""
     found = []
     for number, (name, tick) in enumerate(ticks[:-2]):
         following = ticks[number + 1]
@@ -196,7 +193,7 @@ def _measured(calls: Sequence[tuple[str, Call | None]]) -> list[dict[str, Any]]:
 
 
 LOOP = "loop"
-"""The step of one call over and over, as bench-marks of single calls make them."""
+"""The step of one call in a loop, as in benchmarks of single calls."""
 _LOOPED = 200
 
 
@@ -220,5 +217,5 @@ def _loops(repeats: int) -> list[dict[str, Any]]:
             times.append((time.perf_counter() - begin) / _LOOPED * 1e6)
             torch.cuda.synchronize()
         medians[name] = statistics.median(times[1:])
-    medians["attention"] -= medians["gemm"]  # it came with the GEMM that makes its input
+    medians["attention"] -= medians["gemm"]  # its input is the output of a GEMM
     return [{"call": name, "direction": LOOP, "us": us} for name, us in medians.items()]

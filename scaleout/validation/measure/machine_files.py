@@ -1,20 +1,12 @@
-"""What was measured in a folder to files that other verbs take: `device.yaml`, `machine.yaml` and `nccl.yaml`.
+"""The measured rows of a folder to files for other verbs: `device.yaml`, `machine.yaml` and `nccl.yaml`.
 
-A device's peak rates and memory are those of its data sheet where it is one that scaleout knows, and else the fastest
-that was measured, which is less. A machine is one switch; what its communication library's protocols take is fitted to
-the runs in which they were forced, and without such runs to all together. Every number says where it comes from.
+A device's peak rates and memory are those of its data sheet if scaleout ships it, else the fastest that were measured.
+A machine is one switch; its library's protocols are fitted to the runs that forced them, or to all runs. Collectives
+are fitted to ``t = S + k h + f n / B + n / (p C)`` by reweighted least squares of relative errors, without negative
+terms.
 
-Measured host times of calls to the `host_launch` of a device file.
-
-Of the steps that make a call the median; a linear layer's backward makes two GEMMs, so that of `gemm` is half of
-it; a sum over ranks comes with the identity whose backward it is; what heads are copied by is counted with attention.
-
-Measured collectives to the terms of what they cost: ``t = S + k h + f n / B + n / (p C)``.
-
-Least absolute relative error, by reweighted least squares; a term that would be below zero is left out.
-
-Symbols: S start-up; h step, of which a ring makes k; n bytes of the whole buffer; f n what crosses a rank's links; B
-their bandwidth; p ranks; C the rate at which a rank's own shard passes.
+Symbols: S start-up; h latency of a round, of which a ring has k; n bytes of the whole buffer; f n bytes over a rank's
+links; B their bandwidth; p ranks; C the rate at which a rank's own shard is copied.
 """
 
 import json
@@ -41,12 +33,12 @@ from scaleout.validation.measure.experiment_plans import LARGEST, RINGS
 from scaleout.validation.measured.case import MACHINES
 
 _ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""Times that a ring goes round, less one step each; steps of other collectives count with their start-up."""
+"""Traversals of the ring, each one round less than the ranks; rounds of other collectives count with their start-up."""
 _REWEIGHTINGS = 30
 
 
 class Terms(NamedTuple):
-    """The terms, in seconds and bytes a second, and the median relative error; without its term a rate is infinite."""
+    """The terms, in seconds and bytes/s, and the median relative error; a rate without a term is infinite."""
 
     startup_s: float
     step_s: float
@@ -77,7 +69,7 @@ def _terms(row: Mapping[str, Any]) -> tuple[float, float, float, float]:
 def _reweighted(
     terms: npt.NDArray[np.float64], measured: npt.NDArray[np.float64], used: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    scale = np.maximum(terms.max(axis=0), 1.0)  # sizes in bytes and ones lie far apart
+    scale = np.maximum(terms.max(axis=0), 1.0)  # the columns differ by many orders of magnitude
     weights = 1 / measured
     errors = np.zeros(len(measured))
     found = np.zeros(4)
@@ -112,11 +104,14 @@ _EXCHANGES: Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]] = {
     },
     "all_to_all": {direction: (("all_to_all_into_all_to_all", direction),) for direction in _DIRECTIONS},
 }
-"""Collective and direction to the measured calls that together are one."""
+"""Collective and direction to the measured calls whose sum is its time."""
 
 
 def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the microseconds of each call that a device file's `host_launch` names, of those that were measured."""
+    """Return the microseconds of each measured call of a device file's `host_launch`, the median over steps.
+
+    A linear layer's backward makes two GEMMs, so `gemm_backward` is half of it; copies of heads count with attention.
+    """
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         times[row["call"], row["direction"]].append(float(row["us"]))
@@ -151,14 +146,14 @@ def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 DEVICE, MACHINE, LIBRARY = "device.yaml", "machine.yaml", "nccl.yaml"
 _LINK = "nvlink"
 _STREAMS = ("copy_d2d", "clone", "add")
-"""Operations whose fastest call says what the memory's bandwidth is."""
+"""Operations whose fastest call gives the memory's bandwidth."""
 _MESSAGE_LIMIT_BYTES = 512 * 2**10
 _LEAST_ROWS = 4
-"""Fewer rows are not worth a fit of four terms."""
+"""Fewest rows for a fit of four terms."""
 
 
 def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]:
-    """Write what the rows in a folder suffice for, and the environment; return the files and what each is."""
+    """Write the files for which a folder has enough rows, and the environment; return each with its description."""
     where = f"measured on {environment['gpu']}, {environment.get('date', 'no date')}, by scaleout measure"
     rows = {name: read(CheckpointLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
     written: dict[Path, str] = {}
@@ -182,7 +177,7 @@ def _write(path: Path, values: Mapping[str, Any]) -> Path:
 
 
 def shipped(gpu: str) -> Device | None:
-    """Return the device that scaleout knows a GPU as, or None."""
+    """Return the shipped device of a GPU, or None."""
     name = next((name for prefix, (name, _) in MACHINES.items() if gpu.startswith(prefix)), None)
     return None if name is None else load_device(name)
 
@@ -195,7 +190,7 @@ def device_file(
     *,
     where: str,
 ) -> dict[str, Any] | None:
-    """Return what a device file holds; None if too little was measured, of a GPU that is not known."""
+    """Return the content of a device file; None if there are too few rows, or of an unknown GPU."""
     known = shipped(str(environment["gpu"]))
     kernels = list(kernels)
     rates = _known_rates(known) if known else _measured_rates(kernels, where)
@@ -245,7 +240,7 @@ def _known_rates(known: Device) -> dict[str, Any]:
 
 
 def _measured_rates(kernels: Iterable[Row], where: str) -> dict[str, Any] | None:
-    """Fastest GEMMs and copies; None if there is none of either."""
+    """Rates of the fastest GEMMs and copies; None if either is missing."""
     peaks: dict[str, tuple[float, str]] = {}
     stream = (0.0, "")
     for row in kernels:
@@ -264,13 +259,13 @@ def _measured_rates(kernels: Iterable[Row], where: str) -> dict[str, Any] | None
 
 
 _CACHED_BYTES = 100e6
-"""Copies of less may lie in a cache."""
+"""Smaller copies may be in a cache."""
 
 
 def machine_files(
     environment: Mapping[str, Any], collectives: Iterable[Row], *, where: str
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return what a topology file and a library file hold; None for what too little was measured."""
+    """Return the content of a topology file and of a library file; None where there are too few rows."""
     rows = list(collectives)
     free = [row for row in rows if "protocol" not in row and row["collective"] in RINGS]
     if len(free) < _LEAST_ROWS:
@@ -328,7 +323,7 @@ def _library(rows: list[Row], found: Mapping[str, Terms], where: str, best: Term
 
 
 def _as_known(library: dict[str, Any], environment: Mapping[str, Any], best: Terms) -> dict[str, Any]:
-    """Add what is known of NCCL on this GPU and not measured here: what it expects, and what it takes from kernels."""
+    """Add what is shipped for NCCL on this GPU and not measured here: its expected times, and its contention."""
     gpu = str(environment["gpu"])
     names = [topology for prefix, (_, topology) in MACHINES.items() if gpu.startswith(prefix)]
     if not names:
@@ -337,7 +332,7 @@ def _as_known(library: dict[str, Any], environment: Mapping[str, Any], best: Ter
     file = find("topology", names[0])
     shipped_library = file.parent / str(read_yaml(file)["library"])
     contention = read_yaml(shipped_library).get("contention")
-    wires = known.dimensions[0].bytes_per_s / best.bytes_per_s
+    scale = known.dimensions[0].bytes_per_s / best.bytes_per_s
     expected = (
         {each.name: each.modelled for each in known.library.protocols[:3] if each.modelled} if known.library else {}
     )
@@ -345,7 +340,7 @@ def _as_known(library: dict[str, Any], environment: Mapping[str, Any], best: Ter
         terms = expected.get(protocol["name"])
         if terms is not None:
             hop = next(hop for hop in terms.hops if hop.link == _LINK)
-            link = {"latency": f"{hop.latency_s * 1e6:.4g} us", "efficiency": round(hop.efficiency * wires, 4)}
+            link = {"latency": f"{hop.latency_s * 1e6:.4g} us", "efficiency": round(hop.efficiency * scale, 4)}
             protocol["expected"] = {"startup": f"{terms.startup_s * 1e6:.4g} us", "links": {_LINK: link}}
     return {**library, **({"contention": contention} if contention else {})}
 
@@ -369,13 +364,7 @@ def _protocol(name: str, kinds: list[str], terms: Terms, best: Terms, where: str
 
 
 def check_folder(folder: Path, environment: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds measurements of another machine.
-
-    Raises
-    ------
-    ConfigError
-        If its environment names another GPU or number of them.
-    """
+    """Raise `ConfigError` if a folder holds measurements of another machine."""
     file = folder / "environment.json"
     if not file.is_file():
         return

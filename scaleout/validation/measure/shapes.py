@@ -1,9 +1,7 @@
 """Which kernels to measure: a grid of shapes for every operation, or exactly those that a workload runs.
 
-A grid is what interpolation asks for: each size over its usual range, a few octaves apart, and all of them together
-where they hang together. Calls that would need more than a device's memory fail one by one and are left out.
-
-Operations that are not measured here take the efficiency of similar ones; see `operations`.
+A grid serves interpolation: each size over its usual range, a few octaves apart, and combinations of sizes. Calls that
+exceed the device's memory fail one by one. Operations without measurements use the efficiency of similar ones.
 """
 
 import itertools
@@ -16,18 +14,17 @@ from scaleout.validation.measure.checkpoint import Row
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
 
-BORROWING = frozenset(
+NOT_MEASURED = frozenset(
     """
     attention_triton_fwd attention_triton_bwd adamw_unfused add_fused_fwd add_fused_bwd cast_to_fp8 cast_to_fp8_twice
     gemm_fp8_rowwise rms_norm_unfused_fwd rms_norm_unfused_bwd merge_partials_fwd merge_partials_bwd
     grouped_gemm grouped_gemm_accumulate fill
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
-"""Operations that other software runs than is measured here: Triton's, other libraries'."""
-
+"""Operations of other software, such as Triton, which are not measured here."""
 
 UNCAPTURED = frozenset({"embedding_bwd", "embedding_bag_bwd_sparse", "interaction_gather_bwd"})
-"""Operations whose call asks the device something on the way, which a graph cannot hold."""
+"""Operations whose call synchronises with the device, which a CUDA graph cannot capture."""
 
 Axes = Mapping[str, Sequence[int]]
 
@@ -43,35 +40,21 @@ _RESNET_50 = (
 _ALEXNET = ((3, 64, 11, 4, 224), (64, 192, 5, 1, 27), (192, 384, 3, 1, 13), (384, 256, 3, 1, 13), (256, 256, 3, 1, 13))
 CONVOLUTIONS = tuple(dict(zip(("c_in", "c_out", "kernel", "stride", "hw"), each, strict=True))
                      for each in (*_RESNET_50, *_ALEXNET))  # fmt: skip
-"""The convolutions of ResNet-50, with strides in its windows of 3, and of AlexNet."""
+"""The convolutions of ResNet-50, with strides in its 3 by 3 kernels, and of AlexNet."""
 
 _GEMM: Axes = {
     "M": (1, 16, 128, 1024, 2048, 4096, 8192, 16384),
     "N": (512, 2048, 4096, 8192, 14336),
     "K": (512, 2048, 4096, 8192, 14336),
 }
-_ATTENTION: Axes = {
-    "batch": (1, 4),
-    "heads": (8, 32),
-    "seq": (512, 2048, 8192, 32768),
-    "head_dim": (64, 128),
-    "causal": (0, 1),
-}
+_SEQUENCES = (512, 2048, 8192, 32768)
+_ATTENTION: Axes = {"batch": (1, 4), "heads": (8, 32), "seq": _SEQUENCES, "head_dim": (64, 128), "causal": (0, 1)}
 _GROUPED: Axes = {
-    "batch": (1, 4),
-    "heads": (32,),
-    "kv_heads": (1, 8),
-    "seq": (512, 2048, 8192, 32768),
-    "head_dim": (64, 128),
-    "causal": (1,),
-}
+    "batch": (1, 4), "heads": (32,), "kv_heads": (1, 8), "seq": _SEQUENCES, "head_dim": (64, 128), "causal": (1,)
+}  # fmt: skip
 _DECODE: Axes = {
-    "batch": (1, 8, 32, 128),
-    "heads": (32,),
-    "kv_heads": (8, 32),
-    "kv_seq": (1024, 4096, 16384),
-    "head_dim": (128,),
-}
+    "batch": (1, 8, 32, 128), "heads": (32,), "kv_heads": (8, 32), "kv_seq": (1024, 4096, 16384), "head_dim": (128,)
+}  # fmt: skip
 _HIDDEN: Axes = {"tokens": _TOKENS, "hidden": (1024, 2048, 4096, 8192)}
 _VOCAB: Axes = {"tokens": (16, 1024, 4096, 8192), "vocab": (8000, 32000, 128256)}
 _ROUTED: Axes = {"tokens": _TOKENS, "hidden": (2048, 4096, 8192), "topk": (2, 8)}
@@ -113,7 +96,7 @@ GRIDS: Mapping[str, Axes] = {
     "swiglu_fwd": {"elements": _ELEMENTS[2::2]},
     "swiglu_bwd_fused": {"elements": _ELEMENTS[2::2]},
 }  # fmt: skip
-"""Sizes of the operations that have a grid of their own; others have that of their parameters."""
+"""Sizes of the operations with a grid of their own; other grids follow from the parameters."""
 
 _BY_PARAMETERS: Mapping[tuple[str, ...], Axes] = {
     ("tokens", "hidden"): _HIDDEN,
@@ -137,12 +120,12 @@ _DTYPES: Mapping[str, tuple[str, ...]] = {
 _USUAL = ("bf16",)
 _BATCHES = (1, 8, 32, 128, 256)
 _MOST_BYTES = 40e9
-"""Data of one call, at most; a set of buffers and a backward take several times as much."""
+"""Limit of the data of one call; its buffers and a backward take several times as much."""
 
 
 def grid(*, quick: bool = False) -> Iterator[Row]:
     """Return the kernels of all operations; `quick` takes the ends and the middle of each range, and one dtype."""
-    for op in (op for op in OPERATIONS if op not in BORROWING):
+    for op in (op for op in OPERATIONS if op not in NOT_MEASURED):
         dtypes = _DTYPES.get(op, _USUAL)
         for dtype in dtypes[:1] if quick else dtypes:
             for shape in _shapes(op, quick=quick):
@@ -170,13 +153,7 @@ def _thin(values: Sequence[int]) -> Sequence[int]:
 
 
 def of_workload(name_or_file: str, changes: Mapping[str, Any]) -> list[Row]:
-    """Return the kernels that a workload runs, each once.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such workload, or its keys do not fit each other.
-    """
+    """Return the kernels that a workload runs, each once; or raise `ConfigError` if it cannot be read."""
     program = generate(load_workload(name_or_file, dict(changes)))
     kernels = dict.fromkeys(call for graph in program.graphs for call in graph.kernels if call.op != CUSTOM)
     return [_row(call) for call in kernels]
@@ -188,13 +165,7 @@ def _row(call: Kernel) -> Row:
 
 
 def checked(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return rows that name kernels, with the method by which each is timed.
-
-    Raises
-    ------
-    ConfigError, GraphError
-        If a row is not a kernel.
-    """
+    """Return rows of kernels with their method of timing; raise `ConfigError` or `GraphError` if one is no kernel."""
     found: list[Row] = []
     for row in rows:
         if not {"op", "dtype", "shape"} <= row.keys() or not isinstance(row["shape"], Mapping):

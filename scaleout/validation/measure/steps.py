@@ -1,15 +1,10 @@
-"""Networks of whole steps: a row's sizes to a function that runs its step once.
+"""Whole steps of networks over all GPUs, call by call as PyTorch runs them: the kinds that `scaleout validate` knows.
 
-Weights are small random numbers in bf16 (recommendation models: fp32); gradients start from ones.
-
-Whole steps of networks over all GPUs, call by call as PyTorch runs them: the kinds that `scaleout validate` knows.
-
-transformer_*: pre-norm layers without embedding and head, of Megatron-LM's cut: `tp` sums the two outputs of a layer
-(backward: its two inputs), `tp_sp` gathers the sequence before and scatters the sum behind instead. dp_*, fsdp2_*:
-whole layers on each GPU, their gradients reduced one parameter at a time, by DDP in buckets, or by FSDP2, a unit a
-layer. moe_*: one expert a GPU, balanced. dlrm_*, embedding_all_to_all: tables on each GPU, sums of looked-up rows
-exchanged. gemm_then_collective_chunked, all_gather_then_matmul: a GEMM cut along its rows, and one behind a
-gather. A time goes from the first call to the end of the last kernel, of the slowest rank.
+Weights are small random numbers in bf16 (recommendation models: fp32). transformer_*: pre-norm layers of Megatron-LM
+without embedding and head; `tp_sp` adds sequence parallelism. dp_*, fsdp2_*: whole layers on each GPU, gradients
+reduced per parameter, by DDP in buckets, or by FSDP2, one unit per layer. moe_*: one expert per GPU, balanced. dlrm_*,
+embedding_all_to_all: tables on each GPU. gemm_then_collective_chunked, all_gather_then_matmul: a GEMM cut along its
+rows, and one after a gather. A time is from the first call to the end of the last kernel, on the slowest rank.
 """
 
 import itertools
@@ -35,12 +30,12 @@ _DENSE_FEATURES, _BOTTOM_LAYERS = 256, 3
 
 
 def weight(*shape: int, dtype: torch.dtype = torch.bfloat16) -> nn.Parameter:
-    """Return small random numbers that want a gradient."""
+    """Return small random numbers that require a gradient."""
     return nn.Parameter(torch.randn(*shape, device="cuda", dtype=dtype) * 0.02)
 
 
 class _Layer(nn.Module):  # type: ignore[misc]
-    """A pre-norm layer, or a rank's part of one; sequence first, heads of 128, four times as wide inside."""
+    """A rank's part of a pre-norm layer: sequence first, heads of size 128, four times as wide inside."""
 
     def __init__(self, hidden: int, ranks: int, mode: str) -> None:
         super().__init__()
@@ -64,11 +59,11 @@ _EXCHANGES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "tp": (("nothing", "all_reduce"), ("all_reduce", "nothing")),
     "tp_sp": (("all_gather", "reduce_scatter"), ("reduce_scatter", "all_gather")),
 }
-"""Mode to the exchanges, forward and backward, before and behind the two halves of a layer."""
+"""Mode to the exchanges, forward and backward, before and after the two halves of a layer."""
 
 
 def _attention(x: torch.Tensor) -> torch.Tensor:
-    """Heads of queries, keys and values side by side, as Megatron-LM lays them out."""
+    """Attention over heads of queries, keys and values in Megatron-LM's layout."""
     length, batch, width = x.shape
     parts = x.view(length, batch, width // (3 * _HEAD), 3 * _HEAD).permute(1, 2, 0, 3).chunk(3, dim=-1)
     y = functional.scaled_dot_product_attention(*parts, is_causal=True)
@@ -80,7 +75,7 @@ def _layers(row: Row, ranks: int) -> nn.Sequential:
 
 
 def _pass(network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, parameters: list[nn.Parameter]) -> None:
-    """Run forward and backward; gradients of the step before are dropped first."""
+    """Drop the gradients of the step before, then run forward and backward."""
     x.grad = None
     for parameter in parameters:
         parameter.grad = None
@@ -112,7 +107,7 @@ def _step(
 
 
 def data_parallel(row: Row) -> Step:
-    """Whole layers on each GPU, gradients reduced as the row's name says."""
+    """Whole layers on each GPU; the row's name says how gradients are reduced."""
     network: nn.Module = _layers(row, 1)
     parameters = list(network.parameters())
     x = torch.randn(row["seq"], row["batch"], row["hidden"], device="cuda", dtype=torch.bfloat16).requires_grad_()
@@ -139,7 +134,7 @@ def data_parallel(row: Row) -> Step:
 
 
 def experts(row: Row, *, backward: bool) -> Step:
-    """A mixture-of-experts layer, one expert a GPU, balanced; tokens in chunks one after the other."""
+    """A mixture-of-experts layer, one expert per GPU, balanced; chunks of tokens run one after the other."""
     top_k, chunks = row["topk"], row["chunks"]
     wide, narrow = weight(row["ffn"], row["hidden"]), weight(row["hidden"], row["ffn"])
 
@@ -157,7 +152,7 @@ def experts(row: Row, *, backward: bool) -> Step:
 
 
 class _Tables:
-    """A rank's embedding tables, looked up in one call for the whole batch, and the exchange of pooled vectors."""
+    """A rank's embedding tables, looked up in one call for the whole batch."""
 
     def __init__(self, row: Row) -> None:
         self.batch, self.tables, self.dim = row["batch"], row["tables_per_gpu"], row["dim"]
@@ -179,7 +174,7 @@ class _Tables:
 
 
 def embedding_exchange(row: Row) -> Step:
-    """Pooling, the all-to-all, and the order of samples."""
+    """Pooling, the all-to-all, and the permutation into sample order."""
     tables = _Tables(row)
 
     def step() -> None:
@@ -197,7 +192,7 @@ def _perceptron(widths: list[int]) -> nn.Sequential:
 
 
 def recommendation(row: Row, *, backward: bool) -> Step:
-    """A DLRM with pairwise dot products; backward with sparse gradients of tables, then an all-reduce a parameter."""
+    """A DLRM with pairwise dot products; backward has sparse gradients of tables and an all-reduce per parameter."""
     tables, wide = _Tables(row), row["mlp"]
     features = row["tables_per_gpu"] * tables.ranks + 1
     bottom = _perceptron([_DENSE_FEATURES, *[wide] * (_BOTTOM_LAYERS - 1), row["dim"]])
@@ -243,7 +238,7 @@ def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
 
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of each repeat the slowest rank."""
+    """Return the slowest rank's time of each repeat, summed up."""
     times = slowest_of([each["times"] for each in found])["step"]
     return {
         "step_us": round(statistics.median(times), 1),
@@ -253,7 +248,7 @@ def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 Start = Callable[[torch.Tensor], Any]
-"""From a part of a GEMM to its collective, which has been started and can be waited for."""
+"""From a part of a GEMM to its collective, started asynchronously."""
 
 
 def _start_all_reduce(part: torch.Tensor) -> Any:
@@ -294,7 +289,7 @@ def _chunked(row: Mapping[str, Any]) -> Step:
     return _without_gradients(step)
 
 
-def _gather_then_product(row: Mapping[str, Any]) -> Step:
+def _gather_then_gemm(row: Mapping[str, Any]) -> Step:
     a, b = weight(row["M"] // dist.get_world_size(), row["K"]), weight(row["K"], row["N"])
     whole = torch.empty(row["M"], row["K"], device="cuda", dtype=torch.bfloat16)
 
@@ -326,6 +321,6 @@ _STEPS: Mapping[str, Callable[[Mapping[str, Any]], Step]] = {
     "dlrm_forward": lambda row: recommendation(row, backward=False),
     "dlrm_forward_backward_allreduce": lambda row: recommendation(row, backward=True),
     "gemm_then_collective_chunked": _chunked,
-    "all_gather_then_matmul": _gather_then_product,
+    "all_gather_then_matmul": _gather_then_gemm,
 }
-"""Name of every step to what sets it up."""
+"""Name of a step to the function that sets it up."""

@@ -46,17 +46,7 @@ SCALES = (2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of training under a strategy, on all GPUs of a cluster.
-
-    Attributes
-    ----------
-    fits : bool
-        Whether it fits the devices' memory.
-    exposed_s : mapping
-        Exposed communication of each axis in seconds, the mean over ranks.
-    decisions : tuple of str
-        What the strategy chose, in words.
-    """
+    """One step under a strategy on all GPUs of a cluster; `exposed_s` is by axis, the mean over ranks."""
 
     job: LayeredModel
     result: Result

@@ -15,19 +15,7 @@ from scaleout.validation.measured.rows import Row
 
 @dataclass(frozen=True)
 class Table:
-    """How the rows of a published table become cases; as `scaleout.validation.measured.compare.Family`.
-
-    Attributes
-    ----------
-    name : str
-        The family under which its errors are summed up.
-    case : callable
-        From a row and its machine to a `Case`; raises `NoModelError` where there is no model.
-    home : callable
-        Device and topology that a row was measured on.
-    split : callable
-        A row to the measured runs in it, one row each.
-    """
+    """How the rows of a published table become cases; fields as in `scaleout.validation.measured.compare.Family`."""
 
     name: str
     case: Callable[[Row, Machine], Case]
