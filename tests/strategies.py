@@ -6,8 +6,7 @@ Times are multiples of a quarter of a microsecond in part, so that ties, where o
 import numpy as np
 from hypothesis import strategies as st
 
-from scaleout.cluster.topology.dimension import graph_dimension
-from scaleout.cluster.topology.edges import edges_of
+from scaleout.cluster.topology.dimension import edges_of, graph_dimension
 from scaleout.cluster.topology.fabric import Fabric, FabricLink
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links

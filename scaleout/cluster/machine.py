@@ -14,7 +14,7 @@ from scaleout.errors import ConfigError
 
 @dataclass(frozen=True)
 class Machine:
-    """The device and the network that a program runs on, and the algorithms of collectives that are named."""
+    """The device and the network of a program, and the algorithms of collectives that are named."""
 
     device: Device
     topology: Topology

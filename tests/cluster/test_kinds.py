@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from scaleout.cluster.machine import first_ranks
-from scaleout.cluster.topology.dimension import Dimension
-from scaleout.cluster.topology.edges import edges_of, num_nodes, ports_of, switches_of
+from scaleout.cluster.topology.dimension import Dimension, edges_of, num_nodes, ports_of, switches_of
 from scaleout.cluster.topology.kinds import KINDS
 from scaleout.cluster.topology.kinds.kind import DimensionKind, edges_in_order
 from scaleout.cluster.topology.peers import distances

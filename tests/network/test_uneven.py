@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from strategies import changed, dragonflies, fabrics, topologies
 from test_collectives import likeness
 
-from scaleout.cluster.topology.dimension import graph_dimension
-from scaleout.cluster.topology.edges import edges_of, num_nodes
+from scaleout.cluster.topology.dimension import edges_of, graph_dimension, num_nodes
 from scaleout.cluster.topology.fabric import fabric_of
 from scaleout.cluster.topology.kinds.dragonfly import global_links_of_a_pair
 from scaleout.cluster.topology.placement import arrange, place, siblings

@@ -1,8 +1,4 @@
-"""The stage that annotates a program with times on a device: kernel times, then when the host issues each call.
-
-Before it, kernels know their FLOPs and bytes; after it, they know their time, where that time comes from, and, with an
-eager host, the earliest time at which they can start.
-"""
+"""The stage that annotates a program with times on a device: kernel times, then when the host issues each call."""
 
 import numpy as np
 
@@ -18,14 +14,7 @@ from scaleout.program.program import Program
 def annotate(program: Program, device: Device, *, host: str = "none", recompute: bool = False) -> Program:
     """Give a program its kernel times on a device, and say when the host has issued each node.
 
-    Parameters
-    ----------
-    program : Program
-    device : Device
-    host : str
-        How the host issues a step, one of `host.HOSTS`.
-    recompute : bool
-        Also replace times that kernels have already; see `time_kernels`.
+    `host` is one of `host.HOSTS`; `recompute` also replaces times that kernels have already, see `time_kernels`.
 
     Raises
     ------
@@ -40,11 +29,8 @@ def annotate(program: Program, device: Device, *, host: str = "none", recompute:
 def time_kernels(program: Program, device: Device, *, recompute: bool = False) -> Program:
     """Give every kernel that has no time yet its time on a device, and say where the time comes from.
 
-    Parameters
-    ----------
-    recompute : bool
-        Also replace the times of kernels whose operation and sizes are known, such as those of a trace that was
-        written for another device. Times of unknown kernels stay.
+    `recompute` also replaces the times of kernels whose operation and sizes are known, such as those of a trace that
+    was written for another device. Times of unknown kernels stay.
 
     Raises
     ------

@@ -1,17 +1,8 @@
 """The host's time to issue a step: a timed program to one whose nodes cannot start before they are issued.
 
-Eager frameworks issue one call after another, in program order, and do not wait for the device. The issue time of a
-node therefore follows from the calls alone, ``issue_s = sum of the costs of all calls up to it``, and a step of many
-small kernels takes as long as its calls. Kernels that are launched one by one also have a small gap between them on
-the device. A step that is replayed as a CUDA graph, or compiled into one, has neither cost.
-
-The cost of a node is the cost of its call in the device file's `host_launch`, by operation and direction, such as
-`gemm_backward`. The direction is `no_grad` where the step has no backward pass, else `forward` or `backward`; or `loop`
-for calls of a measurement that follow each other with nothing between, which is faster than the calls of a layer. An
-operation that is not in the file costs as much as a point-wise call; nodes that take no time are no calls. Each pass
-of a micro-batch also costs what the framework needs to start it: `start_backward`, and `start_forward`, which may fetch
-the micro-batch. Each layer whose parameters are gathered also costs `gathered_forward` and `gathered_backward`, the
-time of FSDP's hooks.
+Eager frameworks issue one call after another and do not wait for the device: ``issue_s = sum of the costs of all calls
+up to it``, by operation and direction in the device file's `host_launch`. CUDA graphs have no such cost, nor a gap
+between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
@@ -53,13 +44,7 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
 
 
 def check_host(device: Device, host: str) -> None:
-    """Check that a host is known, and that the device file has the costs of its calls.
-
-    Raises
-    ------
-    ConfigError
-        If not.
-    """
+    """Check that a host is known, and that the device file has the costs of its calls (else `ConfigError`)."""
     if host not in HOSTS:
         raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
     missing = [name for name in _NEEDED if name not in device.host_launch_s]

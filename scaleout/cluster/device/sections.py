@@ -1,11 +1,7 @@
-"""Sections of a device file beyond its rates: what its work draws, how kernels run as work-groups, and GEMMs in stages.
+"""Sections of a device file beyond its rates: `power`, `work_groups` (gathers and fused kernels) and `stages`.
 
-`Power` is the section `power`: a limit, what is drawn in any case, energies, and how power falls with the clock.
-`WorkGroups` is the section `work_groups`: a work-group gathers rows one after the other; alone it waits for their
-latency, and as more are resident they share the memory's bandwidth. The other numbers are what fusing costs:
-book-keeping, calls, flags, a slower GEMM. `Stages` is the section `stages`: a GEMM is cut into tiles, one for
-each work-group; as many work-groups as the device holds are a stage. A stage reads what the last-level cache does not
-hold, multiplies, and then writes its tiles.
+In `stages` a GEMM is cut into tiles, one for each work-group; as many work-groups as the device holds are a stage,
+which reads, multiplies and writes. See docs/models/clocks-and-power.md, fused-operators.md and t3.md.
 
 Symbols: occupancy is the share of all work-groups that the device can hold which are resident.
 Source: of each number, beside it in the file; of stages, Pati et al., T3: Transparent Tracking & Triggering for

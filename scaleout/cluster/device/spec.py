@@ -1,10 +1,9 @@
 """Devices: a YAML file in which every number names its source, to a frozen `Device` in SI units.
 
 A device is its peak rates, memory, caches and links, what the host spends to launch work on it, and the files of
-kernel times that were measured on it. It knows no kernel; `kernel_times` turns the files into times. A device on which
-no kernel was measured names a reference device, whose kernels tell how efficient its own are. Its `calibration` says,
-by class of kernels, how many times as efficient its kernels are as those of the reference device: few numbers, each
-fitted to published runs of the device or taken from a data sheet, as its source says. They hold for all runs.
+kernel times that were measured on it; `kernel_times` turns the files into times. A device on which no kernel was
+measured names a reference device; its `calibration` says, by class of kernels, how many times as efficient its kernels
+are as those of the reference device, fitted to published runs or taken from a data sheet, as its source says.
 
 Source of each number: the device file itself, beside the number; `Device.sources` keeps them.
 """
@@ -110,12 +109,8 @@ class Device:
 
     Attributes
     ----------
-    name : str
-        The shipped name, or the file's stem.
-    title : str
-        The vendor's name of it.
-    vendor : str
-        Who makes it.
+    name, title : str
+        The shipped name or the file's stem; the vendor's name of it.
     peak_flops_per_s : mapping
         Dtype to the dense rate of GEMMs in that dtype.
     memory_bytes_per_s, memory_bytes, l2_bytes : float
@@ -140,12 +135,8 @@ class Device:
         A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
     launch_gap_s : float
         Time from the end of a kernel to the start of the next on its stream, beyond that in a CUDA graph.
-    stages : Stages, optional
-        How it runs a GEMM stage by stage; None if the file does not say.
-    power : Power, optional
-        What it may draw, and what its work draws; None if the file does not say.
-    work_groups : WorkGroups, optional
-        How its kernels run as work-groups; None if the file does not say.
+    stages, power, work_groups
+        Sections of the file; None where it has none.
     sources : mapping
         Dotted key in the device file to the source of its number.
     """
@@ -172,13 +163,7 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str) -> float:
-        """Return the peak rate of GEMMs in a dtype, in FLOP/s.
-
-        Raises
-        ------
-        ConfigError
-            If the device has none for the dtype.
-        """
+        """Return the peak rate of GEMMs in a dtype, in FLOP/s; refuse a dtype without one."""
         if dtype not in self.peak_flops_per_s:
             raise ConfigError(
                 f"device {self.name!r} states no peak rate for {dtype}; "

@@ -1,31 +1,11 @@
 """Ways to communicate that a machine offers, and policies: which of them serves an all-reduce.
 
-A back end is a communication library with its own costs: NCCL's rings, MPI's trees between copies to the host and
-back, and so on; a topology's file names them. A policy makes one library of some of them:
+A back end is a communication library with its own costs; a topology's file names them. A policy makes one library of
+some: `NAME` or `NAME+NAME` (the fastest of these), `fastest` (of all that leave the host free), `FILE.yaml` (a table of
+rules) or `NAME=FILE,...` (benchmarks as nccl-tests print them, by the nearest ranks and size). Other collectives stay
+with the topology's library. Knows no collective and no time. See docs/models/back-ends.md.
 
-`NAME`
-    that back end alone
-`NAME+NAME`
-    the fastest of these at each size and number of ranks
-`fastest`
-    the fastest of all that leave the host free
-`FILE.yaml`
-    a table of rules: ranks and sizes up to which a back end serves
-`NAME=FILE,NAME=FILE,...`
-    what benchmarks in nccl-tests' format, one or more of each back end, say of the nearest ranks and size
-
-What is no all-reduce stays with the topology's own library.
-
-Knows no collective and no time; `network.alpha_beta` charges the library that comes out.
-
-What nccl-tests print, read back: sizes and times of a collective on some ranks.
-
-A file holds one run or several, one after another. A run's header lists its ranks, a line each that begins with
-``#  Rank``; two lines name the columns and their units; then one line a size: size, count, type, and of the collectives
-that have them reduction and root, then time and bandwidths out of place, and in place. Times out of place are taken,
-unless a line says that it has none.
-
-Source: NVIDIA/nccl-tests, src/common.cu, for the form.
+Source: NVIDIA/nccl-tests, src/common.cu, for the form of benchmarks.
 """
 
 import math
@@ -85,13 +65,7 @@ def library_of(topology: Topology, policy: str) -> Library:
 
 
 def backend(topology: Topology, name: str) -> Library:
-    """Return one back end of a machine.
-
-    Raises
-    ------
-    ConfigError
-        If the machine has none of that name; the message gives the nearest.
-    """
+    """Return one back end of a machine; refuse a name that it does not have."""
     known = dict(topology.backends)
     if name not in known:
         raise ConfigError(
@@ -152,28 +126,14 @@ class _TableFile(validated.Config):
 
 
 def load_table(path: Path) -> Table:
-    """Read a table of rules; what a rule leaves out does not limit it.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or it is no table.
-    """
+    """Read a table of rules; what a rule leaves out does not limit it."""
     if not path.is_file():
         raise ConfigError(f"policy file '{path}' does not exist; give a file of rules, or a back end's name")
     values = validated.validate(_TableFile, validated.read_yaml(path), where=str(path))
     if not values.rules:
         raise ConfigError(f"{path}: a table without rules; give at least one")
-    return Table(
-        tuple(
-            Rule(
-                math.inf if rule.ranks is None else rule.ranks,
-                math.inf if rule.size is None else rule.size,
-                rule.backend,
-            )
-            for rule in values.rules
-        )
-    )
+    # No rule gives a zero.
+    return Table(tuple(Rule(rule.ranks or math.inf, rule.size or math.inf, rule.backend) for rule in values.rules))
 
 
 def _curves(topology: Topology, policy: str) -> list[Curve]:
@@ -214,13 +174,14 @@ class Run:
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:
-    """Read all runs of a file.
+    """Read all runs of a file that nccl-tests printed: times out of place, or in place where those are missing.
+
+    A run's header lists its ranks, a line each, then the columns and their units; one line a size follows.
 
     Raises
     ------
     ConfigError
-        If there is no such file, it holds no run, a run does not list its ranks or their units, two runs of it have
-        different units, or a line is not one of a table; the message names the line.
+        If the file is missing or not of this form, or its runs have different units; the message names the line.
     """
     if not path.is_file():
         raise ConfigError(f"benchmark '{path}' does not exist; give a file that nccl-tests printed")

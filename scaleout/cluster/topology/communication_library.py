@@ -1,25 +1,12 @@
-"""What a communication library adds to the wires: its protocols, and the rule by which it chooses one.
+"""Communication libraries: a YAML file to the protocols of a library, and the rule by which it chooses one.
 
-Maps a YAML file to a `Library`. NCCL, for one, moves bytes in three ways: LL (every 8 bytes carry 4 of flags: low
-latency, less than half of the bandwidth), LL128 (8 in 128 bytes are flags) and Simple (whole chunks and a fence: all
-of the bandwidth, and the most expensive step). A `Protocol` is such a way, for some kinds of collectives: what a call
-costs before its first message, what each step costs beyond the latency of the wire, what part of a link's bandwidth
-its payload reaches, and how fast the shard passes that a rank keeps and that crosses no link.
-
-A library that chooses by a model of its own is not always right. So a protocol has the times that it takes, and
-beside them those that the library *expects*: the protocol of the least expected time is chosen, and takes its time.
-
-Knows neither collectives nor sizes: `network.alpha_beta` charges it.
-
-Source: NCCL, src/graph/tuning.cc and src/enqueue.cc; Hu et al., Demystifying NCCL, arXiv 2507.04786, for the protocols.
-
-Which back end serves a collective: a table of sizes, or runs of a benchmark.
-
-Maps a number of ranks and a size to the name of a back end. A `Table` says so outright. `Learned` compares what
-benchmarks of each back end took: those of the number of ranks that is nearest, at the size between their sizes, on
-logarithmic axes. Knows no machine and no cost.
+A `Protocol` is a way of moving bytes (NCCL: LL, LL128, Simple). A library chooses by its own model of time, which may
+be wrong: the protocol with the shortest *modelled* time is chosen, and takes its *actual* time. Where a library joins
+several back ends, a `Selection` chooses one for a number of ranks and a size. Knows no collective's rounds;
+`network.alpha_beta` charges the costs. See docs/models/communication-libraries.md and docs/models/back-ends.md.
 
 Symbols: p ranks; n bytes.
+Source: NCCL, src/graph/tuning.cc and src/enqueue.cc; Hu et al., Demystifying NCCL, arXiv 2507.04786, for the protocols.
 """
 
 import math
@@ -52,13 +39,7 @@ class Table:
     rules: tuple[Rule, ...]
 
     def choose(self, num_ranks: int, size_bytes: float) -> str:
-        """Return the back end for a collective.
-
-        Raises
-        ------
-        ConfigError
-            If no rule fits.
-        """
+        """Return the back end for a collective; refuse one that no rule fits."""
         fitting = [rule for rule in self.rules if num_ranks <= rule.num_ranks and size_bytes <= rule.size_bytes]
         if not fitting:
             raise ConfigError(
@@ -151,33 +132,23 @@ def learned(curves: Sequence[Curve]) -> Learned:
 
 @dataclass(frozen=True)
 class Hop:
-    """A protocol on one kind of link.
-
-    Attributes
-    ----------
-    link : str
-        Kind of link, as the dimensions of a topology name it: `nvlink`, `infiniband`.
-    latency_s : float
-        What a step whose messages cross such a link costs beyond the latency of the wire.
-    efficiency : float
-        Payload that the link carries, as a part of its bandwidth.
-    """
+    """A protocol on one kind of link, as the dimensions of a topology name it: `nvlink`, `infiniband`."""
 
     link: str
     latency_s: float = 0.0
+    """What a round whose messages cross such a link costs beyond the link's latency."""
     efficiency: float = 1.0
+    """Payload that the link carries, as a part of its bandwidth."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What one call costs, or is expected to.
+    """What one call costs, or is expected to; `startup_s` before the first message.
 
     Attributes
     ----------
-    startup_s : float
-        Before the first message.
     hops : tuple of Hop
-        One for each kind of link; on others a message costs what the wire does.
+        One for each kind of link; on others a message costs what the link does.
     local_bytes_per_s : float
         At which a rank's own shard passes, which crosses no link.
     staging_bytes_per_s : float
@@ -199,8 +170,8 @@ class Terms:
         return tuple(hop.latency_s for hop in found), tuple(hop.efficiency for hop in found)
 
 
-WIRES = Terms()
-"""Nothing beyond the wires: where a topology names no library."""
+LINKS_ALONE = Terms()
+"""Nothing beyond the links: where a topology names no library."""
 
 
 @dataclass(frozen=True)
@@ -209,13 +180,10 @@ class Protocol:
 
     Attributes
     ----------
-    name : str
     collectives : tuple of str
         Kinds of collectives that it serves.
-    actual : Terms
-        What a call costs.
-    modelled : Terms or None
-        What the library expects it to cost; None if it knows what it costs.
+    actual, modelled : Terms
+        What a call costs, and what the library expects it to cost; None if that is the same.
     largest_message_bytes : float
         The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
         protocol against the others.
@@ -224,12 +192,12 @@ class Protocol:
     backend : str
         The way to communicate that it belongs to, where a library is made of several; see `backends`.
     concurrent : bool
-        Whether calls may be under way side by side, so that their latencies overlap, if they are called so.
+        Whether calls may run concurrently, so that their latencies overlap.
     """
 
     name: str
     collectives: tuple[str, ...]
-    actual: Terms = WIRES
+    actual: Terms = LINKS_ALONE
     modelled: Terms | None = None
     largest_message_bytes: float = math.inf
     algorithms: tuple[str, ...] = ()
@@ -237,13 +205,13 @@ class Protocol:
     concurrent: bool = False
 
 
-BARE = Protocol("", (), WIRES)
-"""The wires alone."""
+BARE = Protocol("", (), LINKS_ALONE)
+"""The links alone."""
 
 
 @dataclass(frozen=True)
 class ResourceUse:
-    """What a collective takes from the device while it runs, and what it suffers beside a kernel; see `contention`.
+    """What a collective takes from the device, and how a concurrent kernel slows it down; see `contention`.
 
     Attributes
     ----------
@@ -256,7 +224,7 @@ class ResourceUse:
     channels_to_fill : float
         Channels that the device's links can feed.
     slowdown : float
-        How many times as slow a channel is beside any kernel.
+        How many times as slow a channel is with any concurrent kernel.
     slowdown_by_memory : float
         What a kernel adds to that which takes all of the memory's bandwidth.
     queue_s : float
@@ -278,16 +246,14 @@ class Library:
 
     Attributes
     ----------
-    name : str
-    protocols : tuple of Protocol
     algorithms : tuple of (str, tuple of str)
         Kind of collective to the algorithms that `auto` chooses from; from all if it is not there.
     source : str
         Where the numbers come from.
-    appetite : Appetite, optional
+    resource_use : ResourceUse, optional
         What its collectives take from a device; without it they take nothing.
     blocks_host : bool
-        Whether a call returns to the host when it is done, so that nothing runs beside it.
+        Whether a call returns to the host when it is done, so that nothing is concurrent with it.
     selection : Selection, optional
         Which back end serves an all-reduce, where a library is made of several; without it the fastest.
     """
@@ -304,7 +270,7 @@ class Library:
         return hash(self.name)  # placements are hashed often
 
     def protocols_for(self, kind: str, algorithm: str) -> tuple[Protocol, ...]:
-        """Return the protocols for a collective by an algorithm, with the bare wires where none is for any size."""
+        """Return the protocols for a collective by an algorithm, with the bare links where none is for any size."""
         serving = tuple(protocol for protocol in self.protocols if kind in protocol.collectives)
         own = tuple(protocol for protocol in serving if algorithm in protocol.algorithms)
         found = own or tuple(protocol for protocol in serving if not protocol.algorithms)
@@ -412,15 +378,9 @@ def load_library(path: Path) -> Library:
 def _resource_use(entry: _ResourceUseFile | None) -> ResourceUse | None:
     if entry is None:
         return None
-    return ResourceUse(
-        num_sms=entry.sms,
-        message_sms=entry.message_sms,
-        memory_bytes_per_s=entry.memory_bandwidth,
-        channels_to_fill=entry.channels_to_fill,
-        slowdown=entry.slowdown,
-        slowdown_by_memory=entry.slowdown_by_memory,
-        queue_s=entry.queue,
-    )
+    memory, channels = entry.memory_bandwidth, entry.channels_to_fill
+    slower = (entry.slowdown, entry.slowdown_by_memory)
+    return ResourceUse(entry.sms, entry.message_sms, memory, channels, *slower, queue_s=entry.queue)
 
 
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:

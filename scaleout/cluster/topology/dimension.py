@@ -1,18 +1,25 @@
 """One dimension of a network: what a line of ranks is linked by, how fast, how far.
 
-Every line of a dimension is wired alike, each on its own. What its links are depends on the kind of dimension; see
-`kinds`, one file each.
+Every line of a dimension is wired alike; its kind (see `kinds`) says what its links are. `Edges` are those links as a
+directed graph, whatever the kind, for all that closed forms do not cover. Nodes are the ranks by their coordinate, then
+the switches; every link is two edges, each known by its *port* and the *coordinate* of a rank, as in
+`network.routes.links`.
 
-Symbols: n ranks along a dimension.
+Symbols: n ranks along a dimension; V nodes; E edges.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from scaleout.cluster.topology.fabric import Fabric
 from scaleout.cluster.topology.kinds import KINDS, DimensionKind, find_kind
 from scaleout.cluster.topology.kinds.graph import fields_of
+from scaleout.cluster.topology.kinds.kind import Floats, Ints, Port
 from scaleout.errors import ConfigError
 
 
@@ -101,10 +108,7 @@ class Dimension:
 
     @property
     def levels(self) -> list[tuple[int, float]]:
-        """Of each level of a tree's links: ranks below one bundle, and its bandwidth in ports; ports first.
-
-        Without levels, ports only.
-        """
+        """Of each level of a tree's links, ports first: ranks below one bundle, and its bandwidth in ports."""
         sizes = [math.prod(self.radices[:level]) for level in range(max(1, len(self.radices)))]
         ratios = [math.prod(self.oversubscription[:level]) for level in range(len(sizes))]
         return [(size, size / ratio) for size, ratio in zip(sizes, ratios, strict=True)]
@@ -122,3 +126,59 @@ class Dimension:
 def graph_dimension(fabric: Fabric, *, link: str = "") -> Dimension:
     """Return the dimension that a fabric is."""
     return Dimension("graph", fabric.num_ranks, link=link, **fields_of(fabric))
+
+
+class Edges(NamedTuple):
+    """Edges of a line, shape ``(E,)`` each."""
+
+    tails: Ints
+    heads: Ints
+    ports: Ints
+    coordinates: Ints
+    spans: Ints
+    """Ranks below that share the edge: more than one for what switches have between them."""
+    bytes_per_s: Floats
+    latency_s: Floats
+    """Of all edges of a route: the latency of a message."""
+    reluctance_s: Floats
+    """What a route adds to the latency of an edge when it weighs ways."""
+
+    def chosen(self, which: npt.NDArray[np.bool_] | Ints) -> "Edges":
+        """Return some of the edges, or all in another order."""
+        return Edges._make(column[which] for column in self)
+
+    def between(self, a: int, b: int) -> Ints:
+        """Return which edges join two nodes, both ways."""
+        low, high = np.minimum(self.tails, self.heads), np.maximum(self.tails, self.heads)
+        return np.flatnonzero((low == min(a, b)) & (high == max(a, b)))
+
+
+@lru_cache(maxsize=64)
+def edges_of(dimension: Dimension) -> Edges:
+    """Return the edges of a line.
+
+    >>> edges = edges_of(Dimension("ring", 3, 1e9, 1e-6))
+    >>> list(zip(edges.tails.tolist(), edges.heads.tolist()))
+    [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
+    """
+    rows = dimension.structure.edges(dimension)
+    columns = zip(*rows, strict=True) if rows else [()] * 8
+    kinds = ["int64"] * 5 + ["float64"] * 3
+    return Edges._make(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
+
+
+def num_nodes(dimension: Dimension) -> int:
+    """Return the number ``V`` of nodes of a line."""
+    return dimension.size + len(switches_of(dimension))
+
+
+@lru_cache(maxsize=64)
+def switches_of(dimension: Dimension) -> tuple[str, ...]:
+    """Return the names of the nodes after the ranks."""
+    return dimension.structure.switches(dimension)
+
+
+@lru_cache(maxsize=64)
+def ports_of(dimension: Dimension) -> tuple[Port, ...]:
+    """Return what every rank has of the links of a line."""
+    return tuple(dimension.structure.ports(dimension))

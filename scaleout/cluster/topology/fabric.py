@@ -1,13 +1,8 @@
-"""Fabrics: links between ranks and named switches, as a list, a GraphML file or an edge list gives them.
-
-Maps such a description to a `Fabric`, the links of one dimension of kind ``graph``. Knows nothing of routes.
+"""Fabrics: links between ranks and named switches, from a list, a GraphML file or an edge list, to a `Fabric`.
 
 Nodes are numbered: first the ranks, ``0`` to ``n - 1``, then the switches. In a file of networkx (``.graphml``,
-``.edgelist``) a node is a rank if its attribute ``rank`` gives its number; where no node has that attribute, the
-nodes whose names are whole numbers are the ranks. Every edge has the attributes ``bandwidth`` and ``latency``, with a
-unit or in SI.
-
-Symbols: n ranks; V nodes; E links, each full-duplex.
+``.edgelist``) the node attribute ``rank`` numbers the ranks; without it the nodes named by whole numbers are the
+ranks. Every edge has a ``bandwidth`` and a ``latency``, with a unit or in SI. Knows nothing of routes.
 """
 
 import math
@@ -36,17 +31,7 @@ class FabricLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Fabric:
-    """Ranks and switches, and the links between them.
-
-    Attributes
-    ----------
-    num_ranks : int
-        Nodes ``0`` to ``num_ranks - 1``.
-    switches : tuple of str
-        Names of the nodes after them.
-    links : tuple of FabricLink
-        At most one between two nodes; together they connect all nodes.
-    """
+    """Ranks, switches (nodes in this order), and at most one link between two nodes; all nodes are connected."""
 
     num_ranks: int
     switches: tuple[str, ...]
@@ -73,7 +58,7 @@ class Fabric:
 
     @cached_property
     def _hash(self) -> int:
-        """Thousands of links are hashed once, not at every look-up of a cost."""
+        """Hash thousands of links once, not at every look-up of a cost."""
         return hash((self.num_ranks, self.switches, self.links))
 
     @property
@@ -105,15 +90,7 @@ class Fabric:
 
 
 def fabric_of(num_ranks: int, switches: Sequence[str], links: Iterable[tuple[Any, Any, float, float]]) -> Fabric:
-    """Number the nodes of listed links.
-
-    Parameters
-    ----------
-    num_ranks : int
-    switches : sequence of str
-        Names of all switches.
-    links : iterable of (node, node, bytes per second, seconds)
-        A node is a rank's number or a switch's name.
+    """Number the nodes of listed links (node, node, bytes per second, seconds): ranks' numbers or switches' names.
 
     Raises
     ------

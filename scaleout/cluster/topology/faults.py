@@ -1,9 +1,8 @@
-"""Names of links: what slow and broken links of a topology are called, and how they are found.
+"""Names of slow and broken links, and how they are found.
 
 A link is named by its two nodes, ``3-4`` or ``12-leaf1``: ranks by their numbers in the whole topology, all else by
-the names in `edges.switches_of`. Where two dimensions have such a link the number of the dimension goes before it,
-``1:5-switch``; a link between two switches names a rank on its line, where there are several lines:
-``leaf0-spine1@8``.
+the names in `dimension.switches_of`. Where two dimensions have such a link the number of the dimension goes before it,
+``1:5-switch``; a link between two switches names a rank on its line: ``leaf0-spine1@8``.
 """
 
 import math
@@ -12,30 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.cluster.topology.dimension import Dimension
-from scaleout.cluster.topology.edges import edges_of, switches_of
+from scaleout.cluster.topology.dimension import Dimension, edges_of, switches_of
 from scaleout.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class LinkChange:
-    """A link that is slower than the others or broken, both ways.
-
-    Attributes
-    ----------
-    dimension : int
-    line : int
-        The lowest rank of its line.
-    ends : (int, int)
-        Nodes of the line, the lower first.
-    factor : float
-        Of its bandwidth; 0 for a broken link.
-    """
+    """A link that is slower than the others or broken, both ways."""
 
     dimension: int
     line: int
+    """The lowest rank of its line."""
     ends: tuple[int, int]
+    """Nodes of the line, the lower first."""
     factor: float
+    """Of its bandwidth; 0 for a broken link."""
 
 
 LinkPosition = tuple[int, int, tuple[int, int]]
@@ -66,10 +56,10 @@ def find_link(dimensions: Sequence[Dimension], name: str) -> LinkPosition:
             f"link {name!r} does not name two nodes of the topology; write it like 0-1, with ranks by number (0 to "
             f"{_weight(dimensions, len(dimensions)) - 1}) and switches by name{_examples(dimensions, chosen)}"
         )
-    found = sorted({place for d in chosen for ends in splits for place in _places(dimensions, d, ends, on)})
+    found = sorted({position for d in chosen for ends in splits for position in _positions(dimensions, d, ends, on)})
     if not found:
         raise ConfigError(f"link {name!r}: no link joins these two; {_hint(dimensions, chosen, splits)}")
-    if len(found) > 1 and len({place[0] for place in found}) > 1:
+    if len(found) > 1 and len({position[0] for position in found}) > 1:
         raise ConfigError(f"link {name!r} is in several dimensions; write {found[0][0]}:{pair} for the first of them")
     if len(found) > 1:
         raise ConfigError(f"link {name!r} is on several lines; name a rank on its line, such as {pair}@{found[0][1]}")
@@ -106,7 +96,7 @@ def _rank(dimensions: Sequence[Dimension], name: str) -> int | None:
     return int(name) if name.isdecimal() and int(name) < total else None
 
 
-def _places(dimensions: Sequence[Dimension], number: int, ends: tuple[str, str], on: str) -> Iterator[LinkPosition]:
+def _positions(dimensions: Sequence[Dimension], number: int, ends: tuple[str, str], on: str) -> Iterator[LinkPosition]:
     """Links of a dimension that two names may mean."""
     dimension, weight = dimensions[number], _weight(dimensions, number)
     switches = switches_of(dimension)

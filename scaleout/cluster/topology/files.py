@@ -1,8 +1,7 @@
-"""Files of topologies: what stands in them, read into dimensions.
+"""Files of topologies: the YAML of a network to validated values, and an entry of `dimensions` to a `Dimension`.
 
-Maps the YAML file of a network, or of one that is `like` another, to validated values, and an entry of `dimensions` to
-a `Dimension`. A file that is `like` another holds the keys that differ, and `nodes`, the size of the outermost
-dimension; a fat tree has more at its top. Knows nothing of ranks; `topology` makes a network of it.
+A file that is `like` another holds the keys that differ, and `nodes`, the size of the outermost dimension. Knows
+nothing of ranks; `topology` makes a network of it.
 """
 
 import math
@@ -78,13 +77,7 @@ class TopologyFile(validated.Config):
 
 
 def read_topology(path: Path) -> TopologyFile:
-    """Read a file, with the paths in it relative to the working folder.
-
-    Raises
-    ------
-    ConfigError
-        If a key, unit or value is wrong, or the file is like itself.
-    """
+    """Read a file, with the paths in it relative to the working folder; refuse wrong keys, units and values."""
     return validated.validate(TopologyFile, _keys(path), where=str(path))
 
 

@@ -1,8 +1,8 @@
 """Who sends to whom: relative peers to ranks, and how far apart two ranks are.
 
 A message of an SPMD program names its other end by a *relative peer*: a process-group set, and how many members further
-on in the rank's group the other end is, the first following the last. So ranks that do the same have the same graph,
-and can be folded. Messages of traces name ranks; they have no relative peer.
+on in the rank's group the other end is (cyclic), so that ranks that do the same have the same graph and can be folded.
+Messages of traces name ranks; they have no relative peer.
 """
 
 from collections.abc import Iterable
@@ -30,13 +30,7 @@ def names_ranks(graph: ExecutionGraph) -> bool:
 
 
 def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> int:
-    """Return the rank at the other end of a message.
-
-    Raises
-    ------
-    GraphError
-        If the rank is in no group of the message's family.
-    """
+    """Return the rank at the other end of a message."""
     group, peer = int(graph.group[node]), int(graph.peer[node])
     if group == NONE:
         return peer
@@ -45,15 +39,12 @@ def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> in
 
 
 def peers_of(program: Program, peer: RelativePeer, ranks: Iterable[int]) -> Ints:
-    """Return the rank that a relative peer is of each rank, shape (R,); `NONE` for ranks in no group.
-
-    Only for `ranks`; all others get `NONE` as well.
-    """
-    family, further = peer
+    """Return the rank that a relative peer is of each of `ranks`, shape (R,); `NONE` for others and without a group."""
+    group_set, further = peer
     found = np.full(program.num_ranks, NONE, np.int64)
     wanted = np.zeros(program.num_ranks, bool)
     wanted[list(ranks)] = True
-    for members in program.groups[family].members:
+    for members in program.groups[group_set].members:
         row = np.array(members, np.int64)
         found[row] = np.roll(row, -further)
     found[~wanted] = NONE
@@ -73,12 +64,7 @@ def relative_peers_of_program(program: Program) -> dict[RelativePeer, Ints]:
 
 
 def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
-    """Return numbers that decide what a message costs alone, shape (R, D): equal rows cost the same.
-
-    Parameters
-    ----------
-    ranks, peers : (R,)
-    """
+    """Return numbers that decide the cost of an isolated message, shape (R, D): equal rows cost the same."""
     at, to = topology.coordinates(ranks), topology.coordinates(peers)
     columns = [
         dimension.structure.distance(dimension, (source, destination))
@@ -96,12 +82,6 @@ def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
 
 
 def check_peer(program: Program, peer: int, where: str) -> None:
-    """Refuse a message whose other end the job does not have.
-
-    Raises
-    ------
-    GraphError
-        If so; `where` begins the message.
-    """
+    """Refuse a message whose other end the job does not have; `where` begins the error's message."""
     if not 0 <= peer < program.num_ranks:
         raise GraphError(f"{where} names rank {peer}, which the job does not have")

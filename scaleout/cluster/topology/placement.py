@@ -1,16 +1,10 @@
 """Where a process group is in a topology: ranks to a grid of members along the dimensions.
 
-A group of an SPMD axis is a regular grid: along each dimension its members are a fixed stride apart. All groups of
-the axis communicate at the same time. Groups whose members interleave on a ring share its links: with a stride of
-``s`` each link carries the messages of ``s`` groups. Groups never share switch ports, links of a fully connected
-dimension, or lines of a dimension that they do not extend along. So the grid alone, whatever its origin, determines
-the cost, and all groups of an axis have the same `Placement`, which is what costs are cached by.
-
-A group that is no regular grid is kept as the bare ranks and costed message by message, alone on the network.
-
-On dimensions that are not even (see `kinds`: graphs, dragonflies), and on lines with slow or broken links, the
-placement keeps the ranks of the group as well, and its messages are routed over the links. Along all other dimensions
-the ranks are moved to the start, so that congruent groups still have the same placement.
+A regular group is a grid: along each dimension its members are a fixed stride apart. The grid alone, whatever its
+origin, determines the cost, so all groups of an axis have the same `Placement`, by which costs are cached. Groups that
+interleave on a ring share its links: with a stride of ``s`` each link carries the messages of ``s`` groups. Irregular
+groups, and groups on uneven dimensions or changed lines, keep their ranks; their messages are routed over the links.
+See docs/models/placement-and-folding.md.
 
 Symbols: n ranks along a dimension; m members of the group along it; s stride; p members in all.
 """
@@ -36,13 +30,9 @@ class Extent:
 
     Attributes
     ----------
-    dimension : Dimension
-        The dimension that the members are along.
-    size : int
-        Members ``m`` along it.
-    stride : int
-        Coordinates ``s`` from one member to the next; on a ring or mesh also the groups that share a link. Always 1
-        where ranks are interchangeable, as on a switch.
+    size, stride : int
+        Members ``m``; coordinates ``s`` from one member to the next, on a ring or mesh also the groups that share a
+        link. Always 1 where ranks are interchangeable, as on a switch.
     """
 
     dimension: Dimension
@@ -117,14 +107,7 @@ class Placement:
 
 
 def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> Placement:
-    """Find the grid that a group forms in a topology.
-
-    Parameters
-    ----------
-    topology : Topology
-        The network.
-    ranks : sequence of int
-        Members, in any order.
+    """Find the grid that a group, its ranks in any order, forms in a topology.
 
     Raises
     ------
@@ -159,29 +142,19 @@ def congruent_members(topology: Topology, groups: Sequence[Sequence[int]]) -> np
 
 
 def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Placement, tuple[int, ...]]:
-    """Find the grid that a group forms, and which rank is where in it.
+    """Find the placement of a group, and its ranks in the order of the grid, innermost dimension fastest.
 
-    Returns
-    -------
-    Placement, tuple of int
-        The placement, and the ranks in the order of its grid, innermost dimension fastest. Rounds of collectives
-        name members by their index in this order.
+    Rounds of collectives name members by their index in this order.
     """
     members = ranks.tolist() if isinstance(ranks, np.ndarray) else ranks
     return _arrange(topology, tuple(sorted(members)))
 
 
 def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
-    """Return the placement of a group that no siblings accompany, such as the two ends of one message.
-
-    Raises
-    ------
-    ConfigError
-        As `place`.
-    """
+    """Return the placement of a group that no siblings accompany, such as the two ends of one message; see `place`."""
     members = tuple(sorted(ranks))
-    together = arrange(topology, members)[0]
-    return together if len(members) == 1 else _irregular(topology, topology.coordinates(members))
+    placement = arrange(topology, members)[0]
+    return placement if len(members) == 1 else _irregular(topology, topology.coordinates(members))
 
 
 def kept_in_place(placement: Placement) -> Placement:
@@ -194,20 +167,9 @@ def kept_in_place(placement: Placement) -> Placement:
 
 
 def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
-    """Find the groups of an axis from one of them: as many as the topology has room for, the given one first.
+    """Find all groups of an axis from one of them: as many as the topology has room for, the given one first.
 
-    Parameters
-    ----------
-    topology : Topology
-        The network.
-    ranks : sequence of int
-        One group. If it is no regular grid, it is alone.
-
-    Returns
-    -------
-    tuple of tuples of int
-        Disjoint groups with the placement of the given one. On a ring they interleave and follow one another; on
-        other dimensions, where coordinates do not matter, the ranks are taken in order.
+    They are disjoint and have its placement. A group that is no regular grid is the only one.
 
     >>> from scaleout.cluster.topology.topology import Dimension, Topology
     >>> siblings(Topology("ring-8", (Dimension("ring", 8, 25e9, 7e-7),)), (0, 2))

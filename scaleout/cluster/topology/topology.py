@@ -1,17 +1,9 @@
 """Networks as products of dimensions: what is linked to what, how fast, how far.
 
-Maps a YAML file, or a graph's, to a `Topology`. Knows neither groups nor messages; `placement` finds a group in a
-topology.
-
-A rank is its coordinates, dimension 0 fastest (innermost): ``rank = d0 + n0 * (d1 + n1 * (d2 + ...))``. The ranks
-that differ in one coordinate only form a *line*, and every line of a dimension is wired alike, each on its own, as
-`dimension` says. A torus is a product of rings; rail-optimised pods are a switch (the GPUs of a node) times a fat tree
-(each GPU's rail, a tree of its own over the nodes).
-
-A message crosses the dimensions one after another, dimension 0 first, and is forwarded at once (cut-through): the
-latencies of its hops add, and the slowest dimension bounds its bandwidth. Links may be slower than others, or
-broken: then messages take another route along the same line (the other way round a ring), see
-`network.routes.routing`.
+Maps a YAML file, or a graph's, to a `Topology`. A rank is its coordinates, dimension 0 fastest (innermost):
+``rank = d0 + n0 * (d1 + n1 * (d2 + ...))``. Ranks that differ in one coordinate only form a *line*. A message crosses
+the dimensions in order and is forwarded at once (cut-through): latencies add, the slowest dimension bounds the
+bandwidth. Knows neither groups nor messages; `placement` finds a group. See docs/models/topologies.md.
 """
 
 import math
@@ -54,13 +46,10 @@ class Topology:
 
     Attributes
     ----------
-    name : str
-        For messages and tables.
     dimensions : tuple of Dimension
         Dimension 0 is the innermost: consecutive ranks lie along it.
     startup_s : float
-        Time to start one collective or message, whatever its steps (kernel launch, ranks meeting); 0 if the file
-        describes the network alone.
+        Time to start one collective or message, whatever its rounds; 0 if the file describes the network only.
     source : str
         Where the numbers come from.
     library : Library or None
@@ -138,11 +127,7 @@ class Topology:
 def degrade_links(topology: Topology, slower: Mapping[str, float | str]) -> Topology:
     """Return the topology with slower links; messages take the routes that they took before.
 
-    Parameters
-    ----------
-    topology : Topology
-    slower : mapping of str to float or str
-        Name of a link (see `faults`) to a factor of its bandwidth, or to a bandwidth with its unit, of each way.
+    `slower` maps the name of a link (see `faults`) to a factor of its bandwidth, or to a bandwidth with its unit.
 
     Raises
     ------
@@ -168,12 +153,12 @@ def break_links(topology: Topology, names: Iterable[str]) -> Topology:
 
 
 def _factor(topology: Topology, name: str, to: float | str) -> float:
-    place = find_link(topology.dimensions, name)
+    position = find_link(topology.dimensions, name)
     try:
         factor = float(to)
     except ValueError:  # a bandwidth
         try:
-            factor = parse(to, BYTES_PER_S) / link_bytes_per_s(topology.dimensions[place[0]], place[2])
+            factor = parse(to, BYTES_PER_S) / link_bytes_per_s(topology.dimensions[position[0]], position[2])
         except ConfigError as error:
             raise ConfigError(f"link {name!r}: {error}") from None
     if not 0 < factor <= 1:
@@ -188,9 +173,9 @@ def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topolo
     """Replace the changes that the same links had before."""
     found = {(change.dimension, change.line, change.ends): change for change in topology.changes}
     for name, factor in factors:
-        place = find_link(topology.dimensions, name)
-        found[place] = LinkChange(*place, factor)
-    return replace(topology, changes=tuple(found[place] for place in sorted(found)))
+        position = find_link(topology.dimensions, name)
+        found[position] = LinkChange(*position, factor)
+    return replace(topology, changes=tuple(found[position] for position in sorted(found)))
 
 
 def load_topology(name_or_file: str) -> Topology:
@@ -241,13 +226,7 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
 
 
 def check_ranks(topology: Topology, num_ranks: int) -> None:
-    """Refuse a job whose ranks are not those of the topology.
-
-    Raises
-    ------
-    ConfigError
-        With both numbers.
-    """
+    """Refuse a job whose ranks are not those of the topology (`ConfigError`)."""
     if num_ranks != topology.num_ranks:
         raise ConfigError(
             f"the job has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "

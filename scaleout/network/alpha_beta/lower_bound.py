@@ -24,7 +24,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scaleout.cluster.topology.edges import Edges, edges_of, num_nodes
+from scaleout.cluster.topology.dimension import Edges, edges_of, num_nodes
 from scaleout.cluster.topology.kinds.kind import Floats, Ints
 from scaleout.cluster.topology.placement import Extent, Placement
 from scaleout.errors import ConfigError

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from scaleout.cluster.topology.edges import edges_of, ports_of, switches_of
+from scaleout.cluster.topology.dimension import edges_of, ports_of, switches_of
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port
 from scaleout.cluster.topology.topology import Topology

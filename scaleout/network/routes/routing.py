@@ -1,6 +1,6 @@
 """Routes over the edges of one line: the least latency, then the fewest hops, spread evenly over what is equal.
 
-Maps pairs of ranks on a line to the edges (`cluster.topology.edges`) that a message between them takes. Every node
+Maps pairs of ranks on a line to the edges (`cluster.topology.dimension`) that a message between them takes. Every node
 passes what it has for a destination on to all its next hops in equal parts (ECMP), so that a route is a function of
 the graph alone. Latencies are compared to the picosecond.
 
@@ -14,8 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.topology.dimension import Dimension
-from scaleout.cluster.topology.edges import Edges, edges_of, num_nodes
+from scaleout.cluster.topology.dimension import Dimension, Edges, edges_of, num_nodes
 from scaleout.cluster.topology.kinds.kind import Floats, Ints, LineRoutes
 
 Flags = npt.NDArray[np.bool_]

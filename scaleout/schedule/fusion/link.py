@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.topology.edges import ports_of
+from scaleout.cluster.topology.dimension import ports_of
 from scaleout.cluster.topology.placement import Placement
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.load import load_of

@@ -1,24 +1,11 @@
-"""The time of kernels alone on a device, and where each time comes from: the entry to all models of kernel times.
+"""Isolated kernel times on a device, and where each comes from: the entry to all models of kernel times.
 
-The models of `MODELS` are asked in order, and each kernel takes the time of the first that knows one:
+The models of `MODELS` are asked in order, and each kernel takes the time of the first that knows one; the key
+`kernel_models` of a device file names those that it uses. A new model is a module here with `SOURCE` and `times`
+(`model.KernelTimeModel`) and an entry in `MODELS`. Measured times may be shorter than the roofline: it charges every
+byte to the device memory, and data may lie in the L2 cache. See docs/models/kernel-times.md.
 
-`measured`
-    The measured time of exactly this kernel on this device.
-`interpolated`
-    Between measured sizes: a smooth correction, learnt from the measurements, of the analytical estimate.
-`transferred`
-    A GEMM on a device on which none was measured: its time on the reference device, scaled by the analytical estimate.
-`analytical`
-    Anything else: the roofline ``max(FLOPs / peak, bytes / bandwidth)`` over the efficiency that the most similar
-    measured kernel reached, on the device or on its reference device.
-
-To add a model, write a module with `SOURCE` and `times` (`model.KernelTimeModel`) in this folder, and list it in
-`MODELS`. The key `kernel_models` of a device file names those that the device uses, in order.
-
-Measured times may be shorter than the roofline: it charges every byte to the device memory, and a kernel whose data
-fit the L2 cache finds them there.
-
-Symbols: K kernels. Source: Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, for the roofline.
+Symbols: K kernels.
 """
 
 import functools
@@ -45,7 +32,7 @@ MODELS: Mapping[str, KernelTimeModel] = {
 
 
 class KernelTime(NamedTuple):
-    """Time of one kernel alone on a device, and where it comes from."""
+    """Isolated time of one kernel on a device, and where it comes from."""
 
     seconds: float
     source: TimeSource
@@ -60,12 +47,10 @@ def kernel_time(device: Device, kernel: Kernel) -> KernelTime:
 def kernel_times(
     device: Device, kernels: Sequence[Kernel], *, full_clock: bool = False
 ) -> tuple[Array, npt.NDArray[np.int8]]:
-    """Return the times of kernels, each alone on a device.
+    """Return the isolated times of kernels on a device.
 
     Parameters
     ----------
-    device : Device
-    kernels : sequence of Kernel, length K
     full_clock : bool
         Times of a device that has rested, where its power limit would lower the clock. A source is still that of
         the time without rest.
@@ -104,7 +89,7 @@ def kernel_times(
             )
     if full_clock:
         pairs = zip(kernels, seconds.tolist(), strict=True)
-        seconds = np.array([_full_clock_s(device, kernel, alone_s) for kernel, alone_s in pairs])
+        seconds = np.array([_full_clock_s(device, kernel, isolated_s) for kernel, isolated_s in pairs])
     return seconds, sources
 
 
@@ -118,13 +103,7 @@ def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
 
 
 def models_of(device: Device) -> tuple[KernelTimeModel, ...]:
-    """Return the models that a device uses, in order: those that its file names, or all.
-
-    Raises
-    ------
-    ConfigError
-        If its file names one that does not exist.
-    """
+    """Return the models that a device uses, in order: those that its file names (refused if unknown), or all."""
     for name in device.kernel_models:
         if name not in MODELS:
             raise ConfigError(
@@ -135,29 +114,27 @@ def models_of(device: Device) -> tuple[KernelTimeModel, ...]:
 
 
 @functools.lru_cache(maxsize=16384)
-def _full_clock_s(device: Device, kernel: Kernel, alone_s: float) -> float:
-    """Return the seconds at full clock of a kernel that takes `alone_s` alone on a device.
+def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
+    """Return the seconds at full clock of a kernel that takes `isolated_s` at the power limit.
 
-    GEMMs were measured in two ways: over and over, as they run at the power limit, or one call at a time, between which
-    the device rests, at full clock. A table may hold both, each of other sizes; GEMMs of some sizes then seem up to a
-    fifth cheaper than others only because the device was cool. A GEMM that would draw more than the limit takes the
-    time that is interpolated between those measured at full clock, but no more than `alone_s`, and no less than the
-    limit alone can have lengthened. Where nothing was measured at full clock it takes that lower bound.
+    A kernel that would draw more than the limit takes the time that is interpolated between calls measured one at a
+    time (the device rests between them), but no more than `isolated_s`, and no less than the limit can have lengthened
+    it; the lower bound where nothing was measured so.
 
     Source: `traces/h200/power.jsonl`, ten GEMMs measured both ways: times at full clock come out 3% above in the mean,
     13% at the worst, where the table's are 14% and 26% above.
     """
     power = device.power
-    slowdown = power.slowdown(power.joules(kernel, alone_s), alone_s) if power and alone_s > 0 else 1.0
+    slowdown = power.slowdown(power.joules(kernel, isolated_s), isolated_s) if power and isolated_s > 0 else 1.0
     if slowdown <= 1.0:
-        return alone_s
-    least_s, source = alone_s / slowdown, _source_at_full_clock(device, kernel)
+        return isolated_s
+    shortest_s, source = isolated_s / slowdown, _source_at_full_clock(device, kernel)
     if source is None:
-        return least_s
+        return shortest_s
     found_s = float(interpolated.interpolated_s(device, calls_of([kernel]), source=source)[0]) / device.calibrated(
         kernel.op
     )
-    return min(alone_s, max(least_s, found_s))
+    return min(isolated_s, max(shortest_s, found_s))
 
 
 def _source_at_full_clock(device: Device, kernel: Kernel) -> int | None:

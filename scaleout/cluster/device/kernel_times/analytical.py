@@ -1,11 +1,9 @@
 """The roofline of a kernel over the efficiency that the most similar measured kernel reached.
 
-``t = shortest + max(FLOPs / peak, bytes / bandwidth) / efficiency``, where the shortest time is that of a call of the
-operation that does next to nothing, as small kernels wait for their launch. The efficiency is that of the time beyond
-the shortest, and at most 1. It comes from a kernel of the device itself, or of its reference device where no kernel of
-the operation's family was measured on the device; a `calibration` of the device then multiplies it.
-
-The model knows a time of every operation, so it is the last one of the table.
+``t = shortest + max(FLOPs / peak, bytes / bandwidth) / efficiency``, where the shortest time is that of a call that
+does next to nothing, and the efficiency, at most 1, that of the time beyond it: of the device itself, or of its
+reference device where none of the operation's family was measured on the device. Knows a time of every operation, so
+it is the last model. See docs/models/kernel-times.md.
 
 Symbols: N calls. Source: Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, for the roofline.
 """
@@ -58,10 +56,9 @@ def times(device: Device, calls: Calls) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def shortest_s(device: Device, op: str) -> float:
-    """Return the shortest time that a call of an operation can take.
+    """Return the time of an operation's shortest measured call that does next to nothing, in any dtype.
 
-    That is its shortest measured call that does next to nothing, in any dtype. Without one it is, for each device
-    kernel of a call, the shortest time of any operation.
+    Without one it is, for each device kernel of a call, the shortest time of any operation.
     """
     table = table_of(device)
     series = [table.series(key) for key in table.rows if key[0] == op]
@@ -106,10 +103,8 @@ def _without_unaligned(calls: Calls, seconds: Array) -> tuple[Calls, Array]:
 def _bound_by_memory(efficiency: Array, reference: Device, device: Device) -> Array:
     """Return the efficiency of kernels without FLOPs on a device whose ratio of memory to SMs is another.
 
-    Kernels that leave some of the reference device's bandwidth unused wait for its SMs: for instructions, or for loads,
-    of which an SM holds only so many. They take as long on a device with as many and as fast SMs, whatever its memory,
-    while that memory is fast enough: ``min(e r, STREAM_SHARE)``, where r is the bandwidth for each clock of the SMs on
-    the reference device over that on the device.
+    Kernels that leave bandwidth unused wait for SMs: ``min(e r, STREAM_SHARE)``, where r is the bandwidth for each
+    clock of the SMs on the reference device over that on the device.
     """
     if not (reference.clock_hz and device.clock_hz):
         return efficiency
@@ -124,12 +119,10 @@ def _work(calls: Calls) -> Array:
 
 
 def _most_similar(table: KernelTable, calls: Calls) -> list[Key]:
-    """Return the measured series that are most similar to calls.
+    """Return the measured series that are most similar: same operation (and width of dtype), one like it, or family.
 
-    The same operation comes first, in dtypes of the same width if it was measured in one; then the operation that it
-    names as like it; then its family. GEMMs keep to their own dtype, as measurements of different dtypes differ in
-    method: over and over at the power limit, or once at full clock. A custom kernel is compared with GEMMs and copies,
-    of which the one nearest in FLOPs and bytes counts.
+    GEMMs keep to their own dtype, as measurements of different dtypes differ in method. A custom kernel is compared
+    with GEMMs and copies, of which the one nearest in FLOPs and bytes counts.
     """
     if calls.op == CUSTOM:
         return sorted(key for key in table.rows if key[0] in ("clone", "gemm")) or sorted(table.rows)

@@ -1,9 +1,8 @@
 """The analytical estimate of the time of calls: what their operation does on a device's SMs, caches and memory.
 
-An estimate has the steps of a time: launches, the fit into the L2 cache, tiles and their waves over the SMs, the
-roofline. The ratio of measured time to estimate is then smooth in the logarithm of the sizes, and is interpolated
-between measurements. So an estimate must be right in shape, not in level: its constants are few round numbers, chosen
-once on an H200, and the rates come from the device. The module knows no measurement.
+It has the steps of a time (launches, fit into the L2 cache, tiles and their waves, roofline), so that measured time
+over estimate is smooth in the sizes. It must be right in shape, not in level: its constants are few round numbers,
+chosen once on an H200. Knows no measurement. See docs/models/kernel-times.md.
 
 Symbols: N calls; M, N, K sizes of a GEMM; a tile is the block of the result that one SM works on.
 Source: tiles and the 64-deep step along K as in the names of cuBLAS's Hopper kernels; waves as in Nvidia's Matrix
@@ -50,10 +49,7 @@ _GAIN_FROM_L2 = {op for op, operation in OPERATIONS.items() if operation.family 
 
 
 def waits_for_arithmetic(op: str, dtype: str) -> bool:
-    """Whether an element-wise operation waits for its own arithmetic; a faster feed from the L2 cache helps it little.
-
-    Activation functions of two-byte types convert every element there and back.
-    """
+    """Whether an element-wise operation waits for its own arithmetic, such as conversions of two-byte types."""
     return op == "dropout_fwd" or (op in _ARITHMETIC and ITEM_BYTES[dtype] < 4)
 
 
@@ -101,10 +97,8 @@ class _Units(NamedTuple):
 
     Attributes
     ----------
-    launch_s : float
-        Launch, first loads and the last write.
-    fill_s : float
-        More for each wave of tiles.
+    launch_s, fill_s : float
+        Launch, first loads and the last write; more for each wave of tiles.
     load_bytes_per_s : float
         Rate at which an SM gets the operands of its tile.
     split_s : float
@@ -169,8 +163,7 @@ def _tiled(
 ) -> Array:
     """Return the time of a GEMM by its best tiling, with its launch, but no less than its bytes take.
 
-    Where only part of a device is left, the tiling stays, and there are ``tiles * splits / SMs + 1`` waves: blocks that
-    start late because they wait for an SM end last.
+    Where only part of a device is left, the tiling stays, and waves are ``tiles * splits / SMs + 1``: late blocks last.
     """
     best, blocks = _tiling(rows, cols, depth, calls, device)
     if left is not None:
@@ -209,10 +202,9 @@ def padded_head(head_dim: Array) -> Array:
 
 
 def _attention(calls: Calls, device: Device) -> Array:
-    """Estimate an even share of the blocks for each SM, then the tail in which the longest block finishes alone.
+    """Estimate an even share of the blocks for each SM, the tail of the longest block, and the backward's conversions.
 
-    A block works through its keys; to start, to mask and to write takes it as long as one more block of keys. The
-    backward pass prepares and converts its tensors in separate kernels.
+    To start, to mask and to write takes a block as long as one more block of keys.
     """
     s = calls.sizes
     sm_flops_per_s = _ATTENTION_SHARE * device.peak(calls.dtype) / device.num_sms
@@ -242,7 +234,7 @@ def is_tiled_gemm(op: str) -> bool:
 
 
 def estimate(calls: Calls, device: Device) -> Array:
-    """Return the estimated seconds of calls alone on a device, shape (N,)."""
+    """Return the estimated seconds of calls isolated on a device, shape (N,)."""
     return _ESTIMATES.get(calls.op, _stream)(calls, device)
 
 
@@ -266,9 +258,7 @@ UNALIGNED = 1
 def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
     """Return which class of kernel the library picks for each call, shape (N,): 0 usual, 1 unaligned, 2 special shape.
 
-    Loads are 16 bytes wide: rows of a matrix, or heads, that are no multiple of 16 bytes take a slower kernel, and so
-    do rows of an embedding table that are no multiple of a 128-byte cache line. A GEMM with a size of 1 takes another
-    kernel, and so does the backward pass of attention with heads wider than 128.
+    Unaligned are rows or heads of no multiple of 16 bytes (a load), in embedding tables of 128 bytes (a cache line).
     """
     sizes, item_bytes = calls.sizes, ITEM_BYTES[calls.dtype]
     aligned = 16 // item_bytes

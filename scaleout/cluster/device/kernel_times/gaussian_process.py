@@ -1,10 +1,8 @@
 """Gaussian-process regression with fixed hyper-parameters: scattered values to a smooth estimate between them.
 
-The value at a point is a constant, a linear trend and a smooth departure from it, all Gaussian; the estimate is the
-mean of that process given the values of the nearest points. A second term of very short range stands for noise: the
-estimate passes through every known value, and a tenth of an octave away it has returned to the smooth part. Points
-belong to series, whose departures have a stated correlation, and within a series to sources, whose departures have a
-higher one. The module knows neither kernels nor devices.
+The value at a point is a constant, a linear trend, a smooth departure and noise of very short range; the estimate is
+the posterior mean given the nearest points, so it passes through every known value. Points belong to series, whose
+departures are correlated, and within a series to sources. Knows neither kernels nor devices.
 
 Symbols: N known points; Q points asked for; D coordinates; r distance over the length.
 Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, eq. 2.23 and 4.17; nearest neighbours
@@ -28,18 +26,13 @@ class Smoothness:
 
     Attributes
     ----------
-    amplitude : float
-        Standard deviation of the smooth departure.
+    amplitude, trend, noise, offset : float
+        Standard deviations: of the smooth departure, of the slope along each coordinate, of what no neighbour knows,
+        and of the constant by which one series differs from another.
     length : float
         Distance over which the departure changes.
-    trend : float
-        Standard deviation of the slope along each coordinate.
-    noise : float
-        Standard deviation of what no neighbour knows.
     correlation : float
         Correlation of the departures of two series, 0 to 1.
-    offset : float
-        Standard deviation of the constant by which one series differs from another.
     """
 
     amplitude: float
@@ -51,17 +44,10 @@ class Smoothness:
 
 
 class Points(NamedTuple):
-    """Points at which values are known or asked for.
+    """Points at which values are known or asked for."""
 
-    Attributes
-    ----------
-    coordinates : ndarray, shape (N, D)
-    labels : ndarray of int64, shape (N, 2)
-        Series and source of each point.
-    """
-
-    coordinates: Array
-    labels: Labels
+    coordinates: Array  # (N, D)
+    labels: Labels  # (N, 2): series and source of each point
 
 
 _LEVEL = 1.0
@@ -82,20 +68,9 @@ _BATCH = 256
 def posterior_mean(
     known: Points, values: Array, asked: Points, *, smoothness: Smoothness, hidden: Bools | None = None
 ) -> Array:
-    """Return the mean of the process at points, given the values at the nearest known ones.
+    """Return the mean of the process at points, shape (Q,), given the values (N,) at the nearest known ones.
 
-    Parameters
-    ----------
-    known : Points, N of them
-    values : ndarray, shape (N,)
-    asked : Points, Q of them
-    smoothness : Smoothness
-    hidden : ndarray of bool, shape (Q, N), optional
-        Known points that an estimate must not use.
-
-    Returns
-    -------
-    ndarray of float64, shape (Q,)
+    `hidden`, shape (Q, N), marks known points that an estimate must not use.
     """
     found = np.empty(len(asked.coordinates))
     for first in range(0, len(found), _BATCH):
@@ -131,10 +106,7 @@ def _distance(a: Array, b: Array) -> Array:
 
 
 def _covariance(a: Array, labels_a: Labels, b: Array, labels_b: Labels, smoothness: Smoothness) -> Array:
-    """Covariance of the process between points (Q, A, D) and (Q, B, D), shape (Q, A, B).
-
-    The departure is a Matérn 5/2.
-    """
+    """Covariance between points (Q, A, D) and (Q, B, D), shape (Q, A, B); the departure is a Matérn 5/2."""
     distance = _distance(a[:, :, None, :], b[:, None, :, :])
     r = np.sqrt(5.0) / smoothness.length * distance
     departure = smoothness.amplitude**2 * (1.0 + r + r * r / 3.0) * np.exp(-r)

@@ -1,11 +1,9 @@
 """The time of a call between measured ones: the analytical estimate times a smooth correction.
 
-The logarithm of measured time over the analytical estimate is taken to vary smoothly over the logarithm of the sizes,
-and a Gaussian process carries it from the measured calls of similar series to the call in question. The model answers
-only near measurements: no size is more than `RANGE_OCTAVES` outside the measured range, and some measured call differs
-in no size by more than `REACH_OCTAVES`. The hyper-parameters were chosen once for each family of operations, as round
-numbers, by the likelihood of the H200 measurements and by the errors of leaving out single shapes and whole values of
-a size; they are not fitted at run time.
+The logarithm of measured time over estimate varies smoothly with the logarithms of the sizes; a Gaussian process
+carries it from the measured calls of similar series to the call in question. Answers only near measurements
+(`RANGE_OCTAVES`, `REACH_OCTAVES`). The hyper-parameters were chosen once for each family, by likelihood and by errors
+of leaving shapes out on the H200. See docs/models/kernel-times.md.
 
 Symbols: N calls; G measured calls that are interpolated together; D coordinates, in octaves.
 """
@@ -81,10 +79,7 @@ class InterpolationError(NamedTuple):
 
 
 def leave_one_out(device: Device) -> list[InterpolationError]:
-    """Compare each measured kernel with its interpolation between all others, for every series.
-
-    Repeated measurements of a shape are left out together. A series of fewer than three shapes is skipped.
-    """
+    """Compare each measured shape with its interpolation between all others, for every series of three or more."""
     table = table_of(device)
     found = []
     for key in sorted(table.rows):
@@ -99,10 +94,7 @@ def leave_one_out(device: Device) -> list[InterpolationError]:
 
 
 def left_out_s(device: Device, kernel: Kernel) -> float | None:
-    """Return the seconds of a measured kernel as if its shape had not been measured; None if too few others were.
-
-    The same sizes in another dtype stay, where both dtypes are interpolated together.
-    """
+    """Return the seconds of a measured kernel as if its shape had not been measured; None if too few others were."""
     key = kernel.op, kernel.dtype
     if len(table_of(device).series(key).exact) < 3:
         return None
@@ -158,9 +150,8 @@ _TWO_BYTES = ("bf16", "fp16")
 def _series_with(op: str, dtype: str) -> tuple[Key, ...]:
     """Return the series that are interpolated together with one, itself among them.
 
-    GEMMs of both two-byte types run in the same kernels but for the type. Convolutions on the matrix units are similar
-    to each other, but not to those in fp32, which run on the vector units. Element-wise kernels stream, and those that
-    wait for their own arithmetic do so alike. Other operations are similar to themselves in any dtype.
+    Similar are GEMMs of both two-byte types, convolutions on the same units (fp32: vector units), element-wise kernels
+    that stream, those that wait for their own arithmetic, and any other operation to itself in any dtype.
     """
     if op == "gemm":
         return tuple((op, other) for other in _TWO_BYTES) if dtype in _TWO_BYTES else ((op, dtype),)

@@ -1,10 +1,9 @@
 """Measured kernel times: files to look-up tables, and the times of exactly those kernels that were measured.
 
-A file holds one JSON object a line: first ``{"provenance": {...}}``, what was measured, where and how; then rows
-``{"op", "dtype", "shape": {...}, "us", "method", "launches"}``, the last two optional. A row is one measurement, or a
-column of measurements where its sizes and `us` (and `launches`) are lists. Rows of the same shape, method and file are
-repeats of one measurement: their median counts. Where several files measured a shape, the first file counts; where
-several methods of one file did, the method with the most rows. The module estimates nothing and fills no gap.
+A file holds one JSON object a line: first ``{"provenance": {...}}``, then rows ``{"op", "dtype", "shape": {...}, "us",
+"method", "launches"}``, the last two optional; sizes and `us` (and `launches`) may be lists, a column of measurements.
+Of repeats the median counts; of several files the first; of several methods of a file the one with the most rows.
+Estimates nothing and fills no gap.
 
 Symbols: a series is one operation in one dtype; a source is a file and a method; S measurements of a series.
 Source: the provenance line of each file.
@@ -84,15 +83,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class KernelTable:
-    """All measured kernels of a device.
-
-    Attributes
-    ----------
-    rows : mapping
-        Operation and dtype to the measurements of each source.
-    provenance : tuple of mapping
-        The first line of each file.
-    """
+    """All measured kernels of a device, and the first line of each file."""
 
     rows: Mapping[Key, Mapping[Source, Rows]]
     provenance: tuple[Mapping[str, Any], ...]
@@ -144,13 +135,7 @@ def _merged(rows: Rows) -> dict[Shape, float]:
 
 @functools.cache
 def read_table(files: tuple[Path, ...]) -> KernelTable:
-    """Read the measured kernel times of a device.
-
-    Raises
-    ------
-    ConfigError
-        If a file cannot be read, has no provenance line, or a row is not a measurement of a known operation.
-    """
+    """Read the measured kernel times of a device; refuse files without provenance and rows of any other form."""
     found: dict[Key, dict[Source, Rows]] = {}
     provenance = []
     for number, path in enumerate(files):

@@ -1,9 +1,8 @@
 """The time of a GEMM on a device on which none was measured, from its time on the reference device.
 
-A GEMM on matrix units runs in tiles, whose waves over the SMs make its time a staircase of the sizes. The analytical
-estimate has those steps, so the ratio of the estimates of two devices carries a time from one to the other:
-``t = t_reference * estimate / estimate_reference``, divided by the device's calibration, and never below its roofline.
-The model asks for the clock of both devices, which says that their SMs are of the same kind.
+The analytical estimate has the waves of tiles over the SMs, so the ratio of the estimates of two devices carries a time
+from one to the other: ``t = t_reference * estimate / estimate_reference / calibration``, and never below the roofline.
+Both device files must state a clock, which says that their SMs are of the same kind.
 """
 
 import numpy as np

@@ -1,8 +1,4 @@
-"""The kinds of dimension, one file each, and their table.
-
-A new kind is a file beside these, with a subclass of `DimensionKind` that yields the links of one line, and an entry in
-`KINDS`. Everything else asks the table; the tests of kinds run over all of it.
-"""
+"""The kinds of dimension, one file each, and their table: a new kind is a subclass of `DimensionKind` and an entry."""
 
 from scaleout.cluster.topology.kinds.dragonfly import Dragonfly
 from scaleout.cluster.topology.kinds.fat_tree import FatTree
@@ -24,13 +20,7 @@ KINDS: dict[str, DimensionKind] = {
 
 
 def find_kind(name: str, *, in_file: bool = False) -> DimensionKind:
-    """Return a kind by its name, in a topology file also by another name that it has there.
-
-    Raises
-    ------
-    ConfigError
-        If no kind has the name; the message gives the nearest.
-    """
+    """Return a kind by its name, in a topology file also by another name that it has there; refuse unknown ones."""
     if name in KINDS:
         return KINDS[name]
     found = next((kind for kind in KINDS.values() if in_file and name in kind.names_in_files), None)

@@ -1,11 +1,8 @@
 """Dragonflies: groups of fully connected routers, joined by global links.
 
-`radices` says how many ranks a router has, how many routers a group, and how many groups there are. The routers of a
-group are fully connected; each router has `global_links` to other groups, which join every two groups by as many
-links: link q of a group's, counted over its routers, leads to the group ``1 + q mod (groups - 1)`` further on. Routes
-are minimal: at most one hop to the router with the global link, it, and one hop from it; over parallel global links
-that are equally near a message spreads evenly. Not modelled: detours over a third group (Valiant, UGAL), which
-adaptive routing takes where minimal links are full.
+Link q of a group, counted over its routers, leads to the group ``1 + q mod (groups - 1)`` further on; every two groups
+have as many links. Routes are minimal; over parallel global links that are equally near a message spreads evenly.
+Detours over a third group (Valiant, UGAL) are not modelled. See docs/models/topologies.md.
 
 Source: Kim, Dally, Scott and Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008; Hastings et al.,
 Comparing Global Link Arrangements for Dragonfly Networks, CLUSTER 2015 (the circulant one is ours).

@@ -1,9 +1,8 @@
 """Fat trees: levels of switches, over whose links messages spread evenly.
 
-`radices` says how many ranks a leaf switch has, how many leaves the switches of the next level join, and so on (two
-levels are a leaf-spine network). What the switches above a subtree carry is one bundle, up and down: the bandwidth of
-all ports in the subtree, over the product of `oversubscription` up to it. A message turns at the lowest level that
-joins both ends: ``2 l - 1`` switches for level ``l``, each of the latency, or of that of its level.
+What the switches above a subtree carry is one bundle, up and down: the bandwidth of all ports in the subtree, over
+every `oversubscription` up to it. A message turns at the lowest level ``l`` that joins both ends, through ``2 l - 1``
+switches. See docs/models/topologies.md.
 
 Symbols: n ranks along the dimension; m members, s apart.
 """
@@ -187,10 +186,9 @@ def _below(extent: "Extent") -> list[int]:
 
 
 def _climbed(extent: "Extent", leaving: Sequence[float]) -> tuple[float, int]:
-    """Load and hops where groups fill the coordinates.
+    """Load and hops where groups fill the coordinates and each rank of a level's subtrees sends `leaving` out of them.
 
-    `leaving` is how many messages each rank in a subtree sends out of it, for each level; the bundle above carries
-    those of all. Its bandwidth is counted in ports. A message that leaves level l crosses ``2 l + 1`` switches.
+    The bundle above carries the messages of all; its bandwidth is counted in ports.
     """
     crossed = [
         (messages * span / ports, 2 * level + 1)

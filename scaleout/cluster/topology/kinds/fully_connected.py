@@ -1,7 +1,4 @@
-"""Fully connected ranks: one full-duplex link between each two.
-
-Symbols: n ranks along the dimension; m members.
-"""
+"""Fully connected ranks: one full-duplex link between each two; m members of a group."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,17 +1,12 @@
 """What a kind of dimension says of its links: the edges of one line, and closed forms where it has them.
 
-Required are the name and either `ports`, if all links are between ranks a fixed offset apart, or `edges`. What else a
-kind leaves out is worked out from them: routes are then searched for (`network.routes.routing`), and what a round of a
-collective puts on the links is counted message by message (`network.alpha_beta.load`): slower, with the same answer.
-
-A kind is *even* if it does not matter where along a line a group of ranks lies, only how far its members are apart. A
-group on an even dimension is described by its size and stride alone, and only those may have closed forms. On a
-dimension that is not even a group keeps its ranks, and its messages are routed one by one.
-
-Kinds know neither process groups nor collectives: a closed form answers for `m` members, a stride apart.
+A kind gives its name and either `ports`, if all links are between ranks a fixed offset apart, or `edges`; all else
+follows from them: routes are then searched for, and loads counted message by message, slower, with the same answer.
+Only *even* kinds, where it does not matter where along a line a group lies, may have closed forms. Knows no process
+group and no collective. See docs/models/topologies.md.
 
 Symbols: n ranks along the dimension, coordinates ``0`` to ``n - 1``; m members of a group along it; s stride of the
-group, in coordinates; M messages; E edges.
+group, in coordinates; M messages.
 """
 
 import math
@@ -56,10 +51,9 @@ _SHAPE = {
 
 
 class Edge(NamedTuple):
-    """One direction of a link.
+    """One direction of a link, known by its port and the coordinate of the rank that has the port.
 
-    Nodes are the ranks by their coordinate, and after them the switches. The edge is known by its port and the
-    coordinate of the rank that has the port; a link between switches belongs to the first rank below it.
+    Nodes are the ranks, then the switches. A link between switches belongs to the first rank below it.
     """
 
     tail: int
@@ -119,10 +113,7 @@ class LineRoutes(NamedTuple):
 
 
 def edges_in_order(links: Iterable[tuple[int, int, float, float]], num_ranks: int) -> list[Edge]:
-    """Number full-duplex links (node, node, bytes per second, seconds) as they come, over the ports of the ranks.
-
-    For kinds whose links belong to no rank in particular: port and coordinate only number them.
-    """
+    """Number full-duplex links (node, node, bytes per second, seconds): port and coordinate are numbers only."""
     ways = [(*ends, speed, latency_s) for a, b, speed, latency_s in links for ends in ((a, b), (b, a))]
     return [
         Edge(tail, head, *divmod(number, num_ranks), 1, speed, latency_s)
@@ -136,13 +127,7 @@ def up_and_down(a: int, b: int, *, level: int, at: tuple[int, int], rest: tuple[
 
 
 def check_radices(dimension: "Dimension", *, order: str, lower_bound: int) -> None:
-    """Refuse levels whose ranks are not those of the dimension, and latencies that are not one a level.
-
-    Raises
-    ------
-    ConfigError
-        If so; `order` says what the levels are.
-    """
+    """Refuse levels whose ranks are not those of the dimension, and latencies that are not one a level."""
     name, radices, latencies = dimension.kind.replace("_", " "), dimension.radices, dimension.level_latency_s
     if min(radices, default=0) < lower_bound or math.prod(radices) != dimension.size:
         raise ConfigError(
@@ -158,10 +143,8 @@ class DimensionKind:
 
     Attributes
     ----------
-    name : str
-        In files and tables.
-    description : str
-        What a rank has in it.
+    name, description : str
+        In files and tables; what a rank has in the dimension.
     names_in_files : tuple of str
         Other names of the kind in topology files.
     takes : frozenset of str
@@ -172,10 +155,8 @@ class DimensionKind:
         Whether any two ranks may be exchanged: then the coordinates of members do not matter at all.
     movable : bool
         Whether a group may be moved along the dimension as a whole.
-    neighbours : bool
-        Whether a rank is linked to the next and to the previous one, as on a line.
-    closed : bool
-        Whether the last rank of such a line is linked to the first.
+    neighbours, closed : bool
+        Whether a rank is linked to the next and to the previous one, and the last to the first.
     part : str, optional
         Kind of what the first ranks of a line are; None if they are no dimension.
     """
@@ -194,11 +175,11 @@ class DimensionKind:
     # ---- Structure
 
     def edges(self, dimension: "Dimension") -> list[Edge]:
-        """Return the edges of one line, two for each link; as they are here, the links of ports between two ranks."""
-        n, numbered = dimension.size, enumerate(self.ports(dimension))
+        """Return the edges of one line, two for each link; by default the links of ports between two ranks."""
+        n = dimension.size
         return [
             Edge(i, (i + port.offset) % n, number, i, 1, port.bytes_per_s, dimension.latency_s)
-            for number, port in numbered
+            for number, port in enumerate(self.ports(dimension))
             for i in range(n)
             if i not in port.absent_at
         ]
@@ -208,7 +189,7 @@ class DimensionKind:
         return ()
 
     def ports(self, dimension: "Dimension") -> list[Port]:
-        """Return what every rank has of the edges; as they are here, as many as it takes to number them all."""
+        """Return what every rank has of the edges; by default as many as number them all."""
         count = math.ceil(len(self.edges(dimension)) / dimension.size)
         return [Port(0, "edge", dimension.bytes_per_s)] * count
 
@@ -224,13 +205,7 @@ class DimensionKind:
     # ---- Files
 
     def check(self, dimension: "Dimension") -> None:
-        """Refuse numbers that do not make a dimension of this kind.
-
-        Raises
-        ------
-        ConfigError
-            If there are fields that the kind does not take.
-        """
+        """Refuse numbers that do not make a dimension of this kind, and fields that it does not take."""
         given = [key for field, key in _SHAPE.items() if getattr(dimension, field) and field not in self.takes]
         if given and self.takes.isdisjoint(_SHAPE):
             raise ConfigError(
@@ -241,13 +216,7 @@ class DimensionKind:
             raise ConfigError(f"a {self.name} takes no {given[0]!r} of its levels; leave it out")
 
     def read(self, entry: "DimensionFile", folder: Path) -> dict[str, Any]:
-        """Return the fields of `Dimension` that an entry of a file gives; paths in it are relative to `folder`.
-
-        Raises
-        ------
-        ConfigError
-            If a key is missing, or one too many.
-        """
+        """Return the fields of `Dimension` that an entry of a file gives; paths in it are relative to `folder`."""
         if entry.switches or entry.links or entry.file:
             raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
         if not entry.latency:
@@ -290,27 +259,11 @@ class DimensionKind:
         return ends[0] * dimension.size + ends[1]
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
-        """Radices, the largest first, of a digit of the coordinate that may turn: adding one to it changes no link.
-
-        Parameters
-        ----------
-        dimension : Dimension
-        weight : int
-            Weight of the digit in the coordinate.
-        largest : int
-            The largest radix that it may have.
-        """
+        """Radices, at most `largest`, of a digit of the coordinate with a weight: adding 1 to it changes no link."""
         return ()
 
     def arranged(self, dimension: "Dimension", coordinates: Ints) -> tuple[int, Ints] | None:
-        """Stride and order of the members of a group; None if they do not lie regularly.
-
-        Parameters
-        ----------
-        dimension : Dimension
-        coordinates : (m,)
-            Ascending.
-        """
+        """Stride and order of a group's members at ascending coordinates, shape (m,); None if not regular."""
         if self.interchangeable or len(coordinates) == 1:
             return 1, coordinates
         stride = int(coordinates[1] - coordinates[0])

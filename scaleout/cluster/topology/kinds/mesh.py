@@ -1,7 +1,6 @@
 """Meshes: a line of ranks, each with a full-duplex link to the next.
 
-Groups that interleave on a line share its links: with a stride of ``s`` every link carries the messages of ``s``
-groups.
+Groups that interleave share links: with a stride of ``s`` every link carries the messages of ``s`` groups.
 
 Symbols: n ranks along the dimension; m members, s apart.
 """

@@ -1,7 +1,4 @@
-"""Switches: one full-duplex port a rank into a switch that never blocks.
-
-A fat tree of a single level, whose ranks are all alike. The latency is from rank to rank.
-"""
+"""Switches: one full-duplex port a rank into a switch that never blocks, a fat tree of a single level."""
 
 from typing import TYPE_CHECKING
 
