@@ -24,7 +24,7 @@ def switch(num_ranks):
 
 
 def log2(p):
-    """Steps of a power of two of members, and two more to fold the others in and out."""
+    """Rounds of a power of two of members, and two more to fold the others in and out."""
     whole = p.bit_length() - 1
     return whole, (0 if p == 1 << whole else 1)
 
@@ -126,9 +126,10 @@ def test_nccl_trees_reach_the_bandwidth_of_rings_on_many_nodes():
 def test_the_fastest_of_several_is_the_least_of_each(exponent, nodes):
     sierra = load_topology("sierra-64")
     both = served(with_policy(sierra, "nccl_ring+host_transfer"), 2**exponent, 4 * nodes)
-    alone = {name: served(with_policy(sierra, name), 2**exponent, 4 * nodes) for name in ("nccl_ring", "host_transfer")}
-    assert both.time_s == min(cost.time_s for cost in alone.values())
-    assert both.time_s == alone[both.backend].time_s
+    names = ("nccl_ring", "host_transfer")
+    isolated = {name: served(with_policy(sierra, name), 2**exponent, 4 * nodes) for name in names}
+    assert both.time_s == min(cost.time_s for cost in isolated.values())
+    assert both.time_s == isolated[both.backend].time_s
 
 
 def test_fastest_leaves_out_what_blocks_the_host():
@@ -186,7 +187,7 @@ def test_a_policy_is_learned_from_what_nccl_tests_print(tmp_path):
     ]  # fmt: skip
     # 16 ranks are nearer to 8, 32 to 64.
     assert [served(topology, 4096, ranks).backend for ranks in (16, 32)] == ["nccl_ring", "host_transfer"]
-    # What is charged stays the machine's.
+    # What it costs stays the machine's.
     assert served(topology, 4096, 64).time_s == served(with_policy(topology, "host_transfer"), 4096, 64).time_s
 
 
@@ -280,7 +281,7 @@ def test_host_transfers_overlap_their_latencies_and_nccl_takes_one_at_a_time():
     assert many == pytest.approx(one)
     (one, many), parts = makespans("host_transfer")
     assert many < 0.95 * one
-    # Bytes still follow one another on the wires: no step is shorter than these.
+    # Bytes still follow one another on the links: no round is shorter than these.
     sizes = [4 * count for count in (2**20, 2**19)]
     serial = [
         served(with_policy(load_topology("sierra-64"), "host_transfer"), size, 64).serialization_s for size in sizes

@@ -15,7 +15,7 @@ from scaleout.program.operations import CUSTOM, OPERATIONS, TimeSource, custom, 
 
 DEVICES = {name: load_device(name) for name in ("h200", "h100", "v100", "mi210")}
 H200, H100 = DEVICES["h200"], DEVICES["h100"]
-PRODUCT = kernel("gemm", dtype="fp16", M=8192, N=4096, K=1000)
+GEMM = kernel("gemm", dtype="fp16", M=8192, N=4096, K=1000)
 FAR = kernel("gemm", dtype="fp16", M=8192, N=2000000, K=8192)
 
 
@@ -72,7 +72,7 @@ def test_a_kernel_takes_the_time_and_source_of_the_first_model_that_knows_it(dev
 
 def test_each_model_knows_what_it_is_for():
     row, *_ = kernels_of("gemm")
-    near, copy = PRODUCT, kernel("add", dtype="fp16", elements=12345)
+    near, copy = GEMM, kernel("add", dtype="fp16", elements=12345)
     assert [kernel_time(H200, call).source for call in (row, near, FAR)] == [
         TimeSource.MEASURED, TimeSource.INTERPOLATED, TimeSource.ROOFLINE
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_new_model_is_asked_in_its_turn():
         return np.where(calls.sizes["K"] == 1000, 1.0, np.nan)
 
     models = (SimpleNamespace(SOURCE=TimeSource.GIVEN, times=times), MODELS["analytical"])
-    seconds, sources = first_answers(models, H200, calls_of([FAR, PRODUCT]))
+    seconds, sources = first_answers(models, H200, calls_of([FAR, GEMM]))
     assert sources.tolist() == [TimeSource.ROOFLINE, TimeSource.GIVEN]
     assert seconds[0] == kernel_time(H200, FAR).seconds
     assert seconds[1] == 1.0
@@ -97,12 +97,12 @@ def test_a_new_model_is_asked_in_its_turn():
 
 def test_a_device_names_the_models_that_it_uses():
     only = dataclasses.replace(H200, kernel_models=("analytical",))
-    assert kernel_time(H200, PRODUCT).source is TimeSource.INTERPOLATED
-    assert kernel_time(only, PRODUCT).source is TimeSource.ROOFLINE
+    assert kernel_time(H200, GEMM).source is TimeSource.INTERPOLATED
+    assert kernel_time(only, GEMM).source is TimeSource.ROOFLINE
     some = dataclasses.replace(H200, kernel_models=("measured", "interpolated"))
-    assert kernel_time(some, PRODUCT) == kernel_time(H200, PRODUCT)
+    assert kernel_time(some, GEMM) == kernel_time(H200, GEMM)
     with pytest.raises(ConfigError, match=r"kernel_models \(measured, interpolated\) knows the time of 'gemm' in fp16"):
         kernel_time(some, FAR)
     wrong = dataclasses.replace(H200, kernel_models=("measure",))
     with pytest.raises(ConfigError, match="kernel_models: unknown model of kernel times 'measure'; did you mean 'mea"):
-        kernel_time(wrong, PRODUCT)
+        kernel_time(wrong, GEMM)

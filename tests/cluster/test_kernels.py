@@ -215,8 +215,8 @@ def test_a_time_does_not_depend_on_its_batch():
     calls = [neighbour(call) for call, _ in MEASURED[::40]]
     calls += [custom(dtype="bf16", flops=0, bytes=10**7), custom(dtype="bf16", flops=10**12, bytes=10**7)]
     for device in (H200, H100):
-        together, _ = kernel_times(device, calls)
-        np.testing.assert_allclose(together, [kernel_time(device, call).seconds for call in calls], rtol=1e-9)
+        batched, _ = kernel_times(device, calls)
+        np.testing.assert_allclose(batched, [kernel_time(device, call).seconds for call in calls], rtol=1e-9)
 
 
 def test_custom_kernels_are_compared_with_copies_and_gemms():

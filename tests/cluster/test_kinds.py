@@ -100,7 +100,7 @@ def groups_of(topology):
 @each_kind
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_loads_in_closed_form_are_those_over_the_links(kind, size):
-    """Every step of every algorithm, of a group and the siblings that share its links."""
+    """Every round of every algorithm, of a group and the siblings that share its links."""
     topology = one(kind, size)
     for ranks in groups_of(topology):
         placement = place(topology, ranks)
@@ -112,8 +112,8 @@ def test_loads_in_closed_form_are_those_over_the_links(kind, size):
             continue
         for algorithm, kind_of_collective in itertools.product(ALGORITHMS.values(), ("all_reduce", "all_to_all")):
             if algorithm.supports(kind_of_collective, placement) is None:
-                for step in set(schedule(kind_of_collective, placement, algorithm=algorithm.name).rounds):
-                    closed, routed = load_of(step, placement), load_of(step, kept_in_place(placement))
+                for round_ in set(schedule(kind_of_collective, placement, algorithm=algorithm.name).rounds):
+                    closed, routed = load_of(round_, placement), load_of(round_, kept_in_place(placement))
                     assert closed.latency_s == pytest.approx(routed.latency_s, rel=1e-9)
                     assert closed.busiest_s_per_byte == pytest.approx(routed.busiest_s_per_byte, rel=1e-9)
 
@@ -196,14 +196,14 @@ def hypercube(tmp_path, monkeypatch):
 def test_a_kind_that_knows_its_links_only_costs_what_the_same_links_do(hypercube, kind):
     """A hypercube of 8 is a product of three rings of two: halving and doubling use one bit a round on both."""
     product = Topology("2x2x2", (dimension_of("ring", 2),) * 3)
-    charged, found = (
+    by_closed_form, found = (
         [
             collective_cost(kind, N, place(topology, range(8)), "rabenseifner").time_s,
             link.collective_cost(kind, N, topology, range(8), "rabenseifner").time_s,
         ]
         for topology in (hypercube, product)
     )
-    assert charged == pytest.approx(found, rel=1e-9)
+    assert by_closed_form == pytest.approx(found, rel=1e-9)
 
 
 def test_a_new_kind_passes_the_tests_of_all_kinds(hypercube):

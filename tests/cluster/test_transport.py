@@ -32,7 +32,7 @@ FIGURES = Path(__file__).parents[2] / "figures"
 N = 1e6
 MEBIBYTE = 2**20
 ALPHA, BANDWIDTH = 1e-6, 100e9
-SWITCH = Topology("switch-4", (Dimension("switch", 4, BANDWIDTH, ALPHA, link="wire"),))
+SWITCH = Topology("switch-4", (Dimension("switch", 4, BANDWIDTH, ALPHA, link="cable"),))
 EVERY = tuple(kind for kind in collectives.KINDS if kind != "send")
 
 
@@ -41,7 +41,7 @@ def using(*protocols, topology=SWITCH):
 
 
 def terms(startup_s=0.0, latency_s=0.0, efficiency=1.0, local=float("inf")):
-    return Terms(startup_s, (Hop("wire", latency_s, efficiency),), local)
+    return Terms(startup_s, (Hop("cable", latency_s, efficiency),), local)
 
 
 def test_a_protocol_is_charged_as_worked_by_hand():
@@ -50,7 +50,7 @@ def test_a_protocol_is_charged_as_worked_by_hand():
     assert cost.protocol == "P"
     assert cost.latency_s == pytest.approx(7e-6 + 3 * (1e-6 + 2e-6))
     assert cost.serialization_s == pytest.approx(0.75 * N / 50e9 + 0.25 * N / 400e9)
-    # What the link model has to know: all but the wires' latency comes first, and the links are busy for longer.
+    # What the link model has to know: all but the links' latency comes first, and the links are busy for longer.
     assert cost.before_s == pytest.approx(7e-6 + 3 * 2e-6)
     assert cost.inflation == pytest.approx(cost.serialization_s / (0.75 * N / BANDWIDTH))
     # A broadcast keeps no shard of its own.
@@ -80,7 +80,7 @@ def test_what_the_library_expects_decides_and_what_it_takes_is_charged():
 
 
 def test_a_protocol_for_small_messages_is_taken_whatever_it_costs():
-    """A message of an all-to-all is a shard; up to the limit the library does not ask."""
+    """A message of an all-to-all is a shard; up to the limit the library does not weigh others."""
     small = Protocol("LL", EVERY, HIGH, largest_message_bytes=100.0)
     topology = using(small, Protocol("Simple", EVERY, LOW))
     assert chosen(topology, 400.0, "all_to_all", "direct")[0] == "LL"
@@ -88,7 +88,7 @@ def test_a_protocol_for_small_messages_is_taken_whatever_it_costs():
     assert chosen(topology, 400.0, "broadcast", "direct")[0] == "Simple"
 
 
-def test_kinds_that_no_protocol_serves_cost_what_the_wires_do():
+def test_kinds_that_no_protocol_serves_cost_what_the_links_do():
     cost = collective_cost("all_reduce", N, place(using(Protocol("P", ("send",), HIGH)), range(4)), "ring")
     assert (cost.protocol, cost.inflation) == ("", 1.0)
     assert cost == collective_cost("all_reduce", N, place(SWITCH, range(4)), "ring")
@@ -111,7 +111,7 @@ def libraries(draw):
     seconds = st.sampled_from([0.0, 0.25e-6, 5e-6])
 
     def some_terms():
-        hops = tuple(Hop(name, draw(seconds), draw(st.sampled_from([0.25, 0.5, 1.0]))) for name in ("", "wire"))
+        hops = tuple(Hop(name, draw(seconds), draw(st.sampled_from([0.25, 0.5, 1.0]))) for name in ("", "cable"))
         return Terms(draw(seconds), hops, draw(st.sampled_from([50e9, 400e9, float("inf")])))
 
     protocols = []
@@ -124,7 +124,7 @@ def libraries(draw):
 
 @given(topologies(), libraries(), st.floats(1.0, 1e8), st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_library_is_never_faster_than_its_wires(topology, library, size, data):
+def test_a_library_is_never_faster_than_its_links(topology, library, size, data):
     group = place(dataclasses.replace(topology, library=library), range(topology.num_ranks))
     kind = data.draw(st.sampled_from(EVERY))
     if group.num_ranks == 1:
@@ -142,12 +142,12 @@ def test_a_library_is_never_faster_than_its_wires(topology, library, size, data)
 @settings(max_examples=60, deadline=None)
 def test_both_networks_charge_a_protocol_alike(library, size, data):
     dimension = data.draw(st.sampled_from(["switch", "ring", "fully_connected"]))
-    topology = Topology("any", (Dimension(dimension, 4, BANDWIDTH, ALPHA, link="wire"),), 1e-6, library=library)
+    topology = Topology("any", (Dimension(dimension, 4, BANDWIDTH, ALPHA, link="cable"),), 1e-6, library=library)
     kind = data.draw(st.sampled_from(["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]))
     names = [found.name for found in collectives.candidates(kind, place(topology, range(4)))]
     algorithm = data.draw(st.sampled_from([name for name in names if name != "double_binary_tree"]))
-    charged = alpha_beta.collective_cost(kind, size, place(topology, range(4)), algorithm)
-    assert link.collective_cost(kind, size, topology, range(4), algorithm).time_s == pytest.approx(charged.time_s)
+    cost = alpha_beta.collective_cost(kind, size, place(topology, range(4)), algorithm)
+    assert link.collective_cost(kind, size, topology, range(4), algorithm).time_s == pytest.approx(cost.time_s)
 
 
 # ---- Files
@@ -160,7 +160,7 @@ protocols:
   - name: P
     collectives: [{kind}]
     startup: {startup}
-    links: {{wire: {{latency: 1 us, efficiency: {efficiency}}}}}
+    links: {{cable: {{latency: 1 us, efficiency: {efficiency}}}}}
     source: made up
 """
 GOOD = {"kind": "all_reduce", "startup": "2 us", "efficiency": "0.5"}
@@ -170,17 +170,17 @@ def test_a_library_is_read_from_its_file(tmp_path):
     path = tmp_path / "toy.yaml"
     path.write_text(FILE.format(**GOOD))
     library = load_library(path)
-    assert library.protocols == (Protocol("P", ("all_reduce",), Terms(2e-6, (Hop("wire", 1e-6, 0.5),))),)
+    assert library.protocols == (Protocol("P", ("all_reduce",), Terms(2e-6, (Hop("cable", 1e-6, 0.5),))),)
     assert library.algorithms_for("all_reduce") == ("ring",)
     assert library.algorithms_for("send") == ()
-    assert library.links == ("wire",)
+    assert library.links == ("cable",)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"efficiency": "1.5"}, "protocols.0.links.wire.efficiency"),
-        ({"efficiency": "0"}, "protocols.0.links.wire.efficiency"),
+        ({"efficiency": "1.5"}, "protocols.0.links.cable.efficiency"),
+        ({"efficiency": "0"}, "protocols.0.links.cable.efficiency"),
         ({"startup": "-1 us"}, "protocols.0.startup"),
         ({"startup": "1 parsec"}, "unknown unit 'parsec'"),
         ({"kind": "allreduce"}, "protocols.0.collectives.0"),
@@ -205,8 +205,8 @@ dimensions:
 @pytest.mark.parametrize(
     ("library", "link", "message"),
     [
-        ("absent.yaml", "wire", "absent.yaml' does not exist; give one beside the topology file"),
-        ("toy.yaml", "wires", "dimensions.0: library 'toy' knows no link 'wires'; did you mean 'wire'?"),
+        ("absent.yaml", "cable", "absent.yaml' does not exist; give one beside the topology file"),
+        ("toy.yaml", "cables", "dimensions.0: library 'toy' knows no link 'cables'; did you mean 'cable'?"),
         ("toy.yaml", "''", "dimensions.0: library 'toy' knows no link ''"),
     ],
 )
@@ -290,13 +290,13 @@ def test_the_figure_gives_the_fit_that_the_library_holds(tmp_path, monkeypatch, 
     assert (tmp_path / "nccl.png").stat().st_size > 10_000
     assert re.search(r"from 1 MiB up: median error [0-4]\.\d% of 150 rows", capsys.readouterr().out)
     table = pd.DataFrame(figure["measured_rows"](folder("device") / "h200" / "collectives.jsonl"))
-    (wire,) = NODE.dimensions
+    (dimension,) = NODE.dimensions
     for protocol in NODE.library.protocols[:3]:
         found = figure["fitted"](table, protocol.name)
         (hop, _), takes = protocol.actual.hops, protocol.actual
         assert takes.startup_s * 1e6 == pytest.approx(found["startup_us"], abs=0.06)
-        assert (wire.latency_s + hop.latency_s) * 1e6 == pytest.approx(found["step_us"], abs=0.06)
-        assert hop.efficiency * wire.bytes_per_s / 1e9 == pytest.approx(found["bandwidth_GB_per_s"], rel=0.02)
+        assert (dimension.latency_s + hop.latency_s) * 1e6 == pytest.approx(found["step_us"], abs=0.06)
+        assert hop.efficiency * dimension.bytes_per_s / 1e9 == pytest.approx(found["bandwidth_GB_per_s"], rel=0.02)
         assert takes.local_bytes_per_s / 1e9 == pytest.approx(found["local_GB_per_s"], rel=0.02)
 
 
@@ -346,9 +346,9 @@ def test_an_unknown_algorithm_of_a_protocol_is_refused():
 def test_the_table_says_what_the_library_takes_even_if_it_is_wrong(tmp_path, monkeypatch, capsys):
     """The library expects nothing of its ring's start-up, which takes a second."""
     wrong = "  - {name: Q, collectives: [all_reduce], algorithms: [ring], startup: 1 s, expected: {startup: 0 s},\n" \
-            "     links: {wire: {latency: 0 s}}, source: made up}\n"  # fmt: skip
+            "     links: {cable: {latency: 0 s}}, source: made up}\n"  # fmt: skip
     (tmp_path / "toy.yaml").write_text(FILE.format(**GOOD).replace("[ring]", "[ring, direct]") + wrong)
-    (tmp_path / "mine.yaml").write_text(TOPOLOGY.format(library="toy.yaml", link="wire"))
+    (tmp_path / "mine.yaml").write_text(TOPOLOGY.format(library="toy.yaml", link="cable"))
     arguments = ["scaleout", "collective", "all_reduce", "--topology", str(tmp_path / "mine.yaml"), "--bytes", "1kB"]
     monkeypatch.setattr(sys, "argv", [*arguments, "--decide"])
     main()

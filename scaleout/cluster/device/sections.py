@@ -78,7 +78,7 @@ class Power(Config):
         return self
 
     def joules(self, kernel: Kernel, seconds: float) -> float:
-        """Return the energy at full clock, beyond idle, of one call that takes so long alone."""
+        """Return the energy at full clock, beyond idle, of one call that takes so long isolated."""
         operation = OPERATIONS.get(kernel.op)
         kind = _FLOPS_OF.get(operation.family) if operation and kernel.dtype in _DTYPES else None
         return float(getattr(self.energy, kind)) * kernel.flops if kind else self.other_w * seconds
@@ -117,7 +117,7 @@ class WorkGroups(Config):
     product : float
         Time of the operators' own GEMM over that of the device's library.
     fused_product : float
-        Time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same alone; 1
+        Time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same isolated; 1
         where the file does not say, as stores to peers make no calls (the paper, Sec. III.C).
     narrow_row_latency_s : float
         `row_latency_s` in the fused kernel's remote-first order for rows of up to `narrow_row_elements` elements.

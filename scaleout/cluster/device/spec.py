@@ -130,7 +130,7 @@ class Device:
         The models of kernel times that are asked, in order, by their name in `kernel_times.MODELS`; empty for all.
     calibration : mapping
         Class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the reference
-        device's, or over its own where it was measured alone.
+        device's, or over its own where it was measured isolated.
     host_launch_s : mapping
         A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
     launch_gap_s : float

@@ -3,7 +3,7 @@
 A `Protocol` is a way of moving bytes (NCCL: LL, LL128, Simple). A library chooses by its own model of time, which may
 be wrong: the protocol with the shortest *modelled* time is chosen, and takes its *actual* time. Where a library joins
 several back ends, a `Selection` chooses one for a number of ranks and a size. Knows no collective's rounds;
-`network.alpha_beta` charges the costs. See docs/models/communication-libraries.md and docs/models/back-ends.md.
+`network.alpha_beta` applies the costs. See docs/models/communication-libraries.md and docs/models/back-ends.md.
 
 Symbols: p ranks; n bytes.
 Source: NCCL, src/graph/tuning.cc and src/enqueue.cc; Hu et al., Demystifying NCCL, arXiv 2507.04786, for the protocols.
@@ -170,7 +170,7 @@ class Terms:
         return tuple(hop.latency_s for hop in found), tuple(hop.efficiency for hop in found)
 
 
-LINKS_ALONE = Terms()
+BARE_LINKS = Terms()
 """Nothing beyond the links: where a topology names no library."""
 
 
@@ -188,7 +188,7 @@ class Protocol:
         The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
         protocol against the others.
     algorithms : tuple of str
-        Algorithms that it serves, and alone with others that name them; empty if it serves those that none names.
+        Algorithms that it serves, to the exclusion of protocols that name none; empty for all that none names.
     backend : str
         The way to communicate that it belongs to, where a library is made of several; see `backends`.
     concurrent : bool
@@ -197,7 +197,7 @@ class Protocol:
 
     name: str
     collectives: tuple[str, ...]
-    actual: Terms = LINKS_ALONE
+    actual: Terms = BARE_LINKS
     modelled: Terms | None = None
     largest_message_bytes: float = math.inf
     algorithms: tuple[str, ...] = ()
@@ -205,8 +205,8 @@ class Protocol:
     concurrent: bool = False
 
 
-BARE = Protocol("", (), LINKS_ALONE)
-"""The links alone."""
+BARE = Protocol("", (), BARE_LINKS)
+"""Bare links."""
 
 
 @dataclass(frozen=True)

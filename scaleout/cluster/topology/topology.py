@@ -53,7 +53,7 @@ class Topology:
     source : str
         Where the numbers come from.
     library : Library or None
-        What the communication library adds to the links; None for the links alone.
+        What the communication library adds to the links; None for bare links.
     changes : tuple of LinkChange
         Links that are slower than others, or broken; see `degrade_links` and `break_links`.
     slow_ranks : tuple of (int, float)

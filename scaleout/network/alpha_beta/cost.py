@@ -30,7 +30,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.topology.communication_library import BARE, LINKS_ALONE, Library, Protocol, Terms
+from scaleout.cluster.topology.communication_library import BARE, BARE_LINKS, Library, Protocol, Terms
 from scaleout.cluster.topology.placement import Placement, place_alone
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
@@ -248,7 +248,7 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
             protocol,
             _profile(kind, placement, name, protocol.modelled or protocol.actual),
             _profile(kind, placement, name, protocol.actual),
-            _profile(kind, placement, name, LINKS_ALONE, bare=True),
+            _profile(kind, placement, name, BARE_LINKS, bare=True),
         )
         for name in names
         for protocol in (placement.library.protocols_for(kind, name) if placement.library else (BARE,))

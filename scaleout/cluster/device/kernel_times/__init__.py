@@ -2,7 +2,7 @@
 
 The models of `MODELS` are asked in order, and each kernel takes the time of the first that knows one; the key
 `kernel_models` of a device file names those that it uses. A new model is a module here with `SOURCE` and `times`
-(`model.KernelTimeModel`) and an entry in `MODELS`. Measured times may be shorter than the roofline: it charges every
+(`model.KernelTimeModel`) and an entry in `MODELS`. Measured times may be shorter than the roofline: it counts every
 byte to the device memory, and data may lie in the L2 cache. See docs/models/kernel-times.md.
 
 Symbols: K kernels.

@@ -104,7 +104,7 @@ class _Units(NamedTuple):
     split_s : float
         Extra latency of a sum over splits of K.
     partial : float
-        Traffic of that sum, in 4-byte results a split, that is not hidden.
+        Traffic of that sum, in 4-byte results a split, that is not overlapped.
     """
 
     launch_s: float

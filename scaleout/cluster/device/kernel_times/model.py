@@ -1,4 +1,4 @@
-"""What a model of kernel times is: a module with a source and a function `times`, asked for arrays of calls.
+"""What a model of kernel times is: a module with a source and a function `times`, called with arrays of calls.
 
 A model answers for those calls of which it knows a time, and says NaN for all others, which go to the next model of
 the device. So a model needs to know nothing of the others. `scaleout.cluster.device.kernel_times.MODELS` lists them.
@@ -86,7 +86,7 @@ class KernelTimeModel(Protocol):
         """What results call a time of this model."""
 
     def times(self, device: Device, calls: Calls) -> Array:
-        """Return the seconds of calls, each alone on a device, shape (N,); NaN where the model knows no time."""
+        """Return the seconds of calls, each isolated on a device, shape (N,); NaN where the model knows no time."""
 
 
 def first_answers(

@@ -90,7 +90,7 @@ class Dragonfly(DimensionKind):
         return own + [Port(0, "edge", speed, span=ranks) for speed in speeds]
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
-        """Any ranks of a router, no routers of a group (each has other global links), all groups together."""
+        """Any ranks of a router, no routers of a group (each has other global links), all groups at once."""
         ranks, routers, _ = dimension.radices
         if weight >= ranks * routers:
             return (largest,)

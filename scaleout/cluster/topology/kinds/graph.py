@@ -1,6 +1,6 @@
 """Graphs: the links of a `Fabric`, any at all.
 
-Messages take the route of the least latency, and of those the one of the fewest hops; where several are equal, each
+Messages take the route of the lowest latency, and of those the one of the fewest hops; where several are equal, each
 node spreads them evenly over its next hops (ECMP).
 """
 
@@ -62,7 +62,7 @@ class Graph(DimensionKind):
 
 
 def fields_of(fabric: Fabric) -> dict[str, Any]:
-    """Return the fields of the `Dimension` that a fabric is: the bandwidth of its fastest link, the least latency."""
+    """Return the fields of the `Dimension` that a fabric is, with its highest bandwidth and lowest latency."""
     return {
         "bytes_per_s": max((link.bytes_per_s for link in fabric.links), default=1.0),
         "latency_s": min((link.latency_s for link in fabric.links), default=0.0),

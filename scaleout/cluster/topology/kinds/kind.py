@@ -277,7 +277,7 @@ class DimensionKind:
         return dimension.size % (members * stride) == 0 and first % (members * stride) < stride
 
     def siblings(self, dimension: "Dimension", coordinates: Ints, first: int, stride: int) -> list[Ints]:
-        """Return the coordinates of a group and of all groups like it that have room beside it, its own first."""
+        """Return the coordinates of a group and of all groups like it that fit the dimension with it, its own first."""
         n, m = dimension.size, len(coordinates)
         if self.interchangeable:
             others = np.setdiff1d(np.arange(n), coordinates)
