@@ -56,11 +56,11 @@ def test_memory_of_llama_70b_by_hand_and_as_measured():
     assert found.total_bytes / GIB == pytest.approx(60.68, rel=0.005)
 
 
-def test_the_first_place_of_a_pipeline_is_fullest_inside_a_layer():
-    """1F1B, two places: two micro-batches wait on the first, whose last layer's backward begins. Measured: 66.55 GiB.
+def test_the_first_stage_of_a_pipeline_is_fullest_inside_a_layer():
+    """1F1B, two stages: two micro-batches wait on the first, whose last layer's backward begins. Measured: 66.55 GiB.
 
     Beside the residual's gradient SwiGLU then has that of its output (3.5) and makes that of its input (7), and what
-    the product before kept (3.5) is gone.
+    the GEMM before kept (3.5) is freed.
     """
     changes = {"tensor_parallel": 1, "pipeline_parallel": 2, "sequence_parallel": False}
     found = peak(load_workload("simumax-llama3-70b", changes))
@@ -69,7 +69,7 @@ def test_the_first_place_of_a_pipeline_is_fullest_inside_a_layer():
     assert found.total_bytes / GIB == pytest.approx(66.55, rel=0.005)
 
 
-def test_gradients_that_are_put_aside_are_taken_up_again():
+def test_deferred_gradients_count_as_transient_memory():
     """Two residual blocks of 4 elements around a layer that makes 10: 10 and the two ends of a block at the most."""
     tape = AutogradTape(Cursor(GraphBuilder()), "bf16", Gradients(float("inf"), 2))
     x = tape.kernel("clone", elements=4)
@@ -78,7 +78,7 @@ def test_gradients_that_are_put_aside_are_taken_up_again():
     assert tape.transient_bytes(entering_bytes=8) == 2 * (10 + 4 + 4)
 
 
-def test_all_to_all_deals_heads_out_for_tokens():
+def test_all_to_all_exchanges_heads_for_tokens():
     """Each of 4 ranks has 8,192 tokens of 32 + 2 x 4 heads before, and 32,768 of 8 + 2 x 1 after."""
     changes = {"context_parallel": 4, "data_parallel": 1, "sequence": 32768, "batch_per_replica": 1, "layers": 1}
     found = calls(load_workload("simumax-llama3-70b", changes))
@@ -110,7 +110,7 @@ def test_grouped_experts_do_what_single_ones_do():
     assert peak(single).bytes_of["activations"] == peak(grouped).bytes_of["activations"]
 
 
-def test_a_device_with_few_measured_kernels_borrows_the_rest():
+def test_a_device_with_few_measured_kernels_takes_the_rest_from_its_reference():
     b200, h200 = load_device("b200"), load_device("h200")
     # 2 x 4,096 x 5,120 x 16,384 FLOPs at 0.6291 of 2,250 TFLOP/s, 0.92 of which are left in a step
     seconds, source = kernel_time(b200, kernel("gemm", dtype="bf16", M=4096, N=5120, K=16384))
@@ -118,9 +118,9 @@ def test_a_device_with_few_measured_kernels_borrows_the_rest():
     assert seconds == pytest.approx(2 * 4096 * 5120 * 16384 / (0.6291 * 2250e12) / 0.92, rel=1e-3)
     call = kernel("clone", dtype="bf16", elements=2**28)
     seconds, source = kernel_time(b200, call)
-    lent = kernel_time(h200, call).seconds
+    reference_s = kernel_time(h200, call).seconds
     assert source == TimeSource.ROOFLINE
-    assert lent * 4.8 / 8 < seconds < lent  # its memory is faster by 8 / 4.8, its SMs are not
+    assert reference_s * 4.8 / 8 < seconds < reference_s  # its memory is faster by 8 / 4.8, its SMs are not
     assert b200.host_launch_s["gemm_forward"] == pytest.approx(2.2 * h200.host_launch_s["gemm_forward"])
 
 

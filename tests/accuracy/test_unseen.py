@@ -38,7 +38,7 @@ def errors(found, measured):
 
 
 def is_long(row):
-    """Whether a step's kernels, and not its host, say how long it takes: products above 0.8 ms, and wide layers."""
+    """Whether a step's kernels, and not its host, say how long it takes: GEMMs above 0.8 ms, and wide layers."""
     return row["M"] * row["N"] * row["K"] > 2**38 if "M" in row else row["hidden"] >= 3072 or row["batch"] == 8
 
 
@@ -82,7 +82,7 @@ def test_long_rows_are_met(tmp_path):
     assert found["data parallel"].mean_absolute_error < 0.04
 
 
-def test_parts_of_products_in_chunks_are_met():
+def test_parts_of_gemms_in_chunks_are_met():
     for name, limit in (("kernels", 0.08), ("collectives", 0.06)):
         found = compare_files([FOLDER / f"{name}.jsonl"]).accuracy
         assert found.coverage == 1
@@ -91,7 +91,7 @@ def test_parts_of_products_in_chunks_are_met():
 
 @cache
 def ahead():
-    """Rows of products in chunks whose calls were all issued before the first ran, by a host that costs nothing."""
+    """Rows of GEMMs in chunks whose calls were all issued before the first ran, by a host that costs nothing."""
     host = dict.fromkeys(DEVICE.host_launch_s, 1e-9)
     machine = Machine(replace(DEVICE, host_launch_s=host), load_topology(str(PAIR / "machine.yaml")))
     cases = [(row, chunked(row, machine)) for row in read_rows(FOLDER / "ahead.jsonl")]
@@ -100,7 +100,7 @@ def ahead():
     ]
 
 
-def test_products_in_chunks_without_a_host_are_met():
+def test_gemms_in_chunks_without_a_host_are_met():
     """Of 184 rows; 11.0% before collectives got SMs that wait for late blocks, and before ranks raced once only."""
     off = [row.error for row in ahead()]
     assert len(off) == 184
@@ -111,7 +111,7 @@ def test_products_in_chunks_without_a_host_are_met():
 
 
 def test_the_number_of_chunks_is_found_without_a_host():
-    """30 of 38 to 3%; the others are large products, cut one time too few, to 9%."""
+    """30 of 38 to 3%; the others are large GEMMs, cut one time too few, to 9%."""
     costs = [choice.cost for choice in choices(ahead())]
     assert len(costs) == 38
     assert sum(cost <= 0.03 for cost in costs) >= 30

@@ -135,7 +135,7 @@ def test_time_falls_with_occupancy_up_to_three_quarters_and_rises_beyond():
         ((9728, 8192, 65536), 113.3),
     ],
 )
-def test_products_of_the_mi210_are_those_that_others_published(sizes, published):
+def test_gemms_of_the_mi210_are_those_that_others_published(sizes, published):
     """TFLOP/s of rocBLAS on MI2xx, ROCm/triton pull request 376, within 8%; no figure of the paper says them."""
     on, of = fused.machine(fused.SCALE_UP), dict(zip("MNK", sizes, strict=True))
     library_s = on.cost_model.kernel_s(kernel("gemm", dtype="fp16", **of))
