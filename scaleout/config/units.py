@@ -52,13 +52,7 @@ FLOPS_PER_S = Quantity(
 
 
 def parse(text: str | float, quantity: Quantity) -> float:
-    """Turn a string with a unit, such as ``"64MiB"`` or ``"200 Gb/s"``, into a number in SI units.
-
-    Raises
-    ------
-    ConfigError
-        If the text is no number, is negative or not finite, or its unit is missing or not one of the quantity's.
-    """
+    """Turn a string with a unit, such as ``"64MiB"`` or ``"200 Gb/s"``, into SI units, or raise `ConfigError`."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
     if isinstance(text, str):

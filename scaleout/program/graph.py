@@ -383,13 +383,7 @@ def users_in(offsets: Ints, dependencies: Ints, *, first: int = 0) -> list[tuple
 
 
 def topological_order(dependencies: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
-    """Order nodes so that each follows what it depends on, of several ready ones the lowest index first.
-
-    Raises
-    ------
-    GraphError
-        If the dependencies form a cycle; the message names its nodes.
-    """
+    """Order nodes after what they depend on, of several ready ones the lowest first; a cycle is a `GraphError`."""
     users: list[list[int]] = [[] for _ in dependencies]
     waiting = [len(row) for row in dependencies]
     for user, row in enumerate(dependencies):

@@ -40,11 +40,6 @@ class Mesh:
     ----------
     order : tuple of str
         `RANK_ORDER` in the order that ranks are numbered, innermost first.
-
-    Raises
-    ------
-    ConfigError
-        If a degree is under 1 or `expert` does not divide `data`.
     """
 
     tensor: int = 1

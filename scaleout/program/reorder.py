@@ -44,10 +44,7 @@ def moved_to(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
 def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int, int], bool]) -> list[Key]:
     """Return keys that put some nodes, and the kernels of their tails, right after their dependencies.
 
-    Parameters
-    ----------
-    tail : callable
-        Whether a kernel moves with a moved node that it waits for.
+    `tail` is whether a kernel moves with a moved node that it waits for.
     """
     keys: list[Key] = [(float(node),) for node in range(len(graph))]
     computes = (graph.kind == NodeKind.COMPUTE).tolist()
@@ -72,10 +69,7 @@ def gathers_parameters(graph: ExecutionGraph) -> Bools:
 def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] | None]) -> Program:
     """Put the nodes of each graph in the order of their keys, as far as dependencies let them.
 
-    Parameters
-    ----------
-    keys_of : callable
-        Graph to the key of each of its nodes, or None if they stay. Of equal keys the lower index is first.
+    `keys_of` maps a graph to the keys of its nodes, or None if they stay. Of equal keys the lower index is first.
     """
     orders: list[Ints | None] = []
     for graph in program.graphs:

@@ -16,10 +16,7 @@ class Clock:
     def at(self, time_ns: int, action: Callable[[], None], *, known_ns: int | None = None) -> None:
         """Schedule an action at the current time or later.
 
-        Parameters
-        ----------
-        known_ns : int, optional
-            Since when ASTRA-sim would know of the event, which settles the order within a nanosecond; now by default.
+        `known_ns` is since when ASTRA-sim would know of it, by default now: the order within a nanosecond.
         """
         self._count += 1
         known_ns = self.now_ns if known_ns is None else known_ns

@@ -221,24 +221,13 @@ class Uncontended:
         self._world = {index: self._world_layout(index) for index in (FLAT, *range(len(job.network.dimensions)))}
 
     def elapsed(self, plan: Plan, members: tuple[int, ...]) -> int | None:
-        """Time of a collective that all members start at once; None where they do not end at once.
-
-        Parameters
-        ----------
-        members : tuple of int
-            Ranks in the order of their positions.
-        """
+        """Time of a collective that all members start at once; None where they do not end at once."""
         return self._elapsed(plan, members if _of_group(plan) else ())
 
     def ends(self, plan: Plan, members: tuple[int, ...], starts: Sequence[int]) -> list[int]:
-        """Return when each member has finished a collective.
+        """Return when each member has finished a collective, given when each starts.
 
-        Parameters
-        ----------
-        members : tuple of int, length n
-            Ranks: a communicator group, or in ascending order all ranks of the lines that take part.
-        starts : length n
-            When each starts.
+        Members are a communicator group, or in ascending order all ranks of the lines that take part.
         """
         from scaleout.interop.astra.staggered import ends  # noqa: PLC0415 - NumPy is worth its wait only here
 

@@ -179,14 +179,7 @@ def read_network(path: Path) -> NetworkFile:
 
 
 def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
-    """Read system.json.
-
-    Returns
-    -------
-    system : SystemFile
-    notes : tuple of str
-        Values that have no effect.
-    """
+    """Read system.json, and notes on values that have no effect."""
     values = read_json(path)
     for key, value in values.items():
         if key.endswith("-implementation-custom") or key == "per-node-custom-implementation":

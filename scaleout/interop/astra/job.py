@@ -25,18 +25,14 @@ class Options:
 
     Attributes
     ----------
-    workload, system, network : Path
-        Prefix of the traces, system.json, network.yml.
+    workload : Path
+        Prefix of the traces.
     num_queues : int
         Queues of each dimension.
     comm_scale, compute_scale : float
         Have no effect, as in ASTRA-sim.
     injection_scale : float
         Multiplies the endpoint delay.
-    rendezvous : bool
-        Receivers send a request for their data first.
-    backend : str
-        One of `BACKENDS`.
     """
 
     workload: Path

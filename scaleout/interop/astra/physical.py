@@ -190,8 +190,6 @@ class Transfer:
     ----------
     size_bytes : int
         Of the whole buffer, for an all-gather too.
-    num_ranks : int
-        Members.
     count : float
         How many a rank has on average.
     mean_s : mapping of str to float

@@ -172,15 +172,7 @@ def plan_collective(
     involved: tuple[bool, ...] = (),
     turns: Turns = (),
 ) -> Plan:
-    """Plan a collective of all ranks.
-
-    Parameters
-    ----------
-    involved : tuple of bool
-        Dimensions that take part; those beyond its length do.
-    turns : tuple
-        Which queues and trees are next.
-    """
+    """Plan a collective of all ranks; of `involved`, dimensions beyond its length take part."""
     dimensions = dimensions_of(job, kind, involved)
     legs = []
     for leg, dimension, share in _order(kind, dimensions, baseline=job.system.collective_optimization == "baseline"):

@@ -44,16 +44,12 @@ class Outcome:
 
     Attributes
     ----------
-    job : Job
-        What was simulated.
     per_rank_ns : tuple of int, length R
         When each finished.
     compute_ns, communication_ns : tuple of int, length R
         Time in which each computed, and in which a collective or send held its slot.
     notes : tuple of str
         Options and values that have no effect.
-    histories : tuple of History
-        Of all ranks.
     num_runs : mapping of (Plan, tuple of int) to int
         Collectives and their members, and how often they ran.
     """

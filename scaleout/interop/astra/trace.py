@@ -103,15 +103,7 @@ _COMM_TYPES: dict[int, CollectiveCommType] = {int(kind): kind for kind in Collec
 def read_graphs(
     prefix: Path, *, num_ranks: int, system: SystemFile, memory: RemoteMemoryFile | None
 ) -> tuple[tuple[Graph, ...], tuple[int, ...]]:
-    """Read ``<prefix>.<rank>.et`` of all ranks.
-
-    Returns
-    -------
-    graphs : tuple of Graph
-        The distinct ones.
-    graph_of : tuple of int, length R
-        Which of them each rank runs.
-    """
+    """Read ``<prefix>.<rank>.et`` of all ranks: the distinct graphs, and which of them each rank runs."""
     known: dict[bytes, int] = {}
     tasks: dict[bytes, Task] = {}  # most nodes of a rank stand in other ranks' files too
     graphs: list[Graph] = []

@@ -64,12 +64,7 @@ _FITTING: dict[Any, tuple[str, frozenset[str]]] = {
 
 
 def attribute(name: str, kind: str, value: Any) -> AttributeProto:
-    """Build an attribute whose value is of exactly one kind.
-
-    Parameters
-    ----------
-    kind : str
-        One of the 30 `KINDS`, such as ``"int64_val"`` or ``"bool_list"``; a list takes any iterable.
+    """Build an attribute of one of the 30 `KINDS`, such as ``"int64_val"``; a ``"bool_list"`` takes any iterable.
 
     Raises
     ------

@@ -43,12 +43,6 @@ def read(path: str | os.PathLike[str]) -> tuple[GlobalMetadata, list[Node]]:
     path : str or path
         A ``.et`` file, plain or gzip.
 
-    Returns
-    -------
-    metadata : GlobalMetadata
-    nodes : list of Node
-        In the order of the file.
-
     Raises
     ------
     TraceError

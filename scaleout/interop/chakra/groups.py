@@ -134,18 +134,12 @@ def stated_families(stated: Sequence[StatedFamily], book: GroupBook) -> tuple[Gr
 def gathered_families(
     uses: Sequence[tuple[Hashable, Sequence[Group]]],
 ) -> tuple[tuple[GroupFamily, ...], dict[Group, int]]:
-    """Gather groups into families.
+    """Gather groups into families, and return also the index of each group's family.
 
     Parameters
     ----------
     uses : sequence, one a rank
         The structure of the rank's file without its groups, and the groups that it names, in order.
-
-    Returns
-    -------
-    families : tuple of GroupFamily
-    family_of : dict
-        Group to the index of its family.
     """
     leaders: dict[Group, Group] = {}  # a forest: a group to one that is in the same family; itself at the root
 

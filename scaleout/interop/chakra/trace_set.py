@@ -13,12 +13,7 @@ _RANK_FILE = re.compile(r"(.+)\.(\d+)\.et", re.DOTALL)
 
 @dataclass(frozen=True)
 class TraceSet:
-    """The files of all ranks.
-
-    Attributes
-    ----------
-    paths : tuple of Path, length R
-    """
+    """The files of all ranks."""
 
     folder: Path
     prefix: str
