@@ -156,7 +156,7 @@ def figure_17(axes: Axes) -> None:
     found = CONFIGURATIONS["t3"](layer).overlapped
     assert found is not None
     alone = overlap(
-        stage(layer.gemm, layer.device, alone_s=layer.alone_s),
+        stage(layer.gemm, layer.device, isolated_s=layer.isolated_s),
         [],
         ring=layer.ring,
         constants=constants_of(layer.device),

@@ -1,11 +1,8 @@
-"""Schedules: passes from program to program that decide what may run at the same time.
+"""Schedules: passes from program to program that decide what may run concurrently.
 
-A schedule is the name of a pass, or of several joined by `+` that are applied from left to right, such as
-`overlap+fused`. A pass either puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`.
-Passes conserve FLOPs and payload bytes and leave their input as it is. `track-and-trigger:round-robin` names the policy
-of the memory, `centauri:group` the last dimension that is partitioned.
-
-`SCHEDULES` is the one table. A pass is imported when it is first applied.
+A schedule is the name of a pass, or of several joined by `+` and applied from left to right: `overlap+fused`. A pass
+puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`. Passes conserve FLOPs and payload
+bytes and leave their input as it is. `SCHEDULES` is the one table; a pass is imported when it is first applied.
 """
 
 from collections.abc import Callable
@@ -18,7 +15,7 @@ from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Planned
-from scaleout.schedule.order import in_program_order
+from scaleout.schedule.overlap import in_program_order
 from scaleout.workloads.config import ModelFamily
 
 Pass = Callable[[Program, Machine | None], Program | Planned]
@@ -31,8 +28,6 @@ class Schedule:
 
     Attributes
     ----------
-    summary : str
-        What it does, in a line.
     home : str
         Module under `scaleout.schedule`, and the name of the function there: ``overlap:overlap``.
     rewrites : bool
@@ -63,8 +58,8 @@ class Schedule:
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "baseline": Schedule("bulk-synchronous: kernels and collectives one after another", "baseline:baseline"),
-    "overlap": Schedule("collectives beside kernels that do not wait for them", "overlap:overlap"),
+    "baseline": Schedule("bulk-synchronous: kernels and collectives one after another", "overlap:baseline"),
+    "overlap": Schedule("collectives concurrent with kernels that do not wait for them", "overlap:overlap"),
     "concurrent": Schedule("overlap, with several collectives of a group at a time", "overlap:concurrent"),
     "blocking-tp": Schedule(
         "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch", "async_tp:blocking_tp"
@@ -76,7 +71,7 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "fused-oblivious": Schedule("the same, in the order of the ranks", "fusion.passes:fuse_oblivious", rewrites=True),
     "track-and-trigger": Schedule(
-        "products and the collectives behind them on hardware that tracks and triggers; with :POLICY of the memory; "
+        "GEMMs and the collectives behind them on hardware that tracks and triggers; with :POLICY of the memory; "
         "T3, arXiv:2401.16677",
         "t3.schedule:track",
         rewrites=True,
@@ -84,13 +79,13 @@ SCHEDULES: dict[str, Schedule] = {
         with_option="t3.schedule:track_with",
     ),
     "async-tp": Schedule(
-        "products and collectives of the tensor axis in parts beside each other, as PyTorch's async TP",
+        "GEMMs and collectives of the tensor axis in overlapped slices, as PyTorch's async TP",
         "async_tp:async_tp",
         rewrites=True,
     ),
     "centauri": Schedule(
         "every communication partitioned and ordered where that pays; :primitive, :group, :workload, :order or :model "
-        "stop there, the last of them the paper's end, and :workload=M or =N cuts products along that dimension alone; "
+        "stop there, the last of them the paper's end, and :workload=M or =N cuts GEMMs along that dimension alone; "
         "Chen et al., ASPLOS 2024",
         "centauri.schedule:plan",
         decides=True,
@@ -101,13 +96,13 @@ SCHEDULES: dict[str, Schedule] = {
         prepares_for=("", "model", "gradients"),
     ),
     "out-of-order": Schedule(
-        "gradients of weights of the first layers put off; Oh et al., EuroSys 2022",
+        "gradients of weights of the first layers deferred; Oh et al., EuroSys 2022",
         "out_of_order:plan",
         decides=True,
         exclusive=True,
     ),
     "coconet": Schedule(
-        "all-reduces substituted, in even chunks with their products; Jangda et al., ASPLOS 2022",
+        "all-reduces substituted, in even chunks with their GEMMs; Jangda et al., ASPLOS 2022",
         "coconet:plan",
         decides=True,
         exclusive=True,
@@ -152,13 +147,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
 
 
 def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFamily, tuple[str, ...]]:
-    """Return the workload that a schedule runs, and what was chosen of it in words.
-
-    Raises
-    ------
-    ConfigError
-        If no plan that the schedule may choose fits in the memory of the devices.
-    """
+    """Return the workload that a schedule runs, and the choices in words; fails if no plan fits in memory."""
     words: tuple[str, ...] = ()
     for part in name.split("+"):
         schedule, option = _schedule(part)
@@ -169,20 +158,14 @@ def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFa
 
 
 def passes_of(name: str) -> list[Pass]:
-    """Return the passes that a schedule's name stands for.
-
-    Raises
-    ------
-    ConfigError
-        If a pass is unknown, or is to track or cut what another pass has cut.
-    """
+    """Return the passes that a schedule's name stands for, or raise ConfigError as `plan_schedule` does."""
     parts = name.split("+")
     passes = [_pass(part) for part in parts]
     rewriting = [part for part in parts if _schedule(part)[0].rewrites or _schedule(part)[0].decides]
     if len(rewriting) > 1 and any(_schedule(part)[0].exclusive for part in rewriting):
         raise ConfigError(
-            f"schedule {name!r}: {' and '.join(rewriting)} replace the same operators, and parts of a product are none "
-            f"that could be tracked or cut again; give each as a schedule of its own"
+            f"schedule {name!r}: {' and '.join(rewriting)} replace the same operators, and parts of a GEMM "
+            f"cannot be tracked or cut again; give each as a schedule of its own"
         )
     return passes
 

@@ -1,11 +1,7 @@
-"""Tensor parallelism as PyTorch runs it: collectives that block, or cut into parts beside the products next to them.
+"""Tensor parallelism as PyTorch runs it: collectives that block, or cut into slices that overlap with GEMMs.
 
-Functional collectives are waited for at once: those of the tensor axis stand among the kernels (`blocking-tp`). Under
-`async-tp` a product that takes an all-gather, or that makes what is reduced and scattered, is cut into as many parts as
-there are ranks: the own shard is worked on while the next one is read from its rank, and parts for others come first.
-Copy engines move them, so they take no SMs. Besides, a rank copies its shard to where others can read it, and adds up
-the parts that it got. What is not next to a product, such as a gather whose data are cast before, blocks as before.
-
+Under `blocking-tp` functional collectives of the tensor axis stand among the kernels. Under `async-tp` a GEMM that
+takes an all-gather or feeds a reduce-scatter is cut into one slice a rank. See docs/models/async-tp.md.
 Knows no network and no other axis. Source: torch.distributed._symmetric_memory; Wang et al., ASPLOS 2023.
 """
 
@@ -24,7 +20,7 @@ from scaleout.schedule.rewrite import Rewrite
 from scaleout.simulation.cost_model import CostModel
 
 _AXIS = "tensor"
-_PRODUCTS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
+_GEMMS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
 
 
 def blocking_tp(program: Program, machine: Machine | None = None) -> Program:
@@ -35,10 +31,7 @@ def blocking_tp(program: Program, machine: Machine | None = None) -> Program:
 
 
 def async_tp(program: Program, machine: Machine | None = None) -> Program:
-    """Cut products and the collectives of the tensor axis next to them into one part a rank.
-
-    What copies and sums of parts cost is charged where the machine is known.
-    """
+    """Cut GEMMs and the tensor axis's collectives next to them into a slice a rank."""
     axis = _axis(program)
     ranks = 1 if axis == NONE else min(len(members) for members in program.groups[axis].members)
     if ranks == 1:
@@ -61,7 +54,7 @@ def _blocking(graph: ExecutionGraph, axis: int) -> ExecutionGraph:
 
 
 def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
-    """Find gathers and the first product that takes each, and scatters and the product that makes their data."""
+    """Find gathers and the first GEMM that takes each, and scatters and the GEMM that makes their data."""
     taken: set[int] = set()
     pairs = []
     whole = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis) & (graph.pieces == 1)
@@ -69,17 +62,17 @@ def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
         kind = COLLECTIVES[graph.collective[node]]
         produces = kind == "reduce_scatter"
         near = graph.dependencies_of(node).tolist() if produces else graph.users[node]
-        products = tuple(user for user in near if _cuts(graph, user) and user not in taken)
+        gemms = tuple(user for user in near if _cuts(graph, user) and user not in taken)
         alone = len(near) == 1 or not produces
-        if kind in ("all_gather", "reduce_scatter") and products and near[0] == products[0] and alone:
-            taken.update(products)
-            pairs.append(Pair(node, products, produces, ranks - 1, 1 / ranks))
+        if kind in ("all_gather", "reduce_scatter") and gemms and near[0] == gemms[0] and alone:
+            taken.update(gemms)
+            pairs.append(Pair(node, gemms, produces, ranks - 1, 1 / ranks))
     return pairs
 
 
 def _cuts(graph: ExecutionGraph, node: int) -> bool:
-    """Whether a node is a product that can be cut along the tokens; gradients of weights add up over them."""
-    if graph.kind[node] != NodeKind.COMPUTE or graph.operation(node) not in _PRODUCTS:
+    """Whether a node is a GEMM that can be cut along the tokens; gradients of weights add up over them."""
+    if graph.kind[node] != NodeKind.COMPUTE or graph.operation(node) not in _GEMMS:
         return False
     return not graph.role[node] & NodeRole.WEIGHT_GRADIENT
 
@@ -117,7 +110,7 @@ def _kernel(new: Rewrite, node: int, after: Sequence[int], name: str, duration_s
 
 
 def _gather(new: Rewrite, node: int, pair: Pair, machine: Machine | None) -> None:
-    """Copy the own shard to where others read it, then read theirs; the product stands for the copy's columns."""
+    """Copy the own shard to where others read it, then read theirs; the GEMM stands for the copy's columns."""
     shard_bytes = float(new.graph.bytes[node]) * pair.kept
     ready = _kernel(new, pair.kernels[0], new.needs(node), "own_shard", _aside_s(machine, 2 * shard_bytes))
     new.sliced[node] = new.add_collective(node, [[ready]] * pair.slices)
@@ -125,7 +118,7 @@ def _gather(new: Rewrite, node: int, pair: Pair, machine: Machine | None) -> Non
 
 
 def _take(new: Rewrite, pair: Pair) -> None:
-    """Work on the own shard with each product that takes it, then on each other shard as it arrives."""
+    """Work on the own shard with each GEMM that takes it, then on each other shard as it arrives."""
     edges = [0.0, *(pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices)), 1.0]
     arrived = [new.done[pair.collective], *new.sliced[pair.collective]]
     for number, ready in enumerate(arrived):

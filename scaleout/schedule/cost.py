@@ -1,7 +1,4 @@
-"""What a program's collectives cost, whole and by levels, and what its step takes: what schedules weigh.
-
-Costs of a collective are the cost model's; a step is simulated.
-"""
+"""What schedules weigh: the cost of a program's collectives, whole and by levels, and its simulated step."""
 
 from collections.abc import Callable
 
@@ -10,7 +7,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.group import Levels, bytes_on_level, levels_of
-from scaleout.schedule.order import in_program_order
+from scaleout.schedule.overlap import in_program_order
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
@@ -22,13 +19,7 @@ _LEVELLED = ("all_gather", "reduce_scatter")
 
 
 def cost_model_for(schedule: str, machine: Machine | None) -> CostModel:
-    """Return the costs that a schedule weighs.
-
-    Raises
-    ------
-    ConfigError
-        If there is no machine.
-    """
+    """Return the costs that a schedule weighs; a ConfigError says that there is no machine."""
     if machine is None:
         raise ConfigError(f"{schedule} weighs what collectives cost; say which device and network the program is for")
     return CostModel(machine)
@@ -37,8 +28,7 @@ def cost_model_for(schedule: str, machine: Machine | None) -> CostModel:
 class ProgramCosts:
     """What collectives of a program cost, whole and, where groups may be divided, by levels.
 
-    Levels are taken where one after another they take less than the whole group at once or, where many collectives are
-    to run `concurrent` on them, where the longest does.
+    Levels are taken where their sum, or with `concurrent` the longest of them, is less than the whole group at once.
     """
 
     def __init__(

@@ -1,9 +1,4 @@
-"""What a schedule that weighs has decided, in words.
-
-Trials: a program as it may be scheduled, and how long a simulated step of it takes; the shortest is kept.
-
-What a schedule that weighs comes to: a program, what was decided, and the step that was simulated on the way.
-"""
+"""What a schedule that weighs costs decided, in words, and its trials: programs and their simulated steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for things that are alike.
+    """What was decided for things that are alike: `what` says how many of what, `reason` why not otherwise.
 
-    Attributes
-    ----------
-    what : str
-        How many of what.
-    before_s, after_s : float
-        Estimates, without the choice and with it.
-    reason : str
-        Why it is not otherwise, if there is something to say.
+    `before_s` and `after_s` are estimates without the choice and with it.
     """
 
     what: str
@@ -60,15 +48,9 @@ def _sentence(each: Decision) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A scheduled program.
+    """A scheduled program and its decisions.
 
-    Attributes
-    ----------
-    program : Program
-    decisions : tuple of Decision
-        What was decided.
-    result : Result, optional
-        A step of it on the machine that it was planned for, under alpha-beta, if one was simulated.
+    `result` is a simulated step on the machine that it was planned for, under alpha-beta, if one was simulated.
     """
 
     program: Program
@@ -78,16 +60,7 @@ class Planned:
 
 @dataclass
 class Trial:
-    """What is tried.
-
-    Attributes
-    ----------
-    ordered : Program
-        Before it is cut, in the order that is tried.
-    scheduled : Program
-    decisions : tuple of Decision
-        What was decided on the way.
-    """
+    """A candidate: `ordered` is the program in the order that is tried, `scheduled` the same cut and on streams."""
 
     costs: "ProgramCosts"
     ordered: Program

@@ -1,25 +1,8 @@
-"""Backward's two gradients: which kernels make those of weights, of which layer, and which of the two goes first.
+"""Out-of-order backpropagation (reverse first-k): weight gradients of the first k layers are deferred.
 
-Autograd makes the gradient of a product's input and then that of its weights (activation first). Nothing of backward
-waits for the second, but what adds it up, copies and reduces it: so it may as well go first, or later.
-
-Layers and gradients are found by the columns `layer` and `role`, also in programs of many micro-batches; a graph that
-does not state them has no layers. Gradients of weights that a pipeline puts off are no part of them: they are where
-they are to fill its bubbles.
-
-The schedule `out-of-order`: gradients of weights of the first layers are put off, and made in reverse order.
-
-Out-of-order backpropagation for data parallelism (reverse first-k): backward goes through all gradients of activations,
-makes those of weights as they come, but for the first k layers puts them off to its end, where they are made from the
-first layer on. So what the next forward needs first is reduced first, while the gradients of the layers behind are
-made. In a pipeline the layers are a rank's own, and the end is that of each micro-batch, so that other stages wait for
-gradients of activations alone. Collectives are overlapped and not partitioned.
-
-Here k doubles, from 0, for as long as a simulated step gets no longer, and is all layers at most; the published search
-is over k as well. A step ends with one optimizer for all parameters, so that nothing is seen of a next forward that
-could begin early: what is left to gain is the order of the reductions. The gradients of activations that wait meanwhile
-are not counted in the memory.
-
+They are made at the end of the micro-batch's backward, from the first layer on. k doubles from 0 while a simulated step
+gets no longer. Memory of the activation gradients that wait meanwhile is not counted. Layers are found by the columns
+`layer` and `role`; weight gradients that a pipeline defers are not moved. See docs/models/centauri.md.
 Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, ASPLOS 2024, Fig. 6 a.
 """
 
@@ -81,39 +64,28 @@ def layers_of(graph: ExecutionGraph) -> list[Layer]:
     return found
 
 
-def goes_along(graph: ExecutionGraph) -> Callable[[int, int], bool]:
-    """Return whether a kernel goes along with one that it waits for: within backward of one micro-batch."""
-    plays = graph.has_role(_PASSES)
-
-    def tail(old: int, node: int) -> bool:
-        same = graph.microbatch[old] == graph.microbatch[node] and graph.stage[old] == graph.stage[node]
-        return bool(same and plays[node])
-
-    return tail
-
-
 def weight_gradients_first(
     program: Program,
     *,
     chosen: Callable[[ExecutionGraph, Layer], bool] = lambda graph, layer: True,
 ) -> Program:
-    """Make gradients of weights as soon as what they are made of is there, in the layers that are chosen."""
+    """Make weight gradients as soon as their operands exist, in the layers that are chosen."""
 
     def keys_of(graph: ExecutionGraph) -> list[Key] | None:
         moved = [node for layer in layers_of(graph) if chosen(graph, layer) for node in layer.weights]
-        return early(graph, moved, tail=goes_along(graph)) if moved else None
+        backward = graph.has_role(_PASSES)
+
+        def tail(old: int, node: int) -> bool:
+            same = graph.microbatch[old] == graph.microbatch[node] and graph.stage[old] == graph.stage[node]
+            return bool(same and backward[node])
+
+        return early(graph, moved, tail=tail) if moved else None
 
     return reorder(program, keys_of)
 
 
 def plan(program: Program, machine: Machine | None = None) -> Planned:
-    """Return the program with gradients of weights put off where that pays, and overlapped.
-
-    Raises
-    ------
-    ConfigError
-        Without a machine: there is nothing to weigh then.
-    """
+    """Return the program with weight gradients deferred where that pays, and overlapped; it needs a machine."""
     costs = ProgramCosts(program, cost_model_for("out-of-order", machine))
     layers = max((len(_numbered(graph)) for graph in program.graphs), default=0)
     if not layers:
@@ -121,7 +93,7 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     first = best = Trial(costs, program, overlap(program))
     chosen, k = 0, 1
     while k <= layers:
-        later = put_off(program, k)
+        later = defer(program, k)
         found = Trial(costs, later, overlap(later))
         if found.step_s > best.step_s:
             break
@@ -129,12 +101,12 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
             best, chosen = found, k
         k = min(2 * k, layers) if k < layers else layers + 1
     what = f"gradients of weights of the first {chosen} of {layers} layers"
-    choice = "put off to the end of backward, in reverse order"
+    choice = "deferred to the end of backward, in reverse order"
     return Planned(best.scheduled, (Decision(what, choice, first.step_s, best.step_s, "a step"),), best.known)
 
 
-def put_off(program: Program, k: int) -> Program:
-    """Make gradients of weights of the first k layers at the end of backward of each micro-batch, in forward order."""
+def defer(program: Program, k: int) -> Program:
+    """Make weight gradients of the first k layers at the end of backward of each micro-batch, in forward order."""
     return reorder(program, lambda graph: _keys(graph, k))
 
 
@@ -143,14 +115,12 @@ def _keys(graph: ExecutionGraph, k: int) -> list[Key] | None:
     keys: list[Key] = [(float(node),) for node in range(len(graph))]
     layers = layers_of(graph)
     ends: dict[tuple[int, int], int] = {}  # of a micro-batch on a stage to the last kernel of its backward
-    for layer in layers:
-        at = (int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]]))
+    passes = [(int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]])) for layer in layers]
+    for layer, at in zip(layers, passes, strict=True):
         ends[at] = max(node for node in layer.nodes if graph.kind[node] == NodeKind.COMPUTE)
-    for layer in layers:
-        if layer.number in first:
-            at = (int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]]))
-            for node in layer.weights:
-                keys[node] = (float(ends[at]), float(first.index(layer.number)), float(-node))
+    for layer, at in zip(layers, passes, strict=True):
+        for node in layer.weights if layer.number in first else ():
+            keys[node] = (float(ends[at]), float(first.index(layer.number)), float(-node))
     return keys if first else None
 
 

@@ -1,9 +1,8 @@
-"""Overlap of independent work: collectives on streams of their own, started when their data is ready.
+"""Streams: which kernels and collectives of a program wait for each other beyond its dependencies.
 
-As in PyTorch, where each process group has a stream: a collective waits only for what makes its data and for those of
-its group before it, and holds up only what needs its result. `concurrent` gives a group several streams, so that
-collectives wait for those before them only where their back end takes one at a time. The input of the next step is read
-beside this one. What a kernel and a collective take from each other on the device is not charged here.
+`baseline` is bulk-synchronous: one stream for all. Under `overlap` each process group has a stream, as in PyTorch: a
+collective waits for its data and for the group's collective before it. `concurrent` gives a group several streams, so
+that collectives wait only where their back end takes one at a time. Contention on the device is charged elsewhere.
 """
 
 import numpy as np
@@ -14,7 +13,7 @@ from scaleout.program.program import Program
 
 COMPUTE_STREAM = 0
 CHAINS = 16
-"""Streams of a group, and thus collectives of it that are under way side by side at the most, under `concurrent`."""
+"""Streams of a group under `concurrent`: at most so many of its collectives are concurrent."""
 
 
 def communication_stream(group: int) -> int:
@@ -39,3 +38,35 @@ def _overlap(graph: ExecutionGraph, *, chains: int = 1) -> ExecutionGraph:
     stream = np.where(collective, communication_stream(0) + graph.group + num_groups * turn, COMPUTE_STREAM)
     stream = np.where(graph.has_role(NodeRole.INPUT), communication_stream(num_groups * chains), stream)
     return graph.with_columns(stream=stream)
+
+
+def baseline(program: Program, machine: Machine | None = None) -> Program:
+    """Put everything on the compute stream in program order, with equal priority."""
+    return program.map_graphs(_serial)
+
+
+def _serial(graph: ExecutionGraph) -> ExecutionGraph:
+    zero = np.zeros(len(graph), np.int64)
+    return graph.with_columns(stream=zero, priority=zero)
+
+
+def in_program_order(program: Program) -> Program:
+    """Let every collective wait for the one before it on its stream, as on hardware; slices of one transfer overlap.
+
+    Otherwise ranks that become ready in different orders could wait for each other forever.
+    """
+    return program.map_graphs(_chain)
+
+
+def _chain(graph: ExecutionGraph) -> ExecutionGraph:
+    nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    nodes = nodes[np.argsort(graph.stream[nodes], kind="stable")]
+    before, after = nodes[:-1], nodes[1:]
+    waits = graph.stream[before] == graph.stream[after]
+    waits &= (graph.pieces[before] == 1) | (graph.pieces[after] == 1)
+    users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
+    size = max(len(graph), 1)
+    pairs = np.concatenate([users * size + graph.dependencies, after[waits] * size + before[waits]])
+    users, dependencies = np.divmod(np.unique(pairs), size)
+    offsets = np.searchsorted(users, np.arange(len(graph) + 1))
+    return graph.with_columns(dependency_offsets=offsets.astype(np.int64), dependencies=dependencies)

@@ -43,12 +43,7 @@ class Pair:
 def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -> list[Pair]:
     """Find what can be fused; a kernel belongs to one pair at most, the first in program order.
 
-    Parameters
-    ----------
-    group_sizes : sequence of int
-        Of each of the program's families of groups.
-    slices : int
-        That a collective is cut into, at most.
+    `group_sizes` has a size for each process-group set; a collective is cut into at most so many `slices`.
     """
     taken: set[int] = set()
     pairs = []
@@ -75,7 +70,7 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
 def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]]:
     """Return, for the collectives of each graph, the group and which of the group's collectives each is.
 
-    Where members of a group run several graphs, equal keys meet.
+    Where members of a group run several graphs, equal keys are one collective instance.
     """
     names: list[dict[int, tuple[int, int]]] = []
     for graph in graphs:

@@ -91,14 +91,8 @@ class Rewrite:
     ) -> list[int]:
         """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1.
 
-        Parameters
-        ----------
-        ends_s : sequence of float
-            When each part ends, from the kernel's begin; by default each takes its share of the kernel's time.
-        slower : float
-            How many times as long the kernel takes as alone.
-        calls, call_s
-            Parts that make a call, and how long it takes.
+        `ends_s` is when each part ends, from the kernel's start; by default each takes its share of the kernel's time.
+        `slower` is how many times as long the kernel takes as isolated; parts in `calls` take `call_s` more.
         """
         graph = self.graph
         times_s = [0.0, *ends_s] if ends_s else [float(graph.duration_s[node]) * edge for edge in edges]

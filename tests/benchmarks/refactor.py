@@ -40,6 +40,9 @@ RENAMED: dict[str, str | None] = {
     "model_chunks": "virtual_stages",
     "temporaries": "transient_memory",
     "copies_at_end": "replicas_at_end",
+    "with the products next to it": "with the GEMMs next to it",
+    "products and the collectives next to them": "GEMMs and the collectives next to them",
+    "put off to the end of backward": "deferred to the end of backward",
     "data_intra": None,
     "data_inter": None,
 }

@@ -1,4 +1,4 @@
-"""Tensor parallelism that blocks, and in parts beside products: hand-worked times, and what is cut."""
+"""Tensor parallelism that blocks, and in parts beside GEMMs: hand-worked times, and what is cut."""
 
 import numpy as np
 import pytest
@@ -13,16 +13,16 @@ from scaleout.workloads.config import Transformer
 from scaleout.workloads.generate import generate
 
 RANKS = 4
-PRODUCT = kernel("gemm", dtype="bf16", M=8, N=8, K=8)
+GEMM = kernel("gemm", dtype="bf16", M=8, N=8, K=8)
 
 
 def program(*, kind, product_s=4.0):
-    """A product of 4 s that takes an all-gather, or that makes what is reduced and scattered, of 3 s on the wire."""
+    """A GEMM of 4 s that takes an all-gather, or that makes what is reduced and scattered, of 3 s on the link."""
     graph = GraphBuilder("step")
-    node = graph.compute(PRODUCT) if kind == "reduce_scatter" else graph.add((), name="x", duration_s=0.0)
+    node = graph.compute(GEMM) if kind == "reduce_scatter" else graph.add((), name="x", duration_s=0.0)
     moved = graph.collective(kind, 1200, group=0, after=(node,))
     if kind == "all_gather":
-        graph.compute(PRODUCT, after=(moved,))
+        graph.compute(GEMM, after=(moved,))
     built = graph.build()
     durations = np.where(built.kernel >= 0, product_s, np.where(built.kind == NodeKind.COMPUTE, 0.0, np.nan))
     family = GroupFamily("tensor", (tuple(range(RANKS)),))
@@ -68,7 +68,7 @@ def cut(**changes):
 def test_what_stands_next_to_a_product_is_cut():
     every = {"all_gather_slice": 2, "reduce_scatter_slice": 2, "all_gather_gradient": 2, "reduce_scatter_gradient": 2}
     assert cut() == every
-    # Gradients of an input that several products read are added up before they are scattered.
+    # Gradients of an input that several GEMMs read are added up before they are scattered.
     assert cut(separate_projections=True) == {**every, "reduce_scatter_gradient": 0}
     # Rows are scaled after they are gathered, tensors before.
     assert cut(linear_dtype="fp8_rowwise") == {**every, "all_gather_slice": 0, "all_gather_gradient": 0}

@@ -94,7 +94,7 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     program = time_kernels(generate(workload), DEVICE)
     words = "\n".join(in_words(plan(program, MACHINE).decisions))
     assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 36.5" in words
-    assert "cut into 8 chunks with the products next to it" in words
+    assert "cut into 8 chunks with the GEMMs next to it" in words
 
 
 @pytest.mark.parametrize(("batch", "layers_ms"), [(2, 8 * 3.14), (8, 36.6)])
@@ -207,7 +207,7 @@ def test_what_does_not_pay_beside_kernels_is_left_as_it_was(tensor, pipeline, ze
     [
         ("workload=K", "gemm cannot be cut along K, a contraction dimension (CD), along which parts would have to"),
         ("workload=heads", "gemm has no dimension 'heads' that it can be cut along; cut along M or N"),
-        ("group=M", "centauri:group=M: only products are cut along a dimension that is named; give workload=M"),
+        ("group=M", "centauri:group=M: only GEMMs are cut along a dimension that is named; give workload=M"),
     ],
 )
 def test_what_products_cannot_be_cut_along(scaleout, option, message):

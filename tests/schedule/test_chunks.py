@@ -25,7 +25,7 @@ def test_a_choice_costs_what_it_takes_longer_than_the_best():
 
 
 def test_validate_shows_the_choice(tmp_path):
-    """Of one product in 1 and 16 chunks, where 16 took longer."""
+    """Of one GEMM in 1 and 16 chunks, where 16 took longer."""
     rows = [{**ROW, "collective": "all_reduce", "chunks": 1, "step_us": 442.4},
             {**ROW, "collective": "all_reduce", "chunks": 16, "step_us": 778.0}]  # fmt: skip
     (tmp_path / "steps.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
@@ -49,12 +49,12 @@ def test_every_choice_of_the_measured_rows_costs_at_most_3_percent():
 
 
 def test_an_all_gather_behind_a_product_joins_what_every_rank_made(tmp_path):
-    """In one piece there is no overlap: over two ranks it takes as long as an all-gather of twice the product does."""
+    """In one piece there is no overlap: over two ranks it takes as long as an all-gather of twice the GEMM does."""
     row = {**ROW, "gpus": 2, "collective": "all_gather", "chunks": 1, "step_us": 100.0}
     gathered = {"collective": "all_gather", "ranks": 2, "bytes": 2 * 8192 * 4096 * 2, "us": 1.0}
     gathered["note"] = "CUDA graph of 20"
     alone = {"op": "gemm", "dtype": "bf16", "M": 8192, "N": 4096, "K": 1024, "us": 1.0}
     (tmp_path / "steps.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (row, gathered, alone)))
     (tmp_path / "environment.json").write_text('{"gpu": "NVIDIA H200"}', encoding="utf-8")
-    step, collective, product = compare_files([tmp_path / "steps.jsonl"]).rows
-    assert step.predicted == pytest.approx(collective.predicted + product.predicted, rel=0.1)
+    step, collective, gemm = compare_files([tmp_path / "steps.jsonl"]).rows
+    assert step.predicted == pytest.approx(collective.predicted + gemm.predicted, rel=0.1)

@@ -48,14 +48,14 @@ def test_a_fused_kernel_pays_for_its_occupancy_and_calls():
     network costs its last finisher 2 us."""
     (graph,) = fused(POOL, "all_to_all", 2e-3, 10**8, device="mi210", topology="mi210-pair")
     mi210, bag = load_device("mi210"), Pooling(70, 256, "fp32")
-    fused_s, alone_s = pooling_s(mi210, bag, 728, other_s=1e-6, written=1.0) / 728, pooling_s(mi210, bag, 832) / 832
-    assert 1.1 < fused_s / alone_s < 1.5
-    assert compute_s(graph) == pytest.approx(2e-3 * fused_s / alone_s + slices_of(graph) * 2 * US)
+    fused_s, isolated_s = pooling_s(mi210, bag, 728, other_s=1e-6, written=1.0) / 728, pooling_s(mi210, bag, 832) / 832
+    assert 1.1 < fused_s / isolated_s < 1.5
+    assert compute_s(graph) == pytest.approx(2e-3 * fused_s / isolated_s + slices_of(graph) * 2 * US)
     assert graph.payload_bytes == 10**8
 
 
 def test_over_direct_links_flags_take_the_place_of_calls():
-    """100 us of the library's product take 111 in Triton and 14% more as it stores to peers; an all-reduce has two
+    """100 us of the library's GEMM take 111 in Triton and 14% more as it stores to peers; an all-reduce has two
     rounds of flags of 4.3 us, an all-to-all has one. Measured are 128 to 133% of cuBLAS."""
     (graph,) = fused(GEMM, "all_reduce", 100 * US, 20_000_000)
     assert compute_s(graph) == pytest.approx(1.11 * 1.14 * 100 * US + 2 * 4.3 * US)
@@ -66,7 +66,7 @@ def test_over_direct_links_flags_take_the_place_of_calls():
 
 
 def test_what_would_be_slower_fused_is_left_alone():
-    """A product of 1 ms with 15 us of collective: 27% of it are more than all that there is to hide."""
+    """A GEMM of 1 ms with 15 us of collective: 27% of it are more than all that there is to hide."""
     (graph,) = fused(GEMM, "all_reduce", 1e-3, 10_000)
     assert len(graph) == 2
     (graph,) = fused(GEMM, "all_reduce", 1e-3, 10_000, device="h100")  # nothing is known of its work-groups
@@ -78,7 +78,7 @@ def test_what_would_be_slower_fused_is_left_alone():
     ("kernel_s", "size_bytes", "slices"), [(2e-3, 10**8, 8), (1e-3, 5 * 10**8, 32), (1e-4, 10**9, 4)]
 )
 def test_slices_are_as_few_as_overlap_needs(kernel_s, size_bytes, slices):
-    """One slice of the shorter of kernel and wire is at most 2% of the longer."""
+    """One slice of the shorter of kernel and link is at most 2% of the longer."""
     (graph,) = fused(POOL, "all_to_all", kernel_s, size_bytes)
     assert slices_of(graph) == slices
 

@@ -181,7 +181,7 @@ def test_weight_gradients_go_first_and_nothing_else_changes(job):
 
 
 def order_of_gradients(graph, layer):
-    """Of each pair of products of one weight: whether its own gradient goes first, where both wait for the same."""
+    """Of each pair of GEMMs of one weight: whether its own gradient goes first, where both wait for the same."""
     inputs = {graph.names[node].removesuffix("_input_gradient"): node for node in layer.nodes}
     for node in layer.weights:
         other = inputs.get(graph.names[node].removesuffix("_weight_gradient"))
@@ -203,7 +203,7 @@ def test_what_accumulates_a_gradient_goes_along():
 
 
 def test_fsdp_of_big_on_two_nodes_by_hand():
-    """Batch 4, 1,070 MB by levels: 1/16 at 2 GB/s (through the host), 7/8 at 300 GB/s; products at 214 TFLOP/s."""
+    """Batch 4, 1,070 MB by levels: 1/16 at 2 GB/s (through the host), 7/8 at 300 GB/s; GEMMs at 214 TFLOP/s."""
     program = time_kernels(
         generate(load_workload("llama-big", {"zero": 3, "layers": 3, "batch_per_replica": 4})), DEVICE
     )

@@ -19,7 +19,7 @@ from scaleout.errors import ConfigError
 from scaleout.schedule.fusion import OPERATORS, FusedMachine, evaluate_operator, plan_operator
 from scaleout.schedule.fusion.fused import ORDERS, Recipe, run, shard_order
 from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s, table_by_table_s
-from scaleout.schedule.fusion.link import Wire, first_come, wire_of
+from scaleout.schedule.fusion.link import Link, first_come, link_of
 from scaleout.schedule.fusion.persistent import TaskList, execute
 from scaleout.validation.measured.compare import compare_files
 
@@ -39,8 +39,8 @@ def recipes(draw):
     tasks = ranks * slices * size
     task_s = draw(st.floats(1e-6, 1e-4))
     work = TaskList(tasks, draw(st.integers(1, tasks + 2)), size, task_s, task_s, draw(st.floats(0, 0.3)))
-    wire = Wire(draw(st.floats(1e6, 1e11)), draw(st.floats(0, 1e-5)), draw(st.booleans()), draw(st.floats(0, 1e-6)))
-    return Recipe(ranks, work, wire, draw(st.floats(1, 1e5)), call_s=draw(st.floats(0, 1e-5)))
+    link = Link(draw(st.floats(1e6, 1e11)), draw(st.floats(0, 1e-5)), draw(st.booleans()), draw(st.floats(0, 1e-6)))
+    return Recipe(ranks, work, link, draw(st.floats(1, 1e5)), call_s=draw(st.floats(0, 1e-5)))
 
 
 # ---- Laws
@@ -51,7 +51,7 @@ def test_fused_is_no_faster_than_its_tasks_or_the_wire(recipe):
     for order in ORDERS:
         time_s = run(recipe, order).time_s
         assert time_s >= recipe.work.task_s * -(-recipe.work.tasks // recipe.work.slots) * (1 - 1e-12)
-        assert time_s >= recipe.wire_s * (1 - 1e-12)
+        assert time_s >= recipe.link_s * (1 - 1e-12)
 
 
 @given(recipes())
@@ -89,9 +89,9 @@ def test_bytes_are_conserved(recipe):
 @given(st.integers(1, 5), st.integers(1, 4), st.floats(1e-6, 1e-4), st.floats(1, 1e6))
 def test_one_slice_without_overhead_is_the_baseline(rounds, slots, task_s, size_bytes):
     """Two ranks, plain order: rank 0 has its only slice for rank 1 when all is computed, and only then sends it."""
-    wire = Wire(1e9, 1e-6, pairs=False)
+    link = Link(1e9, 1e-6, pairs=False)
     tasks = 2 * rounds * slots
-    recipe = Recipe(2, TaskList(tasks, slots, tasks // 2, task_s, task_s), wire, size_bytes)
+    recipe = Recipe(2, TaskList(tasks, slots, tasks // 2, task_s, task_s), link, size_bytes)
     kernel_s, collective_s = 2 * rounds * task_s, size_bytes / 1e9 + 1e-6
     assert run(recipe, "oblivious").time_s == pytest.approx(kernel_s + collective_s)
 
@@ -130,14 +130,14 @@ def test_rounds_at_once_are_a_loop_over_tasks(slices, slots, size, spread, call_
 
 
 def test_two_ranks_by_hand():
-    """Two ranks as in Fig. 6: two work-groups, four tasks of 10 us a shard, slices of two, 15 us on the wire.
+    """Two ranks as in Fig. 6: two work-groups, four tasks of 10 us a shard, slices of two, 15 us on the link.
 
     Aware: the slices for rank 1 are complete at 10 and 21 us, and leave after a call of 1 us that the second work-group
-    makes both times; on the wire from 11 to 26 and to 41 us, there 2 us later. The own shard is complete at 42 us.
-    Oblivious: rank 0 makes its own shard first; slices for rank 1 leave at 31 and 42 us, on the wire until 46 and 61.
+    makes both times; on the link from 11 to 26 and to 41 us, there 2 us later. The own shard is complete at 42 us.
+    Oblivious: rank 0 makes its own shard first; slices for rank 1 leave at 31 and 42 us, on the link until 46 and 61.
     """
     work = TaskList(8, 2, 2, 10 * US, 10 * US)
-    recipe = Recipe(2, work, Wire(1e9, 2 * US, pairs=False), 15_000, call_s=1 * US)
+    recipe = Recipe(2, work, Link(1e9, 2 * US, pairs=False), 15_000, call_s=1 * US)
     aware, oblivious = run(recipe, "aware"), run(recipe, "oblivious")
     assert [(rank.rank, rank.shards) for rank in aware.ranks] == [(0, (1, 0))]
     assert aware.ranks[0].execution.issued_s == pytest.approx([11 * US, 22 * US, 32 * US, 42 * US])
@@ -152,7 +152,7 @@ def test_two_ranks_by_hand():
 def test_tasks_that_wait_for_their_rows_by_hand():
     """All-gather first: two ranks, one work-group, two tasks of 10 us a shard; a slice takes 15 us, so they come at 17
     and 32 us. Own rows until 20 us, then 20 to 30 and 32 to 42."""
-    recipe = Recipe(2, TaskList(4, 1, 1, 10 * US, 10 * US), Wire(1e9, 2 * US, pairs=False), 15_000, consumes=True)
+    recipe = Recipe(2, TaskList(4, 1, 1, 10 * US, 10 * US), Link(1e9, 2 * US, pairs=False), 15_000, consumes=True)
     timeline = run(recipe, "aware").ranks[0]
     assert timeline.shards == (0, 1)
     assert timeline.execution.end_s == pytest.approx([10 * US, 20 * US, 30 * US, 42 * US])
@@ -161,10 +161,10 @@ def test_tasks_that_wait_for_their_rows_by_hand():
 
 def test_ranks_that_send_to_one_at_the_same_time_share_its_port():
     """Three ranks, plain order: ranks 1 and 2 send their slice for rank 0 at once; 10 us each through its port."""
-    recipe = Recipe(3, TaskList(3, 1, 1, 10 * US, 10 * US), Wire(1e9, 0.0, pairs=False), 10_000)
+    recipe = Recipe(3, TaskList(3, 1, 1, 10 * US, 10 * US), Link(1e9, 0.0, pairs=False), 10_000)
     of = {rank.rank: rank.arrival_s[0] for rank in run(recipe, "oblivious").ranks}
     assert sorted(of.values()) == pytest.approx([10 * US, 20 * US, 30 * US])
-    apart = replace(recipe, wire=replace(recipe.wire, pairs=True))
+    apart = replace(recipe, link=replace(recipe.link, pairs=True))
     of = {rank.rank: rank.arrival_s[0] for rank in run(apart, "oblivious").ranks}
     assert sorted(of.values()) == pytest.approx([10 * US, 20 * US, 20 * US])
 
@@ -172,14 +172,14 @@ def test_ranks_that_send_to_one_at_the_same_time_share_its_port():
 def test_two_phases_by_hand():
     """An all-reduce: after the first phase and its flags, 5 us to add up, 8 KB to the other rank, flags again."""
     work = TaskList(2, 2, 1, 10 * US, 10 * US)
-    one = Recipe(2, work, Wire(1e9, 2 * US, pairs=True), 6_000, flag_s=3 * US)
+    one = Recipe(2, work, Link(1e9, 2 * US, pairs=True), 6_000, flag_s=3 * US)
     assert run(one, "aware").time_s == pytest.approx((10 + 6 + 2 + 3) * US)
     two = replace(one, reduce_s=5 * US, shared_bytes=8_000)
     assert run(two, "aware").time_s == pytest.approx((21 + 5 + 8 + 2 + 3) * US)
-    assert two.wire_s == pytest.approx(14 * US)
+    assert two.link_s == pytest.approx(14 * US)
 
 
-# ---- Work-groups and wires
+# ---- Work-groups and links
 
 
 def test_more_work_groups_share_the_memory():
@@ -210,11 +210,11 @@ def test_small_tables_wait_for_the_host():
 def test_wires_of_topologies():
     """Pairs of MI210 have 40 GB/s each; a port of NVSwitch has 376. On a ring of four the farthest is two hops away,
     and a quarter of the buffer each way over 1 + 2/2 hops of two links: 3/4 n at 3/4 of a link's rate twice."""
-    pair = wire_of(place(load_topology("mi210-node"), range(4)))
+    pair = link_of(place(load_topology("mi210-node"), range(4)))
     assert (pair.bytes_per_s, pair.pairs) == (pytest.approx(40e9), True)
-    port = wire_of(place(load_topology("h200-node-4"), range(4)))
+    port = link_of(place(load_topology("h200-node-4"), range(4)))
     assert (port.bytes_per_s, port.pairs, port.latency_s) == (pytest.approx(376e9), False, pytest.approx(0.6 * US))
-    ring = wire_of(place(Topology("ring", (Dimension("ring", 4, 1e9, 1e-6),)), range(4)))
+    ring = link_of(place(Topology("ring", (Dimension("ring", 4, 1e9, 1e-6),)), range(4)))
     assert (ring.bytes_per_s, ring.pairs, ring.latency_s) == (pytest.approx(1.5e9), False, pytest.approx(2 * US))
     assert pair.busy_s(12e9, 3) == pytest.approx(0.1)
 

@@ -1,7 +1,6 @@
-"""The partition space: what every partition conserves, who ends up with which shards, and what is pruned."""
+"""The partition space: what every partition conserves, and who ends up with which shards."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -12,12 +11,11 @@ from strategies import jobs, pipelines
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
-from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri.partition.group import Levels, levels_of, partition_groups
-from scaleout.schedule.centauri.partition.primitive import SUBSTITUTIONS, substitute, substitution
+from scaleout.schedule.centauri.partition.primitive import substitute
 from scaleout.simulation.run import simulate
 
 DEVICE = load_device("a100-80g")
@@ -123,7 +121,7 @@ def carried_out(stages, held, kind):
 
 @st.composite
 def grids(draw):
-    """A product of dimensions of two speeds, and groups that are windows of it, their ranks in any order."""
+    """A GEMM of dimensions of two speeds, and groups that are windows of it, their ranks in any order."""
     shape = draw(st.sampled_from([(2, 2), (4, 2), (2, 3), (2, 2, 2), (3, 2, 2), (8, 2)]))
     speeds = draw(st.lists(st.sampled_from([25e9, 100e9]), min_size=len(shape), max_size=len(shape)))
     topology = Topology(
@@ -200,24 +198,6 @@ def test_an_all_reduce_becomes_two_collectives_of_its_bytes():
     assert found.names == ("all_reduce_reduce_scatter", "all_reduce_all_gather")
     assert found.bytes.tolist() == [1000, 1000]
     assert found.dependencies_of(1).tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "parts", "message"),
-    [
-        ("all_reduce", ("reduce", "broadcast"), "takes twice the latency, and all messages meet at the root"),
-        ("reduce_scatter", ("reduces",), "collectives of a graph have none"),
-        ("all_gather", ("gather", "all_reduce"), "is no substitute of all_gather; known: all_reduce as reduce_scatter"),
-    ],
-)
-def test_what_is_pruned_says_why(kind, parts, message):
-    with pytest.raises(ConfigError, match=message):
-        substitution(kind, parts)
-
-
-def test_table_2_lists_two_ways_for_each_of_three_primitives():
-    kinds = [each.kind for each in SUBSTITUTIONS]
-    assert kinds == list(itertools.chain(*([kind] * 2 for kind in ("all_reduce", "reduce_scatter", "all_gather"))))
 
 
 WORLD = GroupFamily("world", (tuple(range(16)),))

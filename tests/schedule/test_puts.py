@@ -85,7 +85,7 @@ def both_models(topology, device, *, batch=1024, tables=256, network="alpha_beta
     fused_s = pooling_s(device, bag, work.slots, other_s=device.work_groups.book_keeping_s, written=1.0) / work.slots
     slower = fused_s / (pooling_s(device, bag, most) / most)
     size_bytes = batch * tables * bag.vector_bytes
-    program = pair([range(ranks)], size_bytes, work.alone_s / slower, call=call)
+    program = pair([range(ranks)], size_bytes, work.isolated_s / slower, call=call)
     scheduled = apply_schedule(program, "fused-oblivious", machine=machine)
     first = scheduled.graphs[0]
     slices = int(first.pieces[puts_of(first)[0]]) // ranks
@@ -122,7 +122,7 @@ def test_on_more_nodes_they_agree_within_a_slice_or_two(ranks, tables, network):
 
 @pytest.mark.parametrize("bytes_per_s", [8e9, 3e9])
 def test_between_links_of_their_own_a_port_stands_for_all_of_them(bytes_per_s):
-    """Four ranks with a link to each other, where the kernel decides and where wires do."""
+    """Four ranks with a link to each other, where the kernel decides and where links do."""
     topology = Topology("full", (Dimension("fully_connected", 4, bytes_per_s, 0.7 * US),))
     for network in ("alpha_beta", "link"):
         operator, graph = both_models(topology, ONLY_WIRES, network=network)
@@ -133,7 +133,7 @@ def test_between_links_of_their_own_a_port_stands_for_all_of_them(bytes_per_s):
 
 
 def test_a_consumer_takes_the_shards_in_the_order_of_the_ranks():
-    """Two ranks, an update of 40 us, a shard of 8 us on the wire: rank 0 starts with its own, rank 1 waits for it."""
+    """Two ranks, an update of 40 us, a shard of 8 us on the link: rank 0 starts with its own, rank 1 waits for it."""
     program = pair([(0, 1)], 400_000, 40 * US, call=UPDATE, consumes=True)
     oblivious = fuse(program, slices=1, order="oblivious")
     assert done_s(simulate(oblivious, switch(2, 25e9, 0.0))) == pytest.approx({0: 40 * US, 1: 48 * US})
@@ -141,7 +141,7 @@ def test_a_consumer_takes_the_shards_in_the_order_of_the_ranks():
 
 
 def test_a_sender_does_not_wait_for_what_it_sends():
-    """1 us of kernel, 60 us of wire: rank 0, whose data come first, goes on while its own are in flight."""
+    """1 us of kernel, 60 us of link: rank 0, whose data come first, goes on while its own are in flight."""
     program = pair([(0, 1)], 3_000_000, 1 * US)
     found = simulate(fuse(program, slices=1, order="oblivious"), switch(2, 25e9, 0.0))
     assert done_s(found) == pytest.approx({0: 60.5 * US, 1: 61 * US})
@@ -159,8 +159,8 @@ def test_puts_wait_for_ports_that_a_collective_holds():
     builder.collective("all_reduce", 1_000_000, group=0)
     both = replace(program, graphs=(builder.build(),))
     topology = switch(2, 25e9, 0.0)
-    alone_s = simulate(fuse(replace(program, graphs=(graph,)), slices=1, order="oblivious"), topology).makespan_s
-    assert alone_s == pytest.approx(20 * US)
+    isolated_s = simulate(fuse(replace(program, graphs=(graph,)), slices=1, order="oblivious"), topology).makespan_s
+    assert isolated_s == pytest.approx(20 * US)
     together_s = simulate(apply_schedule(both, "overlap+fused-oblivious"), topology).makespan_s
     assert together_s == pytest.approx(60 * US)
 

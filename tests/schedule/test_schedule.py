@@ -162,15 +162,15 @@ def program_of(write):
     return Program("by hand", (graph.build(),), np.zeros(P, np.int64), WORLD)
 
 
-def bytes_for(wire_s, kind):
+def bytes_for(link_s, kind):
     """Payload that occupies a port of the switch for some time: 3/4 of an all-to-all, 2 * 3/4 of an all-reduce."""
-    return round(wire_s * BANDWIDTH * P / (P - 1) / (2 if kind == "all_reduce" else 1))
+    return round(link_s * BANDWIDTH * P / (P - 1) / (2 if kind == "all_reduce" else 1))
 
 
-def produced(call, kind, compute_s, wire_s):
+def produced(call, kind, compute_s, link_s):
     def write(graph):
         made = timed(graph, call, compute_s)
-        graph.collective(kind, bytes_for(wire_s, kind), group=0, after=[made])
+        graph.collective(kind, bytes_for(link_s, kind), group=0, after=[made])
 
     return program_of(write)
 
@@ -183,42 +183,42 @@ def scheduled_s(program, schedule):
     return simulate(apply_schedule(program, schedule), SWITCH, algorithms=ALGORITHMS).makespan_s
 
 
-C, W = 40e-6, 24e-6  # a kernel of 40 us and 24 us on the wire: payloads are whole bytes at these
+C, W = 40e-6, 24e-6  # a kernel of 40 us and 24 us on the link: payloads are whole bytes at these
 
 
 def test_one_slice_overlaps_what_is_kept_and_nothing_else():
-    """All-to-all of 4: 30 us of the kernel make what is sent, then 10 us what stays, under 24 us on the wire."""
+    """All-to-all of 4: 30 us of the kernel make what is sent, then 10 us what stays, under 24 us on the link."""
     assert fused_s(produced(POOL, "all_to_all", C, W), 1) == pytest.approx(30e-6 + 24e-6, rel=1e-9)
     # An all-reduce keeps nothing: one slice is the baseline.
     assert fused_s(produced(GEMM, "all_reduce", C, W), 1) == pytest.approx(40e-6 + 24e-6, rel=1e-9)
 
 
 @pytest.mark.parametrize("slices", [1, 2, 8, 32])
-@pytest.mark.parametrize(("compute_s", "wire_s"), [(40e-6, 24e-6), (24e-6, 96e-6), (48e-6, 36e-6), (1e-6, 60e-6)])
+@pytest.mark.parametrize(("compute_s", "link_s"), [(40e-6, 24e-6), (24e-6, 96e-6), (48e-6, 36e-6), (1e-6, 60e-6)])
 @pytest.mark.parametrize("latency_s", [0.0, 2e-6])
-def test_a_producer_and_its_collective_are_a_flow_of_equal_slices(compute_s, wire_s, slices, latency_s):
-    """Slices pass the kernel for a = 3/4 c / s each, then the wire for b = w / s: a + (s - 1) max(a, b) + b, and the
+def test_a_producer_and_its_collective_are_a_flow_of_equal_slices(compute_s, link_s, slices, latency_s):
+    """Slices pass the kernel for a = 3/4 c / s each, then the link for b = w / s: a + (s - 1) max(a, b) + b, and the
     latency of the last; but never before the kernel, with the part that it keeps, is done.
     """
-    a, b = 3 / 4 * compute_s / slices, wire_s / slices
+    a, b = 3 / 4 * compute_s / slices, link_s / slices
     expected = max(compute_s, a + (slices - 1) * max(a, b) + b + latency_s)
-    found = fused_s(produced(POOL, "all_to_all", compute_s, wire_s), slices, latent(latency_s))
+    found = fused_s(produced(POOL, "all_to_all", compute_s, link_s), slices, latent(latency_s))
     assert found == pytest.approx(expected, rel=1e-4)
     if latency_s == 0:  # about the longer of the two, and a slice
-        assert max(compute_s, wire_s) * (1 - 1e-4) <= found <= (max(compute_s, wire_s) + max(a, b)) * (1 + 1e-4)
+        assert max(compute_s, link_s) * (1 - 1e-4) <= found <= (max(compute_s, link_s) + max(a, b)) * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("slices", [1, 2, 8, 32])
-@pytest.mark.parametrize(("compute_s", "wire_s"), [(40e-6, 24e-6), (24e-6, 96e-6), (1e-6, 60e-6)])
-def test_a_consumer_starts_with_what_it_has_and_takes_slices_as_they_arrive(compute_s, wire_s, slices):
+@pytest.mark.parametrize(("compute_s", "link_s"), [(40e-6, 24e-6), (24e-6, 96e-6), (1e-6, 60e-6)])
+def test_a_consumer_starts_with_what_it_has_and_takes_slices_as_they_arrive(compute_s, link_s, slices):
     program = program_of(
         lambda graph: timed(
-            graph, UPDATE, compute_s, [graph.collective("all_to_all", bytes_for(wire_s, "all_to_all"), group=0)]
+            graph, UPDATE, compute_s, [graph.collective("all_to_all", bytes_for(link_s, "all_to_all"), group=0)]
         )
     )
     done = compute_s / P  # the kept part needs nobody
     for index in range(slices):
-        done = max(done, (index + 1) * wire_s / slices) + (1 - 1 / P) * compute_s / slices
+        done = max(done, (index + 1) * link_s / slices) + (1 - 1 / P) * compute_s / slices
     assert fused_s(program, slices) == pytest.approx(done, rel=1e-4)
 
 
@@ -247,7 +247,7 @@ def test_the_share_that_is_kept(kind, kept):
 
 
 def test_in_oblivious_order_the_own_share_comes_at_its_own_place():
-    """Four ranks make shards of 10 us, in two slices each of 4 us on the wire, those of rank 0 first.
+    """Four ranks make shards of 10 us, in two slices each of 4 us on the link, those of rank 0 first.
 
     Rank 3 gets its first slices, one from each other rank, at 35 us, which pass its port until 47, and the others, made
     at 40, until 59; rank 2 has all of its own ten before. Rank 0 has them before its kernel ends, rank 1 at 41: rank
@@ -269,7 +269,7 @@ def test_in_oblivious_order_the_own_share_comes_at_its_own_place():
 
 
 def test_a_fused_kernel_holds_its_stream_until_its_last_slice_has_arrived():
-    """1 us of kernel, 60 us of wire: the kernel after it starts when the wire is done, though it needs none of it."""
+    """1 us of kernel, 60 us of link: the kernel after it starts when the link is done, though it needs none of it."""
 
     def write(graph):
         made = timed(graph, GEMM, 1e-6)
@@ -279,7 +279,7 @@ def test_a_fused_kernel_holds_its_stream_until_its_last_slice_has_arrived():
     program = program_of(write)
     line = simulate(fuse(program, slices=2), SWITCH, algorithms=ALGORITHMS).timelines[0]
     assert line.start_s[line.graph.names.index("add")] == pytest.approx(60.5e-6)
-    # With overlap alone it runs beside the wire.
+    # With overlap alone it runs beside the link.
     assert scheduled_s(program, "overlap") == pytest.approx(61e-6)
 
 

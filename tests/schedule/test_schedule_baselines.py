@@ -20,7 +20,7 @@ from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.schedule import SCHEDULES, apply_schedule, plan_schedule
 from scaleout.schedule.decision import in_words
-from scaleout.schedule.out_of_order import layers_of, put_off
+from scaleout.schedule.out_of_order import defer, layers_of
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
@@ -75,12 +75,12 @@ def test_what_another_schedule_cuts_is_refused(schedule):
 @pytest.mark.parametrize("k", [1, 2, 100])
 def test_putting_off_only_reorders(job, k):
     program = job_of(job)
-    check_only_reordered(program, put_off(program, k))
+    check_only_reordered(program, defer(program, k))
 
 
 def test_the_first_layers_come_last_and_in_reverse():
     """Of three layers the first two: behind everything else of backward, gradients of the first layer ahead."""
-    (graph,) = put_off(job_of("ddp"), 2).graphs
+    (graph,) = defer(job_of("ddp"), 2).graphs
     names = [name for name in graph.names if name.endswith("_gradient") and name.startswith("layer_")]
     layers = [name.split("_")[1] for name in names if name.endswith("weight_gradient")]
     assert layers == ["2"] * 4 + ["0"] * 4 + ["1"] * 4
@@ -93,12 +93,12 @@ def test_the_first_layers_come_last_and_in_reverse():
         if any(graph.dependencies_of(node) >= first)
     ]
     qkv = 2 * 3 * 4096 * 4096
-    assert reductions[0] == qkv  # as soon as the first gradient that was put off is made
+    assert reductions[0] == qkv  # as soon as the first deferred gradient is made
     assert len(reductions) == 8
 
 
 def test_each_micro_batch_puts_off_its_own():
-    for graph in put_off(job_of("pipeline"), 100).graphs:
+    for graph in defer(job_of("pipeline"), 100).graphs:
         sends = [node for node in range(len(graph)) if graph.names[node] == "gradients_send"]
         for layer in layers_of(graph):
             late = [send for send in sends if graph.microbatch[send] == graph.microbatch[layer.nodes[0]] + 1]
@@ -111,7 +111,7 @@ def test_a_pipeline_gains_and_says_of_how_many_layers():
     program = time_kernels(generate(load_workload("llama-small", changes)), DEVICE)
     planned = plan_schedule(program, "out-of-order", machine=MACHINE)
     (words,) = in_words(planned.decisions)
-    assert words.startswith("gradients of weights of the first 3 of 3 layers: put off")
+    assert words.startswith("gradients of weights of the first 3 of 3 layers: deferred")
     before_s = simulate(apply_schedule(program, "overlap"), CLUSTER, algorithms=RINGS).makespan_s
     found_s = simulate(planned.program, CLUSTER, algorithms=RINGS).makespan_s
     assert found_s < 0.99 * before_s
@@ -132,7 +132,7 @@ def product_and_all_reduce(compute_s, more_bytes=0):
 
 
 def test_a_product_and_its_all_reduce_are_a_pipeline_of_scatters_and_gathers():
-    """The first part of the product, and then chunk after chunk, each a reduce-scatter and an all-gather."""
+    """The first part of the GEMM, and then chunk after chunk, each a reduce-scatter and an all-gather."""
     program = product_and_all_reduce(1.3e-3)
     found = apply_schedule(program, "coconet", machine=MACHINE)
     (graph,) = found.graphs

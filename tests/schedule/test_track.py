@@ -13,9 +13,8 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.t3.direct import DIRECT, TrackSettings, sublayer_of
-from scaleout.schedule.t3.gemm import Cache, Gemm, constants_of, missed, read_bytes, stage
+from scaleout.schedule.t3.gemm import Cache, Gemm, constants_of, missed, read_bytes, regions_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
-from scaleout.schedule.t3.regions import regions_of
 from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Sublayer
 from scaleout.validation.papers import t3
@@ -26,8 +25,8 @@ LINK, LATENCY_S = 75e9, 500e-9
 
 def sublayer(tokens=8192, hidden=4256, depth=1064, ranks=16, device=GPU, **changes):
     """FC-1 of T-NLG on 16 ranks, unless said otherwise."""
-    alone_s = kernel_time(device, kernel("gemm", dtype="fp16", M=tokens, N=hidden, K=depth)).seconds
-    return Sublayer(Gemm(tokens, hidden, depth), Ring(ranks, LINK, LATENCY_S), device, alone_s, **changes)
+    isolated_s = kernel_time(device, kernel("gemm", dtype="fp16", M=tokens, N=hidden, K=depth)).seconds
+    return Sublayer(Gemm(tokens, hidden, depth), Ring(ranks, LINK, LATENCY_S), device, isolated_s, **changes)
 
 
 sublayers = st.builds(
@@ -103,9 +102,9 @@ def test_laws_of_tracking(layer):
     done = CONFIGURATIONS["t3"](layer)
     size, ranks = layer.gemm.output_bytes, layer.ring.ranks
     chunk = size / ranks
-    wire_s = (ranks - 1) * chunk / LINK
-    assert done.fused_s >= max(done.product_s, wire_s) * (1 - 1e-9)
-    assert done.product_s >= stage(layer.gemm, GPU, alone_s=layer.alone_s, bypassed=True).compute_s.sum()
+    link_s = (ranks - 1) * chunk / LINK
+    assert done.fused_s >= max(done.product_s, link_s) * (1 - 1e-9)
+    assert done.product_s >= stage(layer.gemm, GPU, isolated_s=layer.isolated_s, bypassed=True).compute_s.sum()
     assert done.traffic.product_writes + chunk == pytest.approx(size)
     assert done.traffic.scatter_reads == pytest.approx((ranks - 2) * chunk, abs=1.0)
     assert done.traffic.scatter_writes == pytest.approx((ranks - 1) * chunk)
@@ -123,9 +122,9 @@ def test_ideal_is_never_slower_than_sequential_nor_faster_than_each_part(layer):
 @settings(max_examples=30, deadline=None)
 @given(layer=sublayers)
 def test_stages_take_what_the_product_takes_alone(layer):
-    staged = stage(layer.gemm, GPU, alone_s=layer.alone_s)
+    staged = stage(layer.gemm, GPU, isolated_s=layer.isolated_s)
     memory_s = (staged.read_bytes.sum() + staged.write_bytes.sum()) / GPU.memory_bytes_per_s
-    assert staged.alone_s(GPU.memory_bytes_per_s) == pytest.approx(max(layer.alone_s, memory_s))
+    assert staged.isolated_s(GPU.memory_bytes_per_s) == pytest.approx(max(layer.isolated_s, memory_s))
     down, across = -(-layer.gemm.rows // 128), -(-layer.gemm.columns // 128)
     assert staged.tiles.sum() == down * across
     assert (np.diff(staged.tiles) <= 0).all()
@@ -171,7 +170,7 @@ def test_going_round_the_cache_never_reads_more():
 
 
 def test_regions_cover_chunks_and_end_where_stages_do():
-    staged = stage(Gemm(8192, 4256, 1064), GPU, alone_s=1e-3)
+    staged = stage(Gemm(8192, 4256, 1064), GPU, isolated_s=1e-3)
     size = 8192 * 4256 * 2
     regions = regions_of(staged, size, 16)
     assert sum(region.size_bytes for region in regions) == pytest.approx(size)
@@ -220,7 +219,7 @@ def test_a_tracked_all_to_all_is_bound_by_its_product_or_its_links():
 
 def test_split_depth_writes_every_partial_tile():
     plain, split = (
-        stage(Gemm(1024, 1024, 8192, split_depth=parts), GPU, alone_s=1e-3, bypassed=True) for parts in (1, 4)
+        stage(Gemm(1024, 1024, 8192, split_depth=parts), GPU, isolated_s=1e-3, bypassed=True) for parts in (1, 4)
     )
     assert split.write_bytes.sum() == pytest.approx(4 * plain.write_bytes.sum())
     assert split.output_bytes.sum() == pytest.approx(plain.output_bytes.sum())

@@ -1,12 +1,8 @@
 """The layer tier: which gradient goes first in backward of a layer, and what is gathered before what is reduced.
 
-Of each layer equation (1) compares activation first, T1, with weight gradient first, T2, from the costs of its kernels
-and of its collectives as they will be carried out. Both have parameters gathered ahead of the reductions; where a
-program has them behind those of the layer before, that order is a second candidate. Either one is taken only where a
-simulated step, with all that the operation tier then does, is shorter.
-
-Communication of activations that is no all-gather counts as act_RS, recomputed kernels as others.
-
+Equation (1) compares T1, activation gradient first, with T2, weight gradient first, and gathering parameters ahead of
+reductions is a second candidate; either is taken only where a simulated step is shorter. Communication of activations
+that is no all-gather counts as act_RS, recomputed kernels as others. See docs/models/centauri.md.
 Source: Chen et al., Centauri, Sec. 3.2.2, equation (1), Fig. 6.
 """
 
@@ -26,20 +22,9 @@ from scaleout.schedule.out_of_order import Layer, layers_of, weight_gradients_fi
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """Seconds of what backward of a layer does, in the words of equation (1).
+    """Seconds of what backward of a layer does.
 
-    Attributes
-    ----------
-    gather_parameters_s : float
-        T(W_AG).
-    gather_activations_s, scatter_activations_s : float
-        T(act_AG), T(act_RS).
-    activation_gradients_s, weight_gradients_s : float
-        T(G_act), T(G_w): products.
-    reduce_gradients_s : float
-        T(G_w_RS).
-    others_s : float
-        All other kernels.
+    In the order of the fields: T(W_AG), T(act_AG), T(act_RS), T(G_act) and T(G_w) of GEMMs, T(G_w_RS), other kernels.
     """
 
     gather_parameters_s: float = 0.0
@@ -97,14 +82,14 @@ def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: Prog
 
 def _cost_names(graph: ExecutionGraph) -> Ints:
     """Return to which of a layer's costs each node adds, (N,)."""
-    collective, product = graph.kind == NodeKind.COLLECTIVE, graph.kernel != NONE
+    collective, gemm = graph.kind == NodeKind.COLLECTIVE, graph.kernel != NONE
     gathers, reduces = graph.collective == COLLECTIVES.index("all_gather"), graph.has_role(NodeRole.GRADIENTS)
     which = [
         collective & gathers_parameters(graph),
         collective & gathers & ~reduces,
         collective & ~reduces,
-        product & graph.has_role(NodeRole.ACTIVATION_GRADIENT),
-        product & graph.has_role(NodeRole.WEIGHT_GRADIENT),
+        gemm & graph.has_role(NodeRole.ACTIVATION_GRADIENT),
+        gemm & graph.has_role(NodeRole.WEIGHT_GRADIENT),
         collective,
     ]
     return np.select(which, range(len(which)), default=len(which))
@@ -120,7 +105,7 @@ def _seconds(graph: ExecutionGraph, program_costs: ProgramCosts) -> Floats:
 
 
 def gathers_first(program: Program) -> Program:
-    """Let parameters be gathered before the reductions that stand in front of them, as soon as they may be."""
+    """Gather parameters as soon as possible, ahead of the reductions in front of them."""
 
     def keys_of(graph: ExecutionGraph) -> list[Key] | None:
         gathers = np.flatnonzero(gathers_parameters(graph)).tolist()
@@ -139,15 +124,7 @@ def _waits_behind_reductions(graph: ExecutionGraph, gather: int) -> bool:
 
 
 def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial, tuple[Decision, ...]]:
-    """Return the trial of the order in which a step is shortest, and what was decided for it.
-
-    Parameters
-    ----------
-    best : Trial
-        In the order of the program.
-    schedule : callable
-        A program in another order to its trial.
-    """
+    """Return the trial of the order in which a step is shortest, and the decisions; `best` has the program's order."""
     program, costs = best.ordered, []
     for graph in program.graphs:
         layers = [layer for layer in layers_of(graph) if layer.weights]

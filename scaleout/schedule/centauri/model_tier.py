@@ -1,39 +1,13 @@
 """Centauri's model tier: how a step leaves its gradients' and parameters' communication to forward and backward.
 
-Gradients of a model chunk are reduce-scattered while the micro-batches behind it run backward. The all-gather passes
-through the optimizer, which is element-wise, into the forward of the next step, beside the micro-batches of the chunk
-before it. How many micro-batches of a chunk are launched together says how much hides (`launch`); memory says how many
-there may be. It is the peak of the whole step in its order, no product of micro-batches. Schedules that are not
-interleaved launch one micro-batch of a chunk, and have nothing to choose. Where collectives slow down the kernels
-beside them, which the paper's equation does not know, a step is simulated with and without, and stays as it was if that
-is shorter.
+It shards the optimizer, leaves gathers to the next forward, reduces gradients as they are made, and chooses how many
+micro-batches of a virtual stage are launched together, of those that fit in memory: equation (2) names a candidate, and
+groups of equal size are run on the pipeline's timeline. Of ZeRO-3 only what replicas (HSDP) exchange is moved. Keys
+that the workload gives stay. Where collectives slow kernels down, a longer step is refused.
+See docs/models/centauri.md.
 
-Under ZeRO-3 layers gather and reduce over the ranks that shard by themselves. Where shards have copies (hybrid
-sharding), the all-reduce over these is what is divided and moved; how many micro-batches are launched together stays,
-as each gathers and reduces anew.
-
-Keys that it does not choose stay as they are, and a `microbatch_group` that is given too.
-
-Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid sharding).
-
-How many micro-batches of a model chunk Centauri launches together in an interleaved pipeline.
-
-Equation (2) of the paper says how much of a chunk's gathers and reductions stays exposed beside them:
-
-    T = max(C_AG - L1 C_fw, 0) + max(C_RS - L2 C_bw, 0)
-
-C_AG and C_RS are what one chunk's parameters and gradients take on the wires, by levels where that is less; C_fw and
-C_bw what a micro-batch of it takes forward and backward, simulated alone. T is that of the stage where most stays
-exposed. Groups have one size L: L1 is the first group, L2 the last, which may be smaller. So L1 + L2 <= m holds where
-there are two groups; one group of all m (breadth-first) is the first and the last.
-
-T has no messages, nor micro-batches that wait for their own chunk's gathers. In groups of p a chunk's first activations
-come round when they are needed, so that every group waits for its messages; in larger ones they have time, but
-gradients are ready later. So a step is run on the pipeline's clock, with messages, gathers as they come in and
-reductions as they are made, for each group of equal size and for the one that equation (2) names.
-
-Symbols: p stages of a pipeline; v chunks of a rank; m micro-batches; L1, L2 those launched together, forward and
-backward. Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3.
+Symbols: p stages of a pipeline; v virtual stages of a rank; m micro-batches; L1, L2 those launched together, forward
+and backward. Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid sharding).
 """
 
 from bisect import bisect_right
@@ -49,9 +23,8 @@ from scaleout.config.units import format_bytes
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
-from scaleout.schedule.baseline import baseline
 from scaleout.schedule.cost import ProgramCosts
-from scaleout.schedule.overlap import overlap
+from scaleout.schedule.overlap import baseline, overlap
 from scaleout.simulation.contention import contention_of
 from scaleout.simulation.cost_model import CostModel
 from scaleout.workloads.config import LayeredModel, ModelFamily
@@ -76,7 +49,7 @@ class Costs:
     backward_s: float
 
     def exposed_s(self, launched: tuple[int, int]) -> float:
-        """Return equation (2): what stays exposed beside so many micro-batches, forward and backward.
+        """Return equation (2): what stays exposed of gathers and reductions with so many micro-batches.
 
         >>> Costs(4.0, 3.0, 1.0, 2.0).exposed_s((3, 1))
         2.0
@@ -90,7 +63,7 @@ NOTHING = Costs(0.0, 0.0, 0.0, 0.0)
 
 
 def launched_together(workload: LayeredModel) -> tuple[int, int]:
-    """Return the micro-batches of a chunk that are launched together, forward and backward: L1 and L2."""
+    """Return the micro-batches of a virtual stage that are launched together, forward and backward: L1 and L2."""
     pipeline = named(workload.pipeline_schedule, workload.microbatch_group)
     if pipeline.in_groups is None:
         return 1, 1
@@ -138,14 +111,9 @@ def best_launch(
 
 
 def step_s(workload: LayeredModel, stages: Sequence[Costs], messages_s: Sequence[float]) -> float:
-    """Return the seconds of an interleaved pipeline, its messages, gathers and reductions, without what ends a step.
+    """Return the seconds of an interleaved pipeline with gathers and reductions, without what ends a step.
 
-    Parameters
-    ----------
-    stages : sequence of Costs
-        Of every stage.
-    messages_s : sequence of float, length p
-        What a message takes from each place to the next.
+    `stages` has the costs of every stage, `messages_s`, of length p, what a message takes from each rank to the next.
     """
     name, p, v = workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks
     at = np.array([[PIPELINES[name].stage_of(place, chunk, p, v) for chunk in range(v)] for place in range(p)])
@@ -161,7 +129,7 @@ def step_s(workload: LayeredModel, stages: Sequence[Costs], messages_s: Sequence
         ready_s=np.cumsum(gather_s, axis=1) - (1 - share) * np.minimum(gather_s, forward_s),
         blocking=not workload.overlap_sends,
     )
-    # Reductions of a place follow each other, layer by layer as the last backward of their chunk makes them.
+    # Reductions of a pipeline rank follow each other, layer by layer as their virtual stage's last backward makes them.
     end_s = np.concatenate(timeline.end_s)[found.last_gradients]
     first_s, last_s = end_s - (1 - share) * backward_s, end_s + share * reduce_s
     done_s = np.zeros(p)
@@ -176,10 +144,8 @@ class ModelTier:
 
     Attributes
     ----------
-    workload : ModelFamily
-        To run.
     changes : mapping
-        Its keys that were changed.
+        Keys of the workload that were changed.
     launched : (int, int)
         Micro-batches launched together, forward and backward; none where nothing was chosen.
     costs : Costs
@@ -196,24 +162,10 @@ class ModelTier:
 
 
 def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
-    """Choose what of a step's communication forward and backward take beside them, and how many micro-batches do.
+    """Choose what communication overlaps with forward and backward, and the micro-batches launched together.
 
-    Parameters
-    ----------
-    machine : Machine
-        With as many ranks as the workload.
-    memory_bytes : float, optional
-        What a device has; by default what its file says.
-
-    Returns
-    -------
-    ModelTier
-        With the workload as it was where there is nothing to choose, and the reason in words.
-
-    Raises
-    ------
-    ConfigError
-        If no plan fits in the memory; the message says what is short and what would fit.
+    The workload stays as it was where there is nothing to choose. `memory_bytes` is what a device has, by default as in
+    its file; a ConfigError says that no plan fits in it, what is short and what would fit.
     """
     if not isinstance(workload, LayeredModel) or workload.mode != "training":
         return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
@@ -242,19 +194,16 @@ def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float |
 
 
 def _slower(workload: LayeredModel, chosen: LayeredModel, machine: Machine) -> str:
-    """Say by how much a step is longer for what was chosen, where collectives slow kernels down; nothing if it is not.
-
-    It is as far as `overlap` goes, which the passes never fall short of.
-    """
+    """Say by how much a step under `overlap` is longer for what was chosen, where collectives slow kernels down."""
     if contention_of(machine.device, machine.topology) is None:
         return ""
-    before_s, after_s = _least_s(workload, machine, overlap, baseline), _least_s(chosen, machine, overlap)
+    before_s, after_s = _shortest_s(workload, machine, overlap, baseline), _shortest_s(chosen, machine, overlap)
     if after_s <= before_s:
         return ""
     return f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
 
 
-def _least_s(workload: LayeredModel, machine: Machine, *passes: Callable[[Program], Program]) -> float:
+def _shortest_s(workload: LayeredModel, machine: Machine, *passes: Callable[[Program], Program]) -> float:
     """Return the seconds of a step after the pass that makes it shortest."""
     program = time_kernels(generate(workload), machine.device)
     program_costs = ProgramCosts(program, CostModel(machine))
@@ -273,7 +222,7 @@ def _nothing_to_choose(workload: LayeredModel) -> str:
 
 
 def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
-    """Return the costs of every stage, of a workload whose communication runs beside its kernels."""
+    """Return the costs of every stage, of a workload whose communication overlaps with its kernels."""
     axes = Axes(workload)
     first_of: dict[tuple[object, ...], int] = {}
     which: list[int] = []
@@ -288,7 +237,7 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
     roles = np.zeros(workload.num_ranks, np.int64)
     program_costs = ProgramCosts(Program("stage", (), roles, axes.families), CostModel(machine))
 
-    def alone_s(graph: ExecutionGraph) -> float:
+    def isolated_s(graph: ExecutionGraph) -> float:
         program = Program("stage", (graph,), roles, axes.families)
         return program_costs.step(overlap(time_kernels(program, machine.device))).makespan_s
 
@@ -296,7 +245,7 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
         Costs(
             sum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
             _reductions_s(reduced, program_costs, family=axes.dense().copies if workload.zero == 3 else None),
-            *map(alone_s, graphs),
+            *map(isolated_s, graphs),
         )
         for stage, graphs, reduced in zip(stages, passes, last, strict=True)
     ]
@@ -317,13 +266,7 @@ def _reductions_s(graph: ExecutionGraph, program_costs: ProgramCosts, *, family:
 
 
 def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float) -> Peak:
-    """Return what the fullest rank holds.
-
-    Raises
-    ------
-    ConfigError
-        If that is more than a device has.
-    """
+    """Return what the fullest rank holds; a ConfigError says that it is more than a device has."""
     held = peak(workload)
     if held.total_bytes <= capacity_bytes:
         return held
@@ -335,7 +278,7 @@ def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float)
     )
     raise ConfigError(
         f"no plan of {workload.name or 'the workload'} fits in the {format_bytes(capacity_bytes)} of "
-        f"{machine.device.name}: the least that centauri found holds {format_bytes(held.total_bytes)} on place "
+        f"{machine.device.name}: the smallest that centauri found holds {format_bytes(held.total_bytes)} on place "
         f"{held.place} of the pipeline, {format_bytes(held.total_bytes - capacity_bytes)} too much, most of it "
         f"{largest}; {f'what would fit: {remedies}' if fits else 'nothing that was tried fits: take larger devices'}"
     )
@@ -362,10 +305,9 @@ def _words(
             f"the all-reduce over {workload.copies_of_shards} copies of shards divided: gradients reduce-scattered as "
             f"backward makes them, parts of shards stepped, and gathered in the next forward"
         )
-    parts = [
-        f"zero {workload.zero}, {moved}",
-        *([groups] if named(workload.pipeline_schedule).in_groups else []),
-    ]
+    parts = [f"zero {workload.zero}, {moved}"]
+    if named(workload.pipeline_schedule).in_groups:
+        parts.append(groups)
     sums = " and ".join(
         f"{what} {1e3 * whole:.4g} ms beside {count} x {1e3 * beside:.4g} ms"
         for what, whole, count, beside in (

@@ -1,24 +1,14 @@
-"""Which chunks collectives and the products next to them are cut into, by when both are done.
+"""The operation tier: into which chunks collectives and the GEMMs next to them are cut.
 
-For each chain the ways to cut are followed through a pipeline of two (`operation_tier.finish_s`), with what the parts
-take and what chunks and products beside each other lose; the first of the shortest is taken. All members of a group
-decide from the same numbers.
-
-The operation tier: into which chunks a collective is cut, from what it and the computation beside it cost.
-
-Whole where independent computation hides it; else in chunks that this computation hides one by one; and where the group
-is partitioned in chunks of what a rank has gathered after each level (the paper's Algorithm 1). What it says is only a
-candidate: `finish_s` follows chunks and computation through a pipeline of two, and who schedules takes the shortest.
-
-The paper does not say how ``comm_cost / in_cost`` becomes a whole number, nor its MAX_CHUNKS: up, so that a chunk takes
-no longer than what hides it; and 8.
-
+Algorithm 1 gives candidates from the costs of a collective and of the computation concurrent with it; `finish_s`
+follows chunks and GEMMs, with what they lose to each other, through a pipeline of two, and the first of the shortest is
+taken. All members of a group decide from the same numbers. See docs/models/centauri.md.
 Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
 """
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import accumulate
 from math import ceil, floor
 
@@ -30,8 +20,7 @@ from scaleout.schedule.centauri.partition.group import Levels
 from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
 from scaleout.schedule.cost import CollectiveSeconds, ProgramCosts
 from scaleout.schedule.decision import Decision, collectives
-from scaleout.schedule.order import in_program_order
-from scaleout.schedule.overlap import overlap
+from scaleout.schedule.overlap import in_program_order, overlap
 
 MAX_CHUNKS = 8
 """Most chunks that a collective is evenly cut into."""
@@ -39,7 +28,7 @@ MAX_CHUNKS = 8
 
 @dataclass(frozen=True)
 class Costs:
-    """What Algorithm 1 is asked about.
+    """What Algorithm 1 decides from.
 
     Attributes
     ----------
@@ -48,9 +37,9 @@ class Costs:
     communication_s : float
         comm_cost: the collective.
     independent_s : float
-        in_cost: computation that can run beside it without any of its data.
+        in_cost: computation that can be concurrent with it, without any of its data.
     inter_s : float
-        cost_inter: the part between nodes, where the group is partitioned.
+        cost_inter: the share between nodes, where the group is partitioned.
     inter_size, intra_size : int
         Members of the sub-groups between and within nodes; both above 1 only where the group is partitioned.
     """
@@ -69,7 +58,7 @@ class Costs:
 
 
 def even(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, ...]:
-    """Return equal chunks, each no longer than the computation that hides it (lines 3 to 7)."""
+    """Return equal chunks, each no longer than the computation that overlaps it (lines 3 to 7), so rounded up."""
     if costs.independent_s >= costs.communication_s:
         return (1.0,)
     count = max_chunks
@@ -106,7 +95,7 @@ def candidates(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[tuple[flo
 
 
 def finer(costs: Costs) -> tuple[tuple[float, ...], ...]:
-    """Return the ways to cut of Algorithm 1, and equal chunks up to MAX_CHUNKS whatever runs beside them."""
+    """Return the ways to cut of Algorithm 1, and equal chunks up to MAX_CHUNKS whatever overlaps with them."""
     halved = tuple((1 / count,) * count for count in (2, 4, MAX_CHUNKS))
     return tuple(dict.fromkeys((*candidates(costs), *halved)))
 
@@ -120,13 +109,9 @@ def finish_s(
 ) -> float:
     """Return when both the collective and the computation are done.
 
-    A taken chunk is worked on when it has arrived and what is independent is done; one that is produced is sent when it
-    is made, and what is independent follows the computation.
-
-    Parameters
-    ----------
-    chunk_s : callable
-        Part of the collective to the seconds that it takes as a chunk; computation goes in proportion.
+    A chunk that is taken is worked on when it has arrived and what is independent is done; one that is produced is sent
+    when it is made, and what is independent follows the computation. `chunk_s` maps a part of the collective to the
+    seconds that it takes as a chunk; computation goes in proportion.
     """
     sent_s, computed_s = 0.0, 0.0 if produces else costs.independent_s
     for part in parts:
@@ -141,12 +126,12 @@ def finish_s(
 
 
 Ways = Callable[[Costs], Sequence[tuple[float, ...]]]
-"""From what a collective and its products cost to the ways to cut that are weighed, the whole first."""
+"""From what a collective and its GEMMs cost to the ways to cut that are weighed, the whole first."""
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """The chunks that were chosen, and when collective and products are done whole and so."""
+    """The chunks that were chosen, and when collective and GEMMs are done whole and so."""
 
     parts: tuple[float, ...]
     whole_s: float
@@ -157,13 +142,7 @@ class Weighed:
 class Weights:
     """Chains that were weighed before: layers are alike.
 
-    Attributes
-    ----------
-    collective_s : callable
-        What a collective or a chunk of it takes.
-    ways : callable
-    gradients : bool
-        Whether reductions of gradients are cut; else they are only weighed.
+    `collective_s` is what a collective or a chunk of it takes. Reductions of gradients are cut only with `gradients`.
     """
 
     costs: ProgramCosts
@@ -171,51 +150,42 @@ class Weights:
     ways: Ways = candidates
     gradients: bool = False
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
-    asked: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
+    requests: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
 
     def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Weigh a chain, or remember what one like it came to."""
         node = chain.collective
         pieces = tuple(
-            (
-                graph.kernels[graph.kernel[piece.node]],
-                float(graph.duration_s[piece.node]),
-                piece.begin,
-                piece.end,
-                piece.dimension,
-            )
-            for piece in chain.pieces
+            (graph.kernels[graph.kernel[each.node]], float(graph.duration_s[each.node]), *astuple(each)[1:])
+            for each in chain.pieces
         )
-        beside = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits
+        rounded = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits
         of_collective = (int(graph.group[node]), int(graph.collective[node]), int(graph.bytes[node]))
-        key = (*of_collective, chain.produces, pieces, beside)
+        key = (*of_collective, chain.produces, pieces, rounded)
         if key not in self.found:
             self.found[key] = self._weigh(graph, chain, independent_s)
-            self.asked[key] = (graph, chain, independent_s)
+            self.requests[key] = (graph, chain, independent_s)
         return self.found[key]
 
     def with_ways(self, ways: Ways) -> "Weights":
-        """Return the same with other ways to cut; itself if none of what it was asked would be cut otherwise."""
-        other = replace(self, ways=ways, found={}, asked={})
-        same = all(other.weigh(*asked).parts == self.found[key].parts for key, asked in self.asked.items())
+        """Return the same with other ways to cut; itself if none that was weighed would be cut otherwise."""
+        other = replace(self, ways=ways, found={}, requests={})
+        same = all(other.weigh(*request).parts == self.found[key].parts for key, request in self.requests.items())
         return self if same else other
 
     def with_gradients(self) -> "Weights":
         """Return the same with reductions of gradients cut; itself if none that was weighed would be."""
-        cuts = any(chain.gradients and len(self.found[key].parts) > 1 for key, (_, chain, _) in self.asked.items())
+        cuts = any(chain.gradients and len(self.found[key].parts) > 1 for key, (_, chain, _) in self.requests.items())
         return replace(self, gradients=True) if cuts else self
 
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
-        """Take the way to cut after which collective and products are done first."""
+        """Take the way to cut after which collective and GEMMs are done first."""
         node, program_costs = chain.collective, self.costs
         family = int(graph.group[node])
         kind, size_bytes = _sent(graph, node)
         levels = program_costs.levels(family)
-        levels_s = (
-            program_costs.levels_s(family, kind, size_bytes)
-            if program_costs.by_levels(family, kind, size_bytes)
-            else ()
-        )
+        by_levels = program_costs.by_levels(family, kind, size_bytes)
+        levels_s = program_costs.levels_s(family, kind, size_bytes) if by_levels else ()
         sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
         costs = Costs(
             sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
@@ -225,7 +195,7 @@ class Weights:
             inter_size=sizes[1],
             intra_size=sizes[0],
         )
-        beside = program_costs.slowdowns(graph, chain.pieces[-1].node)
+        slowdowns = program_costs.slowdowns(graph, chain.pieces[-1].node)
 
         def done_s(parts: tuple[float, ...]) -> float:
             computation_s = costs.computation_s
@@ -233,7 +203,7 @@ class Weights:
                 to_whole = ceil if chain.produces else floor
                 cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
                 computation_s = sum(sum(part_times(graph, *each, program_costs.machine)) for each in cuts)
-            kernels, collective = beside if len(parts) > 1 else (1.0, 1.0)
+            kernels, collective = slowdowns if len(parts) > 1 else (1.0, 1.0)
             return finish_s(
                 parts,
                 replace(costs, computation_s=computation_s * kernels),
@@ -251,7 +221,7 @@ def cut(
 ) -> tuple[Program, tuple[Decision, ...]]:
     """Return the program with every chain that is chosen cut as it is done first, and what was cut."""
     cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
-    ordered = in_program_order(overlap(program)).graphs  # what waits for its turn on a stream has less beside it
+    ordered = in_program_order(overlap(program)).graphs  # collectives that wait on a stream overlap with less
     ordered_of = {id(graph): other for graph, other in zip(program.graphs, ordered, strict=True)}
     independent: dict[int, _Independent] = {}
 
@@ -260,7 +230,7 @@ def cut(
             return (1.0,)
         if id(graph) not in independent:
             independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.costs)
-        weighed = weights.weigh(graph, chain, independent[id(graph)].beside(chain))
+        weighed = weights.weigh(graph, chain, independent[id(graph)].concurrent_s(chain))
         if chain.gradients and not weights.gradients:
             return (1.0,)
         cuts[id(graph)][chain.collective] = weighed
@@ -280,7 +250,7 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
     return tuple(
         Decision(
             collectives(len(found), kind, size_bytes, family),
-            f"cut into {chunks} chunks with the products next to it",
+            f"cut into {chunks} chunks with the GEMMs next to it",
             sum(each.whole_s for each in found) / len(found),
             sum(each.cut_s for each in found) / len(found),
         )
@@ -307,12 +277,11 @@ class _Independent:
         for node, old in zip(users[awaited][::-1].tolist(), needs[awaited][::-1].tolist(), strict=True):
             self.takes[old] = min(self.takes[old], node if is_kernel[node] else self.takes[node])
 
-    def beside(self, chain: Chain) -> float:
+    def concurrent_s(self, chain: Chain) -> float:
         """Seconds of kernels between the one that the collective waits for and the first that waits for it.
 
-        A layer's gradients are waited for late, and what else is sent until then is to be hidden as well. It counts
-        only where they are reduced by levels: a chunk is then within nodes while another is between them, so that
-        cutting pays where all of them are to be hidden; else chunks only pay their latencies.
+        A layer's gradients are waited for late, and the group's other collectives until then overlap with the same
+        kernels. They count only where they are reduced by levels, where chunks within and between nodes overlap.
         """
         begin, end = self.makes[chain.collective] + 1, self.takes[chain.collective]
         if begin >= end:

@@ -1,15 +1,8 @@
 """The schedule `centauri`: partition every communication where that pays, and overlap what is left.
 
-Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order. It is substituted and
-carried out by levels where the sum of the costs is less, and cut into chunks with the products next to it where the
-operation tier's pipeline ends earlier, with what chunks and products beside each other lose. Costs are the network
-model's and the kernels'; all members of a group decide from the same numbers. Then, in this order and each where a
-simulated step is shorter for it: levels of which the longest is less than the whole, as collectives follow each other
-on them side by side; nothing cut; gradients of a layer reduced in chunks as they are made, of which the paper says
-nothing; the layer tier's order of backward; more even chunks than Algorithm 1 has; and the program as it was. The rest
-is `overlap`.
-
-The model tier chooses keys of the workload before it becomes a program (`model_tier`).
+Each all-reduce, all-gather and reduce-scatter passes the partition space in the paper's order and the operation tier.
+Then trials, each taken where a simulated step is shorter: levels concurrently, nothing cut, gradients reduced in
+chunks, the layer tier's order, finer chunks, and the program as it was. See docs/models/centauri.md.
 Source: Chen et al., Centauri, ASPLOS 2024.
 """
 
@@ -25,16 +18,14 @@ from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
-from scaleout.schedule.baseline import baseline
 from scaleout.schedule.centauri.layer_tier import best_order
 from scaleout.schedule.centauri.operation_tier import Weights, cut, finer
-from scaleout.schedule.centauri.partition.dimensions import PRODUCTS, check_cut
 from scaleout.schedule.centauri.partition.group import Levels, partition_groups
 from scaleout.schedule.centauri.partition.primitive import substitute
-from scaleout.schedule.centauri.partition.workload import Chain
+from scaleout.schedule.centauri.partition.workload import Chain, check_cut
 from scaleout.schedule.cost import ProgramCosts, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, Trial, collectives
-from scaleout.schedule.overlap import overlap
+from scaleout.schedule.overlap import baseline, overlap
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
 
@@ -46,20 +37,16 @@ model tier, with which the paper ends; and gradients that are reduced in chunks.
 def plan_of(option: str) -> Callable[[Program, Machine | None], Planned]:
     """Return the plan that goes no further than one of `DIMENSIONS`, as in the paper's ablation.
 
-    With ``workload=M`` or ``workload=N`` only chains are cut whose products are cut along that dimension.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or products may not be split along the dimension.
+    With ``workload=M`` or ``workload=N`` only chains are cut whose GEMMs are cut along that dimension. A ConfigError
+    says that an option or a dimension is unknown, or that GEMMs may not be cut along it.
     """
     last, equals, along = option.partition("=")
     if last not in DIMENSIONS:
         raise ConfigError(f"unknown dimension {last!r} of centauri's partition space; {nearest(last, DIMENSIONS)}")
     if equals and last != "workload":
-        raise ConfigError(f"centauri:{option}: only products are cut along a dimension that is named; give workload=M")
+        raise ConfigError(f"centauri:{option}: only GEMMs are cut along a dimension that is named; give workload=M")
     if equals:
-        check_cut(PRODUCTS[0], along)
+        check_cut(along)
     return partial(plan, dimensions=DIMENSIONS[: DIMENSIONS.index(last) + 1], along=along)
 
 
@@ -70,25 +57,15 @@ def plan(
     dimensions: Collection[str] = DIMENSIONS,
     along: str = "",
 ) -> Planned:
-    """Return the program partitioned where that pays, along some dimensions, and overlapped.
+    """Return the program partitioned where that pays, along some of `DIMENSIONS`, and overlapped; it needs a machine.
 
-    Parameters
-    ----------
-    dimensions : collection of str
-        Names in `DIMENSIONS`.
-    along : str
-        Along which products are cut, if not along all along which they may be.
-
-    Raises
-    ------
-    ConfigError
-        Without a machine: there is nothing to weigh then.
+    GEMMs are cut `along` one dimension, or along all along which they may be.
     """
     costs = ProgramCosts(program, cost_model_for("centauri", machine), divides="group" in dimensions)
     way = _Way(costs, Weights(costs, costs.best_s), cuts="workload" in dimensions, along=along)
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
-    chosen = chosen.or_else(_whole(chosen.way), "products and the collectives next to them", "whole")
+    chosen = chosen.or_else(_whole(chosen.way), "GEMMs and the collectives next to them", "whole")
     if "gradients" in dimensions:
         chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
     if "order" in dimensions:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.schedule.fusion import embedding
-from scaleout.schedule.fusion import gemm as products
+from scaleout.schedule.fusion import gemm as gemms
 from scaleout.schedule.fusion.machine import FusedMachine
 from scaleout.schedule.fusion.operator import Evaluation, Plan, Settings, evaluate
 
@@ -27,15 +27,15 @@ OPERATORS: Mapping[str, Operator] = {
         "embedding tables pooled, vectors to the ranks of their samples", embedding.EmbeddingAllToAll, embedding.plan
     ),
     "gemv_all_reduce": Operator(
-        "matrix by vector, partial sums added up (two-phase direct)", products.GemvAllReduce, products.gemv_all_reduce
+        "matrix by vector, partial sums added up (two-phase direct)", gemms.GemvAllReduce, gemms.gemv_all_reduce
     ),
     "gemm_all_to_all": Operator(
-        "product of an expert, rows back to their tokens' ranks", products.GemmAllToAll, products.gemm_all_to_all
+        "GEMM of an expert, rows back to their tokens' ranks", gemms.GemmAllToAll, gemms.gemm_all_to_all
     ),
     "gemm_reduce_scatter": Operator(
-        "product, partial sums added up and scattered by rows", products.Product, products.gemm_reduce_scatter
+        "GEMM, partial sums added up and scattered by rows", gemms.Gemm, gemms.gemm_reduce_scatter
     ),
-    "all_gather_gemm": Operator("rows gathered, then a product", products.Product, products.all_gather_gemm),
+    "all_gather_gemm": Operator("rows gathered, then a GEMM", gemms.Gemm, gemms.all_gather_gemm),
 }  # fmt: skip
 """Name of every operator."""
 
@@ -43,18 +43,7 @@ OPERATORS: Mapping[str, Operator] = {
 def evaluate_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Evaluation:
     """Simulate an operator on a machine: baseline, fused in both orders, split into small kernels.
 
-    Parameters
-    ----------
-    name : str
-        One of `OPERATORS`.
-    settings : mapping
-        Some of its keys; the others keep their defaults.
-    machine : FusedMachine
-
-    Raises
-    ------
-    ConfigError
-        If the operator or a key is unknown, or a value cannot be on this machine.
+    `name` is one of `OPERATORS`; keys that `settings` lack keep their defaults. A ConfigError says which is wrong.
     """
     return evaluate(plan_operator(name, settings, machine))
 

@@ -1,8 +1,8 @@
 """Embedding and all-to-all: a rank pools its tables for the whole batch and sends each rank the vectors of its samples.
 
 A logical work-group pools one bag. By stores a vector is written where the interaction will read it; by PUT a slice of
-vectors is written to memory, and sent when complete. The baseline pools all tables in one kernel, or in one a table as
-PyTorch's modules do, then runs the collective, then brings what came into the order of samples.
+vectors is sent when complete. The baseline pools in one kernel (or one a table, as PyTorch's modules do), then runs the
+collective, then permutes what arrived into the order of samples.
 """
 
 from dataclasses import replace
@@ -54,7 +54,7 @@ def plan(settings: EmbeddingAllToAll, machine: FusedMachine) -> Plan:
     if settings.baseline_kernels == "per_table":
         kernel_s = table_by_table_s(device, pooling, bags=settings.batch, tables=settings.tables)
     else:
-        kernel_s = pooling_tasks(device, pooling, tasks=bags, slots=of_baseline, written=1.0).alone_s
+        kernel_s = pooling_tasks(device, pooling, tasks=bags, slots=of_baseline, written=1.0).isolated_s
     baseline = {
         "launch": groups.launch_s,
         "kernel": kernel_s,
@@ -64,7 +64,7 @@ def plan(settings: EmbeddingAllToAll, machine: FusedMachine) -> Plan:
 
     def part_s(chunks: int) -> tuple[float, float]:
         part = pooling_tasks(device, pooling, tasks=-(-bags // chunks), slots=of_baseline, written=1.0)
-        return groups.launch_s + part.alone_s, machine.collective_s("all_to_all", size_bytes / chunks)
+        return groups.launch_s + part.isolated_s, machine.collective_s("all_to_all", size_bytes / chunks)
 
     recipes = {order: _recipe(settings, machine, order=order, slots=slots) for order in ORDERS}
     return Plan(baseline, recipes, part_s)
@@ -97,7 +97,7 @@ def _recipe(settings: EmbeddingAllToAll, machine: FusedMachine, *, order: str, s
     return Recipe(
         machine.ranks,
         work,
-        machine.wire,
+        machine.link,
         size * pooling.vector_bytes,
         call_s=machine.call_s,
         flag_s=machine.flag_s,

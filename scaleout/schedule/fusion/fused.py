@@ -1,16 +1,9 @@
-"""A fused operator: task lists of all ranks and the wire between them to timelines and a time.
+"""A fused operator: task lists of all ranks and the links between them to timelines and a time.
 
-The work of a rank is in shards of equal size, one for each destination (or, where data arrive, for each source). In
-communication-aware order a rank runs the shards of the others first, starting with the next rank's, and its own last;
-in oblivious order all ranks run shards 0, 1, 2, ... alike. A complete slice leaves at once; persistent work-groups
-that have nothing left to run poll for the slices that come to them, so a rank is done when it has run all tasks and
-has all slices. Where the operator reduces, each rank then adds up what it got, and in an all-reduce sends the sum.
-
-By PUT the last finisher of a slice spends a call on it, and the network card two messages. By stores over direct
-links every work-group writes its output where it belongs as it makes it: no calls, no slices, a round of flags at the
-end. What it needs of the memory's bandwidth is in the tasks' times.
-
-In aware order all ranks are alike up to their numbers, so one is simulated; in oblivious order all are.
+The work of a rank is in shards of equal size, one for each destination (or, where data arrive, for each source). A rank
+is done when it has run all tasks and has all slices; where the operator reduces, it then adds up what it received, and
+in an all-reduce sends the sum. In aware order one rank is simulated, in oblivious order all. See
+docs/models/fused-operators.md.
 
 Symbols: p ranks; N tasks and S slices of a rank; G persistent work-groups.
 Source: Punniyamurthy, Hamidouche and Beckmann, SC 2024, Sec. III.
@@ -23,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import ConfigError
-from scaleout.schedule.fusion.link import Wire, first_come
+from scaleout.schedule.fusion.link import Link, first_come
 from scaleout.schedule.fusion.persistent import Execution, TaskList, execute
 
 Floats = npt.NDArray[np.float64]
@@ -40,10 +33,8 @@ class Recipe:
 
     Attributes
     ----------
-    ranks : int
     work : TaskList
         Of one rank; shards are whole slices.
-    wire : Wire
     slice_bytes : float
         What leaves of a slice of another rank's shard.
     call_s : float
@@ -53,16 +44,16 @@ class Recipe:
     launch_s : float
         Before the first task.
     consumes : bool
-        Slices come in before their tasks run, instead of leaving after them.
+        Slices arrive before their tasks run, instead of leaving after them.
     reduce_s : float
-        To add up what came in.
+        To add up what arrived.
     shared_bytes : float
         What a rank sends to each other one after that: the sum of its shard, in an all-reduce.
     """
 
     ranks: int
     work: TaskList
-    wire: Wire
+    link: Link
     slice_bytes: float
     call_s: float = 0.0
     flag_s: float = 0.0
@@ -90,9 +81,9 @@ class Recipe:
         return self.slice_bytes * self.work.slices * (self.ranks - 1) / self.ranks
 
     @property
-    def wire_s(self) -> float:
-        """The wire bound of all that a rank sends."""
-        return self.wire.busy_s(self.sent_bytes + self.shared_bytes * (self.ranks - 1), self.ranks - 1)
+    def link_s(self) -> float:
+        """The lower bound of the links for all that a rank sends."""
+        return self.link.busy_s(self.sent_bytes + self.shared_bytes * (self.ranks - 1), self.ranks - 1)
 
 
 @dataclass(frozen=True)
@@ -101,14 +92,12 @@ class RankTimeline:
 
     Attributes
     ----------
-    rank : int
     shards : tuple of int
         In the order in which it runs them.
-    execution : Execution
     arrival_s : ndarray, shape (S,)
         When each slice is where it belongs: at its destination, or complete if it stays.
     there_s : float
-        When the last slice of another rank has come.
+        When the last slice of another rank has arrived.
     done_s : float
         When the rank has all that it is to have, launch and flags included.
     """
@@ -129,14 +118,7 @@ class RankTimeline:
 
 @dataclass(frozen=True)
 class Run:
-    """A fused operator, simulated in one order.
-
-    Attributes
-    ----------
-    order : str
-    ranks : tuple of RankTimeline
-        The ranks that were simulated: one where all are alike.
-    """
+    """A fused operator, simulated in one order; `ranks` are those that were simulated, one where all are alike."""
 
     order: str
     ranks: tuple[RankTimeline, ...]
@@ -180,16 +162,16 @@ def _produce(recipe: Recipe, order: str) -> Run:
     of = {rank: np.repeat(np.array(shards[rank]), each) for rank in shown}
     arrival = {rank: runs[rank].issued_s.copy() for rank in shown}
     for rank in shown:
-        _send(recipe.wire, recipe.slice_bytes, rank, of[rank], arrival[rank])
-    if not recipe.wire.pairs and len(shown) > 1:
+        _send(recipe.link, recipe.slice_bytes, rank, of[rank], arrival[rank])
+    if not recipe.link.pairs and len(shown) > 1:
         _take_in(recipe, arrival, of)
     timelines = []
     for rank in shown:
         if len(shown) > 1:
-            come = [arrival[sender][of[sender] == rank] for sender in shown if sender != rank]
+            received = [arrival[sender][of[sender] == rank] for sender in shown if sender != rank]
         else:
-            come = [arrival[rank][of[rank] != rank]]  # as many come as leave, at the same times
-        there_s = max(float(slices.max()) for slices in come)
+            received = [arrival[rank][of[rank] != rank]]  # as many arrive as leave, at the same times
+        there_s = max(float(slices.max()) for slices in received)
         phase_s = max(float(runs[rank].free_s.max()), there_s)
         timelines.append(RankTimeline(rank, shards[rank], runs[rank], arrival[rank], there_s, phase_s))
     return Run(
@@ -198,24 +180,24 @@ def _produce(recipe: Recipe, order: str) -> Run:
     )
 
 
-def _send(wire: Wire, size_bytes: float, rank: int, of: npt.NDArray[np.int64], arrival_s: Floats) -> None:
+def _send(link: Link, size_bytes: float, rank: int, of: npt.NDArray[np.int64], arrival_s: Floats) -> None:
     """Put a rank's slices on its links or its port; those that stay are where they are."""
     remote = of != rank
-    if not wire.pairs:
-        arrival_s[remote] = wire.arrive(arrival_s[remote], size_bytes)
+    if not link.pairs:
+        arrival_s[remote] = link.arrive(arrival_s[remote], size_bytes)
         return
     for peer in np.unique(of[remote]):
         to = of == peer
-        arrival_s[to] = wire.arrive(arrival_s[to], size_bytes)
+        arrival_s[to] = link.arrive(arrival_s[to], size_bytes)
 
 
 def _take_in(recipe: Recipe, arrival: dict[int, Floats], of: dict[int, npt.NDArray[np.int64]]) -> None:
     """Let slices pass the port of their destination, which several senders may share at a time."""
-    wire = recipe.wire
+    link = recipe.link
     for rank in arrival:
         where = [(sender, np.flatnonzero(of[sender] == rank)) for sender in arrival if sender != rank]
         there = np.concatenate([arrival[sender][slices] for sender, slices in where])
-        service = np.full(len(there), recipe.slice_bytes / wire.bytes_per_s)
+        service = np.full(len(there), recipe.slice_bytes / link.bytes_per_s)
         passed = first_come(there - service, service)
         cuts = np.cumsum([len(slices) for _, slices in where])[:-1]
         for (sender, slices), part in zip(where, np.split(passed, cuts), strict=True):
@@ -231,7 +213,7 @@ def _ends(recipe: Recipe, timelines: Sequence[RankTimeline]) -> list[float]:
     if recipe.shared_bytes == 0:
         return summed
     peers = recipe.ranks - 1
-    spread_s = recipe.wire.busy_s(recipe.shared_bytes * peers, peers) + recipe.wire.latency_s + recipe.flag_s
+    spread_s = recipe.link.busy_s(recipe.shared_bytes * peers, peers) + recipe.link.latency_s + recipe.flag_s
     return [max(summed) + spread_s] * len(summed)
 
 
@@ -241,17 +223,14 @@ def _consume(recipe: Recipe, order: str) -> Run:
     each = work.slices // ranks
     timelines = []
     for rank in range(1) if order == "aware" else range(ranks):
-        shards = _own_first(rank, ranks) if order == "aware" else shard_order(rank, ranks, order)
+        own_first = tuple((rank + step) % ranks for step in range(ranks))
+        shards = own_first if order == "aware" else shard_order(rank, ranks, order)
         of = np.repeat(np.array(shards), each)
         arrival_s = np.zeros(work.slices)
-        takers = ranks - 1 if order == "oblivious" and not recipe.wire.pairs else 1  # of a port at the same time
-        _send(recipe.wire, recipe.slice_bytes * takers, rank, of, arrival_s)
+        takers = ranks - 1 if order == "oblivious" and not recipe.link.pairs else 1  # of a port at the same time
+        _send(recipe.link, recipe.slice_bytes * takers, rank, of, arrival_s)
         release_s = np.repeat(arrival_s, work.slice_tasks)
         execution = execute(work, np.zeros(work.slices, bool), release_s=release_s)
         done_s = recipe.launch_s + recipe.flag_s + float(execution.free_s.max())
         timelines.append(RankTimeline(rank, shards, execution, arrival_s, float(arrival_s.max()), done_s))
     return Run(order, tuple(timelines))
-
-
-def _own_first(rank: int, ranks: int) -> tuple[int, ...]:
-    return tuple((rank + step) % ranks for step in range(ranks))

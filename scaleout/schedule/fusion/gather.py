@@ -1,18 +1,11 @@
 """How long a work-group gathers rows, and a kernel of them pools tables: by how many work-groups share the memory.
 
-A work-group reads its rows one after the other. Alone it waits for their latency; with G resident they want
-``G b / latency`` of the memory, which has only its bandwidth. Between both the time is the smooth maximum
+    t(G) = ((rows L + o)^3 + (c G b / B)^3)^(1/3),  c = 1 + k w (u - u0) / (1 - u0) beyond occupancy u0
 
-    t(G) = ((rows L + o)^3 + (c G b / B)^3)^(1/3)
-
-which on four H200 meets the pooling kernel at 4, 8 and 16 work-groups an SM and two widths of rows within 5% (2% in
-the mean). Where work-groups that are spread over all tables crowd the memory, ``c = 1 + k w (u - u0) / (1 - u0)``
-beyond occupancy u0: w is the part of their output that they write to local memory. A kernel that keeps to one table is
-not crowded: it holds few pages open.
+See docs/models/fused-operators.md. A kernel that keeps to one table has no crowding: it holds few pages open.
 
 Symbols: L latency of a row [s]; o other work [s]; b bytes of a work-group; B bandwidth that random rows reach [B/s];
-u occupancy; c crowding.
-Source: little's law; the constants are the device's `work_groups`.
+u occupancy; c crowding; w output written locally. Source: Little's law; the constants are the device's `work_groups`.
 """
 
 from dataclasses import dataclass

@@ -1,25 +1,16 @@
-"""Matrix products fused with a collective: tiles to tasks.
+"""GEMMs fused with a collective: tiles to tasks.
 
-A logical work-group makes one tile of the result. The tasks' time is that of the device's library kernel, times what
-the operators' own product takes more (`product`), and in fused operators `fused_product`, spread over the rounds of
-tiles. Tiles of rows that belong to one rank are a shard.
-
-gemv_all_reduce
-    Ranks hold parts of K; each makes the whole result, sends each other rank its shard of partial sums, adds up its
-    own, and sends everyone the sum: the two-phase direct all-reduce.
-gemm_all_to_all
-    Experts' results go back to the ranks of their tokens (combine); with `topk` each row goes to as many ranks.
-gemm_reduce_scatter
-    As the first phase of gemv_all_reduce.
-all_gather_gemm
-    The rows of the input come from their ranks; tiles wait for theirs, and those of the own rows come first.
+A logical work-group makes one tile. The tasks' time is the library kernel's, times `product` for the operators' own
+GEMM and `fused_product` where it is fused, spread over the rounds of tiles. Tiles of rows of one rank are a shard.
+`gemv_all_reduce` is the two-phase direct all-reduce of partial sums, `gemm_reduce_scatter` its first phase;
+`gemm_all_to_all` returns experts' rows to their tokens' ranks (combine); `all_gather_gemm` starts with its own rows.
 """
 
 import math
 from collections.abc import Callable
 from typing import Literal
 
-from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
+from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.schedule.fusion.fused import ORDERS, Recipe
 from scaleout.schedule.fusion.machine import FusedMachine, groups_of
 from scaleout.schedule.fusion.operator import Count, Plan, Settings, shard_of
@@ -38,8 +29,8 @@ class GemvAllReduce(Settings):
     dtype: Dtype = "fp16"
 
 
-class Product(Settings):
-    """Keys of an operator with an (M, K) by (K, N) product on each rank, in tiles."""
+class Gemm(Settings):
+    """Keys of an operator with an (M, K) by (K, N) GEMM on each rank, in tiles."""
 
     M: Count = 8192
     N: Count = 4096
@@ -49,7 +40,7 @@ class Product(Settings):
     dtype: Dtype = "fp16"
 
 
-class GemmAllToAll(Product):
+class GemmAllToAll(Gemm):
     """Keys of the combine of a mixture of experts: a row goes to `topk` ranks."""
 
     topk: Count = 1
@@ -79,22 +70,22 @@ def gemv_all_reduce(settings: GemvAllReduce, machine: FusedMachine) -> Plan:
 
 
 def gemm_all_to_all(settings: GemmAllToAll, machine: FusedMachine) -> Plan:
-    """Lay out a product and the all-to-all of its rows on a machine."""
+    """Lay out a GEMM and the all-to-all of its rows on a machine."""
     sent = settings.topk * settings.M * settings.N * ITEM_BYTES[settings.dtype]
-    return _product_then(settings, machine, "all_to_all", sent, copies=settings.topk)
+    return _gemm_then(settings, machine, "all_to_all", sent, copies=settings.topk)
 
 
-def gemm_reduce_scatter(settings: Product, machine: FusedMachine) -> Plan:
-    """Lay out a product and the reduce-scatter of its partial sums on a machine."""
+def gemm_reduce_scatter(settings: Gemm, machine: FusedMachine) -> Plan:
+    """Lay out a GEMM and the reduce-scatter of its partial sums on a machine."""
     result_bytes = settings.M * settings.N * ITEM_BYTES[settings.dtype]
     reduce_s = _reduce_s(machine, result_bytes / machine.ranks)
-    return _product_then(settings, machine, "reduce_scatter", result_bytes, reduce_s=reduce_s)
+    return _gemm_then(settings, machine, "reduce_scatter", result_bytes, reduce_s=reduce_s)
 
 
-def all_gather_gemm(settings: Product, machine: FusedMachine) -> Plan:
-    """Lay out the all-gather of a product's rows and the product on a machine."""
+def all_gather_gemm(settings: Gemm, machine: FusedMachine) -> Plan:
+    """Lay out the all-gather of a GEMM's rows and the GEMM on a machine."""
     input_bytes = settings.M * settings.K * ITEM_BYTES[settings.dtype]
-    whole_s, tiles, part_s = _product(settings, machine, "all_gather", input_bytes)
+    whole_s, tiles, part_s = _gemm(settings, machine, "all_gather", input_bytes)
     recipe = _recipe(
         settings, machine, whole_s * groups_of(machine.device).fused_product, tiles=tiles,
         most=machine.device.num_sms, tile_bytes=input_bytes / tiles, consumes=True,
@@ -103,10 +94,10 @@ def all_gather_gemm(settings: Product, machine: FusedMachine) -> Plan:
     return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s, collective_first=True)
 
 
-def _product_then(
-    settings: Product, machine: FusedMachine, kind: str, sent_bytes: float, *, copies: int = 1, reduce_s: float = 0.0
+def _gemm_then(
+    settings: Gemm, machine: FusedMachine, kind: str, sent_bytes: float, *, copies: int = 1, reduce_s: float = 0.0
 ) -> Plan:
-    whole_s, tiles, part_s = _product(settings, machine, kind, sent_bytes)
+    whole_s, tiles, part_s = _gemm(settings, machine, kind, sent_bytes)
     recipe = _recipe(
         settings, machine, whole_s * groups_of(machine.device).fused_product, tiles=tiles,
         most=machine.device.num_sms, tile_bytes=sent_bytes / tiles, reduce_s=reduce_s,
@@ -115,26 +106,24 @@ def _product_then(
     return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
 
 
-def _product(
-    settings: Product, machine: FusedMachine, kind: str, moved_bytes: float
+def _gemm(
+    settings: Gemm, machine: FusedMachine, kind: str, moved_bytes: float
 ) -> tuple[float, int, Callable[[int], tuple[float, float]]]:
-    """Return the time of a product, its tiles, and that of a part of it with its collective."""
+    """Return the time of a GEMM, its tiles, and that of a part of it with its collective."""
     rows = shard_of("M", settings.M, machine.ranks)
     tiles = machine.ranks * -(-rows // settings.tile_rows) * -(-settings.N // settings.tile_cols)
 
-    def product_s(rows: int) -> float:
-        return groups_of(machine.device).product * machine.cost_model.kernel_s(_gemm(settings, rows))
+    def gemm_s(rows: int) -> float:
+        return groups_of(machine.device).product * machine.cost_model.kernel_s(
+            kernel("gemm", dtype=settings.dtype, M=rows, N=settings.N, K=settings.K)
+        )
 
     def part_s(chunks: int) -> tuple[float, float]:
         if settings.M % (chunks * machine.ranks):
             return math.inf, math.inf
-        return product_s(settings.M // chunks), machine.collective_s(kind, moved_bytes / chunks)
+        return gemm_s(settings.M // chunks), machine.collective_s(kind, moved_bytes / chunks)
 
-    return product_s(settings.M), tiles, part_s
-
-
-def _gemm(settings: Product, rows: int) -> Kernel:
-    return kernel("gemm", dtype=settings.dtype, M=rows, N=settings.N, K=settings.K)
+    return gemm_s(settings.M), tiles, part_s
 
 
 def _recipe(
@@ -150,7 +139,7 @@ def _recipe(
     return Recipe(
         machine.ranks,
         work,
-        machine.wire,
+        machine.link,
         size * tile_bytes,
         call_s=machine.call_s,
         flag_s=machine.flag_s,

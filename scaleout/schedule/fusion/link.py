@@ -1,11 +1,8 @@
-"""Slices on the wire: when each was issued to when it arrives.
+"""Slices on a link: when each was issued to when it arrives.
 
-A link, or the port of a rank, serves slices first come, first served: ``f_i = max(r_i, f_{i-1}) + b / rate + gap``.
-Where ranks have a link to each other (fully connected) each pair is on its own; else a rank has one port out and one
-in, and a slice passes both, cut through. The latency comes once. What a larger network adds is in the rate of the
-port: that of an all-to-all of the same placement.
-
-Symbols: r ready, f finish [s]; b bytes of a slice.
+A link, or the port of a rank, serves slices in the order of arrival: ``f_i = max(r_i, f_{i-1}) + b / rate + gap``; the
+latency is paid once. Fully connected ranks have a link for each pair; else a slice passes a port out and a port in, cut
+through, at the rate of an all-to-all of the same placement. Symbols: r ready, f finish [s]; b bytes of a slice.
 """
 
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Wire:
+class Link:
     """What carries slices between ranks.
 
     Attributes
@@ -31,7 +28,7 @@ class Wire:
     bytes_per_s : float
         Of a link between two ranks, or of a rank's port.
     latency_s : float
-        From the last byte sent to the last one there.
+        From the last byte sent to its arrival.
     pairs : bool
         Whether each two ranks have a link of their own.
     gap_s : float
@@ -44,7 +41,7 @@ class Wire:
     gap_s: float = 0.0
 
     def busy_s(self, sent_bytes: float, peers: int) -> float:
-        """Time that the bytes which a rank sends, spread evenly over its peers, occupy its links: the wire bound."""
+        """Lower bound of the links: the time of the bytes which a rank sends, spread evenly over its peers."""
         return sent_bytes / self.bytes_per_s / (peers if self.pairs else 1)
 
     def arrive(self, issued_s: Floats, size_bytes: float) -> Floats:
@@ -62,14 +59,8 @@ def first_come(ready_s: Floats, service_s: Floats) -> Floats:
     return finish
 
 
-def wire_of(placement: Placement, *, gap_s: float = 0.0) -> Wire:
-    """Return what carries the slices of a group.
-
-    Raises
-    ------
-    ConfigError
-        If the group has one rank only.
-    """
+def link_of(placement: Placement, *, gap_s: float = 0.0) -> Link:
+    """Return what carries the slices of a group; a ConfigError says that it has one rank only."""
     if placement.num_ranks < 2:
         raise ConfigError("a fused operator needs peers to send to; give a topology of two ranks or more")
     everyone = schedule("all_to_all", placement, algorithm="direct")
@@ -80,4 +71,4 @@ def wire_of(placement: Placement, *, gap_s: float = 0.0) -> Wire:
     ports = [port.role for extent in placement.extents for port in ports_of(extent.dimension)]
     pairs = len(placement.extents) == 1 and set(ports) == {"pair"} and placement.regular
     sent = (1 if pairs else ranks - 1) / ranks
-    return Wire(sent / seconds_per_byte, latency_s, pairs, gap_s)
+    return Link(sent / seconds_per_byte, latency_s, pairs, gap_s)

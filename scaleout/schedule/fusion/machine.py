@@ -11,7 +11,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.errors import ConfigError
-from scaleout.schedule.fusion.link import Wire, wire_of
+from scaleout.schedule.fusion.link import Link, link_of
 from scaleout.simulation.cost_model import CostModel
 
 LINKS = ("nvlink", "infinity_fabric")
@@ -19,13 +19,7 @@ LINKS = ("nvlink", "infinity_fabric")
 
 
 def groups_of(device: Device) -> WorkGroups:
-    """Return how a device runs work-groups.
-
-    Raises
-    ------
-    ConfigError
-        If its file does not say.
-    """
+    """Return how a device runs work-groups; a ConfigError says that its file does not."""
     if device.work_groups is None:
         raise ConfigError(
             f"device {device.name!r} does not say how its kernels run as work-groups; add work_groups to its file, as "
@@ -36,7 +30,7 @@ def groups_of(device: Device) -> WorkGroups:
 
 @dataclass(frozen=True)
 class FusedMachine(Machine):
-    """A machine as a fused operator meets it, all of whose ranks take part."""
+    """A machine for a fused operator, in which all ranks take part."""
 
     @cached_property
     def placement(self) -> Placement:
@@ -45,7 +39,7 @@ class FusedMachine(Machine):
 
     @property
     def ranks(self) -> int:
-        """How many they are."""
+        """Their number."""
         return self.topology.num_ranks
 
     @property
@@ -54,9 +48,9 @@ class FusedMachine(Machine):
         return all(dimension.link in LINKS for dimension in self.topology.dimensions)
 
     @cached_property
-    def wire(self) -> Wire:
+    def link(self) -> Link:
         """What carries a slice; by PUT it is two messages, the data and their flag."""
-        return wire_of(self.placement, gap_s=0.0 if self.stores else 2 * groups_of(self.device).message_gap_s)
+        return link_of(self.placement, gap_s=0.0 if self.stores else 2 * groups_of(self.device).message_gap_s)
 
     @property
     def call_s(self) -> float:

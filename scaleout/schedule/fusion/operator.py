@@ -44,15 +44,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Times of an operator on a machine.
+    """Times of an operator on a machine; `runs` maps an order to the fused operator's run.
 
-    Attributes
-    ----------
-    plan : Plan
-    runs : mapping
-        Order to the fused operator's run.
-    split_s, chunks
-        The operator as kernels and collectives on two streams, in the number of chunks that takes the least time.
+    `split_s` and `chunks`: the operator as kernels and collectives on two streams, in the fastest number of chunks.
     """
 
     plan: Plan
@@ -67,11 +61,11 @@ class Evaluation:
 
     @property
     def ideal_s(self) -> float:
-        """No way to run it here can be faster: the longer of computing, in the fastest kernel or kernels, and wire."""
+        """Lower bound of all ways to run it: computing in the fastest kernel or kernels, or the links."""
         recipe, parts = self.plan.recipes["aware"], self.plan.baseline_s
         whole_s = parts["kernel"] + parts.get("launch", 0.0)
         split_s = min(chunks * self.plan.part_s(chunks)[0] for chunks in CHUNKS)
-        return max(min(recipe.launch_s + recipe.work.alone_s, whole_s, split_s), recipe.wire_s)
+        return max(min(recipe.launch_s + recipe.work.isolated_s, whole_s, split_s), recipe.link_s)
 
     @property
     def saving(self) -> float:
@@ -131,13 +125,7 @@ class Settings(Config):
     spread: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def slots(self, most: int, usual: int) -> int:
-        """Return the persistent work-groups, of at most so many.
-
-        Raises
-        ------
-        ConfigError
-            If both keys are given, or the GPU does not hold as many.
-        """
+        """Return the persistent work-groups, at most `most`; a ConfigError says which key is wrong."""
         if self.work_groups is not None and self.occupancy is not None:
             raise ConfigError("work_groups and occupancy say the same; give one of them")
         if self.occupancy is not None:
@@ -154,13 +142,7 @@ class Settings(Config):
 
 
 def shard_of(key: str, size: int, ranks: int) -> int:
-    """Return each rank's share of a size.
-
-    Raises
-    ------
-    ConfigError
-        If it does not divide, or there are no peers.
-    """
+    """Return each rank's share of a size; a ConfigError says that it does not divide, or that there are no peers."""
     if ranks < 2:
         raise ConfigError("a fused operator needs peers to send to; give a topology of two ranks or more")
     if size % ranks:

@@ -1,45 +1,13 @@
-"""Fused computation-collectives: a kernel and the collective next to it become one persistent kernel.
+"""Fused computation-collectives in a program: a kernel and the collective next to it become one persistent kernel.
 
-The kernel is cut into slices, and each slice is sent as it finishes, the slices for other ranks first and the one
-that stays last; or, where the kernel consumes an all-to-all, it starts with the slice that is already there and
-takes the others as they arrive. Slices of one transfer follow each other on the wire without paying its latency
-again. The persistent kernel holds its stream until its last slice has arrived, as its work-groups poll for it.
+The kernel is cut into slices, each sent as it is complete, those for other ranks first; a kernel that consumes an
+all-to-all starts with the slice that is already there. The kernel holds its stream until its last slice has arrived, as
+it polls. Costs are the device's `work_groups`, and a pair that would be slower fused stays as it is. In oblivious order
+ranks at different positions of a group run graphs of their own, and each slice is a one-sided put: a send along the
+group whose receive depends on nothing. See docs/models/fused-operators.md.
 
-Where the machine is known, the fused kernel costs what `fused_cost` says: lower occupancy and book-keeping, a
-call for each slice, flags at the end; slices are as few as overlap needs, and a pair that would be slower fused is left
-as it is. Left out: messages of the network card beyond their bytes, of which a graph's slice stands for many.
-
-In aware order all ranks of a group are alike, so their slices are slices of the collective. In oblivious order each
-sends its own at another time: see `puts`.
-
+Symbols: p ranks; M kernels that make the data; q slices of a shard, a multiple of M; k kernel, w link [s].
 Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
-
-Fused operators in oblivious order: every rank makes the shards in the order of the ranks, and puts each slice.
-
-A rank's own share comes at its own place, so ranks at different places of their groups run graphs of their own. A slice
-leaves when it is made, as a one-sided put to the rank that it belongs to: its sender goes on at once, and the one that
-waits is who receives it. What a rank keeps it puts to itself, which takes no time.
-
-A put is a send along the group, of so many bytes of the collective that all puts with its tag are the whole; its
-receive is a buffer of symmetric memory, there from the begin of the step, and depends on nothing. A shard has at least
-one slice, so a group of p ranks sends ``p (p - 1)`` messages at the least.
-
-Sources and ports are as in `operators.fused`, but for messages of the network card beyond their bytes, and for the
-latency, which is the collective's, start-up included, as of slices in aware order.
-
-Symbols: p ranks; M kernels that make the data; q slices of a shard, a multiple of M; n bytes.
-Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
-
-What fusing a kernel with its collective costs on a machine, and into how many slices that is best cut.
-
-A fused kernel runs at the occupancy that its communication leaves it, with book-keeping for each task (gathers). A
-fused product is the operators' own and not the library's, `product` times as long, and slower by `fused_product` as it
-stores to peers; a matrix by a vector is bound by memory either way. Over a network each slice costs a call; over direct
-links a round of flags ends the operator. Slices are as few as keep what cannot overlap, one slice of the shorter of
-kernel and wire, below `_FILL` of the longer.
-
-Symbols: k kernel, w wire [s].
-Source: the device's `work_groups`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +40,7 @@ class FusedCost:
     Attributes
     ----------
     slower : float
-        Time of the kernel over that of the same alone.
+        Time of the kernel over that of the same isolated.
     call_s : float
         Of each slice that is sent.
     flags_s : float
@@ -139,15 +107,15 @@ MOST_PUTS = 2**17
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in a group a rank lies, and how many it has."""
+class Position:
+    """Where in a group a rank is, and the size of the group."""
 
     index: int
     size: int
 
 
-Places = dict[tuple[Place | None, ...], list[int]]
-"""Places in the groups of a role's pairs, None where a pair keeps nothing, to the ranks that lie there."""
+Positions = dict[tuple[Position | None, ...], list[int]]
+"""Positions in the groups of a role's pairs, None where a pair keeps nothing, to the ranks there."""
 
 
 def in_shards(pair: Pair, graph: ExecutionGraph, group_sizes: Sequence[int]) -> Pair | None:
@@ -164,25 +132,19 @@ def in_shards(pair: Pair, graph: ExecutionGraph, group_sizes: Sequence[int]) -> 
     return replace(pair, slices=each) if graph.bytes[pair.collective] >= size * each else None
 
 
-def places_of_roles(program: Program, pairs: Sequence[Sequence[Pair]]) -> list[Places]:
-    """Return, for each role, where in the groups of its pairs its ranks lie, and which ranks.
-
-    Raises
-    ------
-    ConfigError
-        If they would send too many puts.
-    """
-    where = [_places(family) for family in program.groups]
-    ranks_of: list[Places] = [{} for _ in program.graphs]
+def positions_of_roles(program: Program, pairs: Sequence[Sequence[Pair]]) -> list[Positions]:
+    """Return, for each role, its ranks by their positions in the groups of its pairs; too many puts are an error."""
+    where = [_positions(family) for family in program.groups]
+    ranks_of: list[Positions] = [{} for _ in program.graphs]
     puts = 0
     for rank, role in enumerate(program.role_of_rank.tolist()):
         groups = [int(program.graphs[role].group[pair.collective]) for pair in pairs[role]]
-        place = tuple(
+        at_of = tuple(
             where[group][rank] if pair.kept else None for group, pair in zip(groups, pairs[role], strict=True)
         )
-        if place not in ranks_of[role]:
-            puts += sum(at.size * pair.slices for at, pair in zip(place, pairs[role], strict=True) if at)
-        ranks_of[role].setdefault(place, []).append(rank)
+        if at_of not in ranks_of[role]:
+            puts += sum(at.size * pair.slices for at, pair in zip(at_of, pairs[role], strict=True) if at)
+        ranks_of[role].setdefault(at_of, []).append(rank)
     if puts > MOST_PUTS:
         raise ConfigError(
             f"in oblivious order every rank sends every other one slices of its own, {puts} in all, more than "
@@ -191,34 +153,21 @@ def places_of_roles(program: Program, pairs: Sequence[Sequence[Pair]]) -> list[P
     return ranks_of
 
 
-def _places(family: GroupFamily) -> dict[int, Place]:
-    return {rank: Place(index, len(group)) for group in family.members for index, rank in enumerate(group)}
-
-
-def first_tag(program: Program) -> int:
-    """Return a tag from which on none is taken."""
-    return 1 + max((int(graph.tag.max()) for graph in program.graphs if len(graph)), default=0)
+def _positions(family: GroupFamily) -> dict[int, Position]:
+    return {rank: Position(index, len(group)) for group in family.members for index, rank in enumerate(group)}
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective as puts, from the place of a rank: p shards of q slices.
-
-    Attributes
-    ----------
-    pair : Pair
-    place : Place
-    tag : int
-        Of all its messages.
-    """
+    """A collective as one-sided puts with one tag, from the position of a rank: p shards of q slices."""
 
     pair: Pair
-    place: Place
+    position: Position
     tag: int
 
     def cuts(self, maker: int, makers: int) -> tuple[list[float], list[str], list[tuple[int, int]]]:
         """Return where a kernel is cut, what its parts are called, and the shard and slice that each is."""
-        own, size = self.place.index, self.place.size
+        own, size = self.position.index, self.position.size
         each = self.pair.slices // makers
         edges, names, parts = [0.0], list[str](), list[tuple[int, int]]()
         for shard in range(size):
@@ -235,14 +184,14 @@ class Exchange:
 
     def receive(self, new: Rewrite, source: int, piece: int) -> int:
         """Write the arrival of a slice from a rank of the group."""
-        return self._message(new, NodeKind.RECV, source, self.place.index * self.pair.slices + piece, ())
+        return self._message(new, NodeKind.RECV, source, self.position.index * self.pair.slices + piece, ())
 
     def own_pieces(self) -> int:
         """Return the slices of its own shard that a rank puts at once: all of a kernel."""
         return self.pair.slices // (len(self.pair.kernels) if self.pair.produces else 1)
 
     def _message(self, new: Rewrite, kind: NodeKind, other: int, first: int, after: Sequence[int]) -> int:
-        own, size = self.place.index, self.place.size
+        own, size = self.position.index, self.position.size
         node, graph = self.pair.collective, new.graph
         group, whole = int(graph.group[node]), size * self.pair.slices
         last = first + (self.own_pieces() if other == own else 1)
@@ -261,8 +210,8 @@ class Exchange:
 
 
 def produce(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> list[int]:
-    """Write a kernel's slices with their puts; after the last kernel, return what comes in, else nothing."""
-    pair, own = exchange.pair, exchange.place.index
+    """Write a kernel's slices with their puts; after the last kernel, return what arrives, else nothing."""
+    pair, own = exchange.pair, exchange.position.index
     maker, makers = pair.kernels.index(node), len(pair.kernels)
     edges, names, parts = exchange.cuts(maker, makers)
     sent = [index for index, (shard, _) in enumerate(parts) if shard != own]
@@ -276,14 +225,14 @@ def produce(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> lis
     each = exchange.own_pieces()
     return [
         exchange.receive(new, source, piece)
-        for source in range(exchange.place.size)
+        for source in range(exchange.position.size)
         for piece in range(0, pair.slices, each if source == own else 1)
     ]
 
 
 def scatter(new: Rewrite, exchange: Exchange) -> list[int]:
-    """Write the puts of data that are there, to all in turn, and return what comes in, in the order of the ranks."""
-    node, own, size = exchange.pair.collective, exchange.place.index, exchange.place.size
+    """Write the puts of data that are there, to all in turn, and return what arrives, in the order of the ranks."""
+    node, own, size = exchange.pair.collective, exchange.position.index, exchange.position.size
     needs = new.needs(node)
     for piece in range(exchange.pair.slices):
         for shard in range(size):
@@ -318,7 +267,7 @@ def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, 
         each; with this many, what cannot overlap is one slice, 3% of the shorter of the two.
     order : str
         ``"aware"``: what others need comes first, and what others send last. ``"oblivious"``: every rank works in the
-        order of the ranks, so that its own share comes at its own place, and ranks of a group run graphs of their own.
+        order of the ranks.
     """
     group_sizes = [max(len(members) for members in family.members) for family in program.groups]
     pairs = [find_pairs(graph, group_sizes, slices) for graph in program.graphs]
@@ -333,18 +282,18 @@ def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, 
 def _in_turn(
     program: Program, with_costs: Sequence[Sequence[tuple[Pair, FusedCost]]], group_sizes: Sequence[int]
 ) -> Program:
-    """Give ranks at different places graphs of their own, which make the shards in the order of the ranks."""
+    """Give ranks at different positions graphs of their own, which make the shards in the order of the ranks."""
     cut = [
         {shards: cost for pair, cost in mine if (shards := in_shards(pair, graph, group_sizes)) is not None}
         for graph, mine in zip(program.graphs, with_costs, strict=True)
     ]
     found = agreed(program.graphs, [list(mine) for mine in cut], uncut=0)
-    tag = first_tag(program)
+    tag = 1 + max((int(graph.tag.max()) for graph in program.graphs if len(graph)), default=0)  # free from here on
     graphs: list[ExecutionGraph] = []
     role_of_rank = np.zeros(program.num_ranks, np.int64)
-    roles = zip(program.graphs, found, cut, keys_of(program.graphs), places_of_roles(program, found), strict=True)
-    for graph, mine, costs, names, places in roles:
-        for exchange_with, ranks in places.items():
+    roles = zip(program.graphs, found, cut, keys_of(program.graphs), positions_of_roles(program, found), strict=True)
+    for graph, mine, costs, names, positions in roles:
+        for exchange_with, ranks in positions.items():
             role_of_rank[ranks] = len(graphs)
             exchanges = {
                 pair: Exchange(pair, at, tag + names[pair.collective][1])
@@ -405,14 +354,12 @@ def _rewrite(
         if pair is None:
             new.done[node] = new.add(node, new.needs(node))
         elif node in makers:
-            come = produce(new, node, exchange, costs[pair]) if exchange else _produce(new, node, pair, costs[pair])
+            arriving = produce(new, node, exchange, costs[pair]) if exchange else _produce(new, node, pair, costs[pair])
             if node == pair.kernels[-1]:
-                _poll(new, node, pair, costs[pair], come)
+                _poll(new, node, pair, costs[pair], arriving)
         elif node in takers:
-            if exchange:
-                new.done[node] = consume(new, node, exchange, costs[pair])
-            else:
-                new.done[node] = _consume(new, node, pair, costs[pair])
+            consumed = consume(new, node, exchange, costs[pair]) if exchange else _consume(new, node, pair, costs[pair])
+            new.done[node] = consumed
             new.holds[int(graph.stream[node])] = new.done[node]
         elif not pair.produces:
             needs = [new.needs(node)] * pair.slices
@@ -439,10 +386,10 @@ def _produce(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> list[int]:
     return new.add_collective(pair.collective, [[part] for kernel in pair.kernels for part in new.sliced[kernel]])
 
 
-def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, come: Sequence[int]) -> None:
-    """Write the end of the last kernel of a pair: it polls until everything has come, and holds its stream."""
+def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, arriving: Sequence[int]) -> None:
+    """Write the end of the last kernel of a pair: it polls until everything has arrived, and holds its stream."""
     polled = new.add(
-        node, [*come, new.done[node]], name=f"{new.graph.names[node]}_poll",
+        node, [*arriving, new.done[node]], name=f"{new.graph.names[node]}_poll",
         kernel=NONE, duration_s=cost.flags_s, flops=0, bytes=0, time_source=int(TimeSource.GIVEN),
     )  # fmt: skip
     new.done[pair.collective] = new.holds[int(new.graph.stream[node])] = polled

@@ -1,13 +1,8 @@
 """A persistent kernel: a task list of logical work-groups to when each of them runs, and when slices are complete.
 
-Work-group j of G persistent ones takes tasks ``j, j + G, j + 2 G, ...`` of the list, one after the other; a slice is
-`slice_tasks` tasks that follow each other. Whoever finishes a slice last sees so in its WG_Done bits and issues its
-PUT, which costs it a call before it goes on; nobody waits for anybody else. A task may have to wait for data (its
-release). One pass over the rounds of G tasks, each a few array operations.
-
-Knows no bytes and no network.
-
-Symbols: N tasks; G persistent work-groups; S slices.
+Work-group j of G runs tasks ``j, j + G, j + 2 G, ...``; a slice is `slice_tasks` consecutive tasks. Its last finisher
+issues it, at the cost of a call; nobody else waits. A task may wait for data (its release). Knows no bytes and no
+network. Symbols: N tasks; G persistent work-groups; S slices.
 Source: Punniyamurthy, Hamidouche and Beckmann, SC 2024, Sec. III.A and Fig. 6.
 """
 
@@ -22,16 +17,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TaskList:
-    """Logical work-groups of a rank.
+    """Logical work-groups of a rank: N tasks, run by G slots; `slice_tasks` divides N.
 
     Attributes
     ----------
-    tasks : int
-        How many, N.
-    slots : int
-        Persistent work-groups G that run them.
-    slice_tasks : int
-        Tasks of a slice; divides N.
     task_s : float
         One task, with all G at work.
     last_task_s : float
@@ -54,7 +43,7 @@ class TaskList:
         return self.tasks // self.slice_tasks
 
     @property
-    def alone_s(self) -> float:
+    def isolated_s(self) -> float:
         """What the tasks take with nothing sent."""
         full, rest = divmod(self.tasks, self.slots)
         return (full * self.task_s + (self.last_task_s if rest else 0.0)) * (1 + self.spread)
@@ -74,7 +63,7 @@ class Execution:
     start_s, end_s : ndarray, shape (N,)
         Of each task, without the call that it may have made.
     issued_s : ndarray, shape (S,)
-        When each slice was on its way, or complete if it stays.
+        When each slice was issued, or complete if it stays.
     issuer : ndarray of int64, shape (S,)
         The persistent work-group that finished each slice last.
     free_s : ndarray, shape (G,)
@@ -93,11 +82,8 @@ def execute(work: TaskList, sent: Bools, *, call_s: float = 0.0, release_s: Floa
 
     Parameters
     ----------
-    work : TaskList
     sent : ndarray of bool, shape (S,)
-        Slices whose last finisher makes a call.
-    call_s : float
-        What it costs.
+        Slices whose last finisher makes a call, of `call_s`.
     release_s : ndarray, shape (N,), optional
         When each task's data are there; at once without it.
     """
@@ -128,7 +114,7 @@ def execute(work: TaskList, sent: Bools, *, call_s: float = 0.0, release_s: Floa
 
 
 def _complete(done_s: Floats, begins: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return when slices are complete, and the place of the last finisher of each; of equals the last one."""
+    """Return when slices are complete, and the index of the last finisher of each; of equals the last one."""
     ready = np.maximum.reduceat(done_s, begins)
     of = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(done_s))))
     latest = np.flatnonzero(done_s == ready[of])

@@ -1,14 +1,8 @@
-"""Keys of a tracked GEMM to a sub-layer on a device and a network, for the command line.
+"""Tracked GEMMs with direct collectives over links between all ranks; and keys to a sub-layer, for the command line.
 
-Direct collectives on a fully connected network: each stage's output goes straight to the ranks that want it.
-
-Every rank has a link to each of the p - 1 others. One p-th of a stage's output stays, the rest is stored into the
-others' memory by the GEMM itself, over all links at once: nothing is read to be sent, and of a reduce-scatter
-nothing is left to do but the additions where it arrives. An all-to-all is the same without additions.
-
-Without tracking the collective is a kernel behind the GEMM: a reduce-scatter sends one p-th over each link, then
-reads the p copies and writes their sum; an all-to-all reads and writes once.
-
+The GEMM stores what belongs to others into their memory, over all links at once, so nothing is read to be sent; of a
+reduce-scatter only the additions remain. Without tracking the collective is a kernel behind the GEMM: a reduce-scatter
+sends one p-th over each link, then reads p copies and writes their sum; an all-to-all reads and writes once.
 Source: T3, Secs. 7.1 and 7.2.
 """
 
@@ -26,10 +20,9 @@ from scaleout.config.units import Bytes
 from scaleout.config.validated import Config
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.schedule.t3.gemm import Gemm, constants_of, stage
+from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Region, constants_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, Traffic, policy_named
 from scaleout.schedule.t3.overlap import overlap
-from scaleout.schedule.t3.regions import TRIGGER_BYTES, Region
 from scaleout.schedule.t3.ring import Ring
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer
 
@@ -49,8 +42,8 @@ def _gathered(layer: Sublayer) -> Traffic:
 def sequential(layer: Sublayer, *, adds: bool) -> Outcome:
     """One after the other: a direct reduce-scatter with its all-gather, or an all-to-all."""
     size, ranks, device = layer.gemm.output_bytes, layer.ring.ranks, layer.device
-    staged = stage(layer.gemm, device, alone_s=layer.alone_s)
-    product_s = staged.alone_s(device.memory_bytes_per_s)
+    staged = stage(layer.gemm, device, isolated_s=layer.isolated_s)
+    product_s = staged.isolated_s(device.memory_bytes_per_s)
     others_bytes = size * (ranks - 1) / ranks
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()), others_bytes, others_bytes)
     scatter_s, gather_s = _exchange_s(layer), 0.0
@@ -65,7 +58,7 @@ def sequential(layer: Sublayer, *, adds: bool) -> Outcome:
 def tracked(layer: Sublayer, *, adds: bool) -> Outcome:
     """Store each stage's output where it belongs, as it is made; the all-gather of a reduce-scatter comes after."""
     device, ranks = layer.device, layer.ring.ranks
-    staged = stage(layer.gemm, device, alone_s=layer.alone_s, bypassed=True)
+    staged = stage(layer.gemm, device, isolated_s=layer.isolated_s, bypassed=True)
     ends = np.cumsum(staged.output_bytes) * (ranks - 1) / ranks
     begins = np.concatenate([[0.0], ends[:-1]])
     regions = [Region(index, 0, *map(float, cut)) for index, cut in enumerate(zip(begins, ends, strict=True))]
@@ -113,14 +106,7 @@ class TrackSettings(Config):
 
 
 def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> Sublayer:
-    """Return the sub-layer that settings describe; all ranks of the topology share it.
-
-    Raises
-    ------
-    ConfigError
-        If the device does not say how it runs GEMMs in stages, the topology has several dimensions, or a value
-        cannot be.
-    """
+    """Return the sub-layer of some settings, shared by all ranks of the topology; a ConfigError says what is wrong."""
     constants = constants_of(device)
     if len(topology.dimensions) != 1:
         raise ConfigError(

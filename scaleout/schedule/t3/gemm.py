@@ -1,25 +1,15 @@
-"""A GEMM in stages: tiles of the output to what each stage reads, multiplies and writes.
+"""A GEMM in stages: tiles of the output to what each stage reads, multiplies and writes, and the regions that are sent.
 
-A stage holds ``units x tiles_per_unit`` tiles; the last one what is left, and the fullest unit decides how long it
-multiplies. Tiles go row by row or column by column,
-whichever reads less, as libraries order them. Symbols: S stages; M x K times K x N.
+A stage holds ``units x tiles_per_unit`` tiles, row by row or column by column, whichever reads less; the fullest unit
+decides how long it multiplies. The left operand is read once, the right one by every sweep (the rows of tiles that a
+stage makes), as far as the last-level cache has lost it. See docs/models/t3.md.
 
-What a GEMM in stages reads from memory, through a last-level cache.
-
-A sweep is as many rows of tiles as a stage makes, or one if a row takes several stages. The rows of the left operand
-are read once, by their sweep. The right operand is read by every sweep: between two readings of a line the rest of
-it passes through the cache, with the sweep's share of the left operand and, unless they go round it, of the output.
-A line is still there if fewer others than the cache has ways fell into its set; others fall into sets at random:
-
-    missed(d) = P(X >= ways),  X ~ Poisson(ways d / cache)
-
-Symbols: M x K times K x N; d bytes between two uses of a line.
-Source: of the set-associative cache, Smith, A Comparative Study of Set Associative Memory Mapping Algorithms, IEEE
-TSE SE-4(2), 1978; Hill and Smith, IEEE TC 38(12), 1989.
+Symbols: S stages; M x K times K x N. Source: Smith, IEEE TSE SE-4(2), 1978; Hill and Smith, IEEE TC 38(12), 1989.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -47,11 +37,6 @@ class Gemm:
         """Of the whole output."""
         return self.rows * self.columns * ITEM_BYTES[self.dtype]
 
-    @property
-    def flops(self) -> int:
-        """Two for each GEMM and sum."""
-        return 2 * self.rows * self.columns * self.depth
-
 
 @dataclass(frozen=True, eq=False)
 class Staged:
@@ -71,19 +56,13 @@ class Staged:
     read_bytes: Floats
     write_bytes: Floats
 
-    def alone_s(self, memory_bytes_per_s: float) -> float:
+    def isolated_s(self, memory_bytes_per_s: float) -> float:
         """Return the time of the GEMM with the memory to itself: each stage reads, multiplies and writes."""
         return float(self.compute_s.sum() + (self.read_bytes.sum() + self.write_bytes.sum()) / memory_bytes_per_s)
 
 
 def constants_of(device: Device) -> Stages:
-    """Return how a device runs GEMMs in stages.
-
-    Raises
-    ------
-    ConfigError
-        If its file does not say.
-    """
+    """Return how a device runs GEMMs in stages; a ConfigError says that its file does not."""
     if device.stages is None:
         raise ConfigError(
             f"device {device.name!r} does not say how it runs GEMMs in stages; add `stages` to its file, "
@@ -92,36 +71,28 @@ def constants_of(device: Device) -> Stages:
     return device.stages
 
 
-def stage(gemm: Gemm, device: Device, *, alone_s: float, units: int | None = None, bypassed: bool = False) -> Staged:
+def stage(gemm: Gemm, device: Device, *, isolated_s: float, units: int | None = None, bypassed: bool = False) -> Staged:
     """Cut a GEMM into stages.
 
     Parameters
     ----------
-    alone_s : float
-        What the GEMM takes alone on the whole device: the time to multiply is what reading and writing leave of it.
+    isolated_s : float
+        What the GEMM takes isolated on the whole device: reading and writing leave the rest of it to multiply.
     units : int, optional
-        Compute units that work on it; all of the device by default. A stage of fewer holds fewer tiles.
+        Compute units that work on it; all of the device by default.
     bypassed : bool
-        Whether the output goes round the last-level cache.
-
-    Raises
-    ------
-    ConfigError
-        If the device does not say how it runs GEMMs in stages.
+        Whether the output bypasses the last-level cache.
     """
     constants = constants_of(device)
     units = device.num_sms if units is None else units
     whole = _tiles(gemm, constants, device.num_sms)
-    memory_s = (_reads(gemm, device, constants, whole[0], bypassed=False) + _written(gemm)) / (
-        device.memory_bytes_per_s
-    )
-    tile_s = max(alone_s - memory_s, 0.0) / np.ceil(whole / device.num_sms).sum()
+    written = float(gemm.output_bytes * gemm.split_depth)  # partial tiles are added where they are written
+    memory_s = (_reads(gemm, device, constants, whole[0], bypassed=False) + written) / device.memory_bytes_per_s
+    tile_s = max(isolated_s - memory_s, 0.0) / np.ceil(whole / device.num_sms).sum()
     tiles = _tiles(gemm, constants, units)
     share = tiles / tiles.sum()
     reads = _reads(gemm, device, constants, tiles[0], bypassed=bypassed)
-    return Staged(
-        tiles, gemm.output_bytes * share, np.ceil(tiles / units) * tile_s, reads * share, _written(gemm) * share
-    )
+    return Staged(tiles, gemm.output_bytes * share, np.ceil(tiles / units) * tile_s, reads * share, written * share)
 
 
 def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
@@ -133,11 +104,6 @@ def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
     tiles = np.full(math.ceil(total / held), float(held))
     tiles[-1] = total - held * (len(tiles) - 1)
     return tiles
-
-
-def _written(gemm: Gemm) -> float:
-    """Bytes that the GEMM writes: partial tiles of a split GEMM are added where they are written."""
-    return float(gemm.output_bytes * gemm.split_depth)
 
 
 def _reads(gemm: Gemm, device: Device, constants: Stages, held: float, *, bypassed: bool) -> float:
@@ -172,7 +138,7 @@ class Cache:
 
 
 def missed(distance_bytes: float, cache: Cache) -> float:
-    """Return the share of lines that are gone when they are used again after other bytes.
+    """Return the share of lines that are evicted when they are used again after other bytes.
 
     >>> missed(0.0, Cache(16e6, 16)), round(missed(16e6, Cache(16e6, 16)), 3)
     (0.0, 0.533)
@@ -189,12 +155,7 @@ def read_bytes(
 ) -> float:
     """Return the bytes that a GEMM of `rows` x `depth` by `depth` x `columns` reads from memory.
 
-    Parameters
-    ----------
-    sweep_rows : float
-        Rows of the output that are made between two uses of the right operand.
-    bypassed : bool
-        Whether the output goes round the cache.
+    `sweep_rows` are rows of the output made between two uses of the right operand; a `bypassed` output takes no cache.
     """
     left_bytes = rows * depth * item_bytes
     right_bytes = depth * columns * item_bytes
@@ -204,3 +165,52 @@ def read_bytes(
         passing += sweep_rows * columns * item_bytes
     sweeps = rows / sweep_rows
     return left_bytes + right_bytes * (1 + (sweeps - 1) * missed(passing, cache))
+
+
+@dataclass(frozen=True)
+class Region:
+    """Part of a chunk that one stage makes, from byte `begin` to byte `end`; `place` numbers the chunks of its rank.
+
+    All ranks run the same GEMM, each a chunk further than the next. A rank's first chunk goes straight into the next
+    rank's memory; later ones are added to what has arrived and sent on, but the last, which stays.
+    """
+
+    stage: int
+    place: int
+    begin: float
+    end: float
+
+    @property
+    def size_bytes(self) -> float:
+        """How long it is."""
+        return self.end - self.begin
+
+
+TRIGGER_BYTES = 2.0**19
+"""Most that copy engines send as one: sixteen tiles of 128 x 128 numbers of 16 bits, much less than a chunk."""
+
+
+def regions_of(staged: Staged, size_bytes: float, chunks: int, *, trigger_bytes: float = TRIGGER_BYTES) -> list[Region]:
+    """Return the regions of a GEMM's output, in the order in which they are made.
+
+    Parameters
+    ----------
+    size_bytes : float
+        Of the output, all partial tiles of a split GEMM counted once.
+    chunks : int
+        How many there are, one for each rank.
+    trigger_bytes : float
+        What a stage makes of a chunk is cut into equal regions of at most so many bytes.
+    """
+    stage_ends = np.cumsum(staged.tiles) / staged.tiles.sum() * size_bytes
+    chunk = size_bytes / chunks
+    ends = np.sort(np.concatenate([stage_ends, chunk * np.arange(1, chunks + 1)]))
+    ends = ends[np.diff(ends, prepend=0.0) > chunk * 1e-9]
+    regions, begin = [], 0.0
+    for end in map(float, ends):
+        place = min(int((begin + end) / 2 / chunk), chunks - 1)
+        made = min(int(np.searchsorted(stage_ends, end * (1 - 1e-12))), len(stage_ends) - 1)
+        cuts = np.linspace(begin, end, math.ceil((end - begin) / trigger_bytes) + 1) - place * chunk
+        regions += [Region(made, place, float(low), float(high)) for low, high in pairwise(cuts)]
+        begin = end
+    return regions

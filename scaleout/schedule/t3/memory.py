@@ -1,13 +1,7 @@
-"""Who the memory serves when a GEMM and a collective both wait: policies of its controllers.
+"""Who the memory serves when a GEMM and a collective both wait, and the bytes that it moves. See docs/models/t3.md.
 
-A policy says how fast each of the two is served while both wait, what the GEMM waits for when it turns to the
-memory, and whether communication is served before the GEMM has ended. Where accesses of two sides take turns, each
-finds the other's row open: the controller cannot put accesses to the same row behind each other.
-
-Source: T3, Sec. 4.5. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change; here a GEMM
-is the more memory-intensive the larger the share of its first stage, alone, that the memory is busy.
-
-Bytes that a device's memory reads and writes for a GEMM and the collectives behind it, by kind.
+Source: T3, Sec. 4.5. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change; here a GEMM's
+memory intensity is the share of its first stage, isolated, in which the memory is busy.
 """
 
 from collections.abc import Mapping
@@ -30,7 +24,6 @@ class Policy:
 
     Attributes
     ----------
-    name : str
     alternates : bool
         Whether accesses of both sides take turns, one by one, while both wait; else the GEMM goes first.
     fills_gaps : bool
@@ -50,12 +43,9 @@ class Policy:
     def shares(
         self, gemm_cost: float, other_cost: float, constants: Stages, memory_bytes_per_s: float
     ) -> tuple[float, float]:
-        """Return how fast the GEMM's accesses and the others go on while both wait, over how fast alone.
+        """Return how fast the GEMM's accesses and the others proceed while both wait, over how fast isolated.
 
-        Parameters
-        ----------
-        product_cost, other_cost : float
-            Time of the accesses of each side, over that of a read.
+        `gemm_cost` and `other_cost` are the time of each side's accesses over that of a read.
         """
         if self.alternates:
             both = (gemm_cost + other_cost) * constants.turn_cost
@@ -83,39 +73,26 @@ compute-first fills gaps, with a threshold that the GEMM's memory intensity choo
 
 
 def policy_named(name: str) -> Policy:
-    """Return a policy by its name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Return a policy by its name; a ConfigError says that there is none."""
     if name not in POLICIES:
         raise ConfigError(f"unknown memory policy {name!r}; {nearest(name, POLICIES)}")
     return POLICIES[name]
 
 
 def threshold_of(intensity: float) -> int | None:
-    """Return the entries that communication may fill beside a GEMM of some memory intensity, None for all.
+    """Return the entries that communication may fill concurrently with a GEMM of some memory intensity, None for all.
 
     >>> threshold_of(0.6), threshold_of(0.05)
     (5, None)
     """
-    return next((entries for least, entries in THRESHOLDS if intensity >= least), None)
+    return next((entries for bound, entries in THRESHOLDS if intensity >= bound), None)
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one rank's memory.
+    """Bytes of one rank's memory: of the GEMM, of the reduce-scatter or all-to-all, and of the all-gather.
 
-    Attributes
-    ----------
-    product_reads, product_writes : float
-        Of the GEMM; its writes into other ranks' memory are theirs.
-    scatter_reads, scatter_writes : float
-        Of the reduce-scatter (or all-to-all); its writes, updates included, are those that arrive.
-    gather_reads, gather_writes : float
-        Of the all-gather.
+    Writes of the GEMM into other ranks' memory are theirs; `scatter_writes` are those that arrive, updates included.
     """
 
     product_reads: float = 0.0

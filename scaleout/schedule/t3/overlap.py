@@ -1,13 +1,9 @@
 """A GEMM and the collective behind it, stage by stage through one memory: when each is done, and what was moved.
 
-The GEMM reads, multiplies and writes one stage after the other. What it writes is tracked; where a region's own
-output and what arrives for it are both there, it is read and sent on by copy engines, which take no compute units.
-Reads of what is sent and updates by what arrives wait for the memory in the order in which they come; the memory's
-policy divides its time between them and the GEMM. All ranks do the same at the same time, so what a rank sends at
-some time arrives there at that time, from the rank before it, a chunk further on, after the link's latency.
-
-The clock goes from event to event: the end of a phase of the GEMM, of what the memory serves, of a wait of the link.
-Source: T3, Secs. 4.1 to 4.5, Figs. 7, 8 and 10.
+What the GEMM writes is tracked; where a region's own output and what arrives for it are both there, copy engines read
+it and send it on, without compute units. Reads and updates wait for the memory in order; its policy divides its time
+between them and the GEMM. What a rank sends arrives there from the rank before it, a chunk further on. The clock goes
+from event to event. See docs/models/t3.md. Source: T3, Secs. 4.1 to 4.5, Figs. 7, 8 and 10.
 """
 
 import heapq
@@ -15,9 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from scaleout.cluster.device.sections import Stages
-from scaleout.schedule.t3.gemm import Staged
+from scaleout.schedule.t3.gemm import Region, Staged
 from scaleout.schedule.t3.memory import Policy, Traffic
-from scaleout.schedule.t3.regions import Region
 from scaleout.schedule.t3.ring import Ring
 
 _ALMOST = 1e-15
@@ -36,20 +31,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Overlapped:
-    """A GEMM and its reduce-scatter, run together.
-
-    Attributes
-    ----------
-    product_s : float
-        When the GEMM has ended.
-    end_s : float
-        When both have.
-    stage_ends_s : tuple of float
-        When each stage has written.
-    traffic : Traffic
-    served : tuple of Served
-        What the memory served when.
-    """
+    """A GEMM and its reduce-scatter, overlapped: when the GEMM, both and each stage end, and the traffic."""
 
     product_s: float
     end_s: float
@@ -172,10 +154,7 @@ class _Run:
                 self.trigger(place)
 
     def advance(self, phase_s: float, *, kind: str, cost: float, size_bytes: float) -> None:
-        """Let the GEMM's phase of some work go by, with all that happens meanwhile.
-
-        `kind` is empty where the GEMM leaves the memory alone.
-        """
+        """Let the GEMM's phase go by, with all that happens meanwhile; `kind` is empty without memory accesses."""
         state, left_s = self.state, phase_s
         self.happen()
         while left_s > _ALMOST:
@@ -231,12 +210,12 @@ def overlap(
     memory_bytes_per_s: float,
     adds: bool = True,
 ) -> Overlapped:
-    """Run a GEMM and its collective together.
+    """Run a GEMM and its collective overlapped.
 
     Parameters
     ----------
     staged : Staged
-        The GEMM, its output round the cache.
+        The GEMM, its output bypassing the cache.
     regions : list of Region
         What is tracked and sent as one; see `regions_of`.
     adds : bool

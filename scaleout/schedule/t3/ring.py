@@ -1,15 +1,8 @@
 """Ring reduce-scatter and all-gather by compute units, as kernels of their own: what they take and move.
 
-The buffer is n bytes on each of p ranks, in p chunks. In each of ``p - 1`` steps a rank sends one chunk to the next.
-A reduce-scatter's first step reads the chunk; the others read two copies, add them and write the sum into the next
-rank's memory; at the end the last chunk is added locally, two reads and a write. With additions near the memory a rank
-reads one copy a step, and what arrives is added where it is written; nothing is left to do at the end.
-
-    reduce-scatter: 2 p - 1 chunks read, p written;  near memory: p - 1 read, p - 1 written;
-    all-gather: p - 1 read, p - 1 written
-
-A step takes the longer of the link and of the units, which move ``unit_bytes_per_s`` each, and never more than the
-memory. Source: T3, Secs. 2.3, 3.2, 4.3 and 6.1.1, Figs. 3 and 10.
+In each of ``p - 1`` rounds a rank sends one of p chunks, in the longer of the link's time and the units', which move
+``unit_bytes_per_s`` each and no more than the memory. With additions near the memory a rank reads one copy a round and
+nothing is left to add at the end. See docs/models/t3.md. Source: T3, Secs. 2.3, 3.2, 4.3 and 6.1.1, Figs. 3 and 10.
 """
 
 from dataclasses import dataclass
@@ -48,15 +41,15 @@ def reduce_scatter_s(size_bytes: float, ring: Ring, device: Device, *, units: in
     if near_memory:
         return (ring.ranks - 1) * (link_s + ring.latency_s)
     first_s = max(link_s, _units_s(2 * chunk, device, units))
-    step_s = max(link_s, _units_s(3 * chunk, device, units))
-    return first_s + (ring.ranks - 2) * step_s + (ring.ranks - 1) * ring.latency_s + _units_s(3 * chunk, device, units)
+    round_s = max(link_s, _units_s(3 * chunk, device, units))
+    return first_s + (ring.ranks - 2) * round_s + (ring.ranks - 1) * ring.latency_s + _units_s(3 * chunk, device, units)
 
 
 def all_gather_s(size_bytes: float, ring: Ring, device: Device, *, units: int) -> float:
     """Time of a ring all-gather alone, by some compute units."""
     chunk = size_bytes / ring.ranks
-    step_s = max(chunk / ring.link_bytes_per_s, _units_s(2 * chunk, device, units))
-    return (ring.ranks - 1) * (step_s + ring.latency_s)
+    round_s = max(chunk / ring.link_bytes_per_s, _units_s(2 * chunk, device, units))
+    return (ring.ranks - 1) * (round_s + ring.latency_s)
 
 
 def reduce_scatter_traffic(size_bytes: float, ranks: int, *, near_memory: bool = False) -> Traffic:

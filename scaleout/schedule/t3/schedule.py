@@ -1,13 +1,8 @@
 """Track and trigger: a GEMM and the collective behind it overlap as T3's hardware would overlap them.
 
-A GEMM whose output is reduced becomes slices, each as long as its stages take beside the collective's traffic in
-memory, and what a slice makes is scattered as the next is made; an all-reduce is then gathered in a collective of its
-own. The output of a GEMM behind which an all-to-all stands is stored where it belongs, slice by slice. Copy engines
-do that and take no compute units. Where the collective stood on the kernels' stream, the kernels after it still wait.
-
-How long stages take is `operators.track`'s, with the device's links as the ring; the network says how long slices
-travel, and who waits for whom follows from the graph. GEMMs whose sizes are not known are left alone.
-
+A GEMM whose output is reduced becomes slices as long as its stages take, each scattered as the next is made; an
+all-reduce is then gathered in a collective of its own. Before an all-to-all each slice is stored where it belongs. The
+network says how long slices travel. GEMMs of unknown sizes stay as they are. See docs/models/t3.md.
 Source: Pati et al., T3, ASPLOS 2024, Secs. 4 and 7.
 """
 
@@ -58,13 +53,12 @@ def track(
     policy : Policy
         Of the memory.
     slices : int
-        That a GEMM is cut into at most, at the ends of stages. T3 tracks finer; what is exposed for it is a slice.
+        That a GEMM is cut into at most, at the ends of stages; what is exposed because T3 tracks finer is a slice.
 
     Raises
     ------
     ConfigError
-        If no machine is given, its device does not say how it runs GEMMs in stages, or no rank has others to
-        communicate with.
+        If there is no machine, its device does not say how it runs GEMMs in stages, or no ranks communicate.
     """
     if machine is None:
         raise ConfigError("track-and-trigger models a device's memory; say which device the program is for")
@@ -118,16 +112,16 @@ def _rewrite(
 
 
 def _slice_ends(
-    kernel: Kernel, alone_s: float, ranks: int, kind: str, *, device: Device, policy: Policy, slices: int, kept: float
+    call: Kernel, isolated_s: float, ranks: int, kind: str, *, device: Device, policy: Policy, slices: int, kept: float
 ) -> list[float]:
-    """When each slice of a GEMM ends, from its begin; the last is what a rank keeps."""
-    sizes = dict(kernel.shape)
-    gemm = Gemm(sizes["M"], sizes["N"] * sizes.get("batch", 1), sizes["K"], kernel.dtype)
+    """When each slice of a GEMM ends, from its start; the last is what a rank keeps."""
+    sizes = dict(call.shape)
+    gemm = Gemm(sizes["M"], sizes["N"] * sizes.get("batch", 1), sizes["K"], call.dtype)
     link_bytes_per_s = device.link_bytes_per_s / (ranks - 1 if kind == "all_to_all" else 1)
-    layer = Sublayer(gemm, Ring(ranks, link_bytes_per_s, _LATENCY_S), device, alone_s, policy=policy)
+    layer = Sublayer(gemm, Ring(ranks, link_bytes_per_s, _LATENCY_S), device, isolated_s, policy=policy)
     outcome = tracked(layer, adds=False) if kind == "all_to_all" else track_and_trigger(layer)
     assert outcome.overlapped is not None
-    work = np.cumsum(stage(gemm, device, alone_s=alone_s, bypassed=True).tiles)
+    work = np.cumsum(stage(gemm, device, isolated_s=isolated_s, bypassed=True).tiles)
     shares = [*np.linspace(0, 1 - kept, slices + 1)[1:], 1.0]
     at = np.interp(np.array(shares) * work[-1], [0.0, *work], [0.0, *outcome.overlapped.stage_ends_s])
     return [float(end_s) for end_s in at]

@@ -3,8 +3,8 @@
 | configuration | GEMM and reduce-scatter | then |
 |---|---|---|
 | sequential | one after the other | all-gather |
-| split | side by side, some compute units for each | all-gather by these units |
-| ideal | side by side, neither feels the other | all-gather |
+| split | concurrent, some compute units for each | all-gather by these units |
+| ideal | concurrent, no contention | all-gather |
 | ideal-nmc | the same, additions near the memory | all-gather |
 | t3 | tracked and triggered, memory round-robin | all-gather |
 | t3-mca | tracked and triggered, memory compute-first | all-gather |
@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
-from scaleout.schedule.t3.gemm import Gemm, Staged, constants_of, stage
+from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Staged, constants_of, regions_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, ROUND_ROBIN, Policy, Traffic, threshold_of
 from scaleout.schedule.t3.overlap import Overlapped, overlap
-from scaleout.schedule.t3.regions import TRIGGER_BYTES, regions_of
 from scaleout.schedule.t3.ring import Ring, all_gather_s, all_gather_traffic, reduce_scatter_s, reduce_scatter_traffic
 
 
@@ -30,13 +29,10 @@ class Sublayer:
 
     Attributes
     ----------
-    GEMM : GEMM
-    ring : Ring
-    device : Device
-    alone_s : float
-        What the GEMM takes alone.
+    isolated_s : float
+        What the GEMM takes isolated.
     trigger_bytes : float
-        What copy engines send as one, at most.
+        Most that copy engines send as one.
     policy : Policy, optional
         Of the memory, instead of a configuration's own.
     split_units : int
@@ -46,7 +42,7 @@ class Sublayer:
     gemm: Gemm
     ring: Ring
     device: Device
-    alone_s: float
+    isolated_s: float
     trigger_bytes: float = TRIGGER_BYTES
     policy: Policy | None = None
     split_units: int = 8
@@ -56,7 +52,7 @@ class Sublayer:
 class Outcome:
     """How long a sub-layer takes under a configuration, and what its memory moves.
 
-    `reduce_scatter_s` is what the reduce-scatter takes alone, of which `fused_s - product_s` shows.
+    `reduce_scatter_s` is what the reduce-scatter takes isolated, of which `fused_s - product_s` is exposed.
     """
 
     product_s: float
@@ -76,8 +72,8 @@ def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = No
     """Return the GEMM, and it and its collectives one after the other, on all units or a share for each."""
     device = layer.device
     size, all_units = layer.gemm.output_bytes, device.num_sms
-    staged = stage(layer.gemm, device, units=units, alone_s=layer.alone_s)
-    product_s = staged.alone_s(device.memory_bytes_per_s)
+    staged = stage(layer.gemm, device, units=units, isolated_s=layer.isolated_s)
+    product_s = staged.isolated_s(device.memory_bytes_per_s)
     scatter_s = reduce_scatter_s(size, layer.ring, device, units=others or all_units)
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
     traffic += reduce_scatter_traffic(size, layer.ring.ranks) + all_gather_traffic(size, layer.ring.ranks)
@@ -91,7 +87,7 @@ def sequential(layer: Sublayer) -> Outcome:
 
 
 def split(layer: Sublayer) -> Outcome:
-    """Side by side, `split_units` for the collective and the others for the GEMM; no dependencies, no contention."""
+    """Concurrent, `split_units` for the collective and the others for the GEMM; no dependencies, no contention."""
     units = layer.device.num_sms - layer.split_units
     if not 0 < units < layer.device.num_sms:
         raise ConfigError(
@@ -103,13 +99,13 @@ def split(layer: Sublayer) -> Outcome:
 
 
 def ideal(layer: Sublayer) -> Outcome:
-    """Side by side, each as fast as alone."""
-    _, found = _parts(layer)
+    """Concurrent, each as fast as isolated."""
+    found = _parts(layer)[1]
     return replace(found, fused_s=max(found.product_s, found.reduce_scatter_s))
 
 
 def ideal_nmc(layer: Sublayer) -> Outcome:
-    """Side by side, each as fast as alone, additions near the memory."""
+    """As `ideal`, with additions near the memory."""
     _, found = _parts(layer)
     size, ranks = layer.gemm.output_bytes, layer.ring.ranks
     scatter_s = reduce_scatter_s(size, layer.ring, layer.device, units=layer.device.num_sms, near_memory=True)
@@ -121,25 +117,22 @@ def ideal_nmc(layer: Sublayer) -> Outcome:
 def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
     """Tracked and triggered, the memory under a policy."""
     device, gemm, size = layer.device, layer.gemm, layer.gemm.output_bytes
-    constants = constants_of(device)
-    alone, found = _parts(layer)
+    isolated, found = _parts(layer)
     policy = layer.policy or policy
     if policy == COMPUTE_FIRST:
-        policy = replace(policy, threshold=threshold_of(_intensity(alone, device)))
-    staged = stage(gemm, device, bypassed=True, alone_s=layer.alone_s)
+        policy = replace(policy, threshold=threshold_of(_intensity(isolated, device)))
+    staged = stage(gemm, device, bypassed=True, isolated_s=layer.isolated_s)
     _check_tracker(staged, device)
     done = overlap(
         staged,
         regions_of(staged, size, layer.ring.ranks, trigger_bytes=layer.trigger_bytes),
         ring=layer.ring,
-        constants=constants,
+        constants=constants_of(device),
         policy=policy,
         memory_bytes_per_s=device.memory_bytes_per_s,
     )
-    gathered = all_gather_traffic(size, layer.ring.ranks)
-    return replace(
-        found, product_s=done.product_s, fused_s=done.end_s, traffic=done.traffic + gathered, overlapped=done
-    )
+    traffic = done.traffic + all_gather_traffic(size, layer.ring.ranks)
+    return replace(found, product_s=done.product_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
 
 
 def _intensity(staged: Staged, device: Device) -> float:

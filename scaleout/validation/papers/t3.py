@@ -122,10 +122,10 @@ def splits(units: int) -> list[Split]:
 
 def _times(layer: Sublayer, gemm_units: int, other_units: int) -> tuple[float, float]:
     """Time of a GEMM and of the all-reduce of its output, each by some compute units."""
-    staged = stage(layer.gemm, layer.device, alone_s=layer.alone_s, units=gemm_units)
+    staged = stage(layer.gemm, layer.device, isolated_s=layer.isolated_s, units=gemm_units)
     size = layer.gemm.output_bytes
     reduce_s = sum(of(size, layer.ring, layer.device, units=other_units) for of in (reduce_scatter_s, all_gather_s))
-    return staged.alone_s(layer.device.memory_bytes_per_s), reduce_s
+    return staged.isolated_s(layer.device.memory_bytes_per_s), reduce_s
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,8 @@
 """Group partition: a collective over several levels of a network as one collective on each level.
 
-The levels of a group are the dimensions that it extends along, neighbours of equal bandwidth together. So each
-sub-group has links of one bandwidth, and no sub-group is finer than that asks for. An all-gather goes from the
-outermost level inwards, a reduce-scatter from the innermost outwards: every shard crosses the slow links once, and each
-rank receives as many bytes as before, ``sum over levels (m - 1) / m n_level = (p - 1) / p n``.
-
-Symbols: n bytes of the collective; p members; m members of a sub-group, along one level; n_level = n over the members
-on all levels farther in. Source: Chen et al., Centauri, Sec. 3.1.2.
+Levels are the dimensions that a group extends along, neighbours of equal bandwidth together. An all-gather goes from
+the outermost level inwards, a reduce-scatter outwards: every shard crosses the slow links once, and each rank receives
+as many bytes as before. See docs/models/centauri.md. Source: Chen et al., Centauri, Sec. 3.1.2.
 """
 
 import math
@@ -53,7 +49,7 @@ def levels_of(family: GroupFamily, topology: Topology) -> Levels | str:
         return dimensions
     split: list[list[tuple[int, ...]]] = [[] for _ in dimensions]
     for group in groups:
-        ranks = np.sort(np.array(group, np.int64))  # so that places in sub-groups mean the same shards everywhere
+        ranks = np.sort(np.array(group, np.int64))  # so that sub-groups hold the same shards everywhere
         at = topology.coordinates(ranks)
         for number, along in enumerate(dimensions):
             others = np.delete(at, along, axis=1)
@@ -98,10 +94,9 @@ def _unbalanced(dimension: Dimension) -> bool:
 def partition_groups(
     program: Program, machine: Machine, *, chosen: Chooser = lambda family, kind, size_bytes: True
 ) -> Program:
-    """Carry out every all-gather and reduce-scatter that is chosen level by level.
+    """Carry out every all-gather and reduce-scatter that is chosen level by level, where its groups divide.
 
-    Collectives whose groups do not divide stay as they are. Each new family of groups is added to the program and has a
-    stream of its own, but where the collective stood among the kernels.
+    Each new process-group set has a stream of its own, but where the collective stood among the kernels.
     """
     used = {int(group) for graph in program.graphs for group in graph.group[graph.kind == NodeKind.COLLECTIVE]}
     families = list(program.groups)

@@ -1,16 +1,11 @@
-"""Workload partition: a collective and the products next to it, cut into chunks that overlap.
+"""Workload partition: a collective and the GEMMs next to it, cut into chunks that overlap.
 
-Cut are gathered activations and the product that takes them (along its rows, M); what a product makes and the
-collective that reduces it (along M); gathered parameters of a layer, whose products take them one after another (each
-along its columns, N): a product starts when the chunks that hold its own weights are there; and gradients of a layer's
-weights, laid out as their products make them (each along M): a chunk is reduced when what is in it is made, not when
-all of the layer is. Each chunk is a collective of its own that pays its own latency, and each part of a product a call
-of its own, cut at the edge of a tile and timed at its own size where the machine is known; parts together take no less
-than the whole.
-
-Not cut: operations between products, which wait for the parts before them as a whole; operations on expert weights;
-gradients that are added to others, copied or cast by kernels of their own before they are reduced.
-Source: Chen et al., Centauri, Sec. 3.1.3 and Fig. 12.
+Cut are gathered activations and the GEMM that takes them (along M), a GEMM and the collective that reduces its output
+(along M), gathered parameters and the GEMMs that take them one after another (each along N), and a layer's gradients,
+laid out as their GEMMs make them (each along M). Each chunk is a collective of its own. A part of a GEMM is cut at the
+edge of a tile and timed at its own size. Not cut: operations between GEMMs, operations on expert weights, gradients
+that kernels add up, copy or cast before they are reduced. See docs/models/centauri.md.
+Source: Chen et al., Centauri, Sec. 3.1.3, Table 3 and Fig. 12.
 """
 
 from bisect import bisect_left
@@ -26,25 +21,39 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
+from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
-from scaleout.schedule.centauri.partition.dimensions import PRODUCTS
 from scaleout.schedule.centauri.partition.primitive import WHOLE
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
 
+GEMMS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
+"""Operations that are cut."""
+
 _TILE = 128
-"""Rows or columns of a tile of a product, at whose edges it is cut."""
+"""Rows or columns of a tile of a GEMM, at whose edges it is cut."""
 
 _COVERED = 0.99
-"""Part of a layer's parameters that are products' weights, at the least; the rest are scales of norms."""
+"""Part of a layer's parameters that are GEMMs' weights, at the least; the rest are scales of norms."""
+
+
+def check_cut(dimension: str) -> None:
+    """Refuse to cut GEMMs along a dimension along which their parts are not independent."""
+    if dimension == "K":
+        raise ConfigError(
+            "gemm cannot be cut along K, a contraction dimension (CD), along which parts would have to be added up; "
+            "cut along M or N"
+        )
+    if dimension not in ("M", "N"):
+        raise ConfigError(f"gemm has no dimension {dimension!r} that it can be cut along; cut along M or N")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A product of a chain, and from where to where in the collective's buffer its data lie, in parts of the whole."""
+    """A GEMM of a chain, and from where to where in the collective's buffer its data lie, in parts of the whole."""
 
     node: int
     begin: float
@@ -54,10 +63,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Chain:
-    """A collective and the products next to it.
+    """A collective and the GEMMs next to it.
 
-    `first` are kernels that take nothing but the beginning of the buffer: norms in front of a layer's first product.
-    A layer's `gradients` are made by its products, but for scales of norms, which are in the last chunk.
+    `first` are norms in front of a layer's first GEMM, which take nothing but the beginning of the buffer. A layer's
+    `gradients` are made by its GEMMs, but for scales of norms, which are in the last chunk.
     """
 
     collective: int
@@ -72,7 +81,7 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 
 
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
-    """Find the collectives that can be cut, and the products next to them; a product belongs to the first."""
+    """Find the collectives that can be cut, and the GEMMs next to them; a GEMM belongs to the first."""
     found, taken, gathers = [], set[int](), gathers_parameters(graph)
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
@@ -88,9 +97,9 @@ def find_chains(graph: ExecutionGraph) -> list[Chain]:
 
 
 def _bytes(graph: ExecutionGraph, node: int, *sizes: str) -> int:
-    """Return the bytes of one of a product's three matrices; none if the node is no product of known sizes."""
+    """Return the bytes of one of a GEMM's three matrices; none if the node is no GEMM of known sizes."""
     call = None if graph.kernel[node] == NONE else graph.kernels[graph.kernel[node]]
-    if call is None or call.op not in PRODUCTS:
+    if call is None or call.op not in GEMMS:
         return 0
     shape = dict(call.shape)
     return int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
@@ -112,18 +121,18 @@ def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
 
 
 def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int]) -> Chain | None:
-    """Lay out a layer's gradients as products make them, in any data type; scales of norms come last."""
-    products = [maker for maker in makers if _bytes(graph, maker, "M", "N")]
-    scales = set(makers).difference(products)
-    taken = any(graph.users[maker] != (node,) for maker in products)  # by others than the reduction
-    if taken or not products or not all(_is_norm(graph.operation(maker)) for maker in scales):
+    """Lay out a layer's gradients as GEMMs make them, in any data type; scales of norms come last."""
+    gemms = [maker for maker in makers if _bytes(graph, maker, "M", "N")]
+    scales = set(makers).difference(gemms)
+    taken = any(graph.users[maker] != (node,) for maker in gemms)  # by others than the reduction
+    if taken or not gemms or not all(_is_norm(graph.operation(maker)) for maker in scales):
         return None
-    shapes = [dict(graph.kernels[graph.kernel[maker]].shape) for maker in products]
+    shapes = [dict(graph.kernels[graph.kernel[maker]].shape) for maker in gemms]
     edges = [0, *accumulate(int(shape["M"] * shape["N"]) for shape in shapes)]
     total, used = int(graph.bytes[node]), edges[-1]
     if not any(_COVERED * total <= used * item_bytes <= total for item_bytes in set(ITEM_BYTES.values())):
         return None
-    spans = zip(products, pairwise(edges), strict=True)
+    spans = zip(gemms, pairwise(edges), strict=True)
     pieces = tuple(Piece(maker, begin / used, end / used, "M") for maker, (begin, end) in spans)
     return Chain(node, pieces, produces=True, gradients=True)
 
@@ -136,7 +145,7 @@ def _takers(graph: ExecutionGraph, node: int, gathers: Bools) -> Chain | None:
     """Follow what waits for gathered parameters, up to the next that are gathered, until their weights are used up."""
     total, used = int(graph.bytes[node]), 0
     reached, first = {node}, []
-    products: list[tuple[int, int]] = []
+    gemms: list[tuple[int, int]] = []
     waiting = list(graph.users[node])  # a heap
     while waiting:
         user = heappop(waiting)
@@ -153,28 +162,25 @@ def _takers(graph: ExecutionGraph, node: int, gathers: Bools) -> Chain | None:
         if used + weights > total:
             break
         if weights:
-            products.append((user, weights))
+            gemms.append((user, weights))
             used += weights
-        elif node in needs and not products:
+        elif node in needs and not gemms:
             first.append(user)
-    if not products or used < _COVERED * total:
+    if not gemms or used < _COVERED * total:
         return None
-    edges = [0, *accumulate(weights for _, weights in products)]
+    edges = [0, *accumulate(weights for _, weights in gemms)]
     pieces = tuple(
         Piece(user, begin / used, end / used, "N")
-        for (user, _), (begin, end) in zip(products, pairwise(edges), strict=True)
+        for (user, _), (begin, end) in zip(gemms, pairwise(edges), strict=True)
     )
     return Chain(node, pieces, produces=False, first=tuple(first))
 
 
 def partition_workload(program: Program, machine: Machine | None = None, *, granularity: Granularity) -> Program:
-    """Cut collectives and the products next to them into chunks.
+    """Cut collectives and the GEMMs next to them into chunks.
 
-    Parameters
-    ----------
-    granularity : callable
-        Graph and chain to the chunks; a single one leaves both whole. Where members of a group would cut
-        differently, nobody does.
+    `granularity` maps a graph and a chain to the chunks; a single one leaves both whole. Where members of a group would
+    cut differently, nobody does.
     """
     chosen = [_chosen(graph, granularity) for graph in program.graphs]
     keys = keys_of(program.graphs)
@@ -218,7 +224,7 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
         elif node in makers:
             piece, (_, parts) = makers[node]
             own = own_edges(graph, piece, parts, ceil)
-            made = _cut_product(new, piece, own, [new.needs(node)] * (len(own) - 1), machine)
+            made = _cut_gemm(new, piece, own, [new.needs(node)] * (len(own) - 1), machine)
             new.sliced[node], new.done[node] = made, made[-1]
         elif node in takers:
             piece, (chain, parts) = takers[node]
@@ -239,13 +245,13 @@ def edges_of(parts: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _size(graph: ExecutionGraph, piece: Piece) -> int:
-    """Return the size of the dimension along which a product is cut."""
+    """Return the size of the dimension along which a GEMM is cut."""
     return int(dict(graph.kernels[graph.kernel[piece.node]].shape)[piece.dimension])
 
 
 @lru_cache(maxsize=4096)
 def _tiled(size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]) -> tuple[float, ...]:
-    """Move the edges between parts of a product to edges of tiles, down or up; parts without a tile go."""
+    """Move the edges between parts of a GEMM to edges of tiles, down or up; parts without a tile go."""
     inner = {to_whole(edge * size / _TILE) * _TILE for edge in edges[1:-1]}
     return (0.0, *(at / size for at in sorted(inner) if 0 < at < size), 1.0)
 
@@ -253,7 +259,7 @@ def _tiled(size: int, edges: tuple[float, ...], to_whole: Callable[[float], int]
 def own_edges(
     graph: ExecutionGraph, piece: Piece, parts: tuple[float, ...], to_whole: Callable[[float], int]
 ) -> tuple[float, ...]:
-    """Return where a product is cut, in parts of its own, for the edges of chunks that lie in its data."""
+    """Return where a GEMM is cut, in parts of its own, for the edges of chunks that lie in its data."""
     return _edges_within(piece.begin, piece.end, _size(graph, piece), edges_of(parts), to_whole)
 
 
@@ -274,7 +280,7 @@ def _cut_collective(new: Rewrite, node: int, cut: Cut) -> None:
 
 
 def _made(new: Rewrite, chain: Chain, parts: tuple[float, ...]) -> list[list[int]]:
-    """Return what chunks wait for: each for the parts of products in it, and the last for all other kernels."""
+    """Return what chunks wait for: each for the parts of GEMMs in it, and the last for all other kernels."""
     graph, pieces = new.graph, {piece.node for piece in chain.pieces}
     others = [old for old in new.needed(chain.collective) if old not in pieces]
     before = [new.done[old] for old in others if graph.kind[old] == NodeKind.COLLECTIVE]
@@ -289,7 +295,7 @@ def _made(new: Rewrite, chain: Chain, parts: tuple[float, ...]) -> list[list[int
 
 @lru_cache(maxsize=4096)
 def _parts_made(first: float, last: float, size: int, edges: tuple[float, ...]) -> tuple[tuple[int, int], ...]:
-    """Return the chunks in which a product's data are, and of each the last part of the product that it needs."""
+    """Return the chunks in which a GEMM's data are, and of each the last part of the GEMM that it needs."""
     own = _edges_within(first, last, size, edges, ceil)
     found = []
     for number, (left, right) in enumerate(pairwise(edges)):
@@ -300,19 +306,19 @@ def _parts_made(first: float, last: float, size: int, edges: tuple[float, ...]) 
 
 
 def _take(new: Rewrite, piece: Piece, chain: Chain, parts: tuple[float, ...], machine: Machine | None) -> int:
-    """Write a product that takes chunks: a part for each that ends within its own data, after those that it needs."""
+    """Write a GEMM that takes chunks: a part for each that ends within its own data, after those that it needs."""
     own, held = _parts_within(piece.begin, piece.end, _size(new.graph, piece), edges_of(parts))
     others = [new.done[old] for old in new.needed(piece.node) if old != chain.collective]
     chunks = new.sliced[chain.collective]
     after = [[*others, *(chunks[number] for number in numbers)] for numbers in held]
-    return _cut_product(new, piece, own, after, machine)[-1]
+    return _cut_gemm(new, piece, own, after, machine)[-1]
 
 
 @lru_cache(maxsize=4096)
 def _parts_within(
     first: float, last: float, size: int, edges: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...]]:
-    """Return the edges of a product's parts, whose data lie so within the chunks, and the chunks that each needs."""
+    """Return the edges of a GEMM's parts, whose data lie so within the chunks, and the chunks that each needs."""
     own, width = _edges_within(first, last, size, edges, floor), last - first
     spans = [(first + begin * width, first + end * width) for begin, end in pairwise(own)]
     chunks = list(enumerate(pairwise(edges)))
@@ -320,7 +326,7 @@ def _parts_within(
     return own, tuple(held)
 
 
-def _cut_product(
+def _cut_gemm(
     new: Rewrite, piece: Piece, edges: Sequence[float], after: Sequence[Sequence[int]], machine: Machine | None
 ) -> list[int]:
     if len(edges) == 2:
@@ -331,7 +337,7 @@ def _cut_product(
 
 
 def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], machine: Machine | None) -> list[float]:
-    """Return how long each part of a product takes: its share, or where the machine is known what its size takes."""
+    """Return how long each part of a GEMM takes: its share, or where the machine is known what its size takes."""
     whole_s = float(graph.duration_s[piece.node])
     if machine is None or len(edges) == 2:
         return [whole_s * (end - begin) for begin, end in pairwise(edges)]
@@ -341,7 +347,7 @@ def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], mach
 
 @lru_cache(maxsize=4096)
 def _shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
-    """How long each part of a product takes, in parts of the whole's, both at full clock; together no less than one."""
+    """How long each part of a GEMM takes, in parts of the whole's, both at full clock; together no less than one."""
     shape = dict(call.shape)
     cuts = [round(shape[dimension] * edge) for edge in edges]
     calls = [
