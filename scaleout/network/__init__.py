@@ -1,5 +1,5 @@
-"""Network models: what a collective or message costs on a topology, and the time below which none can be.
+"""Network models: the time of a collective or message on a topology, and a lower bound to it.
 
 `alpha_beta` costs the rounds of `collectives` in closed form. `flow` routes their messages over the links of `routes`,
-and all that is in flight shares them max-min fairly; messages that are alike by a symmetry of the links are one flow.
+which all that is in flight shares max-min fairly.
 """

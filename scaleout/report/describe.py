@@ -19,7 +19,7 @@ from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.interop import chakra
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NodeKind
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
@@ -121,7 +121,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"protocols": _protocols(found.library)} if found.library else {}),
         **({"contention": asdict(found.library.resource_use)} if found.library and found.library.resource_use else {}),
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
-        "wire_bound_of_64MiB_s": {kind: wire_bound(kind, _MEBIBYTES_64, everyone) for kind in kinds},
+        "wire_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
     }
 

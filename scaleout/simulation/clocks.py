@@ -1,23 +1,9 @@
-"""A device that would draw more than its limit lowers its clock: a timed program and its time to a slower program.
+"""A device above its power limit lowers its clock: a timed program and its step time to a slower program.
 
-The governor takes the mean over tens of milliseconds, so it is the energy of all kernels over the step's time that
-counts. Where that is above the limit, all that runs at full clock takes longer in the step. Programs are
-
-*alone*: every kernel takes what it takes by itself, matrix products of most tables at the limit;
-*sustained*: steps run over and over. A product that alone draws more than the limit was measured at the limit: its time
-has it already, and stays; the others take longer by as much as the mean asks for;
-*from_rest*: few steps run from rest, as a measurement does. All kernels are at full clock at first, GEMMs as
-`kernel_times` has them with `full_clock`; the limit counts as far as the governor's memory is full of the steps before,
-and all kernels take longer by what it then asks for. A step of few milliseconds is over before.
-
-What collectives draw is the energy of the bytes that a rank sends, whatever time they take; it counts as kernels' does.
-
-Left out: what messages of pipelines draw, and ranks that wait, which is next to nothing; the clock of kernels that wait
-for memory, which slow down less than others; and, where steps are sustained, that products run faster than alone where
-a step has room for them. That is so in the short steps of measured runs, but not in pipelines, whose ranks wait in
-kernels that poll: with products that had the bubbles' room, four pipelines on H200 would come out 5% too fast.
-
-A program whose device says nothing of power runs at full clock.
+Kernels are unthrottled (``alone``: table times), ``sustained`` (steps run over and over) or from cold start
+(``from_rest``: few steps, all kernels at full clock at first). The governor takes a mean over tens of milliseconds, so
+the energy of all kernels over the step's time counts. A device without power data runs at full clock.
+See docs/models/clocks-and-power.md.
 
 Symbols: s slowdown; T the step's time [s]; E the energy of its kernels and collectives at full clock [J].
 """
@@ -42,13 +28,7 @@ STEPS_FROM_REST = 8.5
 
 
 def settled(program: Program, device: Device, run: Callable[[Program], Result], *, clocks: str) -> Result:
-    """Run a timed program; where the clock follows power, again with what its kernels take at the limit.
-
-    Raises
-    ------
-    ConfigError
-        If the clocks are unknown.
-    """
+    """Run a timed program; where the clock follows power, again with what its kernels take at the limit."""
     check_clocks(clocks)
     cool = at_full_clock(program, device) if clocks == "from_rest" else program
     result = run(cool)
@@ -61,7 +41,7 @@ def settled(program: Program, device: Device, run: Callable[[Program], Result], 
 
 
 def at_full_clock(program: Program, device: Device) -> Program:
-    """Return a timed program whose kernels take as much less time as they do at full clock; see `kernel_times`."""
+    """Return a timed program whose kernels have their times at full clock; see `kernel_times`."""
     return program if device.power is None else program.map_graphs(lambda graph: _cooled(graph, device))
 
 
@@ -77,19 +57,17 @@ def _cooled(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
 
 
 def sustained(program: Program, device: Device, *, step_s: float) -> Program:
-    """Return a timed program whose kernels take as long as the power limit lets them in a step that takes so long.
+    """Return a program slowed to the power limit in steps of this length, itself where none of its roles reaches it.
 
-    Those of each role that alone draw no more than the limit are slowed down by `Power.slowdown` of all its kernels.
-    The program itself is returned where there is no limit, or none of its roles reaches it.
+    Kernels that exceed the limit by themselves were measured there, and keep their time.
     """
     return _at_limit(program, device, mean_over_s=step_s, at_limit_already=True)
 
 
 def from_rest(program: Program, device: Device, *, step_s: float) -> Program:
-    """Return a program at full clock as the limit lets it run in the middle of steps that take so long, from rest.
+    """Return a program at full clock, slowed down to the limit in the middle of steps of this length, from cold start.
 
-    The governor's mean is over its memory, of which steps fill ``min(1, STEPS_FROM_REST T / memory)``: that of a step
-    counts over ``max(T, memory / STEPS_FROM_REST)``. Otherwise as `sustained`; all kernels are slowed down.
+    The governor's mean counts over ``max(T, memory / STEPS_FROM_REST)``.
     """
     memory_s = device.power.memory_s if device.power else 0.0
     return _at_limit(program, device, mean_over_s=max(step_s, memory_s / STEPS_FROM_REST), at_limit_already=False)
@@ -110,7 +88,7 @@ def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_
 
 
 def _joules(graph: ExecutionGraph, power: Power) -> Floats:
-    """Return the energy of each node's kernel at full clock, shape (N,)."""
+    """Energy of each node's kernel at full clock, shape (N,)."""
     joules = np.zeros(len(graph))
     nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE))
     for node, index, seconds in zip(nodes, graph.kernel[nodes], graph.duration_s[nodes], strict=True):
@@ -119,7 +97,7 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
 
 
 def _sent_joules(program: Program, role: int, power: Power) -> float:
-    """Return the energy of what the collectives of a rank of a role send."""
+    """Energy of what the collectives of a rank of a role send."""
     graph, joules = program.graphs[role], 0.0
     rank = int(np.flatnonzero(program.role_of_rank == role)[0])
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
@@ -130,7 +108,7 @@ def _sent_joules(program: Program, role: int, power: Power) -> float:
 
 
 def _slowed(graph: ExecutionGraph, power: Power, factor: float, *, stays: bool) -> ExecutionGraph:
-    """Slow kernels down, but where `stays` not those that alone draw more than the limit."""
+    """Slow kernels down; where `stays`, not those that exceed the limit by themselves."""
     room_w = power.limit_w - power.idle_w
     slows = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     if stays:

@@ -1,19 +1,10 @@
-"""What kernels and collectives take from each other on a device.
+"""What kernels and collectives that run concurrently take from each other on a device.
 
-A collective of a library that moves bytes with kernels of its own (NCCL) holds an SM for each of its channels, from
-when it gets them until it ends, also while it waits for the other ranks; and once it moves bytes, some bandwidth of the
-memory. A kernel beside it does with what is left: its bytes take their share of the bandwidth, its blocks fewer SMs.
-A matrix product suffers most: its thread blocks share the tiles out in waves, ``ceil(tiles / SMs)`` of them where all
-SMs are free; with c SMs held it takes ``tiles / (SMs - c) + 1``, as blocks that come late end last.
+A collective of NCCL holds an SM for each of its channels, and uses memory bandwidth once it moves bytes. A kernel has
+the SMs and bandwidth that are left; a channel is ``a + b u`` times as slow while a kernel uses the part u of the
+bandwidth. Knows no time: `shared_devices` runs kernels and collectives concurrently. See docs/models/contention.md.
 
-A channel is as fast as the memory answers it, and memory that is busy answers late: by ``a + b u``, of a kernel that
-takes a part u of the bandwidth. Whether that can be seen depends on whether channels or links are the limit. With f the
-channels that the links can feed, c channels reach the part ``(1 + (f s / c)**3)**(-1/3)`` of them when each is s times
-as slow, the smooth minimum of the two limits.
-
-Knows no time: `shared_devices` runs kernels and collectives concurrently.
-
-Symbols: c channels; f channels that fill the links; s how many times as slow a channel is; u part of the bandwidth.
+Symbols: c channels; f channels that fill the links; s slowdown of a channel; u part of the bandwidth.
 Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, for the resources in question.
 """
 
@@ -43,25 +34,22 @@ class Contention:
     resource_use: ResourceUse
 
     def suffers(self, kernel: Kernel | None, duration_s: float) -> float:
-        """How many times as slow a channel is beside a kernel that takes so long alone: ``a + b u``."""
+        """Slowdown of a channel concurrent with a kernel of this isolated time: ``a + b u``."""
         moved = 0 if kernel is None or duration_s <= 0 else kernel.bytes
         share = min(1.0, moved / duration_s / self.device.memory_bytes_per_s) if moved else 0.0
         return self.resource_use.slowdown + self.resource_use.slowdown_by_memory * share
 
     def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
-        """How many times as long a collective takes beside a kernel that takes so long alone."""
+        """Slowdown of a collective concurrent with a kernel of this isolated time."""
         return self._reached(channels) / self._reached(channels, self.suffers(kernel, duration_s))
 
     def taken(self, channels: int, *, slower: float = 1.0) -> float:
-        """Traffic of the memory by a collective, in B/s, when it takes so many times as long as alone."""
+        """Traffic of the memory by a collective that is slowed down, in B/s."""
         whole = self.resource_use.memory_bytes_per_s / self._reached(self.resource_use.num_sms)
         return whole * self._reached(channels) / slower
 
     def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
-        """How many times as long a kernel takes beside others that hold SMs and bandwidth of the memory.
-
-        One that nothing is known of loses as much as the SMs that it lacks.
-        """
+        """Slowdown of a kernel beside others that hold SMs and bandwidth; of an unknown one, by the SMs it lacks."""
         device = self.device
         left = max(device.num_sms - num_sms, round(_LEAST_LEFT * device.num_sms), 1)
         if kernel is None or kernel.op == CUSTOM:
@@ -80,7 +68,7 @@ class Contention:
     def freed_s(
         self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float
     ) -> tuple[float, float] | None:
-        """Return how long a product takes in all whose SMs were held from its begin and are free from now on.
+        """Return how long a GEMM takes in all whose SMs were held from its start and are free from now on.
 
         And how long on the SMs that were never held. None for other kernels, and where it has no more blocks than SMs
         were left.
@@ -101,7 +89,7 @@ class Contention:
         return whole_s, min(whole_s, max(alone_s, held_s, tile_s * math.floor(at + _SAME)))
 
     def _reached(self, channels: int, slower: float = 1.0) -> float:
-        """Part of the links' bandwidth that channels reach when each is so many times as slow as alone."""
+        """Part ``(1 + (f s / c)**3)**(-1/3)`` of the links' bandwidth that channels of a slowdown reach."""
         return float((1.0 + (self.resource_use.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
 
 

@@ -1,8 +1,7 @@
-"""What a kernel, a collective or a message costs alone on a machine: the costs that schedules and searches weigh.
+"""Isolated times of kernels, collectives and messages on a machine: the costs that schedules and searches weigh.
 
-They are the ones that a simulation takes where nothing else is under way. Where the groups of a family, or the ranks
-next to each other along an axis, lie differently in the topology, the slowest counts for all of them: never too fast.
-Knows no program, no schedule and no clock.
+They are those of a simulation in which nothing else runs. Where the groups of a family, or neighbours along an axis,
+lie differently in the topology, the slowest counts for all. Knows no program, no schedule and no clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,17 +20,12 @@ from scaleout.program.operations import Kernel
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.fold import placements_of
-from scaleout.simulation.job import transfer_of
+from scaleout.simulation.folded_program import transfer_of
 
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
-    """What a device, a network and the algorithms that are named on it take; each cost is computed once.
-
-    Attributes
-    ----------
-    machine : Machine
-    """
+    """What kernels, collectives and messages cost on a machine; each cost is computed once."""
 
     machine: Machine
     _kernel_s: dict[Kernel, float] = field(default_factory=dict, repr=False)
@@ -42,11 +36,11 @@ class CostModel:
 
     @cached_property
     def contention(self) -> Contention | None:
-        """What kernels and collectives that run at the same time take from each other; None for nothing."""
+        """What kernels and collectives that run concurrently take from each other; None for nothing."""
         return contention_of(self.machine.device, self.machine.topology)
 
     def time_kernels(self, kernels: Iterable[Kernel]) -> None:
-        """Time all kernels together that have not been timed yet: ten cost little more than one."""
+        """Time all kernels at once that have not been timed yet: ten cost little more than one."""
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._kernel_s]
         if new:
             self._kernel_s.update(zip(new, kernel_times(self.machine.device, new)[0].tolist(), strict=True))
@@ -73,10 +67,7 @@ class CostModel:
         return _slowest(collective_cost(kind, size_bytes, placement, algorithm) for placement in placements)
 
     def messages(self, size_bytes: int, mesh: Mesh, axis: str) -> list[CollectiveCost]:
-        """Return the cost of a message from each coordinate of an axis to the next, the last one's to the first.
-
-        Of all groups of the axis it is the slowest. Pairs of ranks that lie alike in the topology are asked about once.
-        """
+        """Return the cost of the slowest message from each coordinate of an axis to the next, cyclically."""
         key = (mesh, axis, size_bytes)
         if key not in self._messages:
             topology, groups = self.machine.topology, np.array(mesh.groups(axis).members)
@@ -90,13 +81,7 @@ class CostModel:
         return self._messages[key]
 
     def slowdowns(self, kernel: Kernel, kernel_s: float) -> tuple[float, float]:
-        """Return how many times as long a kernel, and a collective concurrent with it, take as each isolated.
-
-        Parameters
-        ----------
-        kernel_s : float
-            Seconds of the kernel isolated.
-        """
+        """Return the slowdowns of a kernel (of this isolated time) and of a collective that run concurrently."""
         if self.contention is None:
             return 1.0, 1.0
         key = (kernel, kernel_s)

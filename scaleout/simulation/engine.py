@@ -1,19 +1,11 @@
 """The engine: tasks with dependencies, streams and ports, to the times at which they start and end.
 
-A task becomes ready when all that it depends on is done and the host has issued it. A *stream* runs one task at a time:
-when it is free, it takes the ready task of the highest priority, and of those the one of the lowest index. The tasks of
-an *instance* (one collective, with a task for each of its members) wait on their streams until every member has
-arrived. The instance then takes its *ports*, each of which carries one instance at a time, and all members start
-together. It holds each port for as long as it needs it; its tasks hold their streams, and the ports needed most, for
-their occupancy. A task is done after its duration, which is longer than its occupancy when the last bytes are still in
-flight.
+A *stream* runs one ready task at a time, by priority, then index. The tasks of an *instance* (a collective, one task a
+member) hold their streams until every member has arrived and all *ports* of the instance are free; then all start.
+What has no duration of its own, such as flows over shared links, a `Timer` times: engine and timers are one queue of
+events. Ties are broken by index: the same input gives the same bits. Knows no ranks, graphs or collectives.
 
-The engine times what has a duration of its own. What runs at a rate that depends on what else runs, such as flows over
-shared links or kernels on shared SMs, is timed by a `Timer`. The engine and its timers are one queue of events: all of
-them advance to the earliest event of any.
-
-This is list scheduling, so more resources are not always faster (Graham, SIAM J. Appl. Math. 17(2), 1969). Ties are
-broken by index alone: the same input gives the same bits. The engine knows no ranks, graphs or collectives.
+Source: Graham, SIAM J. Appl. Math. 17(2), 1969 (list scheduling). See docs/models/event-engine.md.
 """
 
 import heapq
@@ -61,9 +53,8 @@ class Tasks:
 class Timer(Protocol):
     """Times instances whose duration depends on what else runs.
 
-    The engine tells every timer of every instance that has no duration of its own; a timer ignores those that were not
-    registered with it. An instance that is registered with several ends when one of them says so, and that one tells
-    the others nothing: the engine does.
+    The engine tells every timer of every instance without a duration; a timer ignores those not registered with it. An
+    instance that is registered with several ends when one of them says so, and the engine tells the others.
     """
 
     def arrive(self, instance: int, task: int, now_s: float) -> None:
@@ -79,10 +70,7 @@ class Timer(Protocol):
         ...
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance until instances release their streams early or are done; return the time, and both lists.
-
-        If there are none up to `until_s`: that time, and no instances.
-        """
+        """Advance; return the time (`until_s` if nothing happens), instances that release streams, and those done."""
         ...
 
     def end(self, instances: Sequence[int], now_s: float) -> None:
@@ -136,7 +124,6 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
 
     Parameters
     ----------
-    tasks : Tasks
     timers : sequence of Timer, optional
         What times the instances that have no duration of their own. A timer that sets the speed of work in another
         one follows it, so that both are at the same time when it does.
@@ -144,8 +131,7 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
     Returns
     -------
     Times
-        Tasks that wait for each other, or for a member that never arrives, have not started: the caller knows
-        their names and tells the user.
+        Tasks that wait for each other, or for a member that never arrives, have not started: the caller tells the user.
     """
     size = len(tasks.duration_s)
     state = _State(
@@ -192,11 +178,7 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
 
 
 def _advance(state: _State) -> None:
-    """Advance all timers to the next event, but not beyond now, and set the time to it.
-
-    No timer goes beyond the next event of those after it, which may change what goes on in it. Streams are released and
-    tasks completed when all timers have advanced.
-    """
+    """Advance all timers, none beyond the next event of those after it, and set the time; then release and complete."""
     ended: list[int] = []
     early: list[int] = []
     now_s = state.now_s
@@ -224,10 +206,7 @@ def _advance(state: _State) -> None:
 
 
 def _make_ready(state: _State, task: int) -> None:
-    """Queue a ready task on its stream, or start it if it needs none.
-
-    One that the host has not issued yet comes back when it has; nothing that ran is then the cause of its start.
-    """
+    """Queue a ready task on its stream, or start it if it needs none; one not issued yet comes back when it is."""
     tasks = state.tasks
     if tasks.issue_s and tasks.issue_s[task] > state.now_s:
         state.ready_cause[task] = NONE

@@ -1,11 +1,8 @@
 """Folding: which ranks do the same thing at the same time, so that one of them stands for all.
 
-Ranks of a role start as one class. Two ranks of a class part when their groups differ: in where they lie in the
-topology, or in the classes of their members. Repeated until nothing parts, this is colour refinement, and the
-classes that are left are bisimilar: each rank of a class meets the same classes at the same collectives over
-equally placed groups, so by induction over time all its ranks run alike. Ranks whose messages name their other end by
-its place in a group part where these ends are in different classes or lie at different distances; ranks whose messages
-name ranks stay alone.
+Colour refinement: the ranks of a role start as one class, and a class splits where its ranks' groups or peers differ,
+in placement or in the classes of their members, until nothing splits. Ranks whose messages name ranks stay alone. See
+docs/models/placement-and-folding.md.
 
 Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
 """
@@ -68,13 +65,8 @@ class Folding:
 def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: Ints | None = None) -> Folding:
     """Find the classes of ranks of a program on a topology.
 
-    Parameters
-    ----------
-    unfold : bool
-        Keep every rank a class of its own; the result must not depend on it, and a test says so.
-    orbits : (R,), optional
-        Ranks may share a class only where they share this number: where groups that do not meet can hold each other
-        up, on links that they share, ranks must be alike by a symmetry of the links as well.
+    With `unfold` every rank is a class of its own, with the same result. Ranks share a class only where they share
+    their number in `orbits`, (R,), as groups without common members slow each other down on shared links.
     """
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
@@ -133,10 +125,7 @@ def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
 
 
 def placements_of(family: GroupFamily, topology: Topology, *, alike: bool = False) -> tuple[Ints, list[Placement]]:
-    """(G,) class of each group's position, and a placement for each; groups that are translated copies share one.
-
-    Where it matters where a group lies copies must also have the same placement, unless they are known to be alike.
-    """
+    """Class of each group (G,), and placements; translated copies share one, if `alike` or on even topologies."""
     anywhere = alike or topology.even
     rows: list[tuple[bytes, Placement | None]] = [(b"", None)] * len(family.members)
     for numbers, members in family.blocks:
@@ -165,11 +154,7 @@ def _distinct(rows: Sequence[Hashable]) -> tuple[Ints, list[int]]:
 
 
 def _folded(
-    family: GroupFamily,
-    topology: Topology,
-    group_of_rank: Ints,
-    placed: tuple[Ints, list[Placement]],
-    classes: Ints,
+    family: GroupFamily, topology: Topology, group_of_rank: Ints, placed: tuple[Ints, list[Placement]], classes: Ints
 ) -> FoldedFamily:
     class_of_group = _alike(family, placed[0], classes)
     first = np.unique(class_of_group, return_index=True)[1]

@@ -1,7 +1,7 @@
-"""How a step is simulated: one value that every way from names to numbers takes, and means the same in all of them.
+"""How a step is simulated: one value that every way from names to numbers takes.
 
-Knows no program and no cluster. What depends on those is checked where they meet the options: a placement against the
-topology's ranks, a policy against its back ends, an eager host against the device's file.
+Knows no program and no cluster: a placement is checked against the topology's ranks, a policy against its back ends,
+an eager host against the device's file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,19 +28,15 @@ class SimulationOptions:
     network : str
         The network model, a name in `NETWORKS`. Under ``alpha_beta`` a collective has its closed-form cost and holds
         the topology's dimensions that its group spans; under ``link`` all messages in flight share single links.
-    algorithms : mapping of str to str
-        Kind of collective to the algorithm for it; kinds that are not named take the fastest.
-    placement : str or sequence of int
-        Which rank of the topology each rank of the job is, see `what_if.places_of`.
-    injection_bytes_per_s : float, optional
-        What a rank can send over all its links together; only the link model knows it.
+    algorithms : kind of collective to the algorithm for it; kinds that are not named take the fastest
+    placement : which rank of the topology each rank of the job is, see `what_if.places_of`
+    injection_bytes_per_s : what a rank can send over all its links together; only the link model knows it (optional)
     contention : bool
         Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where
         the topology's communication library says how much.
     host : str
         How the host issues a step, a name in `host.HOSTS`: everything at once (``none``), or call by call (``eager``).
-    clocks : str
-        How kernels are clocked, a name in `CLOCKS`; it matters where the device's file says what it may draw.
+    clocks : how kernels are clocked, a name in `CLOCKS`; it matters where the device's file says what it may draw
     policy : str, optional
         Which of the topology's back ends reduces gradients, see `backends`. One that blocks the host leaves nothing
         to overlap: every schedule is then the baseline.
@@ -68,13 +64,7 @@ class SimulationOptions:
 
 
 def check_network(network: str, algorithms: Mapping[str, str], *, injection_bytes_per_s: float | None = None) -> None:
-    """Check a network model and what is asked of it.
-
-    Raises
-    ------
-    ConfigError
-        If the model or a kind of collective is unknown, or the model knows no limit to what a rank sends.
-    """
+    """Check a network model and the kinds of collectives and the injection limit that go with it."""
     if network not in NETWORKS:
         raise ConfigError(f"unknown network model {network!r}; {nearest(network, NETWORKS)}")
     for kind in algorithms:
@@ -87,12 +77,6 @@ def check_network(network: str, algorithms: Mapping[str, str], *, injection_byte
 
 
 def check_clocks(clocks: str) -> None:
-    """Check the name of how kernels are clocked.
-
-    Raises
-    ------
-    ConfigError
-        If it is unknown.
-    """
+    """Check the name of how kernels are clocked."""
     if clocks not in CLOCKS:
         raise ConfigError(f"unknown clocks {clocks!r}; {nearest(clocks, CLOCKS)}")

@@ -17,12 +17,10 @@ class Timeline:
 
     Attributes
     ----------
-    graph : ExecutionGraph
-        What its ranks run, N nodes.
-    ranks : tuple of int
-        The ranks of the class; the first stands for all.
+    graph : what its ranks run, N nodes
+    ranks : the ranks of the class; the first is its representative
     start_s, end_s : (N,) seconds
-    duration_s : (N,) what the node took, network time included
+    duration_s : (N,) network time included
     occupancy_s : (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
     cause : (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
     algorithm : length N, the collective algorithm used, or ""
@@ -49,14 +47,9 @@ class Result:
 
     Attributes
     ----------
-    program : Program
-        What ran, after scheduling.
-    topology, network : str
-        Where it ran, and the network model's name.
-    timelines : tuple of Timeline
-        One for each class of ranks.
-    link_traffic : LinkTraffic or None
-        What every link carried over the makespan, under the link model.
+    program : what ran, after scheduling
+    timelines : one for each class of ranks
+    link_traffic : what every link carried over the makespan, under the link model
     """
 
     program: Program

@@ -1,11 +1,9 @@
 """Program and cluster to result: the one place where graphs, collectives and the engine meet.
 
-Ranks that do the same are folded into one timeline each. Every collective becomes an instance of the timelines of its
-group; it holds the streams of its members. Under alpha-beta it also holds the dimensions of the topology that its group
-extends over, each for as long as its bytes need there: a dimension carries one collective at a time, so that two of
-them never get more than the link together, and the busiest one is held to the end. Under link, collectives that are in
-flight at the same time share the links, and only ranks that are alike by a symmetry of the links are folded. Under both
-kernels and collectives contend for SMs and memory, where the library says what it uses.
+Ranks that do the same are folded into one timeline each; every collective is an instance of its group's timelines.
+Under alpha-beta it holds the dimensions that its group extends over, each for as long as its bytes need there. Under
+link, collectives in flight share the links, and only ranks that a symmetry of the links maps onto each other fold.
+Under both, kernels and collectives contend for SMs and memory. See docs/models/event-engine.md.
 """
 
 from collections.abc import Mapping
@@ -25,17 +23,17 @@ from scaleout.program.program import Program
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.engine import Tasks, Times, run
 from scaleout.simulation.fold import fold
-from scaleout.simulation.job import (
+from scaleout.simulation.folded_program import (
     CollectiveInstances,
-    Job,
-    asked,
+    FoldedProgram,
     cost_of,
+    describe,
+    folded_program_of,
     groups_of,
     instances_of,
-    job_of,
     locate,
     name_of,
-    say,
+    request_of,
 )
 from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
@@ -62,22 +60,17 @@ def simulate(
         Its kernels must have times (`scaleout.cluster.device.annotate.time_kernels`).
     topology : Topology
         As many ranks as the program has; its slow ranks take longer over their kernels.
-    network : str
-        A name in `options.NETWORKS`.
-    algorithms : mapping of str to str, optional
-        Kind of collective to the algorithm for it; the fastest for each of those not named.
+    network, algorithms, injection_bytes_per_s
+        As in `SimulationOptions`.
     unfold : bool
         Simulate every rank on its own; same result, more work.
-    injection_bytes_per_s : float, optional
-        What a rank can send over all its links together, under the link model.
     contention : Contention, optional
-        What kernels and collectives that run at the same time take from each other; nothing if left out.
+        What kernels and collectives that run concurrently take from each other; nothing if left out.
 
     Raises
     ------
     ConfigError
-        If program and topology differ in ranks, a kind of collective or an algorithm is unknown, or the algorithm
-        cannot carry out a collective.
+        If program and topology differ in ranks, or an algorithm or a kind of collective cannot be had.
     GraphError
         If a kernel has no time.
     SimulationError
@@ -87,74 +80,74 @@ def simulate(
     check_network(network, algorithms or {}, injection_bytes_per_s=injection_bytes_per_s)
     check_ranks(topology, program.num_ranks)
     program = slow_ranks(program, dict(topology.slow_ranks))
-    job = job_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
+    folded = folded_program_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
     links = None
     if network == "link":
-        job, found = _on_links(job, unfold=unfold)
+        folded, found = _on_links(folded, unfold=unfold)
         links = LinkNetwork(topology, found, injection_bytes_per_s=injection_bytes_per_s)
-    instances = instances_of(job)
-    shared = None if contention is None else _shared(job, contention, links)
-    tasks, chosen = tasks_of(job, instances, links, shared)
+    instances = instances_of(folded)
+    shared = None if contention is None else _shared(folded, contention, links)
+    tasks, chosen = tasks_of(folded, instances, links, shared)
     times = run(tasks, tuple(timer for timer in (links, shared) if timer is not None))
     if np.isnan(times.start_s).any():
-        raise SimulationError(_why_stuck(job, tasks, times, instances))
-    result = _result(job, tasks, times, chosen, network)
+        raise SimulationError(_why_stuck(folded, tasks, times, instances))
+    result = _result(folded, tasks, times, chosen, network)
     if links is None:
         return result
     traffic = LinkTraffic(links.traffic.links, links.symmetry, links.traffic.link_bytes, result.makespan_s)
     return replace(result, link_traffic=traffic)
 
 
-def _on_links(job: Job, *, unfold: bool) -> tuple[Job, Symmetry]:
+def _on_links(folded: FoldedProgram, *, unfold: bool) -> tuple[FoldedProgram, Symmetry]:
     """Fold only what a symmetry of the links keeps; without one, or with messages that name ranks, nothing."""
-    named = any(names_ranks(graph) for graph in job.program.graphs)
-    found = Symmetry() if unfold or named else _symmetry(job)
-    orbits = found.representatives(np.arange(job.program.num_ranks))
-    folding = fold(job.program, job.topology, orbits=orbits)
+    named = any(names_ranks(graph) for graph in folded.program.graphs)
+    found = Symmetry() if unfold or named else _symmetry(folded)
+    orbits = found.representatives(np.arange(folded.program.num_ranks))
+    folding = fold(folded.program, folded.topology, orbits=orbits)
     if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
         found = Symmetry()
-        folding = fold(job.program, job.topology, unfold=True)
-    return job_of(job.program, job.topology, job.algorithms, folding), found
+        folding = fold(folded.program, folded.topology, unfold=True)
+    return folded_program_of(folded.program, folded.topology, folded.algorithms, folding), found
 
 
-def _symmetry(job: Job) -> Symmetry:
+def _symmetry(folded: FoldedProgram) -> Symmetry:
     """Find the moves of all ranks that keep their roles, groups and messages."""
     messages = {}
-    for instance in instances_of(job):
-        name, algorithm = asked(job, instance)[0], cost_of(job, instance).algorithm
+    for instance in instances_of(folded):
+        name, algorithm = request_of(folded, instance)[0], cost_of(folded, instance).algorithm
         key = (instance.family, instance.group_class, name, algorithm)
         if algorithm and key not in messages:
-            messages[key] = demand.messages_of(job.topology, groups_of(job, instance), name, algorithm)
+            messages[key] = demand.messages_of(folded.topology, groups_of(folded, instance), name, algorithm)
     sets = [pairs for found in messages.values() for pairs in found]
-    for ends in relative_peers_of_program(job.program).values():
+    for ends in relative_peers_of_program(folded.program).values():
         having = np.flatnonzero(ends != NONE)
         sets.append((having, ends[having]))
     return symmetry(
-        job.topology,
-        [family.group_of_rank for family in job.folding.families.values()],
+        folded.topology,
+        [family.group_of_rank for family in folded.folding.families.values()],
         messages=sets,
-        roles=job.program.role_of_rank,
+        roles=folded.program.role_of_rank,
     )
 
 
-def _shared(job: Job, contention: Contention, links: LinkNetwork | None) -> SharedDevices | None:
+def _shared(folded: FoldedProgram, contention: Contention, links: LinkNetwork | None) -> SharedDevices | None:
     """Let devices be shared, if anything can run at the same time there."""
-    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in job.graphs)
-    overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in job.graphs)
+    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in folded.graphs)
+    overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in folded.graphs)
     return SharedDevices(contention, None if links is None else links.set_speed) if overlaps else None
 
 
-def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
+def _result(folded: FoldedProgram, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
     duration, occupancy = np.array(tasks.duration_s), np.array(tasks.occupancy_s)
     shared = np.isnan(duration)
     duration[shared] = (times.end_s - times.start_s)[shared]
     occupancy[shared] = (times.released_s - times.start_s)[shared]
-    ranks: list[list[int]] = [[] for _ in job.graphs]
-    for rank, number in enumerate(job.folding.class_of_rank.tolist()):
+    ranks: list[list[int]] = [[] for _ in folded.graphs]
+    for rank, number in enumerate(folded.folding.class_of_rank.tolist()):
         ranks[number].append(rank)
     timelines = []
-    for number, graph in enumerate(job.graphs):
-        part = slice(job.offsets[number], job.offsets[number + 1])
+    for number, graph in enumerate(folded.graphs):
+        part = slice(folded.offsets[number], folded.offsets[number + 1])
         timelines.append(
             Timeline(
                 graph,
@@ -167,44 +160,46 @@ def _result(job: Job, tasks: Tasks, times: Times, chosen: list[str], network: st
                 tuple(chosen[part]),
             )
         )
-    return Result(job.program, job.topology.name, network, tuple(timelines))
+    return Result(folded.program, folded.topology.name, network, tuple(timelines))
 
 
-def _why_stuck(job: Job, tasks: Tasks, times: Times, instances: CollectiveInstances) -> str:
-    """Say who waits for whom, from the collectives at which some members have come and others have not."""
+def _why_stuck(folded: FoldedProgram, tasks: Tasks, times: Times, instances: CollectiveInstances) -> str:
+    """Say who waits for whom, from the collectives at which some members have arrived and others have not."""
     reasons: list[str] = []
     for index, instance in enumerate(instances):
-        come = [task for task in instance.tasks if times.posted[task]]
-        if not come:
+        arrived = [task for task in instance.tasks if times.posted[task]]
+        if not arrived:
             continue
-        classes = {locate(job, task)[0] for task in come}
+        classes = {locate(folded, task)[0] for task in arrived}
         absent = [
-            c for c in job.folding.families[instance.family].members_of_class[instance.group_class] if c not in classes
+            c
+            for c in folded.folding.families[instance.family].members_of_class[instance.group_class]
+            if c not in classes
         ]
-        ranks = [int(job.folding.representative[number]) for number in absent]
-        number, node = locate(job, come[0])
+        ranks = [int(folded.folding.representative[number]) for number in absent]
+        number, node = locate(folded, arrived[0])
         never = len(instance.tasks) < tasks.instance_size[index]
         verb = "never calls it" if never else "has not reached it"
         reasons.append(
-            f"{name_of(job, number, node)} waits in {say(job.graphs[number], node)} for rank "
+            f"{name_of(folded, number, node)} waits in {describe(folded.graphs[number], node)} for rank "
             f"{', '.join(map(str, ranks))}, which {verb}"
         )
     advice = "all members of a group must call the same collectives in the same order"
     if not reasons:
-        reasons = _waiting_for_messages(job, times)
+        reasons = _waiting_for_messages(folded, times)
         advice = "ranks wait for each other's messages in a circle; let one of them send before it receives"
     more = f" (and {len(reasons) - 3} more like it)" if len(reasons) > 3 else ""
     return f"the program cannot finish: {'; '.join(reasons[:3])}{more}; {advice}"
 
 
-def _waiting_for_messages(job: Job, times: Times) -> list[str]:
-    """Name the ends of messages that lack nothing but the other end."""
+def _waiting_for_messages(folded: FoldedProgram, times: Times) -> list[str]:
+    """Name the ends of messages that lack only the other end."""
     reasons = []
-    for number, (offset, graph) in enumerate(zip(job.offsets, job.graphs, strict=False)):
+    for number, (offset, graph) in enumerate(zip(folded.offsets, folded.graphs, strict=False)):
         started = ~np.isnan(times.start_s[offset : offset + len(graph)])
         for node in np.flatnonzero((graph.kind > NodeKind.COLLECTIVE) & ~started).tolist():
             if started[graph.dependencies_of(node)].all():
-                peer = peer_of(job.program, int(job.folding.representative[number]), graph, node)
+                peer = peer_of(folded.program, int(folded.folding.representative[number]), graph, node)
                 verb = "waits to send a message to" if graph.kind[node] == NodeKind.SEND else "waits for a message from"
-                reasons.append(f"{name_of(job, number, node)} {verb} rank {peer}")
+                reasons.append(f"{name_of(folded, number, node)} {verb} rank {peer}")
     return reasons

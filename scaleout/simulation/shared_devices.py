@@ -1,29 +1,11 @@
 """Kernels, collectives and messages that share devices: the timer of contention.
 
-What runs has a rate, given by `contention`, and rates change when something arrives, starts or ends on the same device.
-A rank that arrives at a collective or a message waits until the kernels that fill its device end, as blocks start in
-the order of launches; from then on its channels hold their SMs, and it waits for the others. Once all are ready the
-bytes move. A communicator runs one kernel at a time on a device: its messages, such as what a ring sends and receives
-in a round, hold SMs and use bandwidth there once. Slices of fused operators are left out: they share the device by
-construction.
-
-A transfer has a duration of its own, which its rate stretches (alpha-beta), or another timer times it (flows over
-links). That one is then told the rate as a speed: what the slowest of its devices leaves it of what it would do alone.
-
-A collective that waits for an event of the stream of kernels races the kernel that follows there, if that was issued
-long enough ago to be in the queue. Ranks differ in this: on some the collective gets its SMs first, and holds them
-until the others arrive; on some the kernel does, which nothing slows down, and the others wait for its end. A class of
-ranks has the worse of both: the SMs are held while the kernel runs, and the bytes move when it would have ended in
-isolation. The ranks on which it did have started the next kernel by then, and the next collective waits for that one:
-they race once, and lag from there on. Without a host that issues calls one by one there is no queue, and the collective
-goes first.
-
-Blocks of a GEMM that got their SMs late end last. The other SMs are free meanwhile, and a transfer that waits for the
-GEMM gets them.
+What runs has a rate, given by `contention`, which changes when something arrives, starts or ends on the same device. A
+transfer has a duration of its own, which its rate stretches (alpha-beta), or another timer times it (links) and is told
+the rate as a speed. Races for SMs, SMs that are released early and communicators are as docs/models/contention.md says.
+A device is a class of ranks; kernels, collectives and messages are instances of the engine, whose `Timer` this is.
 
 Source: profiles of chunked GEMMs on two H200, `traces/h200-pair-unseen/profiles.jsonl`.
-
-A device is a class of ranks; kernels, collectives and messages are instances of the engine, whose `Timer` this is.
 """
 
 import heapq
@@ -38,10 +20,7 @@ from scaleout.simulation.contention import Contention
 
 @dataclass(slots=True)
 class _Running:
-    """A kernel, or a transfer of some channels: what is left of it in isolation, and its rate.
-
-    Infinitely much is left of a transfer that another timer times.
-    """
+    """A kernel, or a transfer: the isolated time left of it, infinite where another timer times it, and its rate."""
 
     devices: tuple[int, ...]
     left_s: float
@@ -64,8 +43,8 @@ class _Running:
 
 
 @dataclass(slots=True)
-class _Stand:
-    """Where a transfer stands on a device: the kernels that it waits for, and those that it races for its SMs."""
+class _Arrival:
+    """A transfer that has arrived at a device: the kernels that it waits for, and those that it races for its SMs."""
 
     behind: set[int]
     event_s: float = math.nan
@@ -76,12 +55,8 @@ class _Stand:
 class SharedDevices:
     """Kernels and transfers that share devices.
 
-    Parameters
-    ----------
-    contention : Contention
-    set_speed : callable, optional
-        Tells the timer of transfers with no duration of their own the speed of one of them, at a time. The speed is a
-        fraction of that in isolation, and 0 for those that wait for SMs.
+    `set_speed` tells the timer of transfers with no duration of their own the speed of one of them, at a time: a
+    fraction of its isolated rate, and 0 while it waits for SMs.
     """
 
     def __init__(self, contention: Contention, set_speed: Callable[[int, float, float], None] | None = None) -> None:
@@ -96,7 +71,7 @@ class SharedDevices:
         self._running: dict[int, _Running] = {}
         self._kernels: dict[int, list[int]] = {}
         """Device to the kernels that run on it."""
-        self._arrived: dict[int, dict[int, _Stand]] = {}
+        self._arrived: dict[int, dict[int, _Arrival]] = {}
         """Device to the transfers that arrived at it."""
         self._freed_s: dict[int, float] = {}
         """Device to when a transfer ended there last."""
@@ -140,11 +115,11 @@ class SharedDevices:
             device = self._device_of[task]
             races = self._registered[instance].races and self._freed_s.get(device) != now_s
             event_s = now_s if races else math.nan
-            self._stand(instance, device, _Stand(self._ahead(instance, device), event_s))
+            self._add_arrival(instance, device, _Arrival(self._ahead(instance, device), event_s))
             self._set_rates(self._kernels.get(device, ()), now_s)
 
     def _ahead(self, instance: int, device: int) -> set[int]:
-        """Return the kernels that a transfer waits for on a device; the others leave it what they do not need."""
+        """Kernels that a transfer waits for on a device; the others leave it the SMs that they do not need."""
         ahead: set[int] = set()
         for found in self._kernels.get(device, ()):
             spares = self._running[found].spares
@@ -154,8 +129,8 @@ class SharedDevices:
                 spares.add(instance)
         return ahead
 
-    def _stand(self, instance: int, device: int, stand: _Stand) -> None:
-        self._arrived.setdefault(device, {}).setdefault(instance, stand)
+    def _add_arrival(self, instance: int, device: int, arrival: _Arrival) -> None:
+        self._arrived.setdefault(device, {}).setdefault(instance, arrival)
 
     def start(self, instance: int, now_s: float) -> None:
         """Start a kernel or a transfer, if it was registered here."""
@@ -168,8 +143,8 @@ class SharedDevices:
         entry.since_s = entry.started_s = now_s
         for device in entry.devices:
             if instance not in self._arrived.get(device, ()):
-                self._stand(
-                    instance, device, _Stand(set() if device in entry.posted else self._ahead(instance, device))
+                self._add_arrival(
+                    instance, device, _Arrival(set() if device in entry.posted else self._ahead(instance, device))
                 )
         self._set_rates_around(instance, entry.devices, now_s)
 
@@ -183,10 +158,10 @@ class SharedDevices:
             return
         is_queued = 0 < issue_s <= now_s - self.contention.resource_use.queue_s
         if self._raced_s.get(device) == now_s:  # where the kernel before won, this one has started long ago
-            for stand in arrived.values():
-                if stand.event_s == now_s:
-                    stand.behind.add(instance)
-        held = [found for found, stand in arrived.items() if not stand.behind]
+            for arrival in arrived.values():
+                if arrival.event_s == now_s:
+                    arrival.behind.add(instance)
+        held = [found for found, arrival in arrived.items() if not arrival.behind]
         entry.held_by, entry.held_sms = frozenset(held), sum(channels for channels, _ in self._held(device))
         for found in held:
             if is_queued and arrived[found].event_s == now_s:
@@ -247,15 +222,15 @@ class SharedDevices:
                 if entry.won:
                     self._raced_s[device] = now_s
                 if self._arrived.get(device):  # else only kernels run there, which take nothing from each other
-                    for stand in self._arrived[device].values():
-                        stand.behind.discard(instance)
-                        stand.races.discard(instance)
+                    for arrival in self._arrived[device].values():
+                        arrival.behind.discard(instance)
+                        arrival.races.discard(instance)
                     concurrent |= self._concurrent(device)
         if concurrent:
             self._set_rates(sorted(concurrent.difference(done)), now_s)
 
     def _free(self, device: int, transfer: int, now_s: float) -> None:
-        """Let GEMMs go on over all SMs that lacked those of a transfer since they started."""
+        """Let GEMMs use all SMs that they lacked because a transfer held them since they started."""
         for found in self._kernels.get(device, ()):
             entry = self._running[found]
             if entry.kernel is None or transfer not in entry.held_by:
@@ -270,20 +245,16 @@ class SharedDevices:
                     heapq.heappush(self._spared, (entry.started_s + others_s, found, False))
 
     def _spare(self, now_s: float, kernel: int, in_race: bool) -> None:
-        """Let transfers have SMs of a kernel that still runs.
-
-        Those that wait for it, once only blocks are left that started late; or those that it raced, once it has ended
-        where it won, as nothing slowed it down there.
-        """
+        """Free SMs of a running kernel: its last blocks started late, or it ended where it won a race."""
         entry = self._running.get(kernel)
         if entry is None:
             return
         (device,) = entry.devices
-        stands = self._arrived.get(device, {})
+        arrivals = self._arrived.get(device, {})
         if not in_race:
-            entry.spares = {found for found, stand in stands.items() if kernel in stand.behind}
-        for stand in stands.values():
-            (stand.races if in_race else stand.behind).discard(kernel)
+            entry.spares = {found for found, arrival in arrivals.items() if kernel in arrival.behind}
+        for arrival in arrivals.values():
+            (arrival.races if in_race else arrival.behind).discard(kernel)
         self._set_rates(sorted(self._concurrent(device)), now_s)
 
     def _concurrent(self, device: int) -> set[int]:
@@ -320,8 +291,8 @@ class SharedDevices:
 
     def _waits(self, instance: int, entry: _Running) -> bool:
         """Whether a transfer at which all have arrived still waits for kernels somewhere."""
-        stands = (self._arrived[device][instance] for device in entry.devices)
-        return any(stand.behind or stand.races for stand in stands)
+        arrivals = (self._arrived[device][instance] for device in entry.devices)
+        return any(arrival.behind or arrival.races for arrival in arrivals)
 
     def _slows_of(self, kernel: tuple[Kernel | None, float], channels: int) -> float:
         key = (*kernel, channels)
@@ -348,17 +319,17 @@ class SharedDevices:
 
     def _held(self, device: int, *, spared: Collection[int] = ()) -> tuple[tuple[int, bool], ...]:
         """Return the channels of each of the library's kernels on a device but some, and whether it moves bytes."""
-        alone: list[tuple[int, bool]] = []
+        isolated: list[tuple[int, bool]] = []
         together: dict[int, tuple[int, bool]] = {}
-        for found, stand in self._arrived.get(device, {}).items():
-            if stand.behind or found in spared:
+        for found, arrival in self._arrived.get(device, {}).items():
+            if arrival.behind or found in spared:
                 continue
             running = self._running.get(found)
             entry = running or self._registered[found]
             moves = running is not None and not self._waits(found, running)
             if entry.communicator == NONE:
-                alone.append((entry.channels, moves))
+                isolated.append((entry.channels, moves))
             else:
                 channels, others_move = together.get(entry.communicator, (0, False))
                 together[entry.communicator] = max(channels, entry.channels), others_move or moves
-        return tuple(sorted((*alone, *together.values())))
+        return tuple(sorted((*isolated, *together.values())))

@@ -1,16 +1,10 @@
-"""A job to the tasks of the engine: how long each node lasts, on which stream, what it waits for and what it holds.
+"""A folded program to the tasks of the engine: durations, streams, dependencies, and the ports that tasks hold.
 
-Collectives and messages become instances with the ports that they hold. What links or shared devices time has no
-duration of its own, and is registered with them; with both of them where a collective of kernels crosses links. Knows
-no order: the engine says when anything starts.
+Collectives and messages become instances with ports; receives are matched with their sends. What links or shared
+devices time has no duration of its own, and is registered with them. Knows no order: the engine says when tasks start.
 
-Messages of a job: which sends and receives belong together, and what they cost.
-
-A put is a message that is part of a collective. Under alpha-beta it costs its share of what the whole collective does,
-so that all puts of a collective together are no faster than it; the ports that it needs are those of the dimensions
-along which the group extends.
-
-Knows neither streams nor what else is in flight.
+A put is a message that is part of a collective. Under alpha-beta it costs its share of the whole collective, so that
+all puts together are no faster than it.
 """
 
 from collections import defaultdict
@@ -25,17 +19,17 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, users_in
 from scaleout.simulation.engine import Tasks
-from scaleout.simulation.job import (
+from scaleout.simulation.folded_program import (
     CollectiveInstance,
     CollectiveInstances,
-    Job,
-    asked,
+    FoldedProgram,
     column_of,
     cost_among,
     cost_of,
     groups_of,
     locate,
     name_of,
+    request_of,
 )
 from scaleout.simulation.shared_devices import SharedDevices
 
@@ -47,9 +41,9 @@ if TYPE_CHECKING:
 class Message:
     """A message between two classes of ranks: the tasks at its ends, what it costs, and two ranks that stand for all.
 
-    Where it is sent along a group (`meets`), both ends must have arrived before it starts, as in NCCL. A message that
-    names ranks is sent at once, and its receive is done when it arrives. A put holds the ports of both ends `along`
-    dimensions; its receive, a buffer that is registered beforehand, waits for nothing.
+    Along a group both ends must have arrived before it starts (`rendezvous`), as in NCCL. A message that names ranks is
+    sent at once, and its receive is done when it arrives. A put holds the ports of both ends `along` dimensions; its
+    receive, a buffer that is registered beforehand, waits for nothing.
     """
 
     send: int
@@ -57,7 +51,7 @@ class Message:
     size_bytes: float
     ranks: tuple[int, int]
     cost: CollectiveCost
-    meets: bool
+    rendezvous: bool
     put: bool = False
     along: tuple[int, ...] = ()
 
@@ -66,13 +60,13 @@ _Ends = tuple[int, int, int, int]
 """What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag."""
 
 
-def messages_of(job: Job) -> list[Message]:
-    """Match each receive with the send of the same tag, in order, and charge it.
+def messages_of(folded: FoldedProgram) -> list[Message]:
+    """Match each receive with the send of the same tag, in order, and cost the message.
 
     Raises
     ------
     GraphError
-        If a message names a rank that the job does not have, or a group that its rank is not in.
+        If a message names a rank that the program does not have, or a group that its rank is not in.
     SimulationError
         If a message lacks an end, or its ends do not agree on its size.
     """
@@ -80,13 +74,13 @@ def messages_of(job: Job) -> list[Message]:
     receives: dict[_Ends, list[int]] = defaultdict(list)
     peers: dict[int, tuple[int, int]] = {}
     begins: dict[tuple[int, int, int], int] = {}  # class, group and tag to the first node that sends
-    class_of_rank = job.folding.class_of_rank.tolist()
-    for number, graph in enumerate(job.graphs):
-        rank = int(job.folding.representative[number])
+    class_of_rank = folded.folding.class_of_rank.tolist()
+    for number, graph in enumerate(folded.graphs):
+        rank = int(folded.folding.representative[number])
         for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
-            peer = peer_of(job.program, rank, graph, node)
-            check_peer(job.program, peer, name_of(job, number, node))
-            tag, task, group = int(graph.tag[node]), job.offsets[number] + node, int(graph.group[node])
+            peer = peer_of(folded.program, rank, graph, node)
+            check_peer(folded.program, peer, name_of(folded, number, node))
+            tag, task, group = int(graph.tag[node]), folded.offsets[number] + node, int(graph.group[node])
             if graph.kind[node] == NodeKind.RECV:
                 receives[class_of_rank[peer], number, group, tag].append(task)
                 continue
@@ -99,71 +93,73 @@ def messages_of(job: Job) -> list[Message]:
         sent, received = sends.get(key, []), receives.get(key, [])
         if len(sent) != len(received):
             lonely = max(sent, received, key=len)[min(len(sent), len(received))]
-            source, destination = (int(job.folding.representative[number]) for number in key[:2])
+            source, destination = (int(folded.folding.representative[number]) for number in key[:2])
             raise SimulationError(
-                f"{name_of(job, *locate(job, lonely))}: rank {source} sends {len(sent)} messages to rank "
+                f"{name_of(folded, *locate(folded, lonely))}: rank {source} sends {len(sent)} messages to rank "
                 f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
         for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
-            number, node = locate(job, send)
-            size_bytes, ends = _size_of(job, (number, node), locate(job, receive)), peers[send]
-            if job.graphs[number].collective[node] == NONE:
-                cost = send_cost(size_bytes, job.topology, source=ends[0], destination=ends[1])
-                messages.append(Message(send, receive, size_bytes, ends, cost, meets=key[2] != NONE))
+            number, node = locate(folded, send)
+            size_bytes, ends = _size_of(folded, (number, node), locate(folded, receive)), peers[send]
+            if folded.graphs[number].collective[node] == NONE:
+                cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
+                messages.append(Message(send, receive, size_bytes, ends, cost, rendezvous=key[2] != NONE))
             else:
-                cost, along = _share(job, number, node, ends)
-                message = Message(send, receive, size_bytes, ends, cost, meets=True, put=True, along=along)
-                puts.append(((begins[number, *key[2:]], *_turn(job, message, key[2], piece)), message))
+                cost, along = _share(folded, number, node, ends)
+                message = Message(send, receive, size_bytes, ends, cost, rendezvous=True, put=True, along=along)
+                puts.append(((begins[number, *key[2:]], *_turn(folded, message, key[2], piece)), message))
     return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
 
 
-def _turn(job: Job, message: Message, group: int, piece: int) -> tuple[int, ...]:
-    """Say whose turn it is at a port, of the puts of a collective, folded or not: by receiver, slice and sender."""
-    members = job.program.groups[group].of(message.ranks[0])
+def _turn(folded: FoldedProgram, message: Message, group: int, piece: int) -> tuple[int, ...]:
+    """Order of a collective's puts at a port, the same folded and unfolded: by receiver, slice and sender."""
+    members = folded.program.groups[group].of(message.ranks[0])
     source, destination = (members.index(rank) for rank in message.ranks)
     return destination, piece, source
 
 
-def _share(job: Job, number: int, node: int, ends: tuple[int, int]) -> tuple[CollectiveCost, tuple[int, ...]]:
-    """Charge a put: of its collective's time, its share of what leaves a rank; return the dimensions as well."""
-    graph, group = job.graphs[number], int(job.graphs[number].group[node])
-    members = len(job.program.groups[group].of(ends[0]))
+def _share(
+    folded: FoldedProgram, number: int, node: int, ends: tuple[int, int]
+) -> tuple[CollectiveCost, tuple[int, ...]]:
+    """Cost of a put: of its collective's time, its share of what leaves a rank; and the collective's dimensions."""
+    graph, group = folded.graphs[number], int(folded.graphs[number].group[node])
+    members = len(folded.program.groups[group].of(ends[0]))
     if ends[0] == ends[1]:
         return CollectiveCost(0.0, 0.0), ()
-    family = job.folding.families[group]
+    family = folded.folding.families[group]
     group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
-    whole = cost_among(job, family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
+    whole = cost_among(folded, family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
     share = members / (members - 1) / int(graph.pieces[node])
     return replace(whole, serialization_s=whole.serialization_s * share), family.dimensions_of_class[group_class]
 
 
 def _whole_bytes(graph: ExecutionGraph, node: int) -> float:
-    """Return the bytes of the collective that a put is part of: of all puts with its tag."""
+    """Bytes of the collective that a put is part of: of all puts with its tag."""
     alike = (graph.kind == NodeKind.SEND) & (graph.group == graph.group[node]) & (graph.tag == graph.tag[node])
     return float(graph.bytes[alike].sum())
 
 
-def _size_of(job: Job, send: tuple[int, int], receive: tuple[int, int]) -> float:
-    """Return the bytes of a message, on which both ends must agree."""
-    sent, received = (int(job.graphs[number].bytes[node]) for number, node in (send, receive))
+def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, int]) -> float:
+    """Bytes of a message, on which both ends must agree."""
+    sent, received = (int(folded.graphs[number].bytes[node]) for number, node in (send, receive))
     if sent != received:
         raise SimulationError(
-            f"{name_of(job, *send)} sends {sent} B and {name_of(job, *receive)} receives {received} B of the same "
-            f"message; give both ends the same size"
+            f"{name_of(folded, *send)} sends {sent} B and {name_of(folded, *receive)} receives {received} B of the "
+            f"same message; give both ends the same size"
         )
     return float(sent)
 
 
 def tasks_of(
-    job: Job, instances: CollectiveInstances, links: "LinkNetwork | None", shared: SharedDevices | None
+    folded: FoldedProgram, instances: CollectiveInstances, links: "LinkNetwork | None", shared: SharedDevices | None
 ) -> tuple[Tasks, list[str]]:
     """Lay out what the engine runs, and the algorithm of each task; what timers time has no duration of its own."""
-    charges, of_instance = _charges(job, instances, on_links=links is not None)
+    costs, of_instance = _costs(folded, instances, on_links=links is not None)
     sizes = np.diff(instances.offsets)
-    lasts_s = np.array([charge.lasts_s for charge in charges], np.float64)
-    holds_s = np.array([charge.holds_s for charge in charges], np.float64)
-    served_by = np.array([charge.served_by for charge in charges], object)
-    duration_s = _durations(job)
+    lasts_s = np.array([cost.lasts_s for cost in costs], np.float64)
+    holds_s = np.array([cost.holds_s for cost in costs], np.float64)
+    served_by = np.array([cost.served_by for cost in costs], object)
+    duration_s = _durations(folded)
     occupancy_s = duration_s.copy()
     instance_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
     of_task = np.repeat(of_instance, sizes)
@@ -172,31 +168,31 @@ def tasks_of(
         np.repeat(np.arange(len(sizes)), sizes),
         served_by[of_task],
     )
-    charged = [charges[kind] for kind in of_instance.tolist()]
+    cost_of_each = [costs[kind] for kind in of_instance.tolist()]
     if links is not None:
-        for index, charge in enumerate(charged):
-            if charge.is_sent:
-                paced = shared is not None and charge.is_kernel
-                _register(job, instances[index], links, index=index, paced=paced)
-    users, counts = _dependencies(job)
+        for index, cost in enumerate(cost_of_each):
+            if cost.is_sent:
+                paced = shared is not None and cost.is_kernel
+                _register(folded, instances[index], links, index=index, paced=paced)
+    users, counts = _dependencies(folded)
     laid = _Laid(
-        job, duration_s.tolist(), occupancy_s.tolist(), users, counts, instance_of.tolist(),
-        [charge.size for charge in charged], [charge.ports for charge in charged],
-        [charge.port_s for charge in charged],
+        folded, duration_s.tolist(), occupancy_s.tolist(), users, counts, instance_of.tolist(),
+        [cost.size for cost in cost_of_each], [cost.ports for cost in cost_of_each],
+        [cost.port_s for cost in cost_of_each],
     )  # fmt: skip
     _add_messages(laid, links, shared)
     if shared is not None:
-        _share_devices(laid, instances, shared, charged)
-    issue_s, priority = column_of(job, "issue_s"), column_of(job, "priority")
+        _share_devices(laid, instances, shared, cost_of_each)
+    issue_s, priority = column_of(folded, "issue_s"), column_of(folded, "priority")
     tasks = Tasks(
-        laid.duration_s, laid.occupancy_s, _streams(job), priority.tolist(), users, counts, laid.instance_of,
+        laid.duration_s, laid.occupancy_s, _streams(folded), priority.tolist(), users, counts, laid.instance_of,
         laid.sizes, laid.ports, issue_s.tolist() if issue_s.any() else (), laid.port_s,
     )  # fmt: skip
     return tasks, algorithms.tolist()
 
 
-class _Charge(NamedTuple):
-    """What a collective costs, and what it holds for how long; alike for all of one kind, group and size."""
+class _Cost(NamedTuple):
+    """What a collective costs, and what it holds for how long; the same for all of one kind, group and size."""
 
     lasts_s: float
     holds_s: float
@@ -210,58 +206,58 @@ class _Charge(NamedTuple):
     """Whether it is one kernel of the library, which holds its stream throughout."""
 
 
-def _charges(job: Job, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Charge], Ints]:
-    """Charge the kinds of collectives that differ, and return which of them each instance is, (M,)."""
-    columns = [column_of(job, name)[instances.firsts] for name in ("collective", "bytes", "pieces", "stream")]
+def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
+    """Cost the kinds of collectives that differ; return them, and which of them each instance is, (M,)."""
+    columns = [column_of(folded, name)[instances.firsts] for name in ("collective", "bytes", "pieces", "stream")]
     keys = np.stack([instances.family, instances.group_class, *columns])
     _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    return [_charge(job, instances[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
+    return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
 
 
-def _charge(job: Job, instance: CollectiveInstance, *, on_links: bool) -> _Charge:
-    """Charge a collective; what links time has no duration of its own."""
-    cost = cost_of(job, instance)
-    pieces = asked(job, instance)[2]
+def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool) -> _Cost:
+    """Cost of a collective; what links time has no duration of its own."""
+    cost = cost_of(folded, instance)
+    pieces = request_of(folded, instance)[2]
     serialization_s = cost.serialization_s / pieces
     lasts_s = cost.latency_s + serialization_s
-    early = pieces > 1 or (cost.concurrent and _is_aside(job, instance))
+    early = pieces > 1 or (cost.concurrent and _is_aside(folded, instance))
     holds_s = serialization_s if early else lasts_s
-    family = job.folding.families[instance.family]
+    family = folded.folding.families[instance.family]
     members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
     is_sent, is_kernel = on_links and bool(cost.algorithm), lasts_s == holds_s and lasts_s > 0
     if is_sent:
         lasts_s = holds_s = np.nan
         along = ()
-    ports = (*_ports(job, members, along, _OUT), *_ports(job, members, along, _IN))
+    ports = (*_ports(folded, members, along, _OUT), *_ports(folded, members, along, _IN))
     port_s = 2 * len(members) * _held_s(cost, along, serialization_s)
-    return _Charge(lasts_s, holds_s, cost.served_by, len(members), ports, port_s, is_sent, is_kernel)
+    return _Cost(lasts_s, holds_s, cost.served_by, len(members), ports, port_s, is_sent, is_kernel)
 
 
 _OUT, _IN = 0, 1
 
 
-def _ports(job: Job, classes: Sequence[int], along: Sequence[int], way: int) -> tuple[int, ...]:
-    """Return the ports of classes of ranks along dimensions, out or in; collectives hold both, puts one at each end."""
-    width = len(job.topology.dimensions)
+def _ports(folded: FoldedProgram, classes: Sequence[int], along: Sequence[int], way: int) -> tuple[int, ...]:
+    """Ports of classes of ranks along dimensions, out or in; collectives hold both, puts one at each end."""
+    width = len(folded.topology.dimensions)
     return tuple(2 * (number * width + dimension) + way for number in classes for dimension in along)
 
 
 def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) -> tuple[float, ...]:
-    """Return for how long bytes need each dimension, shape (D,); infinite for as long as it takes."""
+    """For how long bytes need each dimension, shape (D,); infinite for as long as the collective takes."""
     shares = cost.shares[: len(along)] or (1.0,) * len(along)
     return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
 
 
-def _is_aside(job: Job, instance: CollectiveInstance) -> bool:
+def _is_aside(folded: FoldedProgram, instance: CollectiveInstance) -> bool:
     """Whether a collective is on a stream of its group, so that others may be under way while its last bytes fly."""
-    number, node = locate(job, instance.tasks[0])
-    return int(job.graphs[number].stream[node]) != 0
+    number, node = locate(folded, instance.tasks[0])
+    return int(folded.graphs[number].stream[node]) != 0
 
 
 class _Laid(NamedTuple):
     """Tasks as they are laid out; see `Tasks`."""
 
-    job: Job
+    folded: FoldedProgram
     duration_s: list[float]
     occupancy_s: list[float]
     users: list[tuple[int, ...]]
@@ -273,24 +269,21 @@ class _Laid(NamedTuple):
 
 
 def _share_devices(
-    laid: _Laid, instances: CollectiveInstances, shared: SharedDevices, charged: Sequence[_Charge]
+    laid: _Laid, instances: CollectiveInstances, shared: SharedDevices, cost_of_each: Sequence[_Cost]
 ) -> None:
-    """Let kernels and whole collectives be timed as they share the devices of their classes.
-
-    What links time lasts for ever here: the links end it.
-    """
-    job = laid.job
-    for index, (instance, charge) in enumerate(zip(instances, charged, strict=True)):
-        if charge.is_kernel:
-            devices = job.folding.families[instance.family].members_of_class[instance.group_class]
-            lasts_s = np.inf if charge.is_sent else charge.lasts_s
+    """Let shared devices time kernels and whole collectives; the links end those that they time."""
+    folded = laid.folded
+    for index, (instance, cost) in enumerate(zip(instances, cost_of_each, strict=True)):
+        if cost.is_kernel:
+            devices = folded.folding.families[instance.family].members_of_class[instance.group_class]
+            lasts_s = np.inf if cost.is_sent else cost.lasts_s
             shared.register_transfer(
                 index, devices, lasts_s, channels=shared.contention.resource_use.num_sms,
-                device_of={task: locate(job, task)[0] for task in instance.tasks}, races=True,
+                device_of={task: locate(folded, task)[0] for task in instance.tasks}, races=True,
             )  # fmt: skip
             for task in instance.tasks:
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
-    for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
+    for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
         kernels = (*graph.kernels, None)  # `NONE` is the last entry
         on_device = ~graph.has_role(NodeRole.INPUT)
         nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
@@ -307,20 +300,17 @@ def _share_devices(
 
 
 def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevices | None) -> None:
-    """Let the ends of a message meet, or its receive wait for its send; links and shared devices time what they know.
-
-    Puts take nothing from the kernels beside them: what storing or sending costs a fused kernel is in its time.
-    """
-    for message in messages_of(laid.job):
-        ends = (message.send, message.receive) if message.meets else (message.send,)
+    """Cost messages, and register what links or shared devices time; puts take nothing from kernels."""
+    for message in messages_of(laid.folded):
+        ends = (message.send, message.receive) if message.rendezvous else (message.send,)
         lasts_s = message.cost.latency_s + message.cost.serialization_s
         holds_s = message.cost.serialization_s
         laid.duration_s[message.receive] = laid.occupancy_s[message.receive] = 0.0
-        if not message.meets:
+        if not message.rendezvous:
             laid.users[message.send] += (message.receive,)
             laid.counts[message.receive] += 1
         on_links = links is not None and lasts_s > 0
-        is_shared = shared is not None and message.meets and not message.put and lasts_s > 0
+        is_shared = shared is not None and message.rendezvous and not message.put and lasts_s > 0
         if links is not None and on_links:
             source, destination = message.ranks
             links.register_message(
@@ -332,77 +322,75 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevice
             lasts_s = holds_s = np.nan
         for task in ends:
             laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
-            laid.instance_of[task] = len(laid.sizes) if message.meets or on_links else NONE
-        if message.meets or on_links:
+            laid.instance_of[task] = len(laid.sizes) if message.rendezvous or on_links else NONE
+        if message.rendezvous or on_links:
             laid.sizes.append(len(ends))
-            of, to = ([locate(laid.job, task)[0]] for task in (message.send, message.receive))
+            of, to = ([locate(laid.folded, task)[0]] for task in (message.send, message.receive))
             along = () if on_links else message.along
-            laid.ports.append((*_ports(laid.job, of, along, _OUT), *_ports(laid.job, to, along, _IN)))
+            laid.ports.append((*_ports(laid.folded, of, along, _OUT), *_ports(laid.folded, to, along, _IN)))
             laid.port_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
 
 
 def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
-    """Let a message hold channels at both its ends; a receive that follows nothing was posted before it was needed.
-
-    Its communicator is the group that it is sent along.
-    """
-    device_of = {task: locate(laid.job, task)[0] for task in ends}
+    """Let a message hold channels at both ends; a receive that follows nothing was posted before it was needed."""
+    device_of = {task: locate(laid.folded, task)[0] for task in ends}
     posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
     devices = sorted({*device_of.values(), *posted})
-    number, node = locate(laid.job, message.send)
+    number, node = locate(laid.folded, message.send)
     shared.register_transfer(
         len(laid.sizes), devices, lasts_s, channels=shared.contention.resource_use.message_sms, device_of=device_of,
-        posted=posted, communicator=int(laid.job.graphs[number].group[node]),
+        posted=posted, communicator=int(laid.folded.graphs[number].group[node]),
     )  # fmt: skip
 
 
-def _durations(job: Job) -> Floats:
+def _durations(folded: FoldedProgram) -> Floats:
     """Times of all kernels, and zero or nothing yet for all else."""
-    duration_s: Floats = column_of(job, "duration_s")
-    untimed = np.flatnonzero(np.isnan(duration_s) & (column_of(job, "kind") == NodeKind.COMPUTE))
+    duration_s: Floats = column_of(folded, "duration_s")
+    untimed = np.flatnonzero(np.isnan(duration_s) & (column_of(folded, "kind") == NodeKind.COMPUTE))
     if untimed.size:
-        number, node = locate(job, int(untimed[0]))
+        number, node = locate(folded, int(untimed[0]))
         raise GraphError(
-            f"{name_of(job, number, node)} is a kernel with no time; name the device that it runs on (--device)"
+            f"{name_of(folded, number, node)} is a kernel with no time; name the device that it runs on (--device)"
         )
     return duration_s
 
 
-def _dependencies(job: Job) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the users of each task, and how many it depends on."""
+def _dependencies(folded: FoldedProgram) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Users of each task, and how many tasks it depends on."""
     users: list[tuple[int, ...]] = []
     counts: list[int] = []
-    for offset, graph in zip(job.offsets, job.graphs, strict=False):
+    for offset, graph in zip(folded.offsets, folded.graphs, strict=False):
         counts += np.diff(graph.dependency_offsets).tolist()
         users += users_in(graph.dependency_offsets, graph.dependencies, first=offset)
     return users, counts
 
 
-def _register(job: Job, instance: CollectiveInstance, links: "LinkNetwork", *, index: int, paced: bool) -> None:
+def _register(
+    folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", *, index: int, paced: bool
+) -> None:
     """Register what an instance sends with the links: all groups that it stands for."""
-    name, size_bytes, pieces = asked(job, instance)
+    name, size_bytes, pieces = request_of(folded, instance)
     links.register(
         index,
         name,
         size_bytes / pieces,
-        groups=groups_of(job, instance),
-        cost=cost_of(job, instance),
+        groups=groups_of(folded, instance),
+        cost=cost_of(folded, instance),
         slice_of_more=pieces > 1,
         paced=paced,
     )
 
 
-def _streams(job: Job) -> list[int]:
+def _streams(folded: FoldedProgram) -> list[int]:
     """One number for each stream of each class.
 
-    A class's sends have a stream of their own, so that they do not hold up its kernels; its puts one for each rank that
-    they go to. Receives that meet their send have one each, and wait on it without holding up anything; others wait on
-    none.
+    Sends have a stream of their own, so that they do not hold up kernels, and puts one for each receiver. Receives of
+    a rendezvous have one each; other receives have none.
     """
-    width = 2 + max((int(graph.stream.max()) for graph in job.graphs if len(graph)), default=0)
-    alone, total = width * len(job.graphs), job.offsets[-1]
+    width = 2 + max((int(graph.stream.max()) for graph in folded.graphs if len(graph)), default=0)
+    alone, total = width * len(folded.graphs), folded.offsets[-1]
     streams: list[int] = []
-    for number, (graph, offset) in enumerate(zip(job.graphs, job.offsets, strict=False)):
+    for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
         own = number * width + graph.stream
         own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
         puts = (graph.kind == NodeKind.SEND) & (graph.collective != NONE)

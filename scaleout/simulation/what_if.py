@@ -22,14 +22,7 @@ PLACEMENTS = ("linear", "transposed", "order", "strided", "random")
 
 
 def slow_ranks(program: Program, factors: Mapping[int, float]) -> Program:
-    """Return the program with ranks whose kernels take so many times as long; each has a role of its own.
-
-    Parameters
-    ----------
-    program : Program
-        Timed.
-    factors : mapping of int to float
-        Rank to a factor above zero.
+    """Return a timed program with ranks whose kernels take so many times as long; each has a role of its own.
 
     Raises
     ------
@@ -55,18 +48,12 @@ def slow_ranks(program: Program, factors: Mapping[int, float]) -> Program:
 
 
 def map_ranks(program: Program, places: Sequence[int] | Ints) -> Program:
-    """Return the program with its ranks at other places: what rank r did, rank ``places[r]`` does.
-
-    Parameters
-    ----------
-    program : Program
-    places : (R,) ints
-        Each rank of the topology once, such as from `places_of`.
+    """Return the program with its ranks elsewhere: what rank r did, rank ``places[r]`` does, such as from `places_of`.
 
     Raises
     ------
     ConfigError
-        If it is no permutation of the ranks.
+        If `places`, (R,), is no permutation of the ranks.
     """
     at = np.asarray(places, np.int64)
     _check_permutation(at, program.num_ranks)
@@ -172,7 +159,7 @@ def _slowed(graph: ExecutionGraph, factor: float) -> ExecutionGraph:
 
 
 def _with_peers_at(graph: ExecutionGraph, places: Ints) -> ExecutionGraph:
-    """Rename the ranks that messages name; those that the job does not have are found out later."""
+    """Rename the ranks that messages name; those that the program lacks are refused later."""
     named = (graph.kind > NodeKind.COLLECTIVE) & (graph.group == NONE)
     named &= (graph.peer >= 0) & (graph.peer < len(places))
     if not named.any():

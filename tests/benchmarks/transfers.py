@@ -115,14 +115,14 @@ def carry(topology: Topology, demands: Sequence[Demand], case: Case) -> float:
     """Let all collectives begin, some time apart, each again when it is done, and return when the last is done."""
     traffic = Traffic(links_of(topology))
     for number, demand in enumerate(demands):
-        traffic.begin(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * case.apart_s)
+        traffic.start(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * case.apart_s)
     now_s, left = 0.0, dict.fromkeys(range(len(demands)), case.times)
     while left:
         now_s, _, done = traffic.advance()
         for number in done:
             left[number] -= 1
             if left[number]:
-                traffic.begin(number, demands[number], SIZE_BYTES, now_s=now_s)
+                traffic.start(number, demands[number], SIZE_BYTES, now_s=now_s)
             else:
                 del left[number]
     return now_s
@@ -144,7 +144,7 @@ def report(case: Case, *, folded: bool) -> str:
 def load_compiled() -> None:
     """Run a small case message by message, so that what numba has compiled is loaded, or compiled."""
     traffic = Traffic(links_of(load_topology("ring-128")), compiled=True)
-    traffic.begin(0, demand_of_message(traffic.links, 0, 1), SIZE_BYTES, now_s=0.0)
+    traffic.start(0, demand_of_message(traffic.links, 0, 1), SIZE_BYTES, now_s=0.0)
     traffic.advance()
 
 

@@ -19,7 +19,7 @@ from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.cost import collective_cost, send_cost
 from scaleout.network.alpha_beta.load import load_of
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, schedule
 from scaleout.network.flow import collective as link
 from scaleout.network.routes.links import links_of
@@ -126,7 +126,7 @@ def test_no_cost_is_below_the_bound_of_the_links(kind, size):
         placement = place(topology, ranks)
         for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):
             cost = collective_cost(collective, N, placement)
-            assert cost.time_s >= wire_bound(collective, N, placement) * (1 - 1e-9)
+            assert cost.time_s >= lower_bound_s(collective, N, placement) * (1 - 1e-9)
 
 
 @each_kind

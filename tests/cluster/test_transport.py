@@ -25,7 +25,7 @@ from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.cost import collective_cost
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.flow import collective as link
 
 FIGURES = Path(__file__).parents[2] / "figures"
@@ -133,7 +133,7 @@ def test_a_library_is_never_faster_than_its_links(topology, library, size, data)
     cost = collective_cost(kind, size, group, algorithm)
     bare = collective_cost(kind, size, place(topology, range(topology.num_ranks)), algorithm)
     assert cost.time_s >= bare.time_s * (1 - 1e-12)
-    assert cost.serialization_s >= wire_bound(kind, size, group) * (1 - 1e-9)
+    assert cost.serialization_s >= lower_bound_s(kind, size, group) * (1 - 1e-9)
     assert cost.inflation >= 1 - 1e-12
     assert -1e-15 <= cost.before_s <= cost.latency_s * (1 + 1e-12)
 

@@ -1,6 +1,6 @@
 """One contract for all collective algorithms, and the naive oracle for the closed forms of their load.
 
-The oracle routes every message of a step, of all groups of the axis, hop by hop over the links of the topology.
+The oracle routes every message of a round, of all groups of the axis, hop by hop over the links of the topology.
 """
 
 import itertools
@@ -133,26 +133,26 @@ def likeness(pattern, group, source, destination):
     return min(group), None if pattern.reduced else source, None if pattern.copied else destination
 
 
-def messages_of(step, topology, groups):
+def messages_of(round_, topology, groups):
     for group in groups:
         placement, ranks = arrange(topology, group)
-        for source, destination, fraction in zip(*transfers(step, placement), strict=True):
-            yield ranks[source], ranks[destination], fraction, likeness(step.pattern, group, source, destination)
+        for source, destination, fraction in zip(*transfers(round_, placement), strict=True):
+            yield ranks[source], ranks[destination], fraction, likeness(round_.pattern, group, source, destination)
 
 
-def distinct(steps):
-    return list({(step.pattern, step.dimensions): step for step in steps}.values())
+def distinct(rounds):
+    return list({(round_.pattern, round_.dimensions): round_ for round_ in rounds}.values())
 
 
 def check_loads(algorithm, topology, groups):
-    """Busiest link and farthest hop of every step, with all groups of the axis sending at the same time."""
+    """Busiest link and farthest hop of every round, with all groups of the axis sending at the same time."""
     placement = place(topology, groups[0])
     for kind in KINDS:
         if placement.num_ranks == 1 or algorithm.supports(kind, placement) is not None:
             continue
-        for step in distinct(schedule(kind, placement, algorithm=algorithm.name).rounds):
-            busy, farthest = route(topology, messages_of(step, topology, groups))
-            load = load_of(step, placement)
+        for round_ in distinct(schedule(kind, placement, algorithm=algorithm.name).rounds):
+            busy, farthest = route(topology, messages_of(round_, topology, groups))
+            load = load_of(round_, placement)
             assert load.busiest_s_per_byte == pytest.approx(busy, rel=1e-12)
             assert load.latency_s == pytest.approx(farthest, rel=1e-12)
 
@@ -200,12 +200,12 @@ def test_irregular_groups_are_routed_from_their_true_places(algorithm, mesh, dat
         check_loads(algorithm, topology, [group])
 
 
-def contributions(steps, placement):
-    """What each member's data may depend on when the steps are done: a boolean (member, member) matrix."""
+def contributions(rounds, placement):
+    """What each member's data may depend on when the rounds are done: a boolean (member, member) matrix."""
     known = np.eye(placement.num_ranks, dtype=bool)
-    for step in steps:
-        sources, destinations, _ = transfers(step, placement)
-        for _ in range(step.repeat):
+    for round_ in rounds:
+        sources, destinations, _ = transfers(round_, placement)
+        for _ in range(round_.repeat):
             before = known.copy()
             np.logical_or.at(known, destinations, before[sources])
     return known
@@ -230,8 +230,8 @@ def test_data_reaches_everyone_who_needs_it(algorithm, mesh):
     placement = place(topology, groups[0])
     for kind in KINDS:
         if placement.num_ranks > 1 and algorithm.supports(kind, placement) is None:
-            steps = schedule(kind, placement, algorithm=algorithm.name).rounds
-            assert NEEDED[kind](contributions(steps, placement)), kind
+            rounds = schedule(kind, placement, algorithm=algorithm.name).rounds
+            assert NEEDED[kind](contributions(rounds, placement)), kind
 
 
 @each_algorithm
@@ -250,10 +250,10 @@ def test_enough_bytes_are_sent_and_none_to_oneself(algorithm, mesh):
             continue
         received = np.zeros(p)
         found = schedule(kind, placement, algorithm=algorithm.name)
-        for step in found.rounds:
-            sources, destinations, fractions = transfers(step, placement)
+        for round_ in found.rounds:
+            sources, destinations, fractions = transfers(round_, placement)
             assert (sources != destinations).all()
-            np.add.at(received, destinations, fractions * step.repeat)
+            np.add.at(received, destinations, fractions * round_.repeat)
         if found.added is not None:
             assert (p - 1) / p * (1 - 1e-9) <= found.added <= received.max() * (1 + 1e-9)
         senders = p - 1 if kind in ("broadcast", "reduce", "send") else p
@@ -272,8 +272,8 @@ def test_each_tree_of_the_double_binary_tree_spans_all_ranks(p):
     assert len(down) <= p.bit_length()
     for half in (0, 1):
         reached, children = set(), defaultdict(int)
-        for step in down:
-            edges = list(zip(step.pattern.sources, step.pattern.destinations, strict=True))
+        for round_ in down:
+            edges = list(zip(round_.pattern.sources, round_.pattern.destinations, strict=True))
             for parent, child in edges[half * len(edges) // 2 : (half + 1) * len(edges) // 2]:
                 reached = reached or {parent}
                 assert parent in reached

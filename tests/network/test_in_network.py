@@ -1,7 +1,7 @@
 """Switches that reduce and multicast: by hand, against the links, against what NCCL was published to reach.
 
-The contracts of all algorithms (never faster than the wire, closed forms as brute force, both networks alike) are where
-those of the others are; their random topologies have such switches as well.
+The contracts of all algorithms (never faster than the lower bound, closed forms as brute force, both networks alike)
+are where those of the others are; their random topologies have such switches as well.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from scaleout.cluster.topology.placement import place, siblings
 from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import bus_bandwidth, candidates
 from scaleout.network.flow import collective as link
 from scaleout.network.flow.demand import demand_of, messages_of
@@ -43,7 +43,7 @@ def cost(topology, kind, algorithm="in_network", ranks=None):
     ranks = list(range(topology.num_ranks)) if ranks is None else ranks
     placement = place(topology, ranks)
     charged = alpha_beta.collective_cost(kind, N, placement, algorithm)
-    assert charged.serialization_s >= wire_bound(kind, N, placement) * (1 - 1e-9)
+    assert charged.serialization_s >= lower_bound_s(kind, N, placement) * (1 - 1e-9)
     found = link.collective_cost(kind, N, topology, ranks, charged.algorithm)
     assert found.time_s == pytest.approx(charged.time_s, rel=1e-9)
     return charged
@@ -60,7 +60,7 @@ def test_a_switch_that_reduces_worked_by_hand(kind, buffers):
     """A rank sends its buffer once and receives the sum once: 4/7 of a ring's all-reduce of 8, at its bound."""
     topology = on(SWITCH)
     assert cost(topology, kind).time_s == pytest.approx(ALPHA + buffers * LINK, rel=1e-12)
-    assert wire_bound(kind, N, place(topology, range(8))) == pytest.approx(buffers * LINK, rel=1e-12)
+    assert lower_bound_s(kind, N, place(topology, range(8))) == pytest.approx(buffers * LINK, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_hierarchical_reduces_in_the_switches_that_can():
 
 def test_the_bound_of_a_switch_that_only_forwards_is_that_of_ranks_that_add_up():
     plain = place(on(dataclasses.replace(SWITCH, in_network_reduction=False)), range(8))
-    assert wire_bound("all_reduce", N, plain) == pytest.approx(14 / 8 * LINK, rel=1e-12)
+    assert lower_bound_s("all_reduce", N, plain) == pytest.approx(14 / 8 * LINK, rel=1e-12)
 
 
 # ---- Laws
@@ -138,7 +138,7 @@ def test_steady_flows_of_combined_messages_are_the_same_folded(mesh, kind, data)
     found = symmetry(topology, [family], messages=messages_of(topology, together, kind, algorithm))
     loads = []
     for each in (Symmetry(), found):
-        (flows,) = demand_of(links, each, together, kind, algorithm).steps
+        (flows,) = demand_of(links, each, together, kind, algorithm).rounds
         loads.append(np.bincount(*flows.pairs[1:], minlength=len(links)))
     used = np.flatnonzero(loads[0])
     ports, ranks = np.divmod(used, topology.num_ranks)

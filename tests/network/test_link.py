@@ -20,14 +20,14 @@ from scaleout.cluster.topology.placement import arrange, place, siblings
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, schedule, transfers
 from scaleout.network.flow.batched import BatchedFlows
-from scaleout.network.flow.collective import _asked, collective_cost
+from scaleout.network.flow.collective import _demand, collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.flow.max_min import level_of_all, max_min
 from scaleout.network.flow.traffic import Traffic
-from scaleout.network.routes import even
+from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, symmetry
 from scaleout.simulation import engine
@@ -83,10 +83,10 @@ def test_ways_that_are_kept_are_those_worked_out_one_by_one(mesh, data):
     pairs = np.array(data.draw(st.lists(st.tuples(rank, rank), min_size=1, max_size=40))).T
     kept = links_of(topology).routes(*pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(even, "_FEW", 0)
-        even.route_table.cache_clear()
+        patch.setattr(crossing, "_FEW", 0)
+        crossing.route_table.cache_clear()
         worked_out = links_of(topology).routes(*pairs)
-    even.route_table.cache_clear()
+    crossing.route_table.cache_clear()
     assert kept.latency_s.tolist() == worked_out.latency_s.tolist()
     one, other = (sorted(zip(*map(np.ndarray.tolist, found[:3]), strict=True)) for found in (kept, worked_out))
     assert one == other
@@ -228,7 +228,7 @@ def run(topology, messages):
     traffic = Traffic(links_of(topology))
     for number, (source, destination, size_bytes, start_s) in enumerate(messages):
         demand = demand_of_message(traffic.links, source, destination)
-        traffic.begin(number, demand, size_bytes, now_s=0.0, before_s=start_s)
+        traffic.start(number, demand, size_bytes, now_s=0.0, before_s=start_s)
     arrived = {}
     while len(arrived) < len(messages):
         now_s, _, done = traffic.advance()
@@ -272,7 +272,7 @@ def test_a_message_at_half_speed_leaves_the_others_their_share(compiled):
     links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
     traffic = Traffic(links, compiled=compiled)
     for number in range(2):
-        traffic.begin(number, demand_of_message(links, 0, 1), 1e9, now_s=0.0)
+        traffic.start(number, demand_of_message(links, 0, 1), 1e9, now_s=0.0)
     assert traffic.advance(1.0) == (1.0, [], [])
     traffic.set_speeds({0: 0.5}, 1.0)
     assert traffic.next_s() == pytest.approx(2.0)
@@ -291,7 +291,7 @@ def test_latency_lasts_as_many_times_longer(compiled):
     """1 s before, 1 s of bytes, 0.1 s of latency: at half speed from 0.5 s to 1 s, and from 2 s to the end."""
     links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
     traffic = Traffic(links, compiled=compiled)
-    traffic.begin(0, demand_of_message(links, 0, 1), 1e9, now_s=0.0, before_s=1.0)
+    traffic.start(0, demand_of_message(links, 0, 1), 1e9, now_s=0.0, before_s=1.0)
     for at_s, speed in ((0.5, 0.5), (1.0, 1.0), (2.0, 0.5)):
         assert traffic.advance(at_s) == (at_s, [], [])
         traffic.set_speeds({0: speed}, at_s)
@@ -357,7 +357,7 @@ def test_all_reduce_on_a_torus_uses_both_directions_of_all_dimensions():
 def test_lanes_that_meet_on_a_link_share_it():
     """2x3, no latency: a rank has 1 link along the pair, 2 round the ring; the all-reduce needs 1.25 n at each.
 
-    First rings take n/2 (1 step of half of it) and n/3 (2/3 of it over two links): parts 2/5 and 3/5 of the buffer,
+    First rings take n/2 (1 round of half of it) and n/3 (2/3 of it over two links): parts 2/5 and 3/5 of the buffer,
     t = n/5. Then pairs carry 1/2 of 3/5 / 3 = n/10 and rings 2/3 of 2/5 / 2 over two links, n/15: 0.3 n on pairs.
     The gather starts with the short ones; the ring's part is free at n/15 and goes on to the pairs, n/10 of which
     lie before it: both share them, until what began first ends.
@@ -437,7 +437,7 @@ def test_the_largest_torus_is_turned_into_one_rank():
     ],
 )
 def test_the_largest_torus_goes_dimension_by_dimension(kind, algorithm, error):
-    """One line stands for all of its dimension; the chains of the bucket fall out of step, as lines are not as long."""
+    """One line stands for all of its dimension; the chains of the bucket drift apart, as lines are not as long."""
     topology = load_topology("torus-64x64x32")
     closed = alpha_beta.collective_cost(kind, N, place(topology, range(topology.num_ranks)), algorithm)
     assert cost_of(topology, kind, algorithm).time_s == pytest.approx(closed.time_s, rel=error)
@@ -454,12 +454,12 @@ def test_the_busiest_link_is_that_of_one_group_whatever_its_siblings():
 
 def test_too_many_messages_are_refused():
     with pytest.raises(
-        ConfigError, match="'pairwise' takes 131071 steps that are not alike in a group of 131072 ranks"
+        ConfigError, match="'pairwise' takes 131071 rounds that are not alike in a group of 131072 ranks"
     ):
         cost_of("torus-64x64x32", "all_to_all", "pairwise")
     with pytest.raises(ConfigError, match="'ring' sends more than 5e\\+07 different messages in a group"):
         cost_of("torus-64x64x32", "all_reduce", "ring")
-    with pytest.raises(ConfigError, match="'ring' takes 131071 steps that are not alike in a group"):
+    with pytest.raises(ConfigError, match="'ring' takes 131071 rounds that are not alike in a group"):
         cost_of("fat-tree-131072", "all_reduce", "ring")
 
 
@@ -473,7 +473,7 @@ def test_too_many_messages_are_refused():
     ],
 )
 def test_what_is_alike_is_not_spelled_out(topology, algorithm):
-    """262,142 steps of a ring go as two; of an all-to-all over 16,384 nodes one rank's messages stand for all."""
+    """262,142 rounds of a ring go as two; of an all-to-all over 16,384 nodes one rank's messages stand for all."""
     closed = alpha_beta.collective_cost("all_reduce", N, place(topology, range(topology.num_ranks)), algorithm)
     assert cost_of(topology, "all_reduce", algorithm).time_s == pytest.approx(closed.time_s, rel=1e-7)
 
@@ -481,10 +481,10 @@ def test_what_is_alike_is_not_spelled_out(topology, algorithm):
 def test_steps_that_are_done_again_and_again_may_go_as_one(monkeypatch):
     topology = load_topology("ring-128")
     one_by_one = cost_of(topology, "all_reduce", "ring")
-    monkeypatch.setattr("scaleout.network.flow.demand.MOST_STEPS", 100)
-    _asked.cache_clear()
+    monkeypatch.setattr("scaleout.network.flow.demand.MOST_ROUNDS", 100)
+    _demand.cache_clear()
     together = cost_of(topology, "all_reduce", "ring")
-    _asked.cache_clear()
+    _demand.cache_clear()
     assert together.time_s == pytest.approx(one_by_one.time_s, rel=1e-12)
     assert together.num_transfers == one_by_one.num_transfers
 
@@ -528,11 +528,11 @@ def test_link_equals_alpha_beta_where_members_are_alike(algorithm, case):
             continue  # members that stand for two are not like the others
         found = cost_of(topology, kind, algorithm.name, group, size_bytes).time_s
         expected = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm.name).time_s
-        steps = schedule(kind, placement, algorithm=algorithm.name)
-        if kind in ROOTED and not steps.pipelined:
+        rounds = schedule(kind, placement, algorithm=algorithm.name)
+        if kind in ROOTED and not rounds.pipelined:
             assert found <= expected * 1.1  # whoever has its message goes on
-        elif len(steps.chains) > 1 and len(set(placement.extents)) > 1:
-            assert expected * 0.95 <= found <= expected * 1.6  # chains of unequal steps meet on links
+        elif len(rounds.chains) > 1 and len(set(placement.extents)) > 1:
+            assert expected * 0.95 <= found <= expected * 1.6  # chains of unequal rounds meet on links
         else:
             assert found == pytest.approx(expected, rel=1e-9), kind
 
@@ -541,13 +541,13 @@ def test_link_equals_alpha_beta_where_members_are_alike(algorithm, case):
 @given(case=collectives())
 @settings(max_examples=25)
 def test_link_is_near_alpha_beta_anywhere_and_never_beats_the_wire(algorithm, case):
-    """A member that goes on early mostly gains, but its messages may meet those of the step before: up to twice."""
+    """A member that goes on early mostly gains, but its messages may meet those of the round before: up to twice."""
     topology, group, size_bytes = case
     placement = place(topology, group)
     for kind in kinds_of(algorithm, placement):
         cost = cost_of(topology, kind, algorithm.name, group, size_bytes)
         charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm.name).time_s
-        assert wire_bound(kind, size_bytes, placement) * (1 - 1e-9) <= cost.time_s <= charged * 2
+        assert lower_bound_s(kind, size_bytes, placement) * (1 - 1e-9) <= cost.time_s <= charged * 2
         assert cost == cost_of(topology, kind, algorithm.name, group, size_bytes)
         assert all(0 < use.utilisation <= 1 + 1e-9 for use in cost.busiest_links)
 
@@ -565,8 +565,8 @@ def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case
     for number, members in enumerate(groups):
         family[list(members)] = number
     for kind in kinds_of(algorithm, placement):
-        steps = schedule(kind, placement, algorithm=algorithm.name)
-        if steps.pipelined:
+        rounds = schedule(kind, placement, algorithm=algorithm.name)
+        if rounds.pipelined:
             continue
         found = symmetry(topology, [family], messages=messages_of(topology, groups, kind, algorithm.name))
         times, carried = [], []
@@ -581,12 +581,12 @@ def test_alike_messages_as_one_flow_give_the_same_bits_and_bytes(algorithm, case
             weight, span = links.spread(port)
             owners = ranks[ranks // weight % span == 0]  # a bundle is a port of the first rank below it
             assert columns[0][owners] == pytest.approx(columns[1][found.representatives(owners)], rel=1e-9)
-        assert carried[0] == pytest.approx(brute_force_bytes(links, groups, steps, size_bytes), rel=1e-9)
+        assert carried[0] == pytest.approx(brute_force_bytes(links, groups, rounds, size_bytes), rel=1e-9)
 
 
 def begin(loop, demand, size_bytes):
     for chain in demand.chains:
-        loop.begin(0, chain, size_bytes, start_s=1e-6, after_s=0.0, latencies=True)
+        loop.start(0, chain, size_bytes, start_s=1e-6, after_s=0.0, latencies=True)
 
 
 @given(case=collectives())
@@ -602,8 +602,8 @@ def test_what_keeps_single_places_keeps_all_distances(case):
         family[list(members)] = number
     orders = [np.array(arrange(topology, members)[1]) for members in groups]
     spelled = []
-    for step in schedule("all_to_all", placement, algorithm="pairwise").rounds:
-        sources, destinations, _ = transfers(step, placement)
+    for round_ in schedule("all_to_all", placement, algorithm="pairwise").rounds:
+        sources, destinations, _ = transfers(round_, placement)
         columns = [np.concatenate([ranks[column] for ranks in orders]) for column in (sources, destinations)]
         spelled.append(tuple(columns))
     few = messages_of(topology, groups, "all_to_all", "pairwise")
@@ -650,7 +650,7 @@ def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
     handed_over._worth_s = data.draw(st.sampled_from([0.0, 1e-4, 1e-3]))
     for traffic in (batches, messages, handed_over):
         for number, demand, size, before_s, latencies in offers[:-1]:
-            traffic.begin(number, demand, size, now_s=0.0, before_s=before_s, after_s=1e-6, latencies=latencies)
+            traffic.start(number, demand, size, now_s=0.0, before_s=before_s, after_s=1e-6, latencies=latencies)
     seen = [visible(traffic, offers[-1]) for traffic in (batches, messages, handed_over)]
     assert seen[0] == seen[1] == seen[2]
     assert batches.link_bytes == pytest.approx(messages.link_bytes, rel=1e-12)
@@ -686,7 +686,7 @@ def ends_of(links, begun, *, compiled):
     """When each of some demands of a size that begin at some time is done."""
     traffic = Traffic(links, compiled=compiled)
     for number, (demand, size_bytes, before_s) in enumerate(begun):
-        traffic.begin(number, demand, size_bytes, now_s=0.0, before_s=before_s)
+        traffic.start(number, demand, size_bytes, now_s=0.0, before_s=before_s)
     ends_s = {}
     while len(ends_s) < len(begun):
         now_s, _, done = traffic.advance()
@@ -695,7 +695,7 @@ def ends_of(links, begun, *, compiled):
 
 
 def visible(traffic, last):
-    """Advance in small steps, at changing speeds; begin one more and again the same, and run; all that can be seen."""
+    """Advance in small rounds, at changing speeds; begin one more and again the same, and run; all that can be seen."""
     number, demand, size_bytes, _, latencies = last
     seen, done = [], set()
     for until_s, speed in ((1e-7, 0.7), (2e-6, 1 / 3), (5e-5, 1.0)):
@@ -704,19 +704,19 @@ def visible(traffic, last):
             done.update(found[2])
         traffic.set_speeds({each: speed for each in range(0, number, 2) if each not in done}, until_s)
     for again in (number, number + 1):
-        traffic.begin(again, demand, size_bytes, now_s=5e-5, latencies=latencies)
+        traffic.start(again, demand, size_bytes, now_s=5e-5, latencies=latencies)
     while (found := traffic.advance())[1:] != ([], []):
         seen.append((found[0], sorted(found[1]), sorted(found[2])))
     return seen
 
 
-def brute_force_bytes(links, groups, steps, size_bytes):
+def brute_force_bytes(links, groups, rounds, size_bytes):
     carried = np.zeros(len(links))
-    for group, step in itertools.product(groups, steps.rounds):
+    for group, round_ in itertools.product(groups, rounds.rounds):
         placement, order = arrange(links.topology, group)
-        sources, destinations, fractions = transfers(step, placement)
+        sources, destinations, fractions = transfers(round_, placement)
         routes = links.routes(np.array(order)[sources], np.array(order)[destinations])
-        np.add.at(carried, routes.links, routes.shares * fractions[routes.messages] * step.repeat * size_bytes)
+        np.add.at(carried, routes.links, routes.shares * fractions[routes.messages] * round_.repeat * size_bytes)
     return carried
 
 
@@ -812,10 +812,10 @@ def test_the_command_prices_by_links_and_names_the_busiest(monkeypatch, capsys):
 
 
 def test_a_buffer_is_cut_into_as_many_chunks_as_are_asked_for(monkeypatch, capsys):
-    """Hierarchical on a ring of 4 by a switch of 4: each of c chunks goes through all steps, one step apart.
+    """Hierarchical on a ring of 4 by a switch of 4: each of c chunks goes through all rounds, one round apart.
 
-    Rings, both ways, take 2 * 3/8 n in 6 steps; the switch between them 2 * 3/16 n in 2: c chunks hide what is not on
-    the rings, but 1 / c of it, and each chunk but the first adds the latency of the steps on the rings.
+    Rings, both ways, take 2 * 3/8 n in 6 rounds; the switch between them 2 * 3/16 n in 2: c chunks hide what is not on
+    the rings, but 1 / c of it, and each chunk but the first adds the latency of the rounds on the rings.
     """
     topology = Topology("t", (Dimension("ring", 4, BANDWIDTH, ALPHA), Dimension("switch", 4, BANDWIDTH, ALPHA)))
     for chunks in (1, 4):

@@ -1,4 +1,4 @@
-"""The alpha-beta model: numbers worked by hand, the laws that every algorithm obeys, and the wire bound."""
+"""The alpha-beta model: numbers worked by hand, the laws that every algorithm obeys, and the lower bound."""
 
 import time
 
@@ -11,7 +11,7 @@ from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.cost import MAX_CHUNKS, collective_cost, send_cost
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS
 from scaleout.network.flow.collective import collective_cost as link_cost
 
@@ -30,13 +30,13 @@ def whole(name):
 
 
 HAND = [
-    # 2 * 127 steps, each one hop and one shard.
+    # 2 * 127 rounds, each one hop and one shard.
     ("ring-128", "all_reduce", "ring", 2 * 127 * (ALPHA + LINK / 128)),
-    # As many steps, but half a shard each way.
+    # As many rounds, but half a shard each way.
     ("ring-128", "all_reduce", "bidirectional_ring", 2 * 127 * (ALPHA + LINK / 256)),
-    # Rank i passes on 127, 126, ..., 1 shards: 127 * 128 / 2 of them in 127 steps.
+    # Rank i passes on 127, 126, ..., 1 shards: 127 * 128 / 2 of them in 127 rounds.
     ("ring-128", "all_to_all", "ring", 127 * ALPHA + 127 * 64 * LINK / 128),
-    # Each way 63.5, 62.5, ..., 0.5 shards in 64 steps: 64 * 32 = 128 * 128 / 8 of them, as many as direct.
+    # Each way 63.5, 62.5, ..., 0.5 shards in 64 rounds: 64 * 32 = 128 * 128 / 8 of them, as many as direct.
     ("ring-128", "all_to_all", "bidirectional_ring", 64 * ALPHA + 128 * 16 * LINK / 128),
     # Farthest 64 hops; 128^2 / 8 messages of a shard on each link.
     ("ring-128", "all_to_all", "direct", 64 * ALPHA + 128 * 16 * LINK / 128),
@@ -46,7 +46,7 @@ HAND = [
     ("switch-128", "all_gather", "ring", 127 * (ALPHA + LINK / 128)),
     # A port is shared by both directions of the ring: nothing gained.
     ("switch-128", "all_gather", "bidirectional_ring", 127 * (ALPHA + LINK / 128)),
-    # log2(128) = 7 steps of the whole buffer.
+    # log2(128) = 7 rounds of the whole buffer.
     ("switch-128", "all_reduce", "recursive_doubling", 7 * (ALPHA + LINK)),
     # Shards 1 + 2 + 4 + ... + 64 = 127.
     ("switch-128", "all_gather", "recursive_doubling", 7 * ALPHA + 127 / 128 * LINK),
@@ -56,7 +56,7 @@ HAND = [
     ("ring-128", "reduce_scatter", "rabenseifner", 127 * ALPHA + (6 / 2 + 1 / 4) * LINK),
     ("switch-128", "broadcast", "binomial_tree", 7 * (ALPHA + LINK)),
     ("switch-128", "broadcast", "direct", ALPHA + 127 * LINK),
-    # Scatter 127 shards out of one port, then 127 steps of the ring.
+    # Scatter 127 shards out of one port, then 127 rounds of the ring.
     ("switch-128", "broadcast", "scatter_all_gather", 128 * ALPHA + 2 * 127 / 128 * LINK),
     # Per link of the 16-rings: 16^2 / 8 pairs, 8 messages of n / 128 each, so 2 n; farthest 4 + 8 hops.
     ("torus-8x16", "all_to_all", "direct", 12 * ALPHA + 2 * LINK),
@@ -66,7 +66,7 @@ HAND = [
     ("torus-8x16", "reduce_scatter", "multiported_bucket", 22 * ALPHA + (14 + 15 / 8) / 29 * 15 / 16 * LINK / 2),
     # A ring over both dimensions: 7 of 8 messages stay in the row, yet all cross one of its links; the wrap is 2 hops.
     ("torus-8x16", "all_gather", "ring", 127 * (2 * ALPHA + LINK / 128)),
-    # Simple: 5 + 13.1 us to start, three steps of 0.6 + 2.6 us, 3 of 4 shards over the link, the own one at 680 GB/s.
+    # Simple: 5 + 13.1 us to start, three rounds of 0.6 + 2.6 us, 3 of 4 shards over the link, the own one at 680 GB/s.
     ("h200-node-4", "all_gather", "ring", 18.1e-6 + 3 * 3.2e-6 + 0.75 * N / 376e9 + 0.25 * N / 680e9),
     ("h200-node-4", "all_to_all", "direct", 15.5e-6 + 0.6e-6 + 0.75 * N / (0.94 * 376e9) + 0.25 * N / 800e9),
     # Each pair has its own link: a quarter of the buffer on it, twice.
@@ -83,7 +83,7 @@ def test_numbers_worked_by_hand(name, kind, algorithm, expected):
 
 
 def test_hierarchical_on_a_torus_worked_by_hand():
-    """8x16: rows first, with bidirectional rings: 7 steps of n / 16 each way, then 15 of n / 8 / 32."""
+    """8x16: rows first, with bidirectional rings: 7 rounds of n / 16 each way, then 15 of n / 8 / 32."""
     small = 1e3
     rows, columns = 7 * small / 16 / BANDWIDTH, 15 * small / 8 / 32 / BANDWIDTH
     cost = collective_cost("all_reduce", small, whole("torus-8x16"), "hierarchical")
@@ -101,8 +101,8 @@ def test_double_binary_tree_on_a_switch_worked_by_hand():
 
     Tree 1: 0 - 2, 2 - 1 and 2 - 3; tree 2 mirrors it: 3 - 1, 1 - 2 and 1 - 0. Reduce: two messages of n / 2 into
     ports 2 and 1, then one into 0 and 3; broadcast the same backwards. In all n + n / 2 + n / 2 + n = 3 n on the
-    busiest ports of the four steps. Port 2 takes n and sends n / 2 up, then takes n / 2 and sends n down, and as a
-    leaf of the other tree sends and takes n / 2: 2 n each way, in 3 steps of its own each way.
+    busiest ports of the four rounds. Port 2 takes n and sends n / 2 up, then takes n / 2 and sends n down, and as a
+    leaf of the other tree sends and takes n / 2: 2 n each way, in 3 rounds of its own each way.
     """
     group = place(Topology("switch", (Dimension("switch", 4, BANDWIDTH, ALPHA),)), range(4))
     tiny = collective_cost("all_reduce", 1.0, group, "double_binary_tree")
@@ -116,9 +116,9 @@ def test_double_binary_tree_on_a_switch_worked_by_hand():
 
 
 def test_trees_over_nodes_leave_a_node_by_all_of_its_ports():
-    """4 nodes of 4, within them ten times as fast: 3 steps of a ring, the 4 steps above on a quarter, 3 of a ring.
+    """4 nodes of 4, within them ten times as fast: 3 rounds of a ring, the 4 rounds above on a quarter, 3 of a ring.
 
-    A ring's step is a quarter of n, so 6 n / 4 within a node; between nodes 3 n / 4 in all, on a port 2 n / 4.
+    A ring's round is a quarter of n, so 6 n / 4 within a node; between nodes 3 n / 4 in all, on a port 2 n / 4.
     """
     nodes = (Dimension("switch", 4, 10 * BANDWIDTH, ALPHA), Dimension("switch", 4, BANDWIDTH, ALPHA))
     group = place(Topology("nodes", nodes), range(16))
@@ -132,7 +132,7 @@ def test_trees_over_nodes_leave_a_node_by_all_of_its_ports():
 
 def test_groups_that_interleave_share_the_links_of_a_ring():
     ring = load_topology("ring-128")
-    # 32 ranks, 4 apart: 4 hops a step, and 4 groups on each link.
+    # 32 ranks, 4 apart: 4 hops a round, and 4 groups on each link.
     cost = collective_cost("all_gather", N, place(ring, range(0, 128, 4)), "ring")
     assert cost.time_s == pytest.approx(31 * (4 * ALPHA + 4 * LINK / 32), rel=1e-12)
     # 4 neighbours form a line: 0, 2, 3, 1 is the ring, at most 2 hops, and both ways of a link are in use.
@@ -141,12 +141,12 @@ def test_groups_that_interleave_share_the_links_of_a_ring():
 
 
 def test_rings_leave_a_node_through_all_its_ports():
-    """Per step a GPU sends n / 128 on NVLink, and every eighth message, on another port each, to the next node."""
+    """Per round a GPU sends n / 128 on NVLink, and every eighth message, on another port each, to the next node."""
     cost = collective_cost("reduce_scatter", N, whole("dgx-h200-16"), "ring")
     assert cost.protocol == "LL128"
-    step = max(N / 128 / (0.86 * 376e9), N / 128 / 8 / (0.9375 * 50e9))
-    assert cost.serialization_s == pytest.approx(127 * step + N / 128 / 570e9, rel=1e-12)
-    # Every eighth step of a shard is to the next node: 7 of 8 add 0.8 us to the wires' latency, and one 1.3 us.
+    round_ = max(N / 128 / (0.86 * 376e9), N / 128 / 8 / (0.9375 * 50e9))
+    assert cost.serialization_s == pytest.approx(127 * round_ + N / 128 / 570e9, rel=1e-12)
+    # Every eighth round of a shard is to the next node: 7 of 8 add 0.8 us to the links' latency, and one 1.3 us.
     steps_s = 127 * (0.6e-6 + 2.7e-6 + (7 * 0.8e-6 + 1.3e-6) / 8)
     assert cost.latency_s == pytest.approx(5e-6 + 11.1e-6 + steps_s, rel=1e-12)
 
@@ -184,7 +184,7 @@ def test_messages_cross_the_dimensions_one_after_another():
     assert send_cost(N, ring, source=96, destination=0) == stage
     dgx = load_topology("dgx-h200-16")
     cost = send_cost(N, dgx, source=0, destination=9)  # over NVLink to the GPU on the right port, then out
-    # Simple starts in 5 + 10.5 us, and its dearest hop, the network, adds 11.3 us to those of the wires.
+    # Simple starts in 5 + 10.5 us, and its dearest hop, the network, adds 11.3 us to those of the links.
     assert cost.time_s == pytest.approx(15.5e-6 + 0.6e-6 + 2.7e-6 + 11.3e-6 + N / (0.94 * 50e9), rel=1e-12)
 
 
@@ -224,7 +224,7 @@ def test_no_algorithm_is_faster_than_the_wire(algorithm, group, size):
     for kind in algorithm.schedules:
         if algorithm.supports(kind, group) is None:
             cost = collective_cost(kind, size, group, algorithm.name)
-            assert cost.serialization_s >= wire_bound(kind, size, group) * (1 - 1e-9)
+            assert cost.serialization_s >= lower_bound_s(kind, size, group) * (1 - 1e-9)
             assert cost.latency_s >= 0
 
 
@@ -279,7 +279,7 @@ def test_no_bytes_and_a_group_of_one_cost_nothing(kind):
     torus = load_topology("torus-8x16")
     assert collective_cost(kind, 0, whole("torus-8x16")).time_s == 0
     assert collective_cost(kind, N, place(torus, [3])).time_s == 0
-    assert wire_bound(kind, N, place(torus, [3])) == 0
+    assert lower_bound_s(kind, N, place(torus, [3])) == 0
 
 
 @pytest.mark.parametrize("name", ["torus-8x16", "ring-128", "ring-1024", "torus-4x4x8"])
@@ -287,7 +287,7 @@ def test_the_direct_all_to_all_is_at_its_bisection_bound(name):
     """Every message takes a shortest way, and the links are loaded evenly: no algorithm can do better."""
     group = whole(name)
     cost = collective_cost("all_to_all", N, group, "direct")
-    assert cost.serialization_s == pytest.approx(wire_bound("all_to_all", N, group), rel=1e-12)
+    assert cost.serialization_s == pytest.approx(lower_bound_s("all_to_all", N, group), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["torus-8x16", "torus-4x4x8", "torus-32x32"])
@@ -295,7 +295,7 @@ def test_the_dimension_wise_all_to_all_comes_near_its_bisection_bound(name):
     """Dimensions work at the same time on different chunks; the longest is at its bisection, but for the first one."""
     group = whole(name)
     large = collective_cost("all_to_all", 1e12, group, "dimension_wise")
-    assert large.serialization_s == pytest.approx(wire_bound("all_to_all", 1e12, group), rel=1e-12)
+    assert large.serialization_s == pytest.approx(lower_bound_s("all_to_all", 1e12, group), rel=1e-12)
     assert large.latency_s < 0.01 * large.serialization_s
 
 
@@ -304,13 +304,13 @@ def test_the_all_reduce_of_a_torus_is_near_its_bound(name, most):
     group = whole(name)
     cost = collective_cost("all_reduce", N, group)
     assert cost.algorithm == "multiported_bucket"
-    assert 1 - 1e-12 <= cost.serialization_s / wire_bound("all_reduce", N, group) <= most + 1e-9
+    assert 1 - 1e-12 <= cost.serialization_s / lower_bound_s("all_reduce", N, group) <= most + 1e-9
 
 
 def test_the_answer_of_a_congestion_unaware_model_is_below_the_wire():
     """ASTRA-sim takes 1.46 us for an all-to-all of 1 MiB on a switch of 1024 ranks; the port needs 41.9 us."""
     group = whole("switch-1024")
-    assert wire_bound("all_to_all", 2**20, group) == pytest.approx(1023 / 1024 * 2**20 / BANDWIDTH)
+    assert lower_bound_s("all_to_all", 2**20, group) == pytest.approx(1023 / 1024 * 2**20 / BANDWIDTH)
     assert collective_cost("all_to_all", 2**20, group).time_s > 28 * 1.46e-6
 
 
@@ -334,7 +334,7 @@ def test_sizes_that_are_none_are_refused(size):
     with pytest.raises(ConfigError, match="give a size of zero or more"):
         collective_cost("all_reduce", size, whole("torus-8x16"))
     with pytest.raises(ConfigError, match="give a size of zero or more"):
-        wire_bound("all_reduce", size, whole("torus-8x16"))
+        lower_bound_s("all_reduce", size, whole("torus-8x16"))
 
 
 @pytest.mark.parametrize("name", ["torus-8x16", "dgx-h200-16", "ring-1024"])

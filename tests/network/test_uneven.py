@@ -21,7 +21,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology, break_links,
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.load import load_of
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS, schedule, transfers
 from scaleout.network.flow import collective as link
 from scaleout.network.routes.links import links_of
@@ -43,12 +43,12 @@ def graph(num_ranks, switches, pairs, speed=BANDWIDTH):
 
 
 def cost(topology, kind, algorithm, ranks=None):
-    """Time under alpha-beta and under link, which must not be below the wire bound."""
+    """Time under alpha-beta and under link, which must not be below the lower bound."""
     ranks = range(topology.num_ranks) if ranks is None else ranks
     placement = place(topology, ranks)
     charged = alpha_beta.collective_cost(kind, N, placement, algorithm).time_s
     found = link.collective_cost(kind, N, topology, ranks, algorithm).time_s
-    assert min(charged, found) >= wire_bound(kind, N, placement) * (1 - 1e-9)
+    assert min(charged, found) >= lower_bound_s(kind, N, placement) * (1 - 1e-9)
     return charged, found
 
 
@@ -128,8 +128,8 @@ def test_a_dragonfly_of_a_thousand_ranks_is_loaded_as_paper_and_pencil_say():
     """
     large = Topology("d", (Dimension("dragonfly", 1056, BANDWIDTH, ALPHA, (4, 8, 33), global_links=4),))
     whole = place(large, range(1056))
-    (step,) = schedule("all_to_all", whole, algorithm="direct").rounds
-    load = load_of(step, whole).seconds_per_byte[0].reshape(-1, 1056) * BANDWIDTH * 1056
+    (round_,) = schedule("all_to_all", whole, algorithm="direct").rounds
+    load = load_of(round_, whole).seconds_per_byte[0].reshape(-1, 1056) * BANDWIDTH * 1056
     assert load[:2].max() == pytest.approx(1055)
     assert load[2:9].max() == pytest.approx(1040)
     assert load[9:].max() == pytest.approx(1024)
@@ -152,19 +152,19 @@ def test_an_oversubscribed_leaf_spine_as_tree_and_as_graph():
     for topology, hops in ((tree, 3), (spines, 4)):  # three switches, or four links
         for time_s in cost(topology, "all_to_all", "direct"):
             assert time_s == pytest.approx(hops * ALPHA + LINK, rel=1e-9)
-        bound_s = wire_bound("all_to_all", N, place(topology, range(8)))
+        bound_s = lower_bound_s("all_to_all", N, place(topology, range(8)))
         assert bound_s == pytest.approx(LINK if hops == 4 else 7 / 8 * LINK)
 
 
 def test_a_ring_step_takes_the_long_way_round_a_broken_link():
     """8 ranks in order, the link 7-0 broken: the message from 7 to 0 takes the 7 other links, backwards.
 
-    Those links carry one message each way, so that bytes take as long as before, and each step has 7 hops.
+    Those links carry one message each way, so that bytes take as long as before, and each round has 7 hops.
     """
     ring = break_links(one("ring", 8), ["7-0"])
     charged, found = cost(ring, "all_reduce", "ring")
     assert charged == pytest.approx(14 * (7 * ALPHA + LINK / 8), rel=1e-9)
-    # Where nobody waits for the slowest of a step, the long way's latency is met once in 8 hops round the ring.
+    # Where nobody waits for the slowest of a round, the long way's latency is met once in 8 hops round the ring.
     assert 14 * (14 / 8 * ALPHA + LINK / 8) <= found <= charged
     # Both ways at once: the two that go the long way double what a link carries; half a shard each.
     assert cost(ring, "all_reduce", "bidirectional_ring")[0] == pytest.approx(14 * (7 * ALPHA + LINK / 8), rel=1e-9)
@@ -242,7 +242,7 @@ def test_no_answer_is_below_the_wire_and_the_models_are_near(algorithm, case):
     placement = place(topology, ranks)
     for kind in KINDS:
         if placement.num_ranks > 1 and algorithm.supports(kind, placement) is None:
-            bound_s = wire_bound(kind, N, placement) * (1 - 1e-9)
+            bound_s = lower_bound_s(kind, N, placement) * (1 - 1e-9)
             charged = alpha_beta.collective_cost(kind, N, placement, algorithm.name)
             found = link.collective_cost(kind, N, topology, ranks, algorithm.name)
             assert 0 < bound_s < math.inf
@@ -265,21 +265,21 @@ def test_loads_equal_brute_force(algorithm, case):
     for kind in KINDS:
         if algorithm.supports(kind, placement) is not None:
             continue
-        for step in schedule(kind, placement, algorithm=algorithm.name).rounds:
+        for round_ in schedule(kind, placement, algorithm=algorithm.name).rounds:
             busy, latency_s, passed = np.zeros(len(links)), 0.0, set()
             mine = np.zeros(len(links), bool)
             for group in groups:
                 where, order = arrange(topology, group)
-                for source, destination, weight in zip(*transfers(step, where), strict=True):
+                for source, destination, weight in zip(*transfers(round_, where), strict=True):
                     routes = links.routes(np.array([order[source]]), np.array([order[destination]]))
-                    like = likeness(step.pattern, group, source, destination)
+                    like = likeness(round_.pattern, group, source, destination)
                     fresh = np.array([like is None or (link, like) not in passed for link in routes.links.tolist()])
                     passed |= {(link, like) for link in routes.links.tolist()}
                     np.add.at(busy, routes.links, routes.shares * weight * fresh)
                     if set(group) == set(ranks):
                         mine[routes.links] = True
                         latency_s = max(latency_s, routes.latency_s[0])
-            load = load_of(step, placement)
+            load = load_of(round_, placement)
             used = np.flatnonzero(mine)
             assert load.latency_s == pytest.approx(latency_s, rel=1e-9)
             assert load.busiest_s_per_byte == pytest.approx((busy[used] / links.bytes_per_s(used)).max(), rel=1e-6)

@@ -175,7 +175,7 @@ def test_options_that_do_not_go_together_are_refused(arguments, message, monkeyp
 
 def test_algorithms_of_too_many_messages_are_left_out_and_named(monkeypatch, capsys):
     tree = ["all_reduce", "--bytes", "1KiB", "--topology", "torus-64x64x32", "--network", "link", "--json"]
-    monkeypatch.setattr("scaleout.network.flow.demand.MOST_STEPS", 2000)
+    monkeypatch.setattr("scaleout.network.flow.demand.MOST_ROUNDS", 2000)
     monkeypatch.setattr("scaleout.network.flow.demand.MOST_MESSAGES", 10**5)
     with pytest.raises(SystemExit):
         command(monkeypatch, capsys, *tree)

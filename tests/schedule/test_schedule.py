@@ -13,7 +13,7 @@ from scaleout.analysis.breakdown import longest_chain_s
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
@@ -87,7 +87,7 @@ def wire_bounds(program, topology, rank):
         kind = COLLECTIVES[graph.collective[node]]
         if kind != "barrier":
             along = np.ptp(topology.coordinates(members), axis=0) > 0
-            needed[along] += wire_bound(kind, float(graph.bytes[node]), place(topology, members))
+            needed[along] += lower_bound_s(kind, float(graph.bytes[node]), place(topology, members))
     return needed
 
 

@@ -24,7 +24,7 @@ from scaleout.interop.astra.algorithms import TREE, Named
 from scaleout.interop.astra.as_program import Counterpart, counterpart
 from scaleout.interop.astra.load import dimension_loads
 from scaleout.interop.astra.trace import Task, Work
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
@@ -238,7 +238,7 @@ class SideBySide:
         astra = self.comparison.outcomes[0].schedule
         found = []
         for (kind, size_bytes, placement), by_network in times.items():
-            bound_s = wire_bound(kind, size_bytes, placement)
+            bound_s = lower_bound_s(kind, size_bytes, placement)
             under_s = bound_s - max(seconds for _, seconds in by_network[astra])
             found.append(
                 Transfer(

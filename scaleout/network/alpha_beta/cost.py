@@ -1,25 +1,12 @@
 """Collectives and messages under the alpha-beta model: latency of the farthest, bytes on the busiest link.
 
-A round of an algorithm takes the latency of its farthest message and the time that its busiest link needs for its
-bytes, with all groups of the axis active (see `load`); the rounds of a schedule add up. All but the pipelined ones
-thus cost ``A + B n``. A pipelined schedule cuts the buffer into ``c`` chunks: the first passes all rounds, and each
-further one is done as much later as the links that are used most often need for it:
-``A + B n / c + (c - 1) (a + b n / c)``, with the best ``c`` (Sanders, Speck and Traeff, 2009). Chains of a schedule
-run at once: ``A`` and ``B`` are those of the longest, and no link takes less than what all chains put on it.
-
-Where the topology names a communication library, one of its protocols moves the bytes (see `transport`): a call costs
-the protocol's start-up, every round its latency beyond that of the links, links carry payload at its efficiency, and a
-rank's own shard of ``n / p`` bytes, which crosses no link, passes at its local bandwidth, and where messages leave from
-the host's memory the buffer is copied there and back, and what arrives is added up there. Where ranks of a node share
-ports, messages that do not leave by the rank beside one pass the host, at its rate. The library takes the algorithm and
-protocol of which it expects the least time; those take what they take.
-
-Where a placement keeps its ranks `auto` weighs only algorithms of few different rounds, see `load.is_quick`.
-
-What is left out: the cost of issuing a message beyond its latency, and contention with anything but the other groups
-of the same axis; without a library also the additions of a reduction.
+A round takes the latency of its farthest message and the time of its busiest link, with all groups of the axis active
+(see `load`); rounds of a chain add up to ``A + B n``. A pipelined schedule of ``c`` chunks takes
+``A + B n / c + (c - 1) (a + b n / c)``. A communication library adds its protocols' terms and takes the algorithm and
+protocol that it expects to be fastest. See docs/models/collectives.md, docs/models/communication-libraries.md.
 
 Symbols: p members; n bytes, as in `collectives.convention`; c chunks; A, a [s]; B, b [s/B].
+Source: Sanders, Speck and Traeff, Parallel Computing 35(12), 2009 (the best number of chunks).
 """
 
 import functools
@@ -54,28 +41,17 @@ class CollectiveCost:
 
     Attributes
     ----------
-    latency_s : float
-        The part that several pieces, sent back to back, can hide behind one another, start-up included.
-    serialization_s : float
-        The time that the busiest links are occupied: what each piece adds to the ones before it.
-    algorithm : str
-        The algorithm that was charged; empty if there was nothing to do.
-    num_chunks : int
-        Chunks that a pipelined algorithm cuts the buffer into.
-    protocol : str
-        The library's protocol; empty if the topology names no library.
+    latency_s : the part that slices sent back to back can hide behind one another, start-up included
+    serialization_s : the time that the busiest links are occupied: what each slice adds to the ones before it
+    algorithm : empty if there was nothing to do
+    num_chunks : chunks that a pipelined algorithm cuts the buffer into
+    protocol : the library's protocol; empty if the topology names no library
     before_s : float
-        The part of the latency that passes before the first message: all of it but the latency of the links, and the
-        chunks of a pipelined algorithm.
-    inflation : float
-        Bytes that would keep the bare links busy as long, for each byte: 1 without a library.
-    backend : str
-        The way to communicate that served it, where the library is made of several.
-    concurrent : bool
-        Whether others like it may be under way beside it.
-    shares : tuple of float
-        Of each dimension that the group extends along, the busiest link's part of the serialization; 1 where it is busy
-        all the time.
+        Latency that passes before the first message: all but that of the links, and of a pipelined algorithm's chunks.
+    inflation : bytes that would keep the bare links busy as long, for each byte: 1 without a library
+    backend : the way to communicate that served it, where the library is made of several
+    concurrent : whether others like it may be in flight concurrently
+    shares : of each dimension of the group, the busiest link's part of the serialization; 1 if it is busy all the time
     """
 
     latency_s: float
@@ -103,7 +79,7 @@ class CollectiveCost:
 def collective_cost(
     kind: str, size_bytes: float, placement: Placement, algorithm: str = "auto", *, num_chunks: int | None = None
 ) -> CollectiveCost:
-    """Cost of one collective, with all groups of its axis active at the same time.
+    """Cost of one collective, with all groups of its axis active at the same time; zero for no bytes or one rank.
 
     Parameters
     ----------
@@ -117,11 +93,6 @@ def collective_cost(
         One of `collectives.ALGORITHMS`, or ``"auto"`` for the fastest at this size, or the library's choice.
     num_chunks : int, optional
         Chunks that pipelined algorithms cut the buffer into, instead of the best number.
-
-    Returns
-    -------
-    CollectiveCost
-        Zero for no bytes or a group of one.
 
     Raises
     ------
@@ -144,16 +115,7 @@ def collective_cost(
 
 
 def send_cost(size_bytes: float, topology: Topology, *, source: int, destination: int) -> CollectiveCost:
-    """Cost of one message, alone on the network: ``hops alpha + n beta`` of the slowest dimension on its way.
-
-    Parameters
-    ----------
-    size_bytes : float
-        The message.
-    topology : Topology
-        The network.
-    source, destination : int
-        Ranks; with both the same the cost is zero.
+    """Cost of one isolated message: ``hops alpha + n beta`` of the slowest dimension on its way; zero to oneself.
 
     Raises
     ------
@@ -165,10 +127,7 @@ def send_cost(size_bytes: float, topology: Topology, *, source: int, destination
 
 @dataclass(frozen=True)
 class _Profile:
-    """Sums over the rounds of a schedule: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links.
-
-    `added` are the bytes that a member adds up, for each byte of the collective.
-    """
+    """Sums over rounds: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links; `added` bytes for each byte."""
 
     latency_s: float
     seconds_per_byte: float
@@ -180,8 +139,8 @@ class _Profile:
 
 
 @dataclass(frozen=True)
-class _Offer:
-    """An algorithm with a protocol: its profile as the library expects it, as it is, and on the wires alone."""
+class _Candidate:
+    """An algorithm with a protocol: its profile as the library expects it, as it is, and on the links alone."""
 
     algorithm: str
     protocol: Protocol
@@ -194,56 +153,56 @@ class _Offer:
 def _collective_cost(
     kind: str, size_bytes: float, placement: Placement, algorithm: str, chunks: int | None
 ) -> CollectiveCost:
-    offers = _offers(kind, placement, algorithm)
+    found = _candidates(kind, placement, algorithm)
     if size_bytes == 0 or placement.num_ranks == 1:
         return CollectiveCost(0.0, 0.0)
     shard_bytes = size_bytes / placement.num_ranks if kind in SHARDED else 0.0
     if placement.library is not None:
         serving = functools.partial(placement.library.serving, kind, message_bytes=shard_bytes or size_bytes)
-        offers = tuple(offer for offer in offers if offer.protocol in serving(offer.algorithm))
-        offers = _selected(offers, kind, placement.library, size_bytes, placement.num_ranks)
+        found = tuple(candidate for candidate in found if candidate.protocol in serving(candidate.algorithm))
+        found = _selected(found, kind, placement.library, size_bytes, placement.num_ranks)
 
-    def expected_s(offer: _Offer) -> float:
-        terms = offer.protocol.modelled or offer.protocol.actual
-        return _on_terms(terms, offer.expected, size_bytes, shard_bytes, chunks=chunks).time_s
+    def expected_s(candidate: _Candidate) -> float:
+        terms = candidate.protocol.modelled or candidate.protocol.actual
+        return _on_terms(terms, candidate.expected, size_bytes, shard_bytes, chunks=chunks).time_s
 
-    offer = min(offers, key=expected_s)
-    cost = _on_terms(offer.protocol.actual, offer.taken, size_bytes, shard_bytes, chunks=chunks)
-    bare = _at_size(offer.bare, size_bytes, chunks)
-    before_s = offer.protocol.actual.startup_s if offer.bare.pipelined else cost.latency_s - bare.latency_s
+    candidate = min(found, key=expected_s)
+    cost = _on_terms(candidate.protocol.actual, candidate.taken, size_bytes, shard_bytes, chunks=chunks)
+    bare = _at_size(candidate.bare, size_bytes, chunks)
+    before_s = candidate.protocol.actual.startup_s if candidate.bare.pipelined else cost.latency_s - bare.latency_s
     return replace(
         cost,
-        algorithm=offer.algorithm,
+        algorithm=candidate.algorithm,
         latency_s=cost.latency_s + placement.startup_s,
-        protocol=offer.protocol.name,
+        protocol=candidate.protocol.name,
         before_s=placement.startup_s + before_s,
         inflation=cost.serialization_s / bare.serialization_s,
-        backend=offer.protocol.backend,
-        concurrent=offer.protocol.concurrent,
-        shares=offer.taken.shares,
+        backend=candidate.protocol.backend,
+        concurrent=candidate.protocol.concurrent,
+        shares=candidate.taken.shares,
     )
 
 
 def _selected(
-    offers: tuple[_Offer, ...], kind: str, library: Library, size_bytes: float, num_ranks: int
-) -> tuple[_Offer, ...]:
-    """Leave the offers of the back end that the library selects for an all-reduce, if it selects one of them."""
+    found: tuple[_Candidate, ...], kind: str, library: Library, size_bytes: float, num_ranks: int
+) -> tuple[_Candidate, ...]:
+    """Keep the candidates of the back end that the library selects for an all-reduce, if there are any."""
     if library.selection is None or kind != "all_reduce":
-        return offers
+        return found
     wanted = library.selection.choose(num_ranks, size_bytes)
-    return tuple(offer for offer in offers if offer.protocol.backend == wanted) or offers
+    return tuple(candidate for candidate in found if candidate.protocol.backend == wanted) or found
 
 
 @lru_cache(maxsize=4096)
-def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ...]:
-    """Return what there is to choose from, for messages of any size."""
+def _candidates(kind: str, placement: Placement, algorithm: str) -> tuple[_Candidate, ...]:
+    """What there is to choose from, for messages of any size."""
     auto = algorithm == "auto"
     names = [found.name for found in collectives.candidates(kind, placement)] if auto else [algorithm]
     if auto and placement.topology is not None:
         names = [name for name in names if is_quick(collectives.schedule(kind, placement, algorithm=name), placement)]
         names = names or ["direct"]
     return tuple(
-        _Offer(
+        _Candidate(
             name,
             protocol,
             _profile(kind, placement, name, protocol.modelled or protocol.actual),
@@ -258,7 +217,7 @@ def _offers(kind: str, placement: Placement, algorithm: str) -> tuple[_Offer, ..
 def _on_terms(
     terms: Terms, profile: _Profile, size_bytes: float, shard_bytes: float, *, chunks: int | None
 ) -> CollectiveCost:
-    """Cost of a profile with what its protocol's terms add to it, but for what any call costs."""
+    """Cost of a profile with what its protocol's terms add to it, except for what any call costs."""
     cost = _at_size(profile, size_bytes, chunks)
     latency_s, serialization_s = cost.latency_s + terms.startup_s, shard_bytes / terms.local_bytes_per_s
     serialization_s += 2 * size_bytes / terms.staging_bytes_per_s
@@ -285,11 +244,7 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
 
 
 def _load_on(round_: Round, placement: Placement, terms: Terms) -> Load:
-    """Load of a round on the terms of a protocol.
-
-    Links carry less payload, and the round takes the dearest hop of its messages longer. But nobody waits for the
-    slowest hop of a ring at every round: a shard passes each of them once, so there the mean of the hops counts.
-    """
+    """Load of a round on a protocol's terms: with its slowest hop, or of a ring, passed once, the mean."""
     load = _through_host(load_of(round_, placement), round_, placement)
     if not terms.hops:
         return load
@@ -306,7 +261,7 @@ def _load_on(round_: Round, placement: Placement, terms: Terms) -> Load:
 
 
 def _through_host(load: Load, round_: Round, placement: Placement) -> Load:
-    """Charge messages that reach a port through the host: all but those of a ring that ends beside the port."""
+    """Cost messages that reach a port through the host: all but those of a ring that ends at the port."""
     if isinstance(round_.pattern, Ring) and not placement.detours:
         return load
     detours = [extent.dimension.detour for extent in placement.extents]

@@ -1,17 +1,11 @@
 """Load of a round: how many messages the busiest link carries, and how far the farthest message goes.
 
 Maps a `Round` on a `Placement` to a `Load`, with all groups of the axis active at once. Symmetric patterns on grids
-have closed forms, which the kinds of dimension give (`cluster.topology.kinds`). All else (trees, irregular groups) is
-routed message by message over the members' grid. On dimensions that are not even, and where a kind has no closed form,
-messages are routed over the links themselves, together with those of the group's siblings.
+have closed forms (`cluster.topology.kinds`); all else (trees, irregular groups) is routed over the members' grid, and
+where coordinates matter over the links. Switches that reduce or multicast combine messages of a `Combined` round that
+meet on a link: those added up for one member are one there, and so are all copies of one member's message.
 
-Symbols: p members; m members along a dimension; n ranks along it; s stride; k distance in members.
-
-Switches that reduce or multicast combine the messages of a `Combined` round that meet on a link: in closed form on the
-grid of a regular group, and link by link for any routes. Of messages to the same member that are added up a link
-carries one, and one of all copies of a member's message; if the round does both, one in all.
-
-Symbols: m members along a dimension, b of them below a link; s groups that share it; M messages; H links of all routes.
+Symbols: p members; m members along a dimension, b of them below a link; M messages; H links of all routes.
 """
 
 import math
@@ -71,15 +65,7 @@ def _through(pattern: Combined, extent: Extent) -> tuple[Floats, int]:
 def combined(pattern: Pattern, routes: Routes, ends: tuple[Ints, Ints], groups: Ints) -> Routes:
     """Return routes on which only one of the messages that switches combine has its share; the others have zero.
 
-    Parameters
-    ----------
-    pattern : Pattern
-        Of the round; one that is not `Combined` keeps its routes as they are.
-    routes : Routes
-    ends : two (M,) arrays of int
-        Sources and destinations, as ranks.
-    groups : (M,) array of int
-        The group of each message; messages of different groups are never combined.
+    The `ends` are ranks, (M,) each. Messages of different `groups`, (M,), are never combined.
     """
     if not isinstance(pattern, Combined):
         return routes
@@ -105,11 +91,10 @@ class Load:
 
     Attributes
     ----------
-    latency_s : float
-        Latency of the farthest message: its hops times their latencies, over all dimensions.
+    latency_s : latency of the farthest message: its hops times their latencies, over all dimensions
     seconds_per_byte : dict of int to ndarray
-        Extent to the time that its links are busy, for each byte of the collective: one number for each link, or
-        a single one where all are alike or only the busiest matters.
+        Extent to the time that its links are busy, for each byte of the collective: one number a link, or one number
+        if all are alike or only the busiest matters.
     """
 
     latency_s: float
@@ -122,15 +107,7 @@ class Load:
 
 
 def load_of(round_: Round, placement: Placement) -> Load:
-    """Return the load of one round, done once.
-
-    Parameters
-    ----------
-    round_ : Round
-        A round of a schedule for this placement.
-    placement : Placement
-        The group.
-    """
+    """Return the load of one round of a schedule for a placement, done once."""
     if placement.topology is not None:
         return _over_links(round_, placement)
     closed_form = _closed_form(round_.pattern)
@@ -248,10 +225,7 @@ def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ..
 
 @lru_cache(maxsize=64)
 def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[float, Floats]:
-    """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone in its group.
-
-    Of the senders of an orbit of the symmetry of links and groups only its representative is routed, for all of them.
-    """
+    """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone; by orbits."""
     topology = links.topology
     family = np.full(topology.num_ranks, -1)
     for number, group in enumerate(groups):

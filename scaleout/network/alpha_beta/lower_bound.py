@@ -1,18 +1,11 @@
 """The lower bound of the links: the time below which no algorithm can carry a collective out, whatever its rounds.
 
-From two counts only: the bytes that one rank must send or receive, against all its links in use; and the bytes that
-must cross a cut through a dimension, against the links in the cut, which the groups that interleave on a ring
-share. Where the links differ they are counted one by one: those of each member, and those in cuts between the nodes of
-its lines, in two orders: of their coordinates, and of the Fiedler vector. Latency is left out. The bound holds for
-messages that only members send and that take the shortest route.
+Two counts: the bytes that one rank must send or receive, against all its links in use; and the bytes that must cross a
+cut through a dimension, against the links in the cut. Where links differ they are counted one by one, in cuts between
+the nodes of a line ordered by coordinate and by the Fiedler vector. Latency counts nothing. Holds for messages that
+only members send, over shortest routes, and where switches reduce and multicast. See docs/models/collectives.md.
 
-In an all-reduce a rank sends ``2 (p - 1) / p n`` if only ranks add up. Where the group extends along a dimension whose
-switches can (`Dimension.in_network_reduction`), any algorithm may use them, and what is left of it is ``n``: all that a
-rank has is in the sum, and all of the sum is new to it. All else that is counted holds as well where switches reduce
-and multicast: what must reach a rank that others send one copy of, and sums that cross a cut.
-
-Symbols: p members; m members along a dimension, j of them on one side of a cut; L = p / m lines of the group along
-it; s groups that share a ring; n bytes, as in `collectives.convention`.
+Symbols: p members; m members along a dimension, j on one side of a cut; n bytes as in `collectives.convention`.
 Source: Patarasuk and Yuan, JPDC 69(2), 2009, for the bytes that a rank must send in an all-reduce; Fiedler,
 Czechoslovak Mathematical Journal 23(2), 1973, for the order in which cuts are sought.
 """
@@ -55,17 +48,10 @@ def _factor(kind: str, placement: Placement) -> float:
     return 1.0 if in_network and kind == "all_reduce" else BUS_FACTORS[kind](placement.num_ranks)
 
 
-def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
-    """Lower bound [s] of the time that the links need: the larger of the rank's and every cut's.
+def lower_bound_s(kind: str, size_bytes: float, placement: Placement) -> float:
+    """Lower bound [s] of the time that the links need for the ``bytes`` of `collectives.convention`.
 
-    Parameters
-    ----------
-    kind : str
-        One of `collectives.KINDS`.
-    size_bytes : float
-        The ``bytes`` of `collectives.convention`.
-    placement : Placement
-        Where the group lies.
+    It is the larger of the rank's and every cut's.
 
     Raises
     ------
@@ -75,7 +61,7 @@ def wire_bound(kind: str, size_bytes: float, placement: Placement) -> float:
     >>> from scaleout.cluster.topology.placement import place
     >>> from scaleout.cluster.topology.topology import load_topology
     >>> group = place(load_topology("switch-128"), range(128))
-    >>> wire_bound("all_to_all", 128e6, group) == 127e6 / 25e9
+    >>> lower_bound_s("all_to_all", 128e6, group) == 127e6 / 25e9
     True
     """
     check_kind(kind)

@@ -1,6 +1,6 @@
 """Collective algorithms: kind, group and algorithm to the rounds of messages that carry the collective out.
 
-Knows nothing of time: `network` charges the rounds. One algorithm a file, all of them in `ALGORITHMS`.
+Knows nothing of time: `network` costs the rounds. One algorithm a file, all of them in `ALGORITHMS`.
 """
 
 from scaleout.cluster.topology.placement import Placement
@@ -102,16 +102,7 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
 
 
 def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:
-    """Return the rounds of a collective on a group.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    placement : Placement
-        The group; one of a single rank has no rounds.
-    algorithm : str
-        One of `ALGORITHMS`.
+    """Return the rounds of a collective (one of `KINDS`) on a group; a group of a single rank has none.
 
     Raises
     ------

@@ -55,16 +55,11 @@ class Algorithm:
 
     Attributes
     ----------
-    name : str
-        As the user writes it.
-    summary : str
-        One line for `scaleout list`.
-    schedules : mapping of str to function
-        Kind of collective to the function from a placement of two ranks or more to the schedule.
-    condition : function
-        Placement to the reason why the algorithm cannot serve it, or None.
-    unconditional : tuple of str
-        Kinds for which it serves any group all the same.
+    name : as the user writes it
+    summary : one line for `scaleout list`
+    schedules : kind of collective to the function from a placement of two ranks or more to the schedule
+    condition : placement to the reason why the algorithm cannot serve it, or None
+    unconditional : kinds for which it serves any group all the same
     """
 
     name: str
@@ -85,15 +80,9 @@ def folded(
 ) -> Schedule:
     """Carry out an all-reduce among a power of two of members, for all.
 
-    Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last.
-
-    Parameters
-    ----------
-    placement : Placement
-    core : function
-        Number of members that take part, a power of two, and how many of them stand for two, to the rounds.
-    added : function
-        Number of members that take part to what each adds up, as a fraction of the bytes.
+    Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last. The
+    members that take part, and how many of them stand for two, give the rounds (`core`) and what each adds up, as a
+    fraction of the bytes (`added`).
     """
     taking_part = 1 << (placement.num_ranks.bit_length() - 1)
     extra = placement.num_ranks - taking_part

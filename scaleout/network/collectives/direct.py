@@ -17,17 +17,12 @@ def _shards(placement: Placement) -> Schedule:
     return Schedule((Round(Everyone(), 1 / placement.num_ranks),))
 
 
-def _from_root(placement: Placement) -> Edges:
-    p = placement.num_ranks
-    return Edges((0,) * (p - 1), tuple(range(1, p)))
-
-
 def _broadcast(placement: Placement) -> Schedule:
-    return Schedule((Round(_from_root(placement), 1.0),))
+    return Schedule((Round(Edges.from_root(placement.num_ranks), 1.0),))
 
 
 def _reduce(placement: Placement) -> Schedule:
-    return Schedule((Round(_from_root(placement).reversed(), 1.0),))
+    return Schedule((Round(Edges.from_root(placement.num_ranks).reversed(), 1.0),))
 
 
 ALGORITHM = Algorithm(

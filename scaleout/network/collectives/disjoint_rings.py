@@ -1,17 +1,9 @@
 """Disjoint rings: where ranks are joined by links of their own, as many rings at once as the links have room for.
 
-On a graph whose ranks are linked directly, such as the hybrid cube mesh of eight V100, one ring uses one link of each
-rank. So the buffer is cut into R equal parts, one a chain, and each goes round a ring of its own: a directed cycle
-through all members. A link carries as many rings each way as it is times as fast as the slowest one between members.
-Each ring takes ``2 (p - 1) (alpha + n / (p R) beta)`` for an all-reduce. How many rings there are depends on which
-ranks the group is: of eight V100 0-1 have one, 0-2 two, 0-3 four, 0-4 two by relay, 0-5 two, 0-6 four, and all six.
-
-Where no ring closes over direct links (of ranks 0-4 the last has a neighbor in 0 alone) *relayed rings* do with members
-that pass on what is not for them: a hop takes the two links to and from a third member, in one round. NCCL keeps the
-buffers of such a hop in the memory of the third GPU, from where the receiver reads.
-
-Rings are sought one after another by depth first search, up to a number of hops tried; the most found so far count.
-Links to switches and to ranks outside the group are left alone.
+The buffer is cut into R equal slices, one a chain, and each goes round a ring of its own, a directed cycle through all
+members: ``2 (p - 1) (alpha + n / (p R) beta)`` for an all-reduce. Where no ring closes over direct links, *relayed
+rings* do, in which members pass on what is not for them. Rings are sought by depth-first search, up to a number of hops
+tried. See docs/models/collectives.md.
 
 Symbols: p ranks; n bytes; R rings; alpha [s]; beta [s/B].
 Source: NCCL, src/graph/search.cc, for rings of one graph side by side; NVIDIA DGX-1 With Tesla V100 System
@@ -62,21 +54,7 @@ def _capacities(placement: Placement) -> Counter[Arc]:
 
 @dataclass
 class _Search:
-    """Depth first search for rings that fit next to each other.
-
-    Attributes
-    ----------
-    size : int
-        Members ``p``.
-    room : Counter of Arc
-        Rings that each arc still has room for.
-    relayed : bool
-        Whether members may pass on what is not for them, where no arc is.
-    most : list of Way
-        The most rings found so far.
-    tried : int
-        Hops tried so far.
-    """
+    """Depth-first search for rings; `room` is what arcs still have, `most` are the most rings found so far."""
 
     size: int
     room: Counter[Arc]
@@ -135,12 +113,6 @@ class _Search:
 @lru_cache(maxsize=1024)
 def rings_of(placement: Placement, *, relayed: bool = False) -> tuple[Way, ...]:
     """Return rings through all members of a group that fit next to each other on its links.
-
-    Parameters
-    ----------
-    placement : Placement
-    relayed : bool
-        Whether members pass on what is not for them.
 
     >>> from scaleout.cluster.topology.placement import place
     >>> from scaleout.cluster.topology.topology import load_topology

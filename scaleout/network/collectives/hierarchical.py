@@ -1,16 +1,10 @@
 """Hierarchical algorithms: one dimension after another, each with what is left of the buffer, in chunks.
 
-Reduce-scatter goes from the innermost dimension outwards, so that an outer one carries only ``1 / m`` of what the
-one within it did; all-gather comes back; all-reduce is both. Chunks follow one another, so that the dimensions
-work at the same time.
-
-Within a dimension the best algorithm for it is used: on a ring of links the bidirectional ring (neighbours only,
-both ways), elsewhere direct (one round, nothing carried twice), and in the network where switches reduce and multicast.
-`hierarchical_direct` uses direct on rings and such switches as well: on rings fewer hops, more load, for small buffers.
-
-`hierarchical_tree` is what NCCL calls tree: rings within the nodes, and a double binary tree over the outermost
-dimension for what each member then holds, so that a node's tree leaves it by all of its ports. On m members a node and
-q nodes ``2 (m - 1)`` rounds within nodes and some ``2 log2(q)`` between them; a port between nodes carries ``2 n / m``.
+Reduce-scatter goes from the innermost dimension outwards, so that an outer one carries only ``1 / m`` of what the one
+within it did; all-gather comes back. Within a dimension the best algorithm is used: bidirectional rings on rings of
+links, in-network where switches reduce, else direct; `hierarchical_direct` is direct everywhere, for small buffers.
+`hierarchical_tree` is NCCL's tree: rings within the nodes, and a double binary tree over the outermost dimension, so
+that a port between nodes carries ``2 n / m``.
 
 Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives; Jeaugey,
 Massively Scale Your Deep Learning Training with NCCL 2.4, developer.nvidia.com/blog, 2019.

@@ -1,14 +1,9 @@
 """Multiported bucket algorithms: on a torus, rings along all dimensions and both ways at once.
 
-A torus of D dimensions gives every rank 2 D links. The buffer is cut into D parts, one a chain: part r goes round
-dimension r first, then r + 1, and so on, each time with what the dimensions before it have left, as in the
-hierarchical algorithm; half of every message goes each way. So there are 2 D rings at any time, no two of them on
-the same link where dimensions are alike, and each link carries ``(p - 1) / p n / (2 D)`` in a phase: the wire bound.
-
-Parts are as large as makes their first rings take equally long, which is nearly all of the time. On equal dimensions
-the all-reduce is then at the wire bound. Elsewhere some links carry a few percent more than others (3.4% more than
-the bound on 8 x 16), and since chains do not wait for each other they may meet on a link, which the link model sees
-(another 7% there). Where one dimension is much slower than another, `hierarchical` may be faster.
+The buffer is cut into D slices, one a chain: slice r goes round dimension r first, then r + 1, and so on, each time
+with what the dimensions before it have left; half of every message goes each way. So there are 2 D rings at any time,
+and on equal dimensions each link carries ``(p - 1) / p n / (2 D)`` in a phase: the lower bound. Slices are as large as
+makes their first rings take equally long. Where one dimension is much slower, `hierarchical` may be faster.
 
 Symbols: p ranks; m members along a dimension; D dimensions; n bytes.
 Source: Sack and Gropp, Collective algorithms for multiported torus networks, ACM TOPC 1(2), 2015.
@@ -63,10 +58,6 @@ def _ring_s_per_byte(extent: Extent) -> float:
 ALGORITHM = Algorithm(
     "multiported_bucket",
     "on a torus, parts of the buffer round all dimensions and both ways at once",
-    {
-        "all_reduce": then(_reduce_scatter, _all_gather),
-        "reduce_scatter": _reduce_scatter,
-        "all_gather": _all_gather,
-    },
+    {"all_reduce": then(_reduce_scatter, _all_gather), "reduce_scatter": _reduce_scatter, "all_gather": _all_gather},
     rings_only,
 )

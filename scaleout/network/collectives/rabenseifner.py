@@ -38,11 +38,7 @@ def _all_reduce(placement: Placement) -> Schedule:
 ALGORITHM = Algorithm(
     "rabenseifner",
     "recursive halving, then recursive doubling",
-    {
-        "all_reduce": _all_reduce,
-        "reduce_scatter": _reduce_scatter,
-        "all_gather": _all_gather,
-    },
+    {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_gather": _all_gather},
     power_of_two,
     ("all_reduce",),
 )

@@ -28,10 +28,5 @@ def _all_to_all(placement: Placement) -> Schedule:
 ALGORITHM = Algorithm(
     "ring",
     "each rank sends to the next on a ring",
-    {
-        "all_reduce": then(_phase, _phase),
-        "reduce_scatter": _phase,
-        "all_gather": _phase,
-        "all_to_all": _all_to_all,
-    },
+    {"all_reduce": then(_phase, _phase), "reduce_scatter": _phase, "all_gather": _phase, "all_to_all": _all_to_all},
 )

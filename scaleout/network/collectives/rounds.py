@@ -1,17 +1,9 @@
 """Rounds: what a collective algorithm sends to whom, in a form that keeps its symmetry.
 
-An algorithm maps a kind of collective and a `Placement` to a `Schedule`, a tuple of `Round`; a round is a `Pattern`
-of messages that all members send at once, and the size of a message as a fraction of the collective's ``bytes``. So
-rounds hold for every size, a network model can charge a round in closed form where its pattern is symmetric, and
-`transfers` can spell any round out, message by message.
-
-A member is named by its index in the grid of its placement, innermost dimension fastest (see `placement.arrange`).
-A round over some of the dimensions is done by all lines (planes, ...) of the grid along them at the same time.
-
-Rounds follow one another in order: a member starts a round when it has all messages of its earlier rounds. Rounds of
-different *chains* do not wait for each other: chains carry parts of the buffer at the same time, and what they put on a
-link adds up. In a pipelined schedule the buffer is cut into chunks that follow one another through the rounds, one
-round apart.
+An algorithm maps a kind of collective and a `Placement` to a `Schedule` of `Round`s: a `Pattern` of messages that all
+members send at once, and the size of each as a fraction of the collective's ``bytes``. A member is its index in the
+grid of its placement, innermost dimension fastest. A member starts a round when it has all messages of its earlier
+rounds; rounds of different *chains* do not wait for each other. `transfers` lists the messages of any round.
 
 Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.convention`.
 """
@@ -50,10 +42,9 @@ class Pattern(Protocol):
 class Ring:
     """Each member sends to the next on a Hamiltonian ring, or half to the next and half to the previous.
 
-    Over several dimensions the ring runs along the innermost and crosses to the next line after each time round.
-    So that not one line alone carries what leaves the inner dimensions, the message is split over as many rings as
-    there are members to cross from, as NCCL's channels leave a node through all its network cards. On a line within a
-    larger ring the members are visited in the order 0, 2, 4, ..., 5, 3, 1: no hop is longer than two strides.
+    Over several dimensions the ring runs along the innermost and crosses to the next line after each time round; the
+    message is split over as many rings as there are members to cross from, as NCCL's channels leave a node through all
+    its network cards. On a line within a larger ring members are visited in the order 0, 2, 4, ..., 5, 3, 1.
     """
 
     both_ways: bool = False
@@ -118,6 +109,11 @@ class Edges:
         del extents
         return _messages(np.asarray(self.sources, np.int64), np.asarray(self.destinations, np.int64))
 
+    @classmethod
+    def from_root(cls, num_ranks: int) -> "Edges":
+        """Return the messages from the first member to all others."""
+        return cls((0,) * (num_ranks - 1), tuple(range(1, num_ranks)))
+
     def reversed(self) -> "Edges":
         """Return the messages that go back."""
         return Edges(self.destinations, self.sources)
@@ -162,12 +158,8 @@ class Combined:
 
     Attributes
     ----------
-    pattern : Pattern
-        Who sends to whom.
-    copied : bool
-        What a member sends is the same for all: a link carries it once, and switches copy it (multicast).
-    reduced : bool
-        What a member receives is a sum: switches add it up on the way, and a link carries the sum.
+    copied : what a member sends is the same for all: a link carries it once, and switches copy it (multicast)
+    reduced : what a member receives is a sum: switches add it up on the way, and a link carries the sum
     """
 
     pattern: Pattern
@@ -190,16 +182,11 @@ class Round:
 
     Attributes
     ----------
-    pattern : Pattern
-        Who sends to whom.
-    fraction : float
-        Bytes of one message, as a fraction of the collective's bytes.
-    repeat : int
-        How many times the round is done, one after another.
-    dimensions : tuple of int, optional
-        Extents of the placement that the pattern runs over; by default all.
-    chain : int
-        Rounds of one chain follow one another; all chains run at the same time.
+    pattern : who sends to whom
+    fraction : bytes of one message, as a fraction of the collective's bytes
+    repeat : how many times the round is done, one after another
+    dimensions : extents of the placement that the pattern runs over; by default all (optional)
+    chain : rounds of one chain follow one another; all chains run at the same time
     """
 
     pattern: Pattern
@@ -215,9 +202,7 @@ class Schedule:
 
     Attributes
     ----------
-    rounds : tuple of Round
-    pipelined : bool
-        Whether chunks of the buffer may follow one another through the rounds.
+    pipelined : whether chunks of the buffer may follow one another through the rounds
     added : float, optional
         Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
         contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
@@ -235,19 +220,9 @@ class Schedule:
 
 
 def transfers(round_: Round, placement: Placement) -> Messages:
-    """Spell a round out: every message of the group, once, with its bytes as a fraction of the collective's.
+    """List every message of a round of the group, once, with its bytes as a fraction of the collective's.
 
-    Parameters
-    ----------
-    round_ : Round
-        One round of a schedule for this placement; its `repeat` is not unrolled.
-    placement : Placement
-        The group.
-
-    Returns
-    -------
-    Messages
-        Indices of source and destination in the grid order of `placement.arrange`, and fractions of the bytes.
+    Sources and destinations are indices in the grid order of `placement.arrange`; `repeat` is not unrolled.
     """
     if not placement.regular:
         # Without a grid the members are in the order of their ranks, as if on a ring of their own.
@@ -290,7 +265,7 @@ def _messages(sources: Indices, destinations: Indices) -> Messages:
 
 
 def _indices(shape: tuple[int, ...], chosen: tuple[int, ...]) -> Indices:
-    """Places in the whole grid of the points of some of its dimensions, the first chosen fastest."""
+    """Indices in the whole grid of the points of some of its dimensions, the first chosen fastest."""
     indices = np.zeros(1, dtype=np.int64)
     for number in chosen:
         along = np.arange(shape[number]) * math.prod(shape[:number])

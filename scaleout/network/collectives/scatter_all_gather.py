@@ -15,12 +15,12 @@ from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 def _scatter(placement: Placement) -> Schedule:
     p = placement.num_ranks
-    return Schedule((Round(Edges((0,) * (p - 1), tuple(range(1, p))), 1 / p),))
+    return Schedule((Round(Edges.from_root(p), 1 / p),))
 
 
 def _gather(placement: Placement) -> Schedule:
     p = placement.num_ranks
-    return Schedule((Round(Edges(tuple(range(1, p)), (0,) * (p - 1)), 1 / p),))
+    return Schedule((Round(Edges.from_root(p).reversed(), 1 / p),))
 
 
 _RING = bidirectional_ring.ALGORITHM.schedules

@@ -1,7 +1,7 @@
 """Batched flows: those that start together are one batch, and all arithmetic is on arrays.
 
-Does to the same numbers what `event_driven` does message by message, to the last bit. It is the faster of the two as
-long as many messages start and end together; it counts what it does, so that `traffic` can tell when they do not.
+Gives the same bits as `event_driven`, and is faster as long as many messages start and end together; it counts what it
+does, so that `traffic` can tell when they do not.
 """
 
 import heapq
@@ -32,10 +32,7 @@ _START, _ARRIVED, _DONE = 0, 1, 2
 
 @dataclass(eq=False)
 class _Collective:
-    """One that is in flight: the step that each of M members is at, and how many messages hold it up there.
-
-    Its messages go at `speed` times their fair rate, and its latencies last as many times less.
-    """
+    """One in flight: the round that each of M members is at, and how many messages hold it up there."""
 
     name: int
     demand: Demand
@@ -48,27 +45,27 @@ class _Collective:
     sent: int = 0
     over: bool = False
 
-    def misses(self, step: int) -> Ints:
-        """(M,) messages of a step that members have not sent or not received yet."""
-        if step not in self.missing:
-            flows = self.demand.steps[step]
+    def misses(self, round_: int) -> Ints:
+        """(M,) messages of a round that members have not sent or not received yet."""
+        if round_ not in self.missing:
+            flows = self.demand.rounds[round_]
             ends = np.concatenate((flows.sources, flows.destinations))
-            self.missing[step] = np.bincount(ends, minlength=self.demand.num_members)
-        return self.missing[step]
+            self.missing[round_] = np.bincount(ends, minlength=self.demand.num_members)
+        return self.missing[round_]
 
-    def settle(self, step: int, members: Ints) -> bool:
-        """Count messages of a step as sent or received by members; return whether one of them can move on."""
-        missing = self.misses(step)
+    def settle(self, round_: int, members: Ints) -> bool:
+        """Count messages of a round as sent or received by members; return whether one of them can move on."""
+        missing = self.misses(round_)
         np.subtract.at(missing, members, 1)
-        return bool(((missing[members] == 0) & (self.at[members] == step)).any())
+        return bool(((missing[members] == 0) & (self.at[members] == round_)).any())
 
 
 @dataclass(eq=False)
 class _Batch:
-    """Flows of one step of a collective that started at the same time; `which` of the step's, (B,) as all else."""
+    """Flows of one round of a collective that started at the same time; `which` of the round's, (B,) as all else."""
 
     owner: _Collective
-    step: int
+    round: int
     which: Ints
     left_bytes: Floats
     rate: Floats
@@ -77,16 +74,13 @@ class _Batch:
 
     @property
     def flows(self) -> Flows:
-        return self.owner.demand.steps[self.step]
+        return self.owner.demand.rounds[self.round]
 
 
 class BatchedFlows:
-    """All that is in flight, batch by batch; asked as `traffic.Traffic` is, of chains instead of collectives.
+    """All that is in flight, batch by batch; called as `traffic.Traffic` is, with chains instead of collectives.
 
-    Attributes
-    ----------
-    wasted_s : float
-        About how much longer it has taken than message by message would.
+    `wasted_s` is about how much longer it has taken than message by message would.
     """
 
     def __init__(self, links: Links) -> None:
@@ -110,7 +104,7 @@ class BatchedFlows:
             np.add.at(total, links, weights * size_bytes)
         return total
 
-    def begin(
+    def start(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
         """Let one chain of a collective begin."""
@@ -126,9 +120,9 @@ class BatchedFlows:
             for collective in self._running[name]:
                 stretch[id(collective)] = collective.speed / speed
                 collective.speed = speed
-        for index, (time_s, count, kind, owner, step, receivers) in enumerate(self._events):
+        for index, (time_s, count, kind, owner, round_, receivers) in enumerate(self._events):
             if (times := stretch.get(id(owner), 1.0)) != 1.0:
-                self._events[index] = now_s + (time_s - now_s) * times, count, kind, owner, step, receivers
+                self._events[index] = now_s + (time_s - now_s) * times, count, kind, owner, round_, receivers
         heapq.heapify(self._events)
         self.wasted_s += _BATCH_S * len(self._batches)
         if any(id(batch.owner) in stretch for batch in self._batches):
@@ -150,11 +144,11 @@ class BatchedFlows:
         changed = self._end(now_s, together_s, moving)
         while moving or (self._events and self._events[0][0] <= together_s):
             while self._events and self._events[0][0] <= together_s:
-                _, _, kind, collective, step, receivers = heapq.heappop(self._events)
+                _, _, kind, collective, round_, receivers = heapq.heappop(self._events)
                 if kind == _DONE:
                     done.append(collective.name)
                     self._running[collective.name].remove(collective)
-                elif kind == _START or collective.settle(step, receivers):
+                elif kind == _START or collective.settle(round_, receivers):
                     moving[id(collective)] = collective
             moved, moving = moving, {}
             for collective in moved.values():
@@ -166,12 +160,12 @@ class BatchedFlows:
             self._share(now_s)
         return now_s, sent, done
 
-    def _push(self, time_s: float, kind: int, collective: _Collective, step: int, receivers: Ints) -> None:
+    def _push(self, time_s: float, kind: int, collective: _Collective, round_: int, receivers: Ints) -> None:
         self._count += 1
-        heapq.heappush(self._events, (time_s, self._count, kind, collective, step, receivers))
+        heapq.heappush(self._events, (time_s, self._count, kind, collective, round_, receivers))
 
     def _end(self, now_s: float, until_s: float, moving: dict[int, _Collective]) -> bool:
-        """Take out the flows that have left; they arrive when their latency has passed. Note whom that lets move on."""
+        """Take out the flows that have left, which arrive after their latency; note the members that may move on."""
         if self._next_end_s > until_s:
             return False
         going: list[_Batch] = []
@@ -182,11 +176,11 @@ class BatchedFlows:
                 self.wasted_s -= _MESSAGE_S * float(ended.sum())
                 flows, which = batch.flows, batch.which[ended]
                 latency_s = flows.latency_s[which] * batch.owner.latencies
-                if batch.owner.settle(batch.step, flows.sources[which]):
+                if batch.owner.settle(batch.round, flows.sources[which]):
                     moving[id(batch.owner)] = batch.owner
                 for each_s in np.unique(latency_s):
                     receivers = flows.destinations[which[latency_s == each_s]]
-                    self._push(now_s + float(each_s) / batch.owner.speed, _ARRIVED, batch.owner, batch.step, receivers)
+                    self._push(now_s + float(each_s) / batch.owner.speed, _ARRIVED, batch.owner, batch.round, receivers)
                 if ended.all():
                     continue
                 on = ~ended
@@ -197,34 +191,34 @@ class BatchedFlows:
         return True
 
     def _move(self, collective: _Collective, now_s: float) -> bool:
-        """Let the members that have all they wait for start their next steps; return whether any message started."""
+        """Let the members that have all messages start their next rounds; return whether any message started."""
         started = False
-        at, steps = collective.at, collective.demand.steps
-        step = int(at.min())
-        while step < len(steps):
-            ready = at == step
-            if step >= 0:
-                ready &= collective.misses(step) == 0
+        at, rounds = collective.at, collective.demand.rounds
+        round_ = int(at.min())
+        while round_ < len(rounds):
+            ready = at == round_
+            if round_ >= 0:
+                ready &= collective.misses(round_) == 0
             if ready.any():
                 at[ready] += 1
-                if step + 1 < len(steps):
-                    started |= self._start(collective, step + 1, ready, now_s)
-            elif step >= int(at.max()):
+                if round_ + 1 < len(rounds):
+                    started |= self._start_round(collective, round_ + 1, ready, now_s)
+            elif round_ >= int(at.max()):
                 break
-            step += 1
+            round_ += 1
         for old in [number for number in collective.missing if number < at.min()]:
             del collective.missing[old]
-        collective.over = bool(at.min() == len(steps))
+        collective.over = bool(at.min() == len(rounds))
         return started
 
-    def _start(self, collective: _Collective, step: int, ready: npt.NDArray[np.bool_], now_s: float) -> bool:
-        flows = collective.demand.steps[step]
+    def _start_round(self, collective: _Collective, round_: int, ready: npt.NDArray[np.bool_], now_s: float) -> bool:
+        flows = collective.demand.rounds[round_]
         which = np.flatnonzero(ready[flows.sources])
         if not len(which):
             return False
-        size_bytes = collective.demand.fractions[step] * collective.size_bytes
+        size_bytes = collective.demand.fractions[round_] * collective.size_bytes
         left_bytes, since_s, end_s = (np.full(len(which), value) for value in (size_bytes, now_s, np.inf))
-        self._batches.append(_Batch(collective, step, which, left_bytes, np.zeros(len(which)), since_s, end_s))
+        self._batches.append(_Batch(collective, round_, which, left_bytes, np.zeros(len(which)), since_s, end_s))
         if len(which) == len(flows):
             self._whole.setdefault(id(flows), [flows, 0.0])[1] += size_bytes
         else:
@@ -261,7 +255,7 @@ class BatchedFlows:
         return self.links.bytes_per_s(np.arange(len(self.links)))
 
     def _level(self) -> float | None:
-        """Rate of all flows if they are a whole step over many links, and one rate is that of all."""
+        """Rate of all flows if they are a whole round over many links, and one rate is that of all."""
         flows = self._batches[0].flows if len(self._batches) == 1 else None
         if flows is None or len(self._batches[0].which) < len(flows) or flows.crossing.num_pairs < len(self.links):
             return None
@@ -307,7 +301,7 @@ def _joined(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _numbered(links: Ints, num_links: int) -> tuple[Ints, Ints]:
-    """Return links, in order, with all that occur, and the place of each among them: all links, where many occur."""
+    """Return the links that occur, in order, and the index of each among them; all links, where many occur."""
     if len(links) >= num_links:
         return np.arange(num_links), links
     used, local = np.unique(links, return_inverse=True)

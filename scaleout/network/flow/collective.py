@@ -1,15 +1,10 @@
 """One collective under the link model: its messages over the links, with all groups of its axis.
 
-Where the members of all groups are alike, this is what `alpha_beta` charges: a step takes the latency of its farthest
-message and the time of its busiest link. Where they are not, a member may start its next step before others have
-ended theirs. A pipelined schedule is charged its chunks' latency as there, and one steady flow for its bytes.
+Where the members of all groups are alike, this is the alpha-beta cost. Where they are not, a member may start its next
+round before others have ended theirs. A pipelined schedule has its chunks' latency from there, and one steady flow for
+its bytes. `decide` says which algorithm `auto` takes at each size, and how far from it the fastest other one is.
 
 Symbols: n bytes, as in `collectives.convention`; L links.
-
-Which algorithm `auto` takes at each size, and how far from it the fastest other one is.
-
-Maps the times of all algorithms over sizes, and what `auto` takes, to decisions. That is the fastest, but where a
-communication library chooses by what it expects. Knows neither models nor topologies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +19,7 @@ from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.collectives import schedule
-from scaleout.network.flow.demand import TooManyMessagesError, check_steps, demand_of, messages_of
+from scaleout.network.flow.demand import TooManyMessagesError, check_rounds, demand_of, messages_of
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
 from scaleout.network.flow.traffic import Traffic
@@ -38,14 +33,9 @@ class LinkCost:
 
     Attributes
     ----------
-    time_s : float
-    algorithm : str
-    num_transfers : int
-        Messages of all groups; a pipelined schedule is one for each group.
-    num_chunks : int
-        Chunks that a pipelined algorithm cuts the buffer into.
-    traffic : LinkTraffic or None
-        What every link carried; None if there was nothing to do.
+    num_transfers : messages of all groups; a pipelined schedule is one for each group
+    num_chunks : chunks that a pipelined algorithm cuts the buffer into
+    traffic : what every link carried; None if there was nothing to do
     """
 
     time_s: float
@@ -70,32 +60,23 @@ def collective_cost(
     injection_bytes_per_s: float | None = None,
     num_chunks: int | None = None,
 ) -> LinkCost:
-    """Cost of one collective, with all groups of its axis active at the same time.
+    """Cost of one collective, with all groups of its axis active at the same time; zero for no bytes or one rank.
 
     Parameters
     ----------
-    kind, size_bytes
+    kind, size_bytes, num_chunks
         As in `alpha_beta.collective_cost`.
-    topology : Topology
     ranks : sequence of int
         The group; its siblings are all groups like it that the topology has room for.
     algorithm : str
         One of `collectives.ALGORITHMS`, or ``"auto"`` for the one that is fastest on the links.
     injection_bytes_per_s : float, optional
         What a rank can send over all its links together.
-    num_chunks : int, optional
-        As in `alpha_beta.collective_cost`.
-
-    Returns
-    -------
-    LinkCost
-        Zero for no bytes or a group of one.
 
     Raises
     ------
     ConfigError
-        If kind or algorithm are unknown, the algorithm cannot do it on this group or sends more messages than can be
-        routed, or the size is negative.
+        As `alpha_beta.collective_cost`, or if the algorithm sends more messages than can be routed.
 
     >>> from scaleout.cluster.topology.topology import load_topology
     >>> cost = collective_cost("all_to_all", 128e6, load_topology("torus-8x16"), range(128), "direct")
@@ -111,21 +92,21 @@ def collective_cost(
         return min(costs.values(), key=lambda cost: cost.time_s)
     placement = place(topology, ranks)
     if placement.num_ranks > 1:
-        check_steps(schedule(kind, placement, algorithm=algorithm), kind, algorithm, placement.num_ranks)
-    charged = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm, num_chunks=num_chunks)
-    if not charged.algorithm:
+        check_rounds(schedule(kind, placement, algorithm=algorithm), kind, algorithm, placement.num_ranks)
+    cost = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm, num_chunks=num_chunks)
+    if not cost.algorithm:
         return LinkCost(0.0)
-    links, found, demand = _asked(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
+    links, found, demand = _demand(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
     traffic = Traffic(links)
-    chunked_s = charged.latency_s - charged.before_s if demand.steady else 0.0
-    sent_bytes = size_bytes * charged.inflation
-    traffic.begin(0, demand, sent_bytes, now_s=0.0, before_s=charged.before_s, after_s=chunked_s)
+    chunked_s = cost.latency_s - cost.before_s if demand.steady else 0.0
+    sent_bytes = size_bytes * cost.inflation
+    traffic.start(0, demand, sent_bytes, now_s=0.0, before_s=cost.before_s, after_s=chunked_s)
     done: list[int] = []
     time_s = 0.0
     while not done:
         time_s, _, done = traffic.advance()
     carried = LinkTraffic(links, found, traffic.link_bytes, time_s)
-    return LinkCost(time_s, algorithm, demand.num_transfers, charged.num_chunks, carried)
+    return LinkCost(time_s, algorithm, demand.num_transfers, cost.num_chunks, carried)
 
 
 def collective_costs(
@@ -137,9 +118,7 @@ def collective_costs(
     injection_bytes_per_s: float | None = None,
     num_chunks: int | None = None,
 ) -> dict[str, LinkCost]:
-    """Cost of one collective with each algorithm that can do it, see `collective_cost`.
-
-    Algorithms with more messages than can be routed are left out.
+    """Cost of one collective with each algorithm that can do it but those with more messages than can be routed.
 
     Raises
     ------
@@ -166,14 +145,14 @@ def collective_costs(
     return costs
 
 
-_Asked = tuple[Links, Symmetry, Demand]
+_Demand = tuple[Links, Symmetry, Demand]
 
 
 @lru_cache(maxsize=16)
-def _asked(
+def _demand(
     kind: str, topology: Topology, ranks: tuple[int, ...], algorithm: str, injection_bytes_per_s: float | None
-) -> _Asked:
-    """What a collective asks of the links, at any size."""
+) -> _Demand:
+    """The demand of a collective for the links, at any size."""
     groups = siblings(topology, ranks)
     links = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
     found = _symmetry(topology, groups, kind, algorithm)
@@ -193,17 +172,12 @@ class Decision:
 
     Attributes
     ----------
-    bytes : int
-    algorithm : str
-        What `auto` takes.
-    time_s : float
-    runner_up : str
-        The fastest other; empty if there is no other.
+    algorithm : what `auto` takes
+    runner_up : the fastest other; empty if there is no other
     ratio : float
         Time of the fastest other over that of what is taken; 1 if there is no other, and less than 1 if `auto` does
         not take the fastest.
-    changed : bool
-        Whether a smaller size takes another algorithm; false at the first size.
+    changed : whether a smaller size takes another algorithm; false at the first size
     """
 
     bytes: int
@@ -215,14 +189,7 @@ class Decision:
 
 
 def decide(times_s: Mapping[int, Mapping[str, float]], taken: Mapping[int, str]) -> tuple[Decision, ...]:
-    """Return the decision at each size, in the order of the sizes.
-
-    Parameters
-    ----------
-    times_s : mapping of int to mapping of str to float
-        Size in bytes to the time of each algorithm, one at least.
-    taken : mapping of int to str
-        Size in bytes to the algorithm that `auto` takes.
+    """Return the decision at each size in bytes, in order, from the time of each algorithm and what `auto` takes.
 
     >>> times_s = {10: {"ring": 2.0, "direct": 1.0}, 1000: {"ring": 3.0, "direct": 6.0}}
     >>> [first, second] = decide(times_s, {10: "direct", 1000: "ring"})

@@ -1,10 +1,8 @@
-"""What a collective asks of the links: the steps of its algorithm, for all its groups, as flows.
+"""The demand of a collective for the links: the rounds of its algorithm, for all its groups, as flows.
 
 Maps groups, kind and algorithm to a `Demand`; knows nothing of time, sizes or of what else is in flight. Messages
-that are alike by a `Symmetry` are one flow, which puts on each link what all of them put there together.
-
-A pipelined schedule, whose chunks follow one another through the steps, is one steady flow over all links that its
-steps use: what it sends over each link in all, for each byte over its busiest one.
+that are alike by a `Symmetry` are one flow, with the load of all. A pipelined schedule is one steady flow over all
+links that its rounds use: what it sends over each link, for each byte over its busiest one.
 
 Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.convention`.
 """
@@ -32,13 +30,13 @@ _GRAIN = 2.0**40
 """Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
 
 _TOGETHER = 2**14
-"""About how many messages of steps that follow each other are routed at once: what fits a cache."""
+"""About how many messages of rounds that follow each other are routed at once: what fits a cache."""
 
 MOST_MESSAGES = 5 * 10**7
 """Different messages of one group that are spelled out at the most: gigabytes of memory."""
 
-MOST_STEPS = 50_000
-"""Steps that are followed one by one at the most: seconds of time. Of more than that, those that are done again and
+MOST_ROUNDS = 50_000
+"""Rounds that are followed one by one at the most: seconds of time. Of more than that, those that are done again and
 again go as one, with the bytes and the latency of all, if their messages have the same latency."""
 
 Group = tuple[int, ...]
@@ -52,18 +50,17 @@ class TooManyMessagesError(ConfigError):
 
 
 def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[Pairs]:
-    """Return the messages of the steps of all groups, as ranks: what a `Symmetry` has to keep.
+    """Return the messages of the rounds of all groups, as ranks: what a `Symmetry` has to keep.
 
-    Each set of messages once, and without the steps in which everyone sends to everyone: those are kept where the
-    groups are. Nor with steps in which all send over the same distance if it is the sum of distances of others: what
-    keeps those keeps these.
+    Each set of messages once, and without rounds that are kept wherever the groups or the other rounds are: those in
+    which everyone sends to everyone, or over a distance that is the sum of distances of others.
     """
     chosen: dict[tuple[object, object], int] = {}
     found = _plan(topology, groups[0], kind, algorithm)[2].rounds
-    steps = {(step.pattern, step.dimensions) for step in found}
-    for index, step in enumerate(found):
-        if not isinstance(uncombined(step.pattern), Everyone) and not _sum_of_others(step, steps):
-            chosen.setdefault((step.pattern, step.dimensions), index)
+    rounds = {(round_.pattern, round_.dimensions) for round_ in found}
+    for index, round_ in enumerate(found):
+        if not isinstance(uncombined(round_.pattern), Everyone) and not _sum_of_others(round_, rounds):
+            chosen.setdefault((round_.pattern, round_.dimensions), index)
     if not chosen:
         return []
     lying = congruent_members(topology, groups)
@@ -76,17 +73,9 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
 
 
 def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
-    """Return what a collective of some groups asks of the links.
+    """Return the demand of a collective of some groups for the links.
 
-    Parameters
-    ----------
-    links : Links
-    symmetry : Symmetry
-        Keeps the family of the groups, and the messages of their steps, as they are.
-    groups : sequence of tuples of int
-        Ranks of each group that begins; alike up to where they lie, and whole orbits of the symmetry.
-    kind, algorithm : str
-        As in `collectives.schedule`.
+    The groups are alike up to where they lie, and whole orbits of the symmetry, which keeps their family and messages.
     """
     topology = links.topology
     members = np.unique(symmetry.representatives(np.array([rank for group in groups for rank in group], np.int64)))
@@ -100,49 +89,49 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     sent: list[Pairs] = []
     shares: list[float] = []
     num_messages = 0
-    for index, step in enumerate(plans[0][2].rounds):
-        key = (step.pattern, step.dimensions)
+    for index, round_ in enumerate(plans[0][2].rounds):
+        key = (round_.pattern, round_.dimensions)
         if key not in known:
             pairs = _representatives_of(symmetry, plans, index)
             num_messages += len(pairs[0])
             _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
             known[key] = len(sent)
             sent.append(pairs)
-            shares.append(_share(step, plans[0][0]))
+            shares.append(_share(round_, plans[0][0]))
     flows = _flows(links, symmetry, sent, members)
-    many = sum(step.repeat for step in plans[0][2].rounds) > MOST_STEPS
-    steps: list[tuple[Flows, float, int]] = []
-    for step in plans[0][2].rounds:
-        number, times = known[step.pattern, step.dimensions], step.repeat if many else 1
+    many = sum(round_.repeat for round_ in plans[0][2].rounds) > MOST_ROUNDS
+    rounds: list[tuple[Flows, float, int]] = []
+    for round_ in plans[0][2].rounds:
+        number, times = known[round_.pattern, round_.dimensions], round_.repeat if many else 1
         if times > 1 and np.ptp(flows[number].latency_s):
-            _refuse_steps(step.repeat, kind, algorithm, plans[0][0].num_ranks)
+            _refuse_rounds(round_.repeat, kind, algorithm, plans[0][0].num_ranks)
         sends = _train(flows[number], times) if many else flows[number]
-        steps += [(sends, shares[number] * step.fraction * times, step.chain)] * (step.repeat // times)
+        rounds += [(sends, shares[number] * round_.fraction * times, round_.chain)] * (round_.repeat // times)
     return Demand(
         len(members),
-        tuple(sends for sends, _, _ in steps),
-        tuple(fraction for _, fraction, _ in steps),
-        chain_of_step=tuple(chain for _, _, chain in steps) if len({chain for _, _, chain in steps}) > 1 else (),
+        tuple(sends for sends, _, _ in rounds),
+        tuple(fraction for _, fraction, _ in rounds),
+        chain_of_round=tuple(chain for _, _, chain in rounds) if len({chain for _, _, chain in rounds}) > 1 else (),
     )
 
 
 def _train(flows: Flows, repeat: int) -> Flows:
-    """Messages of a step that is done again and again as one, which has the latency of all."""
+    """A round that is repeated as one, which has the latency of all."""
     return replace(flows, latency_s=flows.latency_s * repeat, alike=flows.alike * repeat)
 
 
-def _sum_of_others(step: Round, steps: Collection[tuple[object, object]]) -> bool:
-    """Whether a step sends over a distance that is the sum of single places along each dimension, all among the steps.
+def _sum_of_others(round_: Round, rounds: Collection[tuple[object, object]]) -> bool:
+    """Whether a round sends over a distance that is the sum of unit distances, all among the rounds.
 
-    >>> steps = {(Shift(offsets), None) for offsets in ((1, 0), (0, 1), (2, 1))}
-    >>> _sum_of_others(Round(Shift((2, 1)), 1.0), steps), _sum_of_others(Round(Shift((0, 1)), 1.0), steps)
+    >>> rounds = {(Shift(offsets), None) for offsets in ((1, 0), (0, 1), (2, 1))}
+    >>> _sum_of_others(Round(Shift((2, 1)), 1.0), rounds), _sum_of_others(Round(Shift((0, 1)), 1.0), rounds)
     (True, False)
     """
-    if not isinstance(step.pattern, Shift) or sum(step.pattern.offsets) == 1:
+    if not isinstance(round_.pattern, Shift) or sum(round_.pattern.offsets) == 1:
         return False
-    far = step.pattern.offsets
+    far = round_.pattern.offsets
     singles = [tuple(int(at == along) for at in range(len(far))) for along, offset in enumerate(far) if offset]
-    return all((Shift(single), step.dimensions) in steps for single in singles)
+    return all((Shift(single), round_.dimensions) in rounds for single in singles)
 
 
 _Plan = tuple[Placement, Ints, Schedule]
@@ -151,9 +140,9 @@ _Plan = tuple[Placement, Ints, Schedule]
 def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
     found = schedule(kind, placement, algorithm=algorithm)
-    check_steps(found, kind, algorithm, placement.num_ranks)
-    distinct = {(step.pattern, step.dimensions): step for step in found.rounds}
-    _check_number(sum(_size(step, placement) for step in distinct.values()), kind, algorithm, placement.num_ranks)
+    check_rounds(found, kind, algorithm, placement.num_ranks)
+    distinct = {(round_.pattern, round_.dimensions): round_ for round_ in found.rounds}
+    _check_number(sum(_size(round_, placement) for round_ in distinct.values()), kind, algorithm, placement.num_ranks)
     return placement, np.array(ranks, np.int64), found
 
 
@@ -165,32 +154,26 @@ def _plans(topology: Topology, groups: Sequence[Group], kind: str, algorithm: st
     return [(placement, ranks, found) for ranks in lying]
 
 
-def check_steps(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:
-    """Refuse a schedule of too many steps.
-
-    Raises
-    ------
-    TooManyMessagesError
-        If more than `MOST_STEPS` are listed and do not follow one another in chunks.
-    """
-    if len(found.rounds) > MOST_STEPS and not found.pipelined:
-        _refuse_steps(len(found.rounds), kind, algorithm, num_ranks)
+def check_rounds(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:
+    """Refuse a schedule of more than `MOST_ROUNDS` rounds, unless it is pipelined."""
+    if len(found.rounds) > MOST_ROUNDS and not found.pipelined:
+        _refuse_rounds(len(found.rounds), kind, algorithm, num_ranks)
 
 
-def _refuse_steps(num_steps: int, kind: str, algorithm: str, num_ranks: int) -> NoReturn:
+def _refuse_rounds(num_rounds: int, kind: str, algorithm: str, num_ranks: int) -> NoReturn:
     raise TooManyMessagesError(
-        f"algorithm {algorithm!r} takes {num_steps} steps that are not alike in a group of {num_ranks} ranks, too many "
-        f"to follow one by one; choose another algorithm for {kind} (--algorithm), a smaller group, or the network "
-        f"model alpha_beta"
+        f"algorithm {algorithm!r} takes {num_rounds} rounds that are not alike in a group of {num_ranks} "
+        f"ranks, too many to follow one by one; choose another algorithm for {kind} (--algorithm), "
+        f"a smaller group, or the network model alpha_beta"
     )
 
 
 def _check_everyone(num_senders: int, plan: _Plan, kind: str, algorithm: str) -> None:
-    """Refuse steps in which so many members send to everyone that they cannot be spelled out."""
+    """Refuse rounds in which so many members send to everyone that they cannot be listed."""
     placement, _, found = plan
-    for step in {(step.pattern, step.dimensions): step for step in found.rounds}.values():
-        if isinstance(step.pattern, Everyone):
-            joined = among(step, placement, np.zeros(1, np.int64)).size
+    for round_ in {(round_.pattern, round_.dimensions): round_ for round_ in found.rounds}.values():
+        if isinstance(round_.pattern, Everyone):
+            joined = among(round_, placement, np.zeros(1, np.int64)).size
             _check_number(num_senders * joined, kind, algorithm, placement.num_ranks)
 
 
@@ -203,15 +186,15 @@ def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) 
         )
 
 
-def _size(step: Round, placement: Placement) -> int:
-    """Messages of a step that have to be spelled out whatever the symmetry, at the most."""
-    pattern = uncombined(step.pattern)
-    if isinstance(pattern, Shift) and step.dimensions is None:
+def _size(round_: Round, placement: Placement) -> int:
+    """Messages of a round that have to be listed whatever the symmetry, at the most."""
+    pattern = uncombined(round_.pattern)
+    if isinstance(pattern, Shift) and round_.dimensions is None:
         return 0
-    if isinstance(step.pattern, Combined) and isinstance(pattern, Everyone):
-        return placement.num_ranks * among(step, placement, np.zeros(1, np.int64)).size
+    if isinstance(round_.pattern, Combined) and isinstance(pattern, Everyone):
+        return placement.num_ranks * among(round_, placement, np.zeros(1, np.int64)).size
     if isinstance(pattern, Ring) and placement.regular:
-        along = range(len(placement.shape)) if step.dimensions is None else step.dimensions
+        along = range(len(placement.shape)) if round_.dimensions is None else round_.dimensions
         return placement.num_ranks * math.prod(placement.shape[number] for number in along[:-1])
     if isinstance(pattern, Edges):
         return len(pattern.sources)
@@ -219,7 +202,7 @@ def _size(step: Round, placement: Placement) -> int:
 
 
 def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
-    """Messages of one step of some groups, as ranks; worked out once for groups of the same placement."""
+    """Messages of one round of some groups, as ranks; computed once for groups of the same placement."""
     schedules = {placement: found for placement, _, found in plans}
     ends = {placement: transfers(found.rounds[index], placement) for placement, found in schedules.items()}
     each = [(ranks, ends[placement]) for placement, ranks, _ in plans]
@@ -227,24 +210,17 @@ def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
 
 
 def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = ALONE) -> Demand:
-    """Return what one message asks of the links, and with it all that are alike by a symmetry that keeps them.
-
-    Parameters
-    ----------
-    source : int
-        A rank that stands for others.
-    destination : int
-    """
+    """Return the demand of a message from an orbit representative, and of all that are alike by the symmetry."""
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
     members = np.unique(symmetry.representatives(np.concatenate(pairs)))
     return Demand(len(members), tuple(_flows(links, symmetry, [pairs], members)), (1.0,))
 
 
-def _share(step: Round, placement: Placement) -> float:
-    """Part of the step's fraction that each of its messages is: all of them the same."""
-    if isinstance(step.pattern, (Combined, Everyone, Shift)):
+def _share(round_: Round, placement: Placement) -> float:
+    """Part of the round's fraction that each of its messages is: all of them the same."""
+    if isinstance(round_.pattern, (Combined, Everyone, Shift)):
         return 1.0
-    weights = transfers(replace(step, fraction=1.0), placement).weights
+    weights = transfers(replace(round_, fraction=1.0), placement).weights
     assert (weights == weights[0]).all()
     return float(weights[0])
 
@@ -255,26 +231,28 @@ def _joined(pairs: Sequence[Pairs]) -> Pairs:
 
 
 def _representatives_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
-    """Messages of one step that stand for all; from everyone, or by a distance, without spelling all out."""
-    step = plans[0][2].rounds[index]
-    if not isinstance(step.pattern, Everyone) and (not isinstance(step.pattern, Shift) or step.dimensions is not None):
+    """Orbit representatives of the messages of one round; not all of them are listed first where avoidable."""
+    round_ = plans[0][2].rounds[index]
+    if not isinstance(round_.pattern, Everyone) and (
+        not isinstance(round_.pattern, Shift) or round_.dimensions is not None
+    ):
         return _representatives(symmetry, _spelled(plans, index))
     pairs = []
     for placement, ranks, _ in plans:
         places = np.flatnonzero(symmetry.representatives(ranks) == ranks)
-        if isinstance(step.pattern, Everyone):
-            joined = ranks[among(step, placement, places)]
+        if isinstance(round_.pattern, Everyone):
+            joined = ranks[among(round_, placement, places)]
             sources, destinations = np.repeat(ranks[places], joined.shape[1]), joined.ravel()
             others = sources != destinations
             pairs.append((sources[others], destinations[others]))
         else:
             shape = placement.shape if placement.regular else (placement.num_ranks,)
-            pairs.append((ranks[places], ranks[step.pattern.moved(places, shape)]))
+            pairs.append((ranks[places], ranks[round_.pattern.moved(places, shape)]))
     return _joined(pairs)
 
 
 def _representatives(symmetry: Symmetry, pairs: Pairs) -> Pairs:
-    """Messages that stand for all: those whose senders do."""
+    """Messages whose senders are orbit representatives."""
     sources, destinations = pairs
     ranks = np.arange(sources.max(initial=-1) + 1)
     chosen = (symmetry.representatives(ranks) == ranks)[sources]
@@ -282,13 +260,13 @@ def _representatives(symmetry: Symmetry, pairs: Pairs) -> Pairs:
 
 
 def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
-    """Flows of some steps; messages of small ones are routed together."""
+    """Flows of some rounds; messages of small ones are routed together."""
     found = []
-    of_step = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
-    batch = of_step[:-1] // _TOGETHER
+    of_round = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
+    batch = of_round[:-1] // _TOGETHER
     for at in np.unique(batch, return_index=True)[1].tolist():
-        steps = sent[at : at + np.count_nonzero(batch == batch[at])]
-        sources, destinations = _joined(steps)
+        rounds = sent[at : at + np.count_nonzero(batch == batch[at])]
+        sources, destinations = _joined(rounds)
         crossing, latency_s = links.crossed(sources, destinations)
         if symmetry.digits:
             routes = Routes(*crossing.pairs, latency_s)
@@ -296,7 +274,7 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
             crossing = Crossing((Part(routes.messages, crossed, share=weights),), len(sources))
         senders = np.searchsorted(members, sources)
         receivers = np.searchsorted(members, symmetry.representatives(destinations))
-        ends = np.cumsum([0, *(len(pairs[0]) for pairs in steps)]).tolist()
+        ends = np.cumsum([0, *(len(pairs[0]) for pairs in rounds)]).tolist()
         found += [
             Flows(senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin, symmetry.order)
             for begin, end in itertools.pairwise(ends)
@@ -305,7 +283,7 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
 
 
 def _representative_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
-    """Links that stand for those of routes, and what the messages that are alike put on one of them together."""
+    """Representatives of the links of routes, and the load of all messages of an orbit on one of them."""
     if not symmetry.digits:
         return routes.links, routes.shares
     ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
@@ -316,14 +294,14 @@ def _representative_links(links: Links, symmetry: Symmetry, routes: Routes) -> t
 
 
 def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
-    """One flow for each group that stands for others: the loads of all its steps, over that of its busiest link."""
+    """One flow for each orbit of groups: the loads of all its rounds, over that of its busiest link."""
     orbits: dict[bytes, int] = {}
     flows, found, weights = [], [], []
     for plan in plans:
         orbit = orbits.setdefault(np.sort(symmetry.representatives(plan[1])).tobytes(), len(orbits))
-        for index, step in enumerate(plan[2].rounds):
+        for index, round_ in enumerate(plan[2].rounds):
             routes = _representative_routes(links, symmetry, plan, index)
-            each = np.round(step.repeat * step.fraction * _share(step, plan[0]) / busiest * _GRAIN) / _GRAIN
+            each = np.round(round_.repeat * round_.fraction * _share(round_, plan[0]) / busiest * _GRAIN) / _GRAIN
             flows.append(np.full(len(routes.links), orbit))
             crossed, shares = _representative_links(links, symmetry, routes)
             found.append(crossed)
@@ -336,10 +314,7 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
 
 
 def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
-    """Routes of the messages of one step that stand for all.
-
-    Messages that are combined stand for themselves alone, so of those each has the part of the members that do.
-    """
+    """Routes of the orbit representatives of a round; combined messages have the share of representative members."""
     ranks, pattern = plan[1], plan[2].rounds[index].pattern
     if not isinstance(pattern, Combined):
         return links.routes(*_representatives_of(symmetry, [plan], index))
@@ -348,26 +323,24 @@ def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index:
 
 
 def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
-    """Routes of all messages of one step of a group, without what switches combine."""
+    """Routes of all messages of one round of a group, without what switches combine."""
     ends = _spelled([plan], index)
     return combined(plan[2].rounds[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
 
 
 def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm: str) -> float:
-    """Load of the busiest link, for each byte of the collective, of all messages of one group alone.
+    """Load of the busiest link, for each byte of the collective, of one isolated group, at the slowest link's speed.
 
-    That is what the slowest link would carry in its time, lest wide ones leave few grains to the others.
-    Messages are counted in whole grains within a step, and steps follow in their order: the same to the last bit
-    whatever the symmetry.
+    Counted in whole grains, round by round: the same to the last bit whatever the symmetry.
     """
-    switched = any(isinstance(step.pattern, Combined) for step in plan[2].rounds)
+    switched = any(isinstance(round_.pattern, Combined) for round_ in plan[2].rounds)
     own = Symmetry() if switched else symmetry.keeping(plan[1])
     _check_everyone(int(np.count_nonzero(own.representatives(plan[1]) == plan[1])), plan, kind, algorithm)
     total = np.zeros(len(links))
-    for index, step in enumerate(plan[2].rounds):
+    for index, round_ in enumerate(plan[2].rounds):
         routes = _representative_routes(links, own, plan, index)
         whole = routes._replace(shares=np.round(routes.shares * _GRAIN) / _GRAIN)
         messages = np.bincount(*_representative_links(links, own, whole), minlength=len(links))
-        total += step.repeat * step.fraction * _share(step, plan[0]) * messages
+        total += round_.repeat * round_.fraction * _share(round_, plan[0]) * messages
     speeds = links.bytes_per_s(np.flatnonzero(total))
     return float((total[total > 0] / speeds).max() * speeds.min())

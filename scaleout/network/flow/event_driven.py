@@ -1,12 +1,9 @@
 """Event-driven flows: messages that do not start and end together, one at a time, in a compiled loop.
 
-Maps parallel chains of a `Demand` to rows of the tables of the event loop. Rows are never given back: a chain that is
-done leaves them to the next collective that asks the same of the links.
+Maps parallel chains of a `Demand` to rows of the tables of the loop; a chain that is done leaves its rows to the next
+collective with the same demand. Gives the same bits as `batched`, but touches only what an event changes.
 
-The loop does to the same numbers what `batched` does with whole batches, to the last bit, but touches only what an
-event changes. A flow that slows down keeps its place in the heap of those that leave until it is at the top.
-
-Symbols: see `flight`.
+Symbols: see `incremental_max_min`.
 """
 
 import math
@@ -19,7 +16,6 @@ import numpy.typing as npt
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.flow.incremental_max_min import (
     ARRIVED,
-    ASKING,
     CHAIN,
     DONE,
     ENDS,
@@ -32,9 +28,10 @@ from scaleout.network.flow.incremental_max_min import (
     MOVING,
     OPEN,
     OVER,
+    REQUESTED,
+    ROUND,
     SENT,
     START,
-    STEP,
     Table,
     Tables,
     compiled,
@@ -52,8 +49,8 @@ _GROWN = {
     "crossed": ("weights", "listed"),
     "flows": ("fair", "ends", "leaving", "moved"),
     "members": ("moving",),
-    "chains": ("sent", "done", "asked"),
-    "steps": (),
+    "chains": ("sent", "done", "requests"),
+    "rounds": (),
     "outs": (),
     "out_flows": (),
     "missing": ("expected",),
@@ -62,7 +59,7 @@ _GROWN = {
 
 
 class EventDrivenFlows:
-    """All that is in flight, one message at a time; asked as `traffic.Traffic` is."""
+    """All that is in flight, one message at a time; called as `traffic.Traffic` is."""
 
     def __init__(self, links: Links) -> None:
         self._tables: Tables = empty(links.bytes_per_s(np.arange(len(links))))
@@ -79,22 +76,22 @@ class EventDrivenFlows:
         """(L,) what each link has been given to carry so far."""
         return np.asarray(self._tables.carried, np.float64)
 
-    def begin(
+    def start(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
         """Let one chain of a collective begin."""
         free = self._free.setdefault(id(chain), [])
         number = free.pop() if free else self._lay_out(chain)
         t = self._tables
-        t.asked[t.counts[ASKING]] = start_s, number, after_s, latencies, size_bytes
-        t.counts[ASKING] += 1
+        t.requests[t.counts[REQUESTED]] = start_s, number, after_s, latencies, size_bytes
+        t.counts[REQUESTED] += 1
         self._names[number] = name
         self._running.setdefault(name, []).append(number)
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
         """Set the speeds of collectives from now on."""
         self._make_room()
-        begin(self._tables)
+        start_chains(self._tables)
         stretch = np.ones(len(self._tables.chains))
         for name, speed in speeds.items():
             for number in self._running[name]:
@@ -147,7 +144,7 @@ class EventDrivenFlows:
 
     def _lay_out(self, chain: Demand) -> int:
         """Write the rows of a chain; return its number."""
-        kinds = list({id(flows): flows for flows in chain.steps}.values())
+        kinds = list({id(flows): flows for flows in chain.rounds}.values())
         number, members, first_flow = self._rows["chains"], self._rows["members"], self._rows["flows"]
         for whole, begin, end in _spans(kinds):
             self._append_crossed(whole.between(begin, end))
@@ -165,18 +162,18 @@ class EventDrivenFlows:
             for end in ("sources", "destinations")
         )
         kind_of = {id(flows): which for which, flows in enumerate(kinds)}
-        which = np.array([kind_of[id(flows)] for flows in chain.steps], np.int64)
+        which = np.array([kind_of[id(flows)] for flows in chain.rounds], np.int64)
         row = {
             "member": members,
             "num_members": chain.num_members,
-            "step": self._rows["steps"],
-            "num_steps": len(chain.steps),
+            "round": self._rows["rounds"],
+            "num_rounds": len(chain.rounds),
             "missing": self._rows["missing"],
         }
         self._append("chains", _rows(CHAIN, **{name: np.array([value]) for name, value in row.items()}))
         self._append("members", _rows(MEMBER, chain=np.full(chain.num_members, number)))
         outs = self._rows["outs"] + which * chain.num_members
-        self._append("steps", _rows(STEP, fraction=np.array(chain.fractions), out=outs))
+        self._append("rounds", _rows(ROUND, fraction=np.array(chain.fractions), out=outs))
         self._append("outs", np.concatenate(([0], np.cumsum(sent))) + self._rows["out_flows"])
         self._append("out_flows", np.argsort(kind + ends["sources"], kind="stable") + first_flow)
         missing = (sent + received).reshape(len(kinds), chain.num_members)[which].ravel()
@@ -230,7 +227,7 @@ def _rows(dtype: np.dtype[Any], **columns: npt.NDArray[Any]) -> Table:
 
 
 @compiled
-def _push_event(t: Tables, time_s: float, kind: int, which: int, step: int) -> None:
+def _push_event(t: Tables, time_s: float, kind: int, which: int, round_: int) -> None:
     """Add an event to the heap, which has room for it."""
     events = t.events
     at = t.counts[EVENTS]
@@ -238,13 +235,13 @@ def _push_event(t: Tables, time_s: float, kind: int, which: int, step: int) -> N
     while at > 0 and events[(at - 1) >> 1].time_s > time_s:
         events[at] = events[(at - 1) >> 1]
         at = (at - 1) >> 1
-    events[at].time_s, events[at].kind, events[at].which, events[at].step = time_s, kind, which, step
+    events[at].time_s, events[at].kind, events[at].which, events[at].round = time_s, kind, which, round_
 
 
 @compiled
 def _pop_event(t: Tables) -> tuple[int, int, int]:
     events = t.events
-    top = (events[0].kind, events[0].which, events[0].step)
+    top = (events[0].kind, events[0].which, events[0].round)
     t.counts[EVENTS] -= 1
     size = t.counts[EVENTS]
     at, time_s = 0, events[size].time_s
@@ -261,11 +258,11 @@ def _pop_event(t: Tables) -> tuple[int, int, int]:
 
 
 @compiled
-def _start(t: Tables, number: int, step: int, size_bytes: float, now_s: float) -> None:
+def _start_flow(t: Tables, number: int, round_: int, size_bytes: float, now_s: float) -> None:
     flow = t.flows[number]
     flow.left_bytes, flow.rate, flow.since_s, flow.moved = size_bytes, 0.0, now_s, 1
     t.fair[number] = OPEN
-    t.ends[number].step = step
+    t.ends[number].round = round_
     t.moved[t.counts[MOVED]] = number
     t.counts[MOVED] += 1
     whole = flow.whole
@@ -286,9 +283,9 @@ def _start(t: Tables, number: int, step: int, size_bytes: float, now_s: float) -
 
 @compiled
 def _stop(t: Tables) -> int:
-    """Take the flow that ends first out of flight, and return it; links that were not full are so still less."""
+    """Take the flow that ends first out of flight, and return it; links that were not full remain so."""
     number = int(t.leaving[1].which)
-    drop(t.leaving, t.flows["place"])
+    drop(t.leaving, t.flows["position"])
     flow, rate = t.flows[number], t.fair[number]
     whole = flow.whole
     for pair in range(flow.first, flow.last):
@@ -304,35 +301,35 @@ def _stop(t: Tables) -> int:
 
 
 @compiled
-def _settle(t: Tables, member: int, step: int) -> None:
-    """Count a message of a step as sent or received by a member; note it if that lets it move on."""
+def _settle(t: Tables, member: int, round_: int) -> None:
+    """Count a message of a round as sent or received by a member; note it if that lets it move on."""
     chain = t.chains[t.members[member].chain]
-    at = chain.missing + step * chain.num_members + member - chain.member
+    at = chain.missing + round_ * chain.num_members + member - chain.member
     t.missing[at] -= 1
-    if t.missing[at] == 0 and t.members[member].at == step:
+    if t.missing[at] == 0 and t.members[member].at == round_:
         t.moving[t.counts[MOVING]] = member
         t.counts[MOVING] += 1
 
 
 @compiled
 def _move(t: Tables, member: int, now_s: float) -> None:
-    """Let a member that has all it waits for start its next steps."""
+    """Let a member that has all its messages start its next rounds."""
     number = t.members[member].chain
     chain = t.chains[number]
-    local, step = member - chain.member, t.members[member].at
-    while step < 0 or t.missing[chain.missing + step * chain.num_members + local] == 0:
-        step += 1
-        t.members[member].at = step
-        if step == chain.num_steps:
+    local, round_ = member - chain.member, t.members[member].at
+    while round_ < 0 or t.missing[chain.missing + round_ * chain.num_members + local] == 0:
+        round_ += 1
+        t.members[member].at = round_
+        if round_ == chain.num_rounds:
             chain.behind -= 1
             if chain.behind == 0:
                 t.sent[t.counts[SENT]] = number
                 t.counts[SENT] += 1
                 _push_event(t, now_s + chain.after_s / chain.speed, DONE, number, 0)
             return
-        its = t.steps[chain.step + step]
+        its = t.rounds[chain.round + round_]
         for index in range(t.outs[its.out + local], t.outs[its.out + local + 1]):
-            _start(t, t.out_flows[index], step, its.fraction * chain.size_bytes, now_s)
+            _start_flow(t, t.out_flows[index], round_, its.fraction * chain.size_bytes, now_s)
 
 
 @compiled
@@ -342,36 +339,36 @@ def _first_end(t: Tables) -> float:
         flow = t.leaving[1].which
         if t.flows[flow].end_s == t.leaving[1].key:
             return float(t.leaving[1].key)
-        sift(t.leaving, t.flows["place"], flow, t.flows[flow].end_s, 1)
+        sift(t.leaving, t.flows["position"], flow, t.flows[flow].end_s, 1)
     return np.inf
 
 
 @compiled
-def begin(t: Tables) -> None:
-    """Let chains start at their time that have been asked for."""
-    for index in range(t.counts[ASKING]):
-        asked = t.asked[index]
-        chain = t.chains[asked.chain]
-        chain.after_s, chain.latencies, chain.size_bytes = asked.after_s, asked.latencies, asked.size_bytes
+def start_chains(t: Tables) -> None:
+    """Let requested chains start at their time."""
+    for index in range(t.counts[REQUESTED]):
+        requests = t.requests[index]
+        chain = t.chains[requests.chain]
+        chain.after_s, chain.latencies, chain.size_bytes = requests.after_s, requests.latencies, requests.size_bytes
         chain.behind, chain.speed = chain.num_members, 1.0
         for member in range(chain.member, chain.member + chain.num_members):
             t.members[member].at = -1
-        for at in range(chain.missing, chain.missing + chain.num_steps * chain.num_members):
+        for at in range(chain.missing, chain.missing + chain.num_rounds * chain.num_members):
             t.missing[at] = t.expected[at]
-        _push_event(t, asked.start_s, START, asked.chain, 0)
-    t.counts[ASKING] = 0
+        _push_event(t, requests.start_s, START, requests.chain, 0)
+    t.counts[REQUESTED] = 0
 
 
 @compiled
 def next_s(t: Tables) -> float:
     """When the next chain or flow starts, ends or arrives; infinite if nothing is in flight."""
-    begin(t)
+    start_chains(t)
     return min(t.events[0].time_s if t.counts[EVENTS] else np.inf, _first_end(t))
 
 
 @compiled
 def mark(t: Tables, first: int, last: int) -> None:
-    """Note flows in flight, of some, whose rate is to be set anew."""
+    """Note flows in flight, of a range, whose rate is to be set anew."""
     for number in range(first, last):
         if t.fair[number] != GONE and not t.flows[number].moved:
             t.flows[number].moved = 1
@@ -381,25 +378,22 @@ def mark(t: Tables, first: int, last: int) -> None:
 
 @compiled
 def set_speeds(t: Tables, stretch: Floats, now_s: float) -> None:
-    """Let the flows that are marked go on at their new speed, and stretch the time to events of each chain."""
+    """Let marked flows go on at their new speed, and stretch the time to events of each chain."""
     share(t, now_s)
     size = t.counts[EVENTS]
     t.counts[EVENTS] = 0
     for index in range(size):  # the heap grows again in place, behind what has been read
         event = t.events[index]
-        time_s, kind, which, step = event.time_s, event.kind, event.which, event.step
+        time_s, kind, which, round_ = event.time_s, event.kind, event.which, event.round
         chain = t.members[t.ends[which].source].chain if kind == ARRIVED else which
         if stretch[chain] != 1.0:
             time_s = now_s + (time_s - now_s) * stretch[chain]
-        _push_event(t, time_s, kind, which, step)
+        _push_event(t, time_s, kind, which, round_)
 
 
 @compiled
 def run(t: Tables, until_s: float) -> float:
-    """Run until something has been sent or is done, or all is handled up to a time; return the time.
-
-    Not a number if the heap of events needs more room first.
-    """
+    """Run until something is sent or done, or to a time; return it, or NaN if the heap needs more room first."""
     counts = t.counts
     counts[SENT] = counts[FINISHED] = 0
     while True:
@@ -414,13 +408,13 @@ def run(t: Tables, until_s: float) -> float:
             ended = t.ends[flow]
             chain = t.chains[t.members[ended.source].chain]
             latency_s = ended.latency_s * chain.latencies / chain.speed
-            _push_event(t, now_s + latency_s, ARRIVED, flow, ended.step)
-            _settle(t, ended.source, ended.step)
+            _push_event(t, now_s + latency_s, ARRIVED, flow, ended.round)
+            _settle(t, ended.source, ended.round)
         while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):
             while counts[EVENTS] and t.events[0].time_s <= together_s:
-                kind, which, step = _pop_event(t)
+                kind, which, round_ = _pop_event(t)
                 if kind == ARRIVED:
-                    _settle(t, t.ends[which].destination, step)
+                    _settle(t, t.ends[which].destination, round_)
                 elif kind == DONE:
                     t.done[counts[FINISHED]] = which
                     counts[FINISHED] += 1

@@ -1,8 +1,6 @@
-"""Flows: messages that are sent at once, and a collective as steps of them.
+"""Flows: messages that are sent at once, and a collective as rounds of them.
 
-Knows neither algorithms nor time: `demand` makes them, `traffic` carries them.
-
-Symbols: F flows; H pairs of a flow and a link.
+Knows neither algorithms nor time. Symbols: F flows; H pairs of a flow and a link.
 """
 
 from dataclasses import dataclass
@@ -14,18 +12,15 @@ from scaleout.network.routes.links import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Messages that a step sends at once.
+    """Messages that a round sends at once.
 
     Attributes
     ----------
     sources, destinations : (F,) members, by their number in the `Demand`
     latency_s : (F,)
-    whole : Crossing
-        The links that messages cross, of this step and of others, and messages on the link for each of the flow.
-    begin : int
-        The first of this step among them.
-    alike : int
-        Messages that each flow stands for.
+    whole : the links that messages of this and other rounds cross, and the load on the link for each byte of the flow
+    begin : the first of this round among them
+    alike : messages that each flow stands for
     """
 
     sources: Ints
@@ -55,44 +50,39 @@ class Demand:
 
     Attributes
     ----------
-    num_members : int
-        Members of all groups, those that are alike counted once.
-    steps : tuple of Flows
-        In order, repeated steps repeated.
-    fractions : tuple of float
-        Bytes of a message of each step, as a fraction of the collective's.
-    steady : bool
-        Whether the one step stands for a pipelined schedule; its latency is then not in it.
-    chain_of_step : tuple of int
-        The parallel chain of each step; empty if there is only one.
+    num_members : members of all groups, those that are alike counted once
+    rounds : in order, repeated rounds repeated
+    fractions : bytes of a message of each round, as a fraction of the collective's
+    steady : whether the one round stands for a pipelined schedule; its latency is then not in it
+    chain_of_round : the parallel chain of each round; empty if there is only one
     """
 
     num_members: int
-    steps: tuple[Flows, ...]
+    rounds: tuple[Flows, ...]
     fractions: tuple[float, ...]
     steady: bool = False
-    chain_of_step: tuple[int, ...] = ()
+    chain_of_round: tuple[int, ...] = ()
 
     @cached_property
     def chains(self) -> tuple["Demand", ...]:
         """One demand for each parallel chain; all of them begin at the same time."""
-        if not self.chain_of_step:
+        if not self.chain_of_round:
             return (self,)
         chosen = [
-            [at for at, each in enumerate(self.chain_of_step) if each == chain]
-            for chain in sorted(set(self.chain_of_step))
+            [at for at, each in enumerate(self.chain_of_round) if each == chain]
+            for chain in sorted(set(self.chain_of_round))
         ]
         return tuple(
-            Demand(self.num_members, tuple(self.steps[at] for at in chain), tuple(self.fractions[at] for at in chain))
+            Demand(self.num_members, tuple(self.rounds[at] for at in chain), tuple(self.fractions[at] for at in chain))
             for chain in chosen
         )
 
     @property
     def latency_s(self) -> float:
-        """Latency of all steps, of the farthest message of each."""
-        return sum(float(step.latency_s.max(initial=0.0)) for step in self.steps)
+        """Latency of all rounds, of the farthest message of each."""
+        return sum(float(round_.latency_s.max(initial=0.0)) for round_ in self.rounds)
 
     @property
     def num_transfers(self) -> int:
         """Messages in all, each counted."""
-        return sum(len(step) * step.alike for step in self.steps)
+        return sum(len(round_) * round_.alike for round_ in self.rounds)

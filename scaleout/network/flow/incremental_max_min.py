@@ -1,19 +1,10 @@
-"""Incremental max-min: only rates that an event changes are worked out anew. The sharing of `event_driven`.
+"""Incremental max-min: only rates that an event changes are computed anew; and the tables of `event_driven`.
 
-Gives what filling all links anew would, to the last bit; `sharing` says why any way to it will do. Links that something
-has changed on are looked at in the order of rates. One that comes to be full at a level holds there the flows that are
-above it. One that was full at a level and is so no longer raises the flows that it held to the level that follows for
-it; a link for which that is too much is overfull, so it comes to be full at a level in between, and is looked at there.
-So what is below the level that has been reached is final, and what is above will be lowered or raised again if it must.
-Flows that start are open: they have no rate until a link holds them, and of most links that they cross it is enough to
-know a bound below which those are not full.
-
-Symbols: see `flight`.
-
-What is in flight message by message: the tables of `event_driven`.
-
-Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use. Each
-link knows the flows over it, as a chain of its pairs in the order of their rates and one of those whose rate is open.
+Gives the bits of filling all links anew; `max_min` says why any order will do. Links that something has changed on are
+visited in the order of their levels. A link that becomes full holds the flows above its level there; one that is full
+no longer raises the flows that it held, and is visited again if that overfills it. So what is below the level that has
+been reached is final. Of most links of flows that start it is enough to know a bound below which they are not full.
+Tables are structured arrays, whose columns the dtypes below name; heaps are arrays whose first entries are in use.
 
 Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G chains of collectives.
 """
@@ -38,8 +29,7 @@ _STAMP = tuple((path.stat().st_mtime, path.stat().st_size) for path in sorted(Pa
 def compiled(function: _Function) -> _Function:
     """Let numba compile a function when it is first called on a machine, which takes seconds, and cache it.
 
-    Numba compiles a function anew when its own file changes; what it calls may lie in another, so all files of this
-    folder count.
+    What it calls may lie in another file, so a change of any file of this folder compiles it anew.
     """
     njit: Any = partial(
         numba.njit, error_model="numpy", _nrt=False, forceinline=True
@@ -62,56 +52,53 @@ OPEN, GONE = np.inf, 0.0
 
 LINK = np.dtype(
     [(name, "f8") for name in ("used", "limit", "open", "held", "level", "estimate")]
-    + [(name, "i4") for name in ("touched", "weighed", "num_over", "place")]
+    + [(name, "i4") for name in ("touched", "weighed", "num_over", "position")]
 )
 """`open` is the load of flows whose rate is open, `used` about what the others take; a link that uses no more than its
 `limit` is not full. `level` is the rate at which it is full, infinite if never, and `estimate` what it will be once
 `event_driven` has come there, for a load of `held`, or the negative of a bound to it. `weighed` is 0 if rates over it
-have changed since, 2 if some are above it, and else 1; `place` is that in the heap of levels."""
+have changed since, 2 if some are above it, and else 1; `position` is that in the heap of levels."""
 
 FLOW = np.dtype(
     [(name, "f8") for name in ("rate", "left_bytes", "since_s", "end_s")]
-    + [(name, "i4") for name in ("first", "last", "place", "moved", "whole", "free")]
+    + [(name, "i4") for name in ("first", "last", "position", "moved", "whole", "free")]
 )
-"""`first` to `last` are its pairs, of weight 1 all if it is `whole`; `place` is that in the heap of those that
+"""`first` to `last` are its pairs, of weight 1 all if it is `whole`; `position` is that in the heap of those that
 leave. `rate` is in force since `since_s`: the `fair` one times the chain's speed, unless the flow is `moved`."""
 
-ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("step", "i8")])
+ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("round", "i8")])
 
 OVER = np.dtype([("weight", "f8"), ("flow", "u4"), ("pair", "u4")])
-"""A flow over a link, which may be gone; the first `num_over` from a link's place in `first_over` are in use."""
+"""A flow over a link, which may be gone; the first `num_over` from a link's entry in `first_over` are in use."""
 
 ENTRY = np.dtype([("key", "f8"), ("which", "i8")])
-"""Of a heap, whose first entry is its size: places are counted from 1, and are 0 for what is not in it. What an entry
-stands for may have a key that is higher by now."""
+"""Of a heap, whose first entry is its size: positions are counted from 1, and are 0 for what is not in it. The key of
+what an entry stands for may be higher by now."""
 
 MEMBER = np.dtype([("chain", "i8"), ("at", "i8")])
 
 CHAIN = np.dtype(
     [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8"), ("speed", "f8")]
-    + [(name, "i8") for name in ("member", "num_members", "step", "num_steps", "missing", "behind")]
+    + [(name, "i8") for name in ("member", "num_members", "round", "num_rounds", "missing", "behind")]
 )
-"""Its first member, step and count of missing messages; `behind` members have not done their last step. Its messages go
-at `speed` times their fair rate, and its latencies last as many times less."""
+"""Its first member, round and count of missing messages; `behind` members have not done their last round. Its messages
+go at `speed` times their fair rate, and its latencies are divided by it."""
 
-STEP = np.dtype([("fraction", "f8"), ("out", "i8")])
-"""`fraction` is of the bytes of its chain. `out` plus a member's number in the chain is a place in `outs`: its flows
+ROUND = np.dtype([("fraction", "f8"), ("out", "i8")])
+"""`fraction` is of the bytes of its chain. `out` plus a member's number in the chain is an index into `outs`: its flows
 are ``out_flows[outs[i]:outs[i + 1]]``."""
 
-ASKED = np.dtype([("start_s", "f8"), ("chain", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
+REQUEST = np.dtype([("start_s", "f8"), ("chain", "i8"), ("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8")])
 """Of a chain that is to start."""
 
-EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("step", "i8")])
+EVENT = np.dtype([("time_s", "f8"), ("kind", "i8"), ("which", "i8"), ("round", "i8")])
 
 START, ARRIVED, DONE = 0, 1, 2
 """Kinds of events: a chain starts, a flow arrives, a chain is done."""
 
 
 class Tables(NamedTuple):
-    """All that is in flight or may be.
-
-    `missing` has for each chain one number a step and member, all of which are `expected` when it starts.
-    """
+    """All that is in flight or may be; `missing` has a number for each round and member, `expected` at its start."""
 
     links: Table
     bytes_per_s: Floats
@@ -128,12 +115,12 @@ class Tables(NamedTuple):
     ends: Table
     members: Table
     chains: Table
-    steps: Table
+    rounds: Table
     outs: Ints
     out_flows: Ints
     missing: Ints
     expected: Ints
-    asked: Table
+    requests: Table
     events: Table
     leaving: Table
     levels: Table
@@ -144,10 +131,10 @@ class Tables(NamedTuple):
     sent: Ints
     done: Ints
     counts: Ints
-    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`, `asked`."""
+    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`, `requests`."""
 
 
-EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED, ASKING = range(8)
+EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED, REQUESTED = range(8)
 
 
 def empty(bytes_per_s: Floats) -> Tables:
@@ -172,8 +159,8 @@ def empty(bytes_per_s: Floats) -> Tables:
         ends=np.zeros(0, ENDS),
         members=np.zeros(0, MEMBER),
         chains=np.zeros(0, CHAIN),
-        steps=np.zeros(0, STEP),
-        asked=np.zeros(0, ASKED),
+        rounds=np.zeros(0, ROUND),
+        requests=np.zeros(0, REQUEST),
         events=np.zeros(64, EVENT),
         leaving=np.zeros(1, ENTRY),
         levels=np.zeros(len(links) + 1, ENTRY),
@@ -194,12 +181,12 @@ _rounded = compiled(rounded)
 
 
 @compiled
-def sift(heap: Table, places: Ints, which: int, key: float, at: int) -> None:
-    """Let an entry whose key has changed rise or sink from its place in a heap."""
+def sift(heap: Table, positions: Ints, which: int, key: float, at: int) -> None:
+    """Let an entry whose key has changed rise or sink from its position in a heap."""
     size = heap[0].which
     while at > 1 and heap[at >> 1].key > key:
         heap[at] = heap[at >> 1]
-        places[heap[at].which] = at
+        positions[heap[at].which] = at
         at >>= 1
     while 2 * at <= size:
         child = 2 * at
@@ -208,31 +195,31 @@ def sift(heap: Table, places: Ints, which: int, key: float, at: int) -> None:
         if heap[child].key >= key:
             break
         heap[at] = heap[child]
-        places[heap[at].which] = at
+        positions[heap[at].which] = at
         at = child
     heap[at].key, heap[at].which = key, which
-    places[which] = at
+    positions[which] = at
 
 
 @compiled
-def lower(heap: Table, places: Ints, which: int, key: float) -> None:
+def lower(heap: Table, positions: Ints, which: int, key: float) -> None:
     """Put an entry into a heap, or let it rise there; that a key has become higher is seen when it is at the top."""
-    if places[which] == 0:
+    if positions[which] == 0:
         heap[0].which += 1
-        sift(heap, places, which, key, heap[0].which)
-    elif key < heap[places[which]].key:
-        sift(heap, places, which, key, places[which])
+        sift(heap, positions, which, key, heap[0].which)
+    elif key < heap[positions[which]].key:
+        sift(heap, positions, which, key, positions[which])
 
 
 @compiled
-def drop(heap: Table, places: Ints) -> None:
+def drop(heap: Table, positions: Ints) -> None:
     """Take the top out of a heap."""
     last = heap[heap[0].which]
     which, key = last.which, last.key
     heap[0].which -= 1
-    places[heap[1].which] = 0
+    positions[heap[1].which] = 0
     if heap[0].which:
-        sift(heap, places, which, key, 1)
+        sift(heap, positions, which, key, 1)
 
 
 @compiled
@@ -246,7 +233,7 @@ def touch(t: Tables, link: int) -> None:
 
 @compiled
 def _set(t: Tables, number: int, before: float, rate: float) -> None:
-    """Give a flow another rate; links that are full, or may be with it, are to be looked at."""
+    """Give a flow another rate; mark links that are full, or may be with it."""
     flow = t.flows[number]
     if not flow.moved:
         flow.moved = 1
@@ -268,7 +255,7 @@ def _set(t: Tables, number: int, before: float, rate: float) -> None:
 
 @compiled
 def _order(t: Tables, number: int) -> int:
-    """Put the flows over a link in the order of their rates, leave out those that are gone, and count the others."""
+    """Sort the flows over a link by their rates, without those that are gone, and count them."""
     link, first = t.links[number], t.first_over[number]
     over, size = t.over[first : first + link.num_over], 0
     for index in range(link.num_over):
@@ -310,10 +297,7 @@ def _weigh(t: Tables, number: int) -> None:
 
 @compiled
 def _key(t: Tables, number: int, passed: float) -> float:
-    """When to look at a link again: where it comes to be full, if that changes anything, or where it was until now.
-
-    The latter not if that rate is passed, as flows that it held there have gone on.
-    """
+    """Level at which to visit a link again: where it becomes full, if that changes anything, or was, if not passed."""
     link = t.links[number]
     if link.estimate == link.level:
         return float(link.level) if link.weighed == 2 else np.inf
@@ -322,7 +306,7 @@ def _key(t: Tables, number: int, passed: float) -> float:
 
 
 @compiled
-def _guess(t: Tables, passed: float) -> None:
+def _bound(t: Tables, passed: float) -> None:
     """Bound the rates at which touched links are full from below, noted as negative, where that says enough for now."""
     for index in range(t.counts[TOUCHED]):
         number = t.touched[index]
@@ -337,16 +321,13 @@ def _guess(t: Tables, passed: float) -> None:
             _weigh(t, number)
         key = _key(t, number, passed)
         if key < np.inf:
-            lower(t.levels, t.links["place"], number, key)
+            lower(t.levels, t.links["position"], number, key)
     t.counts[TOUCHED] = 0
 
 
 @compiled
 def _fill(t: Tables, number: int, level: float, before: float) -> None:
-    """Let a link be full at a level, and hold there the flows that are above it.
-
-    Those that are free had a rate `before`; open ones are left so unless they are closing.
-    """
+    """Let a link hold the flows above a level; free ones had a rate `before`, open ones may stay open."""
     link, first = t.links[number], t.first_over[number]
     touched, link.touched = link.touched, 1
     for index in range(link.num_over):
@@ -361,7 +342,7 @@ def _fill(t: Tables, number: int, level: float, before: float) -> None:
     link.touched, link.level, link.weighed = touched, level, 2 if link.open else 1
     link.limit = -np.inf if level < np.inf else t.bytes_per_s[number] * SPARE
     if link.open:
-        lower(t.levels, t.links["place"], number, level)
+        lower(t.levels, t.links["position"], number, level)
 
 
 @compiled
@@ -386,7 +367,7 @@ def _raise(t: Tables, number: int, level: float) -> None:
 
 @compiled
 def _next_full(t: Tables, passed: float) -> float:
-    """Collect the links that are next to be looked at, and return at what rate; a bound is worked out at its own."""
+    """Collect the links to visit next, and return at what level; a bound is computed exactly at its own."""
     levels, level = t.levels, np.inf
     t.counts[FULL] = 0
     while levels[0].which and levels[1].key <= level:
@@ -401,9 +382,9 @@ def _next_full(t: Tables, passed: float) -> float:
             t.full[t.counts[FULL]] = number
             t.counts[FULL] += 1
         if key == levels[1].key or key == np.inf:
-            drop(levels, t.links["place"])
+            drop(levels, t.links["position"])
         else:
-            sift(levels, t.links["place"], number, key, 1)
+            sift(levels, t.links["position"], number, key, 1)
     return level
 
 
@@ -411,7 +392,7 @@ def _next_full(t: Tables, passed: float) -> float:
 def share(t: Tables, now_s: float) -> None:
     """Update the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
     passed = 0.0
-    _guess(t, passed)
+    _bound(t, passed)
     while t.levels[0].which:
         level = _next_full(t, passed)
         for index in range(t.counts[FULL]):
@@ -421,7 +402,7 @@ def share(t: Tables, now_s: float) -> None:
             if t.links[t.full[index]].estimate != level:
                 _raise(t, t.full[index], level)
         passed = level
-        _guess(t, passed)
+        _bound(t, passed)
     for index in range(t.counts[MOVED]):
         flow, ends = t.flows[t.moved[index]], t.ends[t.moved[index]]
         rate = t.fair[t.moved[index]] * t.chains[t.members[ends.source].chain].speed
@@ -430,5 +411,5 @@ def share(t: Tables, now_s: float) -> None:
             flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
             flow.since_s, flow.rate = now_s, rate
             flow.end_s = now_s + flow.left_bytes / flow.rate
-            lower(t.leaving, t.flows["place"], t.moved[index], flow.end_s)
+            lower(t.leaving, t.flows["position"], t.moved[index], flow.end_s)
     t.counts[MOVED] = 0

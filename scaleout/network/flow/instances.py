@@ -1,12 +1,8 @@
 """Instances of a program as flows over the links that all of them share: the engine's timer of links.
 
-Adapts `traffic` to the `Timer` of `engine`: an instance is a number there, and here a collective or a message with what
-it sends. A slice of a larger transfer releases its streams when its bytes have left, and pays the latency of the whole
-after that, so that slices follow each other back to back; so does a message. Everything else holds its streams until it
-is done.
-
-An instance that shared devices slow down is *paced*: the timer of the devices sets its speed from its start on, and
-says 0 until it has its SMs. Its streams are held until it is done, as its kernel is.
+Adapts `traffic` to the `Timer` of `engine`. A slice of a larger transfer, and a message, releases its streams when its
+bytes have left, and pays the latency of the whole after that; everything else holds its streams until it is done. An
+instance that shared devices slow down is *paced*: their timer sets its speed from its start on, 0 until it has its SMs.
 """
 
 from collections.abc import Sequence
@@ -53,10 +49,7 @@ class LinkNetwork:
         self, instance: int, kind: str, size_bytes: float, *, groups: Sequence[Group], cost: CollectiveCost,
         slice_of_more: bool, paced: bool,
     ) -> None:  # fmt: skip
-        """Register a collective of some groups, with the algorithm and the latency of its whole transfer.
-
-        Groups are told apart by identity, as there may be many: the same object is routed once.
-        """
+        """Register a collective of some groups, told apart by identity, with the algorithm and latency of the whole."""
         key = (kind, cost.algorithm, id(groups))
         if key not in self._demands:
             demand = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
@@ -88,16 +81,16 @@ class LinkNetwork:
         """Start an instance that is not paced; others start when they are given a speed."""
         transfer = self._transfers.get(instance)
         if transfer is not None and not transfer.paced:
-            self._begin(instance, transfer, now_s)
+            self._start(instance, transfer, now_s)
 
-    def _begin(self, instance: int, transfer: _Transfer, now_s: float) -> None:
-        self.traffic.begin(
+    def _start(self, instance: int, transfer: _Transfer, now_s: float) -> None:
+        self.traffic.start(
             instance, transfer.demand, transfer.size_bytes, now_s=now_s, before_s=transfer.before_s,
             after_s=transfer.after_s, latencies=not transfer.back_to_back,
         )  # fmt: skip
 
     def set_speed(self, instance: int, speed: float, now_s: float) -> None:
-        """Set the speed of a paced instance from now on, as a fraction of what the links give it; 0 before it moves."""
+        """Set the speed of a paced instance from now on, as a fraction of its fair rate; 0 before it moves."""
         self._speeds[instance] = speed
         self._set_s = now_s
 
@@ -109,7 +102,7 @@ class LinkNetwork:
                 assert speed > 0, "what has its SMs keeps them"
                 changed[instance] = speed
             elif speed > 0:
-                self._begin(instance, self._transfers[instance], self._set_s)
+                self._start(instance, self._transfers[instance], self._set_s)
                 self._moving.add(instance)
                 if speed < 1:
                     changed[instance] = speed

@@ -1,6 +1,6 @@
 """What every link carried over a time: the busiest, a table of all, and sums by dimension and direction.
 
-Maps the bytes on the links that stand for others to all links of the topology; spells them out only when asked.
+Maps the bytes on orbit representatives to all links of the topology.
 
 Symbols: R ranks; L links.
 """
@@ -24,13 +24,9 @@ class LinkUse:
 
     Attributes
     ----------
-    link : str
-        Its name.
-    alike : int
-        Links that carry as much for the same reason, this one included.
-    size_bytes : float
-    utilisation : float
-        Part of its bandwidth that is used, over the whole time.
+    link : its name
+    alike : links that carry as much for the same reason, this one included
+    utilisation : part of its bandwidth that is used, over the whole time
     """
 
     link: str
@@ -41,17 +37,12 @@ class LinkUse:
 
 @dataclass(frozen=True, eq=False)
 class LinkTraffic:
-    """What all links carried.
+    """What all links carried over a time.
 
     Attributes
     ----------
-    links : Links
-    symmetry : Symmetry
-        The turns that take links to those that stand for them.
-    carried_bytes : (L,)
-        Of links that are alike, on the one that stands for them.
-    time_s : float
-        How long it took.
+    symmetry : the moves that take links to their orbit representatives
+    carried_bytes : (L,) on orbit representatives
     """
 
     links: Links
@@ -140,5 +131,5 @@ class LinkTraffic:
 
     def _along(self, port: Port, ranks: Ints, offset: int) -> Ints:
         size, weight = self.links.topology.shape[port.dimension], self.links.spread(port)[0]
-        place = ranks // weight % size
-        return np.asarray(ranks + ((place + offset) % size - place) * weight, np.int64)
+        coordinate = ranks // weight % size
+        return np.asarray(ranks + ((coordinate + offset) % size - coordinate) * weight, np.int64)

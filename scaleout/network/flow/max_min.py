@@ -1,15 +1,9 @@
 """Max-min fair sharing: flows over links to the rates that the flows get.
 
-All flows grow together until a link is full; those through it keep their rate, and the others grow on. No flow can
-then be faster without a slower one being slower still. At what rate a link is full follows from the lower rates of
-flows over it alone: what they leave, over what the others put on the link. Rates at which each flow has the lowest
-level of its links, and each link the level that follows from its flows, are therefore found link by link in any way,
-and there is only one such set (by induction from the lowest level upwards, on which a link never comes to be full at a
-rate that it has passed). So `event_driven` may update the rates around a change instead of working all of them out.
-
-They do not depend, to the last bit, on the order of the flows, nor on whether several alike are given as one: sums
-are of shares of messages, which are halves of halves and so exact, and only then multiplied by a rate. Levels are
-rounded to 44 bits, so that equal numbers that were worked out in different ways are equal.
+All flows grow together until a link is full; those through it keep their rate, and the others grow on. The rates at
+which each flow has the lowest level of its links are unique, so `event_driven` may update them around a change. They do
+not depend, to the last bit, on the order of flows or on whether several alike are one: sums are of shares of messages,
+which are dyadic fractions and so exact, and levels are rounded to 44 bits. See docs/models/flow-network.md.
 
 Symbols: F flows; L links; H pairs of a flow and a link that it crosses.
 Source: Bertsekas and Gallager, Data Networks, 2nd edition, 6.5.2.
@@ -45,15 +39,9 @@ def rounded(level: _Number) -> _Number:
 
 
 def level_of_all(ways: Sequence[Ways], bytes_per_s: Floats, *, num_flows: int) -> float | None:
-    """Return the rate of all flows if all of them cross a link that is among the first to be full; None if not.
+    """Return the rate of all flows if all cross a link that is among the first to be full; None if not.
 
-    Parameters
-    ----------
-    ways : sequence of Ways
-        Of flows that stand for one message each.
-    bytes_per_s : (L,)
-        What each link carries.
-    num_flows : int
+    The `ways` are of flows of one message each; `bytes_per_s`, (L,), is what each link carries.
     """
     load = np.zeros(len(bytes_per_s))
     for each in ways:
@@ -71,22 +59,16 @@ def level_of_all(ways: Sequence[Ways], bytes_per_s: Floats, *, num_flows: int) -
 
 
 def max_min(flows: Ints, links: Ints, weights: Floats, *, num_flows: int, bytes_per_s: Floats) -> Floats:
-    """Return the rates of flows that share links max-min fairly.
+    """Return the rates, (F,) in B/s, of flows that share links max-min fairly.
 
     Parameters
     ----------
     flows, links : (H,)
-        Pairs of a flow and a link that it crosses.
+        Pairs of a flow and a link that it crosses; every flow crosses one at least.
     weights : (H,)
-        What a flow puts on the link for each byte of its own.
-    num_flows : int
-        Every flow crosses a link at least.
+        What a flow sends over the link for each byte of its own.
     bytes_per_s : (L,)
         What each link carries.
-
-    Returns
-    -------
-    (F,) array of bytes per second
 
     >>> flows, links = np.array([0, 0, 1, 2]), np.array([0, 1, 0, 1])  # flow 0 crosses both links, 1 and 2 one each
     >>> max_min(flows, links, np.ones(4), num_flows=3, bytes_per_s=np.array([1.0, 2.0])).tolist()

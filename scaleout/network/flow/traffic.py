@@ -1,14 +1,9 @@
 """What is in flight: collectives and messages that share the links, and when each of them is done.
 
-A member starts a step of its collective when its messages of the step before have left and those to it have arrived.
-A message holds all links of its route at one rate (cut-through); it has left when its last byte has, and arrived
-when the latency of its route has passed as well. At any time the messages in flight share the links max-min fairly;
-rates change when a message starts or ends. Messages that are alike are one flow (see `demand`).
-
-There are two ways to the same bits: batch by batch (`batched`), and message by message in a compiled loop
-(`event_driven`), to which the traffic is handed over where members drift apart and there is much of it.
-
-Knows nothing of graphs, streams or of what waits for a collective: whoever begins one asks to `advance`.
+A member starts a round of its collective when its messages of the round before have left and those to it have arrived.
+A message holds all links of its route at one rate; rates change when a message starts or ends. Flows are `batched`
+until members drift apart, then `event_driven`: the same bits. Knows nothing of graphs or streams: whoever starts a
+collective calls `advance`. See docs/models/flow-network.md.
 """
 
 import math
@@ -31,7 +26,7 @@ class _Loop(Protocol):
     @property
     def link_bytes(self) -> Floats: ...
 
-    def begin(
+    def start(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None: ...
 
@@ -45,11 +40,7 @@ class _Loop(Protocol):
 class Traffic:
     """The links and all that is in flight.
 
-    Parameters
-    ----------
-    links : Links
-    compiled : bool, optional
-        Whether to go message by message; by default where it is worth it.
+    `compiled` says whether to go message by message; by default where it is worth it.
     """
 
     def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
@@ -60,7 +51,7 @@ class Traffic:
         worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
         self._worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
         self._log: list[tuple[float, Callable[[_Loop], None]]] = []
-        """What was asked of the loop, and when."""
+        """What the loop was called for, and when."""
         self._reached_s = -math.inf
 
     @property
@@ -68,7 +59,7 @@ class Traffic:
         """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them."""
         return self._loop.link_bytes
 
-    def begin(
+    def start(
         self,
         name: int,
         demand: Demand,
@@ -79,14 +70,10 @@ class Traffic:
         after_s: float = 0.0,
         latencies: bool = True,
     ) -> None:
-        """Let a collective begin.
+        """Start a collective, of more than zero bytes, which `advance` shall call by a name.
 
         Parameters
         ----------
-        name : int
-            What `advance` shall call it.
-        size_bytes : float
-            Above zero.
         now_s : float
             Not before any time that was advanced to.
         before_s, after_s : float
@@ -96,15 +83,14 @@ class Traffic:
         """
         self._chains[name] = [len(demand.chains), len(demand.chains)]
         for chain in demand.chains:
-            asked: dict[str, Any] = {"name": name, "chain": chain, "size_bytes": size_bytes, "latencies": latencies}
-            asked |= {"start_s": now_s + before_s, "after_s": after_s}
-            self._do(now_s, methodcaller("begin", **asked))
+            requests: dict[str, Any] = {"name": name, "chain": chain, "size_bytes": size_bytes, "latencies": latencies}
+            requests |= {"start_s": now_s + before_s, "after_s": after_s}
+            self._do(now_s, methodcaller("start", **requests))
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
         """Set the speeds, above zero and at most 1, of some collectives in flight from now on.
 
-        A message gets so many times its fair rate: what it leaves of it is used by no other. Latencies last as many
-        times less. So a collective alone on the links takes ``1 / speed`` times as long, all of it.
+        A message gets so many times its fair rate, of which no other uses the rest; latencies are divided by it.
         """
         self._do(now_s, methodcaller("set_speeds", dict(speeds), now_s))
 
@@ -112,19 +98,16 @@ class Traffic:
         """Return the time of the next event; infinite if nothing is in flight."""
         return self._loop.next_s()
 
-    def _do(self, now_s: float, ask: Callable[[_Loop], None]) -> None:
-        ask(self._loop)
+    def _do(self, now_s: float, call: Callable[[_Loop], None]) -> None:
+        call(self._loop)
         if self._batched is not None:
-            self._log.append((now_s, ask))
+            self._log.append((now_s, call))
 
     def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
         """Advance until something has been sent or is done, but not beyond a time.
 
-        Returns
-        -------
-        float, list of int, list of int
-            The time, the collectives that have sent all, and those that are done. If there are none until then,
-            `until_s`: infinite if nothing is in flight.
+        Returns the time, the collectives that have sent all, and those that are done; if there are none until then,
+        `until_s`: infinite if nothing is in flight.
         """
         while True:
             if self._batched is not None and self._batched.wasted_s > self._worth_s:
@@ -143,14 +126,14 @@ class Traffic:
         return self._chains[name][which] == 0
 
     def _go_one_by_one(self) -> None:
-        """Let the compiled loop begin all that has begun, and catch up: the same bits, so the same state."""
+        """Let the compiled loop start all that has started, and catch up: the same bits, so the same state."""
         from scaleout.network.flow.event_driven import EventDrivenFlows  # noqa: PLC0415 - numba takes a while to import
 
         self._loop = loop = EventDrivenFlows(self.links)
-        for asked_s, ask in self._log:
-            while any(loop.advance(asked_s)[1:]):
+        for called_s, call in self._log:
+            while any(loop.advance(called_s)[1:]):
                 pass
-            ask(loop)
+            call(loop)
         while any(loop.advance(self._reached_s)[1:]):
             pass
         self._batched = None

@@ -1,13 +1,8 @@
 """The links of a topology, and the routes of messages over them.
 
-Maps a `Topology` to directed links and pairs of ranks to the links that a message between them takes. A link is one
-*port* of one rank: link ``port * R + rank``, so that whatever maps ranks to ranks maps links to links. Knows nothing
-of time, groups or collectives.
-
-A route crosses the dimensions one after another, dimension 0 first, as `topology` says. Along a dimension it takes the
-links that the closed form of the kind gives (`cluster.topology.kinds`), such as the shorter way round a ring; without a
-closed form, and on lines with a broken link, it is searched for over the edges, see `routing`. A bundle of links
-between switches is a port of the first rank below it.
+A link is one *port* of one rank: link ``port * R + rank``, so that whatever maps ranks to ranks maps links to links. A
+bundle of links between switches is a port of the first rank below it. Routes cross dimension 0 first; along a dimension
+they follow the closed form of its kind, or are searched for (`routing`). Knows nothing of time, groups or collectives.
 
 Symbols: R ranks; P ports a rank; L = P R links; M messages; H links of all their routes; n ranks along a dimension.
 """
@@ -24,8 +19,7 @@ from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
-from scaleout.network.routes.crossing import Crossing, Part
-from scaleout.network.routes.even import route_table
+from scaleout.network.routes.crossing import Crossing, Part, route_table
 from scaleout.network.routes.routing import router
 
 __all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
@@ -46,14 +40,7 @@ class Routes(NamedTuple):
 
 @dataclass(frozen=True)
 class Links:
-    """All links of a topology.
-
-    Attributes
-    ----------
-    topology : Topology
-    ports : tuple of Port
-        P of them; link ``port * R + rank`` is the port of a rank.
-    """
+    """All links of a topology; link ``port * R + rank`` is one of the P `ports` of a rank."""
 
     topology: Topology
     ports: tuple[Port, ...]
@@ -88,8 +75,10 @@ class Links:
             weight = _weights(self.topology)[change.dimension]
             edges = edges_of(self.topology.dimensions[change.dimension])
             for edge in edges.between(*change.ends).tolist():
-                places = edges.coordinates[edge] + np.arange(edges.spans[edge])
-                found[self._first(change.dimension) + edges.ports[edge], change.line + places * weight] *= change.factor
+                coordinates = edges.coordinates[edge] + np.arange(edges.spans[edge])
+                found[self._first(change.dimension) + edges.ports[edge], change.line + coordinates * weight] *= (
+                    change.factor
+                )
         return found
 
     def speeds_of(self, number: int, lines: Ints) -> Floats:
@@ -132,10 +121,12 @@ class Links:
     def _name_edge(self, number: int, rank: int) -> str:
         port = self.ports[number].dimension
         dimension, weight = self.topology.dimensions[port], _weights(self.topology)[port]
-        place = rank // weight % dimension.size
+        coordinate = rank // weight % dimension.size
         edges = edges_of(dimension)
-        (edge, *_) = np.flatnonzero((edges.ports == number - self._first(port)) & (edges.coordinates == place)).tolist()
-        line = rank - place * weight
+        (edge, *_) = np.flatnonzero(
+            (edges.ports == number - self._first(port)) & (edges.coordinates == coordinate)
+        ).tolist()
+        line = rank - coordinate * weight
         names = [*(str(line + at * weight) for at in range(dimension.size)), *switches_of(dimension)]
         on = f" on the line of rank {line}" if dimension.size < self.topology.num_ranks else ""
         return f"{names[edges.tails[edge]]} -> {names[edges.heads[edge]]}{on}"
@@ -143,21 +134,11 @@ class Links:
     def _neighbour(self, port: Port, rank: int) -> int:
         size = self.topology.shape[port.dimension]
         weight = _weights(self.topology)[port.dimension]
-        place = rank // weight % size
-        return rank + ((place + port.offset) % size - place) * weight
+        coordinate = rank // weight % size
+        return rank + ((coordinate + port.offset) % size - coordinate) * weight
 
     def routes(self, sources: Ints, destinations: Ints) -> Routes:
-        """Return the routes of messages.
-
-        Parameters
-        ----------
-        sources, destinations : (M,) arrays of int
-            Ranks; a message to oneself takes no link.
-
-        Returns
-        -------
-        Routes
-        """
+        """Return the routes of messages between ranks, (M,) each; a message to oneself takes no link."""
         crossing, latency_s = self.crossed(sources, destinations)
         return Routes(*crossing.pairs, latency_s)
 
@@ -251,18 +232,12 @@ class Links:
 
 
 def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) -> Links:
-    """Return the links of a topology.
-
-    Parameters
-    ----------
-    topology : Topology
-    injection_bytes_per_s : float, optional
-        What a rank can send over all its links together, if less than their sum.
+    """Return the links of a topology, with a limit to what a rank sends over all its links if there is one.
 
     Raises
     ------
     ConfigError
-        If the injection limit is not above zero.
+        If the limit is not above zero.
     """
     ports = [
         replace(port, dimension=number)

@@ -32,28 +32,14 @@ _CELLS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Router:
-    """The edges of a line that are whole, in the order of their tails, and which of them lead where.
-
-    Attributes
-    ----------
-    dimension : Dimension
-    edges : Edges
-        (E,)
-    begins : (V + 1,) array of int
-        First edge out of each node.
-    """
+    """The (E,) edges of a line that are whole, sorted by tail, and the first edge out of each node, (V + 1,)."""
 
     dimension: Dimension
     edges: Edges
     begins: Ints
 
     def ways(self, ends: tuple[Ints, Ints]) -> tuple[LineRoutes, Floats]:
-        """Route messages, each pair of ends only once.
-
-        Parameters
-        ----------
-        ends : two (M,) arrays of int
-            Coordinates of sources and destinations along the line; none to itself.
+        """Route messages between coordinates along the line, (M,) each, none to itself; each pair of ends only once.
 
         Returns
         -------
@@ -151,14 +137,7 @@ _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 @lru_cache(maxsize=16)
 def router(dimension: Dimension, broken: tuple[tuple[int, int], ...] = ()) -> Router:
-    """Return the router of a line.
-
-    Parameters
-    ----------
-    dimension : Dimension
-    broken : tuple of (int, int)
-        Pairs of nodes whose links are broken, both ways.
-    """
+    """Return the router of a line; the links between the pairs of nodes in `broken` are broken, both ways."""
     edges = edges_of(dimension)
     whole = np.ones(len(edges.tails), bool)
     for ends in broken:

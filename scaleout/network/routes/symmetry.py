@@ -1,12 +1,9 @@
 """Symmetry of a job on a topology: moves of all ranks that change nothing, so that one message is simulated for many.
 
-Maps a topology and the groups of a job to a `Symmetry`: rotations of *digits*. A rank is a number with mixed radices,
-and rotating a digit adds one to it, modulo its radix, on all ranks at once. Which digits of a coordinate may rotate
-without changing a link the kind of dimension says (`DimensionKind.turns`); slower and broken links must come to equal
-ones. A rotation counts if it also takes every group of every family to a group of the family, and every rank to one of
-the same role. All ranks, links and messages that rotations take to each other are an orbit: they do the same at the
-same time, if they did at the start. The representative of an orbit is the one whose rotated digits (its sender's, for
-a message) are zero.
+Maps a topology and the groups of a job to rotations of *digits*: a rank is a number with mixed radices, and rotating a
+digit adds one to it, modulo its radix, on all ranks at once. A rotation counts if it keeps links (the kind of dimension
+says which digits may turn), groups, roles and messages. What rotations take to each other is an orbit; its
+representative has zeros in the rotated digits. See docs/models/placement-and-folding.md.
 
 Symbols: R ranks; n ranks along a dimension; m radix of a digit; s ranks from one value of the digit to the next.
 """
@@ -65,8 +62,8 @@ class Symmetry:
         """Return where ranks are moved by the rotations that take their origins to their representatives."""
         turned = ranks.copy()
         for digit in self.digits:
-            place = digit.of(ranks)
-            turned += ((place - digit.of(origins)) % digit.radix - place) * digit.weight
+            coordinate = digit.of(ranks)
+            turned += ((coordinate - digit.of(origins)) % digit.radix - coordinate) * digit.weight
         return turned
 
 
@@ -80,17 +77,12 @@ def symmetry(
 
     Parameters
     ----------
-    topology : Topology
     families : sequence of (R,) arrays of int
         Process-group sets: each rank's group, or -1 for ranks outside, which must stay outside.
     messages : sequence of pairs of (M,) arrays of int
         Sets of messages, sources and destinations, each of which must stay the same set.
     roles : (R,) array of int, optional
-        What each rank runs; a rank may only come to where another of its role was.
-
-    Returns
-    -------
-    Symmetry
+        What each rank runs; a rank may only move to where another of its role was.
     """
     ranks = np.arange(topology.num_ranks)
     codes = [(pairs, np.sort(pairs[0] * topology.num_ranks + pairs[1])) for pairs in messages]
@@ -132,8 +124,8 @@ def _room(dimension: Dimension, s: int) -> int:
 
 
 def _turned(digit: Digit, ranks: Ints) -> Ints:
-    place = digit.of(ranks)
-    return ranks + ((place + 1) % digit.radix - place) * digit.weight
+    coordinate = digit.of(ranks)
+    return ranks + ((coordinate + 1) % digit.radix - coordinate) * digit.weight
 
 
 def _kept(column: Ints, turned: Ints) -> bool:

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
-from scaleout.network.alpha_beta.lower_bound import wire_bound
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
 from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
 from scaleout.study.search.stages import Ledger, Stage, contents_of
@@ -245,12 +245,12 @@ def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
     along = np.flatnonzero(np.ptp(topology.coordinates(np.array(group)), axis=0)).tolist()
     needs = np.zeros(len(topology.dimensions))
     if len(along) == 1:
-        needs[along] = wire_bound(kind, 1.0, placement)
+        needs[along] = lower_bound_s(kind, 1.0, placement)
     elif placement.regular and placement.topology is None:
         for number, extent in zip(along, placement.extents, strict=True):
             others = placement.num_ranks / extent.size if kind in _ONCE else 1.0
             if kind in (*_ONCE, "all_to_all"):
-                needs[number] = wire_bound(kind, 1.0 / others, replace(placement, extents=(extent,)))
+                needs[number] = lower_bound_s(kind, 1.0 / others, replace(placement, extents=(extent,)))
     return needs
 
 

@@ -1,7 +1,7 @@
-"""A program on its way to the engine: classes of ranks, their graphs, and the instances of their collectives.
+"""A folded program: classes of ranks, their graphs, and the instances of their collectives.
 
-Maps a folded program to tasks by number, and to instances: which timelines arrive at a collective, what it is and what
-it costs alone. Knows neither time nor what is in flight.
+Numbers the nodes of all classes as tasks, and matches collectives to instances: which tasks arrive, what the
+collective is and what it costs in isolation. Knows neither time nor what is in flight.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ _AGREED = ("collective", "bytes", "pieces")
 
 
 class CollectiveInstance(NamedTuple):
-    """A collective instance: the groups that it stands for, and the tasks of the timelines that come."""
+    """A collective instance: the groups that it stands for, and the tasks that arrive at it."""
 
     family: int
     group_class: int
@@ -33,16 +33,16 @@ class CollectiveInstance(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CollectiveInstances:
-    """The M collective instances of a job, at which T tasks meet.
+    """The M collective instances of a program, at which T tasks arrive.
 
-    Their order decides between those that could take a wire at the same moment: their place in the program, and, where
+    Their order decides between those that could take a link at the same moment: their order in the program, and, where
     members' programs differ, the family and the count within it. It is the same folded and unfolded.
 
     Attributes
     ----------
     family, group_class : (M,)
     tasks : (T,) instance by instance, those of the first class first
-    offsets : (M + 1,) where each instance's tasks begin
+    offsets : (M + 1,) first index of each instance's tasks
     """
 
     family: Ints
@@ -67,8 +67,8 @@ class CollectiveInstances:
 
 
 @dataclass
-class Job:
-    """Everything about a program on its way to the engine; tasks are the nodes of all classes, one after another."""
+class FoldedProgram:
+    """A program on a topology with one graph for each class of ranks; tasks are the nodes of all classes in order."""
 
     program: Program
     topology: Topology
@@ -80,27 +80,29 @@ class Job:
     groups: dict[tuple[int, int], tuple[Group, ...]] = field(default_factory=dict)
 
 
-def job_of(program: Program, topology: Topology, algorithms: Mapping[str, str], folding: Folding) -> Job:
+def folded_program_of(
+    program: Program, topology: Topology, algorithms: Mapping[str, str], folding: Folding
+) -> FoldedProgram:
     """Lay out the graphs of all classes of ranks."""
     graphs = [program.graphs[program.role_of_rank[rank]] for rank in folding.representative]
     offsets = [0, *np.cumsum([len(graph) for graph in graphs]).tolist()]
-    return Job(program, topology, algorithms, folding, graphs, offsets)
+    return FoldedProgram(program, topology, algorithms, folding, graphs, offsets)
 
 
-def column_of(job: Job, name: str) -> Any:
+def column_of(folded: FoldedProgram, name: str) -> Any:
     """Return a column of the graphs of all classes, one after another, (N,)."""
-    return np.concatenate([getattr(graph, name) for graph in job.graphs])
+    return np.concatenate([getattr(graph, name) for graph in folded.graphs])
 
 
-def instances_of(job: Job) -> CollectiveInstances:
+def instances_of(folded: FoldedProgram) -> CollectiveInstances:
     """Match the collectives of all classes: the k-th of a rank on its group meets the k-th of the other members."""
-    tasks = np.flatnonzero(column_of(job, "kind") == NodeKind.COLLECTIVE)
-    number = np.searchsorted(job.offsets, tasks, side="right") - 1
-    family = column_of(job, "group")[tasks].astype(np.int64)
-    node = tasks - np.array(job.offsets, np.int64)[number]
+    tasks = np.flatnonzero(column_of(folded, "kind") == NodeKind.COLLECTIVE)
+    number = np.searchsorted(folded.offsets, tasks, side="right") - 1
+    family = column_of(folded, "group")[tasks].astype(np.int64)
+    node = tasks - np.array(folded.offsets, np.int64)[number]
 
     calls, first, of_task = np.unique(number * _wide(family) + family, return_index=True, return_inverse=True)
-    classes = np.array([_group_class(job, int(number[task]), int(node[task])) for task in first], np.int64)
+    classes = np.array([_group_class(folded, int(number[task]), int(node[task])) for task in first], np.int64)
     group_class, count = classes[of_task], _count_of(of_task, len(calls))
 
     key = (family * _wide(group_class) + group_class) * _wide(count) + count
@@ -115,17 +117,17 @@ def instances_of(job: Job) -> CollectiveInstances:
     within = np.arange(len(tasks)) - np.repeat(offsets[:-1], sizes[order])
     ordered = tasks[by_key[np.repeat(begins[order], sizes[order]) + within]]
     instances = CollectiveInstances(family[found[order]], group_class[found[order]], ordered, offsets)
-    _check_agreement(job, instances)
+    _check_agreement(folded, instances)
     return instances
 
 
 def _wide(values: Ints) -> int:
-    """Return how many whole numbers hold the values, from zero."""
+    """Number of whole numbers, from zero, that hold the values."""
     return int(values.max(initial=0)) + 1
 
 
 def _count_of(labels: Ints, size: int) -> Ints:
-    """Return for each label how many of it came before."""
+    """For each label, how many of it came before."""
     order = np.argsort(labels, kind="stable")
     counts = np.bincount(labels, minlength=size)
     found = np.empty(len(labels), np.int64)
@@ -133,93 +135,97 @@ def _count_of(labels: Ints, size: int) -> Ints:
     return found
 
 
-def _group_class(job: Job, number: int, node: int) -> int:
+def _group_class(folded: FoldedProgram, number: int, node: int) -> int:
     """Return the class of the group of a node's collective."""
-    rank, family_index = int(job.folding.representative[number]), int(job.graphs[number].group[node])
-    family = job.folding.families[family_index]
+    rank, family_index = int(folded.folding.representative[number]), int(folded.graphs[number].group[node])
+    family = folded.folding.families[family_index]
     group = int(family.group_of_rank[rank])
     if group == NONE:
         raise GraphError(
-            f"rank {rank}, node {node} ({job.graphs[number].names[node]!r}): the rank is in no group "
-            f"{job.program.groups[family_index].name!r}; add it to the group or remove the collective"
+            f"rank {rank}, node {node} ({folded.graphs[number].names[node]!r}): the rank is in no group "
+            f"{folded.program.groups[family_index].name!r}; add it to the group or remove the collective"
         )
     return int(family.class_of_group[group])
 
 
-def _check_agreement(job: Job, instances: CollectiveInstances) -> None:
-    """Refuse an instance at which not all want to do the same."""
+def _check_agreement(folded: FoldedProgram, instances: CollectiveInstances) -> None:
+    """Refuse an instance whose members differ in what they call."""
     firsts = np.repeat(instances.firsts, np.diff(instances.offsets))
     for column in _AGREED:
-        values = column_of(job, column)
+        values = column_of(folded, column)
         if (values[instances.tasks] != values[firsts]).any():
             for instance in instances:
-                _check_instance(job, instance)
+                _check_instance(folded, instance)
 
 
-def _check_instance(job: Job, instance: CollectiveInstance) -> None:
-    first, *others = [locate(job, task) for task in instance.tasks]
+def _check_instance(folded: FoldedProgram, instance: CollectiveInstance) -> None:
+    first, *others = [locate(folded, task) for task in instance.tasks]
     for number, node in others:
-        mine, theirs = job.graphs[first[0]], job.graphs[number]
+        mine, theirs = folded.graphs[first[0]], folded.graphs[number]
         for column in _AGREED:
             if getattr(mine, column)[first[1]] != getattr(theirs, column)[node]:
                 raise SimulationError(
-                    f"{name_of(job, *first)} meets {name_of(job, number, node)} on the same group, but they differ in "
-                    f"{column}: {say(mine, first[1])} against {say(theirs, node)}; all members of a group must "
-                    f"call the same collectives in the same order"
+                    f"{name_of(folded, *first)} meets {name_of(folded, number, node)} on the same group, but they "
+                    f"differ in {column}: {describe(mine, first[1])} against {describe(theirs, node)}; all members "
+                    f"of a group must call the same collectives in the same order"
                 )
 
 
-def say(graph: ExecutionGraph, node: int) -> str:
+def describe(graph: ExecutionGraph, node: int) -> str:
     """Say what a collective is, for the user."""
     return f"{COLLECTIVES[graph.collective[node]]} of {graph.bytes[node]} B"
 
 
-def locate(job: Job, task: int) -> tuple[int, int]:
+def locate(folded: FoldedProgram, task: int) -> tuple[int, int]:
     """Return the class and the index within its graph of a task."""
-    number = bisect_right(job.offsets, task) - 1
-    return number, task - job.offsets[number]
+    number = bisect_right(folded.offsets, task) - 1
+    return number, task - folded.offsets[number]
 
 
-def name_of(job: Job, number: int, node: int) -> str:
+def name_of(folded: FoldedProgram, number: int, node: int) -> str:
     """Name a node, for the user."""
-    return f"rank {job.folding.representative[number]}, node {node} ({job.graphs[number].names[node]!r})"
+    return f"rank {folded.folding.representative[number]}, node {node} ({folded.graphs[number].names[node]!r})"
 
 
-def groups_of(job: Job, instance: CollectiveInstance) -> tuple[Group, ...]:
+def groups_of(folded: FoldedProgram, instance: CollectiveInstance) -> tuple[Group, ...]:
     """Return all groups that an instance stands for; the same object for the same ones."""
     key = (instance.family, instance.group_class)
-    if key not in job.groups:
-        members = job.program.groups[instance.family].members
-        chosen = np.flatnonzero(job.folding.families[instance.family].class_of_group == instance.group_class).tolist()
-        job.groups[key] = tuple(members[number] for number in chosen)
-    return job.groups[key]
+    if key not in folded.groups:
+        members = folded.program.groups[instance.family].members
+        chosen = np.flatnonzero(
+            folded.folding.families[instance.family].class_of_group == instance.group_class
+        ).tolist()
+        folded.groups[key] = tuple(members[number] for number in chosen)
+    return folded.groups[key]
 
 
-def asked(job: Job, instance: CollectiveInstance) -> tuple[str, float, int]:
-    """Return the kind of a instance's collective, the bytes of its whole transfer, and the slices that it is cut in."""
-    number, node = locate(job, instance.tasks[0])
-    graph = job.graphs[number]
+def request_of(folded: FoldedProgram, instance: CollectiveInstance) -> tuple[str, float, int]:
+    """Return the kind of an instance's collective, the bytes of its whole transfer, and its number of slices."""
+    number, node = locate(folded, instance.tasks[0])
+    graph = folded.graphs[number]
     pieces = int(graph.pieces[node])
     return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * pieces)), pieces
 
 
 def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:
-    """Return the kind and bytes that a collective is timed as: of a barrier the shortest message of all to all."""
+    """Return the kind and bytes that a collective is timed as: a barrier as the shortest all-reduce."""
     return ("all_reduce", 1.0) if kind == "barrier" else (kind, size_bytes)
 
 
-def cost_of(job: Job, instance: CollectiveInstance) -> CollectiveCost:
-    """Cost the whole transfer that an instance belongs to: a slice is part of one, with the algorithm of the whole."""
-    name, size_bytes, _ = asked(job, instance)
-    return cost_among(job, job.folding.families[instance.family], instance.group_class, name, size_bytes)
+def cost_of(folded: FoldedProgram, instance: CollectiveInstance) -> CollectiveCost:
+    """Cost of the whole transfer that an instance is a slice of, with the algorithm of the whole."""
+    name, size_bytes, _ = request_of(folded, instance)
+    return cost_among(folded, folded.folding.families[instance.family], instance.group_class, name, size_bytes)
 
 
-def cost_among(job: Job, family: FoldedFamily, group_class: int, kind: str, size_bytes: float) -> CollectiveCost:
-    """Charge a collective of the groups of a class."""
+def cost_among(
+    folded: FoldedProgram, family: FoldedFamily, group_class: int, kind: str, size_bytes: float
+) -> CollectiveCost:
+    """Cost of a collective of the groups of a class."""
     key = (id(family), group_class, kind, size_bytes)
-    cost = job.costs.get(key)
+    cost = folded.costs.get(key)
     if cost is None:
         placement = family.placement_of_class[group_class]
-        cost = collective_cost(kind, size_bytes, placement, job.algorithms.get(kind, "auto"))
-        job.costs[key] = cost
+        cost = collective_cost(kind, size_bytes, placement, folded.algorithms.get(kind, "auto"))
+        folded.costs[key] = cost
     return cost
