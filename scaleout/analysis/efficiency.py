@@ -72,7 +72,7 @@ class Fit:
             "peak_bytes": self.peak.total_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.fits,
-            "place": self.peak.place,
+            "place": self.peak.rank,
             "moment": self.peak.moment,
             "bytes_of": dict(self.peak.bytes_of),
             "advice": [

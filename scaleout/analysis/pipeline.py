@@ -130,8 +130,8 @@ def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTi
         mine = (done.chunk == chunk) & (done.microbatch == microbatch)
         held = stages[chunk]
         parted = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
-        again = held.all_again_bytes if parted else held.again_bytes
-        made = held.temporary_bytes
+        again = held.all_recompute_bytes if parted else held.recompute_bytes
+        made = held.transient_bytes
         begin, turn, end = (
             float(times.min()) if len(times) else makespan_s
             for times in (done.start_s[mine & forward], done.start_s[mine & ~forward], -done.end_s[mine])

@@ -139,7 +139,7 @@ def _print_fit(found: "Fit", under: str) -> None:
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size}
     columns = (*held, "together", "of the device")
     print_table(
-        f"memory of the worst rank{under}, at place {found.peak.place} of the pipeline",
+        f"memory of the worst rank{under}, at place {found.peak.rank} of the pipeline",
         columns,
         [
             [

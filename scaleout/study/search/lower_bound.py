@@ -38,7 +38,7 @@ from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
 from scaleout.study.search.stages import Ledger, Stage, contents_of
 from scaleout.study.search.work import Collective, Part, parts_of
 from scaleout.workloads.families.layered import Content, LayeredModel
-from scaleout.workloads.generate.axes import Axes, Sharing
+from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action
 
@@ -259,14 +259,14 @@ def _parts(workload: LayeredModel, content: Iterable[tuple[str, int]]) -> dict[s
 
 
 def _shared(
-    workload: LayeredModel, part: Part, sharing: Mapping[str, Sharing], names: Sequence[str]
+    workload: LayeredModel, part: Part, sharing: Mapping[str, GradientSync], names: Sequence[str]
 ) -> dict[Collective, int]:
     """Return what sums the gradients of a part in a step, and gathers the parameters that others have stepped."""
     found = Counter[Collective]()
     for learnt in part.learnt:
         shared, size_bytes = sharing[learnt.bucket], learnt.num_parameters * workload.gradient_bytes
         times = workload.num_microbatches if workload.zero >= 2 else 1
-        copies = () if workload.replicas_at_end else shared.sums_copies(size_bytes - size_bytes % shared.degree)
+        copies = () if workload.replicas_at_end else shared.sums_replicas(size_bytes - size_bytes % shared.degree)
         for call in (*shared.reduces(size_bytes), *copies):
             found[Collective(call.kind, call.size_bytes, names[call.group])] += times
     for name, number in part.parameters.items():
@@ -275,5 +275,5 @@ def _shared(
     return dict(found)
 
 
-def _parted(sharing: Sharing, zero: int) -> Sharing:
-    return replace(sharing, sharded=True) if zero == 0 else replace(sharing, parted=sharing.num_copies > 1)
+def _parted(sharing: GradientSync, zero: int) -> GradientSync:
+    return replace(sharing, sharded=True) if zero == 0 else replace(sharing, partitioned=sharing.num_replicas > 1)

@@ -13,7 +13,7 @@ from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import PlanCosts, TimeBreakdown, site_of
 from scaleout.study.search.work import Collective, Part, Work, parts_of
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
-from scaleout.workloads.generate.axes import Axes, Call, Sharing
+from scaleout.workloads.generate.axes import Axes, Call, GradientSync
 from scaleout.workloads.generate.profile import RECEIVES, SENDS, profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 
@@ -95,7 +95,7 @@ class Ledger:
     costs: PlanCosts
     axes: Axes
     parts: Mapping[str, Part]
-    sharing: Mapping[str, Sharing]
+    sharing: Mapping[str, GradientSync]
 
     @classmethod
     def of(cls, workload: LayeredModel, costs: PlanCosts) -> "Ledger":
@@ -233,7 +233,7 @@ class Ledger:
         sharing = self.sharing[bucket]
         calls = [*sharing.reduces(size_bytes)]
         if not self.workload.replicas_at_end:
-            calls += sharing.sums_copies(size_bytes)
+            calls += sharing.sums_replicas(size_bytes)
         return [self._named(call) for call in calls]
 
     def _named(self, call: Call) -> Collective:
