@@ -69,7 +69,7 @@ def buckets(
         table, picture = output / "buckets.json", output / "buckets.png"
         table.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         draw_buckets(rows, picture, title=f"{workload}: the step over the size of gradient buckets")
-        written = [(table, "every step"), (picture, "the step, and communication that is not hidden, over sizes")]
+        written = [(table, "every step"), (picture, "the step, and exposed communication, over sizes")]
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return

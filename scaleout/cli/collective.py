@@ -57,7 +57,7 @@ def collective(
     """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
 
     A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
-    All groups like the one of --group are active at the same time; an irregular group, or a message, is alone. With
+    All groups like the one of --group are active at the same time; an irregular group, or a message, is isolated. With
     --network link the messages of all of them share the links of the topology one by one, and the busiest links are
     named. With --decide it prints what auto takes at each size, the fastest other, and where that changes: auto takes
     the fastest, but a topology's communication library the one that it expects to be. With --compare it prints which
@@ -82,21 +82,27 @@ def collective(
     cluster = change_links(load_topology(topology), degrade, broken)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
-    price = functools.partial(
-        PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection, chunks=chunks
+    cost_of = functools.partial(
+        COST_MODELS[network],
+        kind,
+        algorithm=algorithm,
+        cluster=cluster,
+        members=members,
+        injection=injection,
+        chunks=chunks,
     )
     title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
     about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
-    priced = {size: price(size) for size in wanted}
-    if chunks is not None and all(row["num_chunks"] != chunks for row in priced[max(wanted)].values()):
+    costs = {size: cost_of(size) for size in wanted}
+    if chunks is not None and all(row["num_chunks"] != chunks for row in costs[max(wanted)].values()):
         raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
-    left_out = _left_out(kind, cluster, members, priced[wanted[0]]) if algorithm == "auto" else []
+    left_out = _left_out(kind, cluster, members, costs[wanted[0]]) if algorithm == "auto" else []
     if left_out:
         about["left_out"] = left_out
     if decide:
-        _decide(title, {**about, "collective": kind, "network": network}, priced, as_json)
+        _decide(title, {**about, "collective": kind, "network": network}, costs, as_json)
         return
-    by_size = [_rows(kind, network, size, prices, len(members)) for size, prices in priced.items()]
+    by_size = [_rows(kind, network, size, costs_of, len(members)) for size, costs_of in costs.items()]
     summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
     written = _write(f"{kind} on {cluster.name}", summary, by_size[0][0], output) if output else []
     if as_json:
@@ -116,8 +122,8 @@ def _check(
     from scaleout.config.validated import nearest
     from scaleout.errors import ConfigError
 
-    if network not in PRICES:
-        raise ConfigError(f"unknown network model {network!r}; {nearest(network, PRICES)}")
+    if network not in COST_MODELS:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, COST_MODELS)}")
     if injection is not None and network != "link":
         raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     if decide and algorithm != "auto":
@@ -188,11 +194,11 @@ def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
     return place_alone(cluster, members) if kind == "send" else place(cluster, members)
 
 
-def _left_out(kind: str, cluster: "Topology", members: list[int], prices: dict[str, dict[str, Any]]) -> list[str]:
+def _left_out(kind: str, cluster: "Topology", members: list[int], costs_of: dict[str, dict[str, Any]]) -> list[str]:
     """Algorithms that could carry it out, but that the link model cannot follow message by message."""
     from scaleout.network.collectives import candidates
 
-    return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in prices]
+    return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in costs_of]
 
 
 def _alpha_beta(
@@ -265,12 +271,12 @@ def _link(
     }
 
 
-PRICES = {"alpha_beta": _alpha_beta, "link": _link}
+COST_MODELS = {"alpha_beta": _alpha_beta, "link": _link}
 """Network model, as in `options.NETWORKS`, to what it says of a collective."""
 
 
 def _rows(
-    kind: str, network: str, size_bytes: int, prices: dict[str, dict[str, Any]], num_ranks: int
+    kind: str, network: str, size_bytes: int, costs_of: dict[str, dict[str, Any]], num_ranks: int
 ) -> list[dict[str, Any]]:
     """One row an algorithm, the fastest first."""
     from scaleout.network.collectives import algorithm_bandwidth, bus_bandwidth
@@ -281,12 +287,12 @@ def _rows(
             "algorithm": name,
             "network": network,
             "bytes": size_bytes,
-            "time_s": (time_s := price.pop("time_s")),
+            "time_s": (time_s := cost_of.pop("time_s")),
             "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, time_s),
             "bus_bandwidth_bytes_per_s": bus_bandwidth(kind, size_bytes, time_s=time_s, num_ranks=num_ranks),
-            **price,
+            **cost_of,
         }
-        for name, price in sorted(prices.items(), key=lambda item: float(item[1]["time_s"]))
+        for name, cost_of in sorted(costs_of.items(), key=lambda item: float(item[1]["time_s"]))
     ]
 
 
@@ -303,8 +309,10 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
     from scaleout.config.units import format_bytes
     from scaleout.network.flow.collective import decide
 
-    times = {size: {name: price["time_s"] for name, price in prices.items()} for size, prices in by_size.items()}
-    decisions = decide(times, {size: _taken(prices) for size, prices in by_size.items()})
+    times = {
+        size: {name: cost_of["time_s"] for name, cost_of in costs_of.items()} for size, costs_of in by_size.items()
+    }
+    decisions = decide(times, {size: _taken(costs_of) for size, costs_of in by_size.items()})
     if as_json:
         click.echo(json.dumps({**about, "decisions": [asdict(decision) for decision in decisions]}, indent=2))
         return
@@ -330,9 +338,9 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
     )
 
 
-def _taken(prices: dict[str, dict[str, Any]]) -> str:
+def _taken(costs_of: dict[str, dict[str, Any]]) -> str:
     """Return what auto takes; for no bytes, where all cost nothing, the first."""
-    return next((name for name, price in prices.items() if price.get("auto")), next(iter(prices)))
+    return next((name for name, cost_of in costs_of.items() if cost_of.get("auto")), next(iter(costs_of)))
 
 
 def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Path) -> list[tuple[Path, str]]:

@@ -70,10 +70,10 @@ def _print(found: "BackendComparison") -> None:
     rows = []
     for row, ranks in enumerate(found.num_ranks):
         winners = [found.backends[index] for index in found.best[row]]
-        starts = [place for place, name in enumerate(winners) if place == 0 or winners[place - 1] != name]
+        starts = [index for index, name in enumerate(winners) if index == 0 or winners[index - 1] != name]
         for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
-            sizes = [format_bytes(found.sizes_bytes[place]) for place in (start, end - 1)]
-            times_us = [found.times_s[:, row, place].min() * 1e6 for place in (start, end - 1)]
+            sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
+            times_us = [found.times_s[:, row, index].min() * 1e6 for index in (start, end - 1)]
             rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
     columns = ("fastest", "ranks", "from", "to", "there [us]", "and there [us]")
     print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)

@@ -115,7 +115,7 @@ def _print(found: "Evaluation", title: str) -> None:
         ("fused, communication-aware order", plain["fused_aware_s"]),
         ("fused, oblivious order", plain["fused_oblivious_s"]),
         (f"split into {found.chunks} kernels", found.split_s),
-        ("ideal: the longer of computing and wire", found.ideal_s),
+        ("ideal: the longer of computing and communication", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
     print_table(title, ("", "time", "speedup"), rows)

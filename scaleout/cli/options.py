@@ -62,7 +62,7 @@ _SIMULATION: dict[str, Callable[[Command], Command]] = {
         "--clocks",
         default="alone",
         show_default=True,
-        help="Clocks of kernels: alone, sustained at the power limit, or from_rest: a few steps, cool at first.",
+        help="Clocks of kernels: alone (unthrottled), sustained (at the power limit) or from_rest (a cold start).",
     ),
     "network": click.option(
         "--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link."
@@ -79,7 +79,7 @@ _SIMULATION: dict[str, Callable[[Command], Command]] = {
         default="linear",
         show_default=True,
         metavar="P",
-        help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of places, or a file of "
+        help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of ranks, or a file of "
         "one.",
     ),
 }
@@ -160,7 +160,7 @@ def link_options(command: Command) -> Command:
         "--degrade",
         multiple=True,
         metavar="LINK=TO",
-        help="Slow a link down: 3-4=0.5, or 3-4='10 GB/s'; ranks by number, switches by name (5-switch); repeatable.",
+        help="Slow a link: 3-4=0.5, or 3-4='10 GB/s'; ranks by number, switches by name (5-switch); repeatable.",
     )
     cut = click.option(
         "--break", "broken", multiple=True, metavar="LINK", help="Break a link; messages go another way; repeatable."
@@ -230,9 +230,9 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
     from scaleout.errors import ConfigError
 
     slower = parse_slower(degrade, option="--degrade")
-    places = {find_link(topology.dimensions, name): name for name in slower}
+    links = {find_link(topology.dimensions, name): name for name in slower}
     for name in broken:
-        if (other := places.get(find_link(topology.dimensions, name))) is not None:
+        if (other := links.get(find_link(topology.dimensions, name))) is not None:
             raise ConfigError(
                 f"--break {name} and --degrade {other}={slower[other]} are the same link; give one of them"
             )

@@ -46,7 +46,7 @@ def run(
     Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
     --set data_parallel=16 --topology dgx-h200-16; scaleout run dlrm-128 --break 3-4 --slow 5=1.3.
 
-    --degrade, --break and --slow name ranks by their places in the topology.
+    --degrade, --break and --slow name ranks by their numbers in the topology.
     """
     from scaleout.errors import ConfigError
     from scaleout.study.comparison import compare

@@ -74,7 +74,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     first = next(iter(found.values()))
     print_table(
         title,
-        ("configuration", "time", "speedup", "product", "with its collective", "all-gather", "memory moves"),
+        ("configuration", "time", "speedup", "GEMM", "GEMM and collective", "all-gather", "memory traffic"),
         [
             [
                 name,
@@ -91,6 +91,6 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     kinds = ("product_reads", "product_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
     print_table(
         "bytes of a rank's memory",
-        ("configuration", *(kind.replace("_", " ") for kind in kinds)),
+        ("configuration", *(kind.replace("product", "GEMM").replace("_", " ") for kind in kinds)),
         [[name, *(format_bytes(getattr(each.traffic, kind)) for kind in kinds)] for name, each in found.items()],
     )

@@ -99,7 +99,7 @@ def _print_choices(comparison: "Comparison") -> None:
     if found:
         print_table(
             "best number of chunks",
-            ("product and collective", "measured", "predicted", "which takes longer, as measured, by"),
+            ("GEMM and collective", "measured", "predicted", "measured cost of the choice"),
             [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found],
         )
 
