@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option
+from scaleout.cli.options import json_option, output_option, print_files
 
 if TYPE_CHECKING:
     from scaleout.interop.astra import Outcome
@@ -33,9 +33,7 @@ _MOST_ROWS = 12
 )
 @click.option("--backend", default="unaware", show_default=True, help="unaware of contention, or aware of it.")
 @click.option("--physical", is_flag=True, help="Run the same inputs through the networks of scaleout too, and compare.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here."
-)
+@output_option("Write tables, timeline and figure here.")
 @json_option
 def astra(
     workload_configuration: Path,
@@ -89,8 +87,7 @@ def astra(
     if compared:
         _print_dimensions(outcome)
         _print_compared(compared)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import NamedJob, job_options, json_option, simulation_options
+from scaleout.cli.options import NamedJob, job_options, json_option, output_option, print_files, simulation_options
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
@@ -28,7 +28,7 @@ SIZES = "1MiB:4GiB"
     help="An algorithm of all-reduce, or a policy over the topology's back ends; repeatable.",
 )
 @simulation_options("host", "clocks", "network", "injection", "contention", "placement")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write a table and a figure here.")
+@output_option("Write a table and a figure here.")
 @json_option
 def buckets(
     job: NamedJob,
@@ -87,5 +87,4 @@ def buckets(
         ],
         left=2,
     )
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)

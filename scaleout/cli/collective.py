@@ -3,17 +3,27 @@
 import functools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import change_links, injection_option, json_option, link_options, policy_option
+from scaleout.cli.options import (
+    change_links,
+    injection_option,
+    json_option,
+    link_options,
+    output_option,
+    policy_option,
+    print_files,
+)
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.placement import Placement
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.study.backends import BackendComparison
 
 
 DECIDED = "1KiB:1GiB"
@@ -32,9 +42,7 @@ DECIDED = "1KiB:1GiB"
 @click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
 @policy_option
 @click.option("--compare", "comparing", is_flag=True, help="Print which back end is the fastest, by size and ranks.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables and a heat map of all links here."
-)
+@output_option("Write tables and a heat map of all links here.")
 @link_options
 @json_option
 def collective(
@@ -63,7 +71,6 @@ def collective(
     the fastest, but a topology's communication library the one that it expects to be. With --compare it prints which
     back end of the machine, or algorithm, is the fastest on how many ranks, and with --output draws it.
     """
-    from scaleout.cli.compare import compare
     from scaleout.cluster.topology.backends import with_policy
     from scaleout.cluster.topology.topology import load_topology
 
@@ -71,7 +78,7 @@ def collective(
         if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
         cluster = change_links(load_topology(topology), degrade, broken)
-        compare(
+        _compare(
             kind.replace("-", "_"), cluster, sizes=parse_sizes(sizes) if sizes else (), policy=policy, output=output,
             as_json=as_json,
         )  # fmt: skip
@@ -111,8 +118,7 @@ def collective(
     _print(title, by_size)
     if left_out:
         click.echo(f"left out, too many messages to follow one by one: {', '.join(left_out)}")
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _check(
@@ -384,3 +390,78 @@ def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
     )
     if len(by_size) == 1 and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
+
+
+def _compare(
+    kind: str, cluster: "Topology", *, sizes: Sequence[int], policy: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Print which back end is the fastest at each size and number of ranks, and draw it and the times of each."""
+    from scaleout.cluster.topology.backends import KIND
+    from scaleout.errors import ConfigError
+    from scaleout.study.backends import compare_backends
+
+    if kind != KIND:
+        raise ConfigError(f"--compare is for {KIND}, which back ends serve, not {kind}; leave it out")
+    names = tuple(policy.split("+")) if policy else ()
+    found = compare_backends(cluster, names=names, sizes_bytes=sizes)
+    summary = _plain_backends(found)
+    written = _write_backends(found, summary, output) if output else []
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    _print_backends(found)
+    print_files(written)
+
+
+def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
+    """Return the comparison as plain values: a row for each number of ranks and size."""
+    best = found.best
+    return {
+        "topology": found.topology,
+        "backends": list(found.backends),
+        "results": [
+            {
+                "ranks": ranks,
+                "bytes": size,
+                "best": found.backends[best[row, column]],
+                "time_s": {
+                    name: float(time_s) if time_s < float("inf") else None
+                    for name, time_s in zip(found.backends, found.times_s[:, row, column], strict=True)
+                },
+            }
+            for row, ranks in enumerate(found.num_ranks)
+            for column, size in enumerate(found.sizes_bytes)
+        ],
+    }
+
+
+def _print_backends(found: "BackendComparison") -> None:
+    """Print the ranges of sizes of each winner, a line for each number of ranks."""
+    from scaleout.cli.console import print_table
+    from scaleout.config.units import format_bytes
+
+    rows = []
+    for row, ranks in enumerate(found.num_ranks):
+        winners = [found.backends[index] for index in found.best[row]]
+        starts = [index for index, name in enumerate(winners) if index == 0 or winners[index - 1] != name]
+        for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
+            sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
+            times_us = [found.times_s[:, row, index].min() * 1e6 for index in (start, end - 1)]
+            rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
+    columns = ("fastest", "ranks", "from", "to", "there [us]", "and there [us]")
+    print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)
+
+
+def _write_backends(found: "BackendComparison", summary: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
+    from scaleout.report.plots.scaling import draw_curves, draw_map
+
+    output.mkdir(parents=True, exist_ok=True)
+    table, best, curves = (output / name for name in ("backends.json", "backends-map.png", "backends-curves.png"))
+    table.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    draw_map(found, best, title=f"the fastest all-reduce on {found.topology}")
+    draw_curves(found, curves, title=f"all-reduce on {found.topology}")
+    return [
+        (table, "times of each at every size"),
+        (best, "the fastest at each size, on so many ranks"),
+        (curves, "what each takes"),
+    ]

@@ -1,8 +1,9 @@
 """Options that several verbs share, and how their text becomes values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -18,6 +19,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def json_option(command: Command) -> Command:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")(command)
+
+
+def output_option(meaning: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory."""
+    return click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
+
+
+def print_files(written: Iterable[tuple[Path, str]]) -> None:
+    """Print the files that were written, and what each holds."""
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
 
 
 def set_option(command: Command) -> Command:

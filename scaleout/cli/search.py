@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import NamedJob, job_options, json_option, simulation_options
+from scaleout.cli.options import NamedJob, job_options, json_option, output_option, print_files, simulation_options
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
@@ -43,11 +43,7 @@ if TYPE_CHECKING:
 @simulation_options("host", "clocks", "contention")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.",
-)
+@output_option("Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.")
 @json_option
 def search(
     job: NamedJob,
@@ -89,8 +85,7 @@ def search(
     _print(request, answer)
     if found is not None:
         _print_explanation(answer, found)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _request(
