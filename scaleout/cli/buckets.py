@@ -31,12 +31,7 @@ SIZES = "1MiB:4GiB"
 @output_option("Write a table and a figure here.")
 @json_option
 def buckets(
-    job: NamedJob,
-    sizes: str,
-    ways: tuple[str, ...],
-    options: "SimulationOptions",
-    output: Path | None,
-    as_json: bool,
+    job: NamedJob, sizes: str, ways: tuple[str, ...], options: "SimulationOptions", output: Path | None, as_json: bool
 ) -> None:
     """Simulate WORKLOAD with gradient buckets of many sizes under overlap, and print the best.
 

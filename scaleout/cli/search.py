@@ -46,12 +46,7 @@ if TYPE_CHECKING:
 @output_option("Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.")
 @json_option
 def search(
-    job: NamedJob,
-    options: "SimulationOptions",
-    workers: int | None,
-    output: Path | None,
-    as_json: bool,
-    **wanted: Any,
+    job: NamedJob, options: "SimulationOptions", workers: int | None, output: Path | None, as_json: bool, **wanted: Any
 ) -> None:
     """Find the fastest plans of training WORKLOAD, a name or file, that fit the memory of a rank.
 

@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 @output_option("Write tables, timelines and a figure here.")
 @json_option
 def strategies(
-    job: NamedJob,
-    names: tuple[str, ...],
-    options: "SimulationOptions",
-    output: Path | None,
-    as_json: bool,
+    job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", output: Path | None, as_json: bool
 ) -> None:
     """Simulate a step of training WORKLOAD under strategies that frameworks follow, at its degrees of parallelism.
 

@@ -161,13 +161,13 @@ def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
     assert search(request, workers=1, known=known).fastest == first.fastest
 
 
-def test_a_journal_of_another_search_is_refused(tmp_path):
+def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9)
     CheckpointLog(tmp_path, request).__exit__(None, None, None)
     with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
         CheckpointLog(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
     (tmp_path / FILE).write_text("no journal\n")
-    with pytest.raises(ConfigError, match="is no journal of a search"):
+    with pytest.raises(ConfigError, match="is not the log of a search"):
         CheckpointLog(tmp_path, request)
 
 
