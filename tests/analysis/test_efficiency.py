@@ -131,11 +131,11 @@ def test_actions_run_in_the_order_of_the_schedule_and_memory_reaches_its_peak(sc
         assert held.bytes_of["activations"][-1] == pytest.approx(0, abs=1)
 
 
-def test_places_are_found_wherever_ranks_lie():
+def test_pipeline_ranks_are_found_wherever_ranks_lie():
     job = workload(**PIPELINE)
     plain, turned = (package.compare(job, schedules=["baseline"], placement=p) for p in ("linear", (2, 0, 3, 1)))
     for each, other in zip(*(actions(c.outcomes[0].result, job) for c in (plain, turned)), strict=True):
-        assert (each.pipeline_rank, each.action.tolist()) == (other.place, other.action.tolist())
+        assert (each.pipeline_rank, each.action.tolist()) == (other.pipeline_rank, other.action.tolist())
     assert plain.outcomes[0].efficiency.bubble == pytest.approx(turned.outcomes[0].efficiency.bubble, rel=1e-3)
 
 

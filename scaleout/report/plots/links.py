@@ -107,7 +107,7 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
     for axis, number in ((axes.xaxis, across), (axes.yaxis, up)):
         size = topology.shape[number]
         axis.set_ticks(range(0, size, 1 if size <= 16 else 4))
-        axis.set_label_text(f"coordinate along dimension {number} ({topology.dimensions[number].kind})")
+        axis.set_label_text(f"coordinate in dim. {number} ({topology.dimensions[number].kind})")
 
 
 def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
@@ -192,9 +192,7 @@ def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats)
     values[line, coordinate] = utilisation
     label = f"dimension {port.dimension} ({traffic.kind_of(port)}): {port.role}"
     label += f", bundles over {port.span} coordinates" if port.span > 1 else ""
-    along = (
-        f"bundle along dimension {port.dimension}" if port.span > 1 else f"coordinate along dimension {port.dimension}"
-    )
+    along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"coordinate in dim. {port.dimension}"
     lines = f"line ({', '.join(f'dim. {number}' for number in others if topology.shape[number] > 1)})"
     return label, along, lines if len(values) > 1 else "", values
 

@@ -1,7 +1,7 @@
 """One plan to its estimate: stages on the clock of the pipeline, then what follows the last micro-batch.
 
-The estimate equals a simulation of every kernel under the `baseline` schedule, except for the differences that
-docs/models/search.md lists, and is never too fast. It knows nothing of overlap and contention.
+The estimate equals a simulation of every kernel under the `baseline` schedule, apart from concurrent messages, and is
+never too fast. It knows nothing of overlap and contention. See docs/models/search.md and docs/decisions/053-blocks.md.
 
 Symbols: p pipeline ranks; v virtual stages of a rank; m micro-batches.
 """
