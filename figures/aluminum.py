@@ -115,7 +115,7 @@ def scaling(steps: Sequence[Step], folder: Path) -> None:
             for kind, name in names.items()
         },
         folder / "aluminum_fig9.png",
-        title="Fig. 9: communication alone",
+        title="Fig. 9: isolated communication",
         names=("NCCL", "minimal: the faster of NCCL and host-transfer"),
         published={names["weak"]: {2048: TOLD["A9-weak-2048"]}},
     )

@@ -32,7 +32,7 @@ NAMES = {
 }  # fmt: skip
 COLOURS = dict(zip(NAMES, (*SERIES[:6], SERIES[0], SERIES[3], SERIES[2], "#222222"), strict=True))
 CHAINS = {"": "collectives", "inter": "between nodes", "intra": "within nodes"}
-PRODUCTS = {"attention_qkv": "A", "attention_output": "B", "feed_forward_1": "C", "feed_forward_2": "D"}
+GEMMS = {"attention_qkv": "A", "attention_output": "B", "feed_forward_1": "C", "feed_forward_2": "D"}
 """Products with large weights, by the letters of the paper's Fig. 12."""
 
 
@@ -115,7 +115,7 @@ def figure_12(axes: Axes) -> None:
     handles = [Patch(color=COMPUTE, label="forward"), Patch(color=SERIES[4], label="backward")]
     handles += [Patch(color=SERIES[1], label="gathers"), Patch(color=SERIES[3], label="reductions")]
     handles += [Patch(color=IDLE, label="optimizer")]
-    handles += [Patch(alpha=0, label="A, B: products of attention; C, D: of the feed-forward network")]
+    handles += [Patch(alpha=0, label="A, B: GEMMs of attention; C, D: of the feed-forward network")]
     figure.legend(handles=handles, frameon=False, fontsize=7, ncols=6, loc="outside upper right")
 
 
@@ -139,10 +139,10 @@ def chains(axes: Axes, steps: dict[str, Step]) -> None:
 
 
 def _letters(axes: Axes, line: Timeline, chain: int) -> None:
-    """Name products in the middle of the longest stretch of their parts, where a letter has room."""
-    for product, letter in PRODUCTS.items():
+    """Name GEMMs in the middle of the longest stretch of their parts, where a letter has room."""
+    for gemm, letter in GEMMS.items():
         for end in ("", "_weight_gradient", "_input_gradient"):
-            name = f"layer_0_{product}{end}"
+            name = f"layer_0_{gemm}{end}"
             parts = [each in (name, f"{name}_part_{each.rpartition('_')[2]}") for each in line.graph.names]
             starts_ms, ends_ms = 1e3 * line.start_s[parts], 1e3 * line.end_s[parts]
             pauses = np.flatnonzero(starts_ms[1:] > ends_ms[:-1] + 1e-3)

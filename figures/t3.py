@@ -91,7 +91,7 @@ def figure_6(axes: Axes) -> None:
         series[name] = [*speedups, geometric_mean(speedups)]
     bars(axes, labels, series)
     published(axes, {"ideal": 1.67, "64-16": 1.49, "72-8": 1.18})
-    axes.set_ylabel("potential speed-up over\nproduct, then all-reduce")
+    axes.set_ylabel("potential speed-up over\nGEMM, then all-reduce")
 
 
 def figure_14(axes: Axes) -> None:
@@ -125,7 +125,7 @@ def figure_15(axes: Axes) -> None:
     bottom = np.zeros(len(rows))
     totals = np.array([row.outcomes["sequential"].total_s for row in rows])
     for number, (name, part) in enumerate(
-        (("product", "product_s"), ("reduce-scatter", "reduce_scatter_s"), ("all-gather", "all_gather_s"))
+        (("GEMM", "product_s"), ("reduce-scatter", "reduce_scatter_s"), ("all-gather", "all_gather_s"))
     ):
         shares = 100 * np.array([getattr(row.outcomes["sequential"], part) for row in rows]) / totals
         axes.bar(range(len(rows)), shares, 0.7, bottom=bottom, label=name, color=SERIES[number])

@@ -27,7 +27,7 @@ class Breakdown:
     compute_s : float
         Time in which kernels run.
     communication_s : float
-        Time in which something is being communicated, hidden or not.
+        Time in which something is being communicated, overlapped or exposed.
     exposed_communication_s : float
         The part of it in which no kernel runs.
     idle_s : float
@@ -124,11 +124,11 @@ def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> floa
         reach = np.r_[0.0, np.maximum.accumulate(ends[order])]
         gaps = np.maximum(starts[order] - reach[:-1], 0.0)
         waited = max(0.0, result.makespan_s - float(reach[-1]))
-        for place in np.flatnonzero(gaps).tolist():
-            begin = starts[order[place]]
-            together = order[place : int(np.searchsorted(starts[order], begin, side="right"))]
+        for index in np.flatnonzero(gaps).tolist():
+            begin = starts[order[index]]
+            together = order[index : int(np.searchsorted(starts[order], begin, side="right"))]
             if any(chooses(line, node) for node in together.tolist()):
-                waited += float(gaps[place])
+                waited += float(gaps[index])
         total += len(line.ranks) * waited
     return total / result.program.num_ranks
 
@@ -144,7 +144,7 @@ class RankEnds:
 def ends_of_ranks(result: Result) -> list[RankEnds]:
     """When each class of ranks is done with each phase, in the order of the ranks.
 
-    Polling for what others send counts as a kernel, sending does not: it goes on beside the next phase.
+    Polling for what others send counts as a kernel, sending does not: it goes on during the next phase.
     """
     found = []
     for line in result.timelines:
@@ -206,7 +206,7 @@ class Segment:
 def critical_path(result: Result) -> list[Segment]:
     """Nodes that decide the makespan, from first to last, each waiting for the one before it.
 
-    Unlike the longest chain of dependencies, it includes waiting for a stream or a wire that another node holds.
+    Unlike the longest chain of dependencies, it includes waiting for a stream or a link that another node holds.
     The segments follow each other without a gap and add up to the makespan. Where
     the first node waited for the host to issue it, a segment `host` stands for the host's calls up to there.
     """

@@ -1,7 +1,6 @@
-"""Steps of transformers to what their users ask first: tokens a second, MFU, bubble, exposed communication, memory.
+"""A simulated step to tokens per second, MFU, HFU, bubble, exposed communication and memory.
 
-MFU counts what the model needs; of causal attention, by convention, the half that the mask leaves out as well. HFU adds
-what is computed again, by its share of all FLOPs that run.
+MFU counts the FLOPs that the model needs, by convention with all of causal attention; HFU adds recomputation.
 
 Source: PaLM, arXiv:2204.02311, appendix B (MFU); Korthikanti et al., arXiv:2205.05198 (HFU).
 """
@@ -25,12 +24,10 @@ class Efficiency:
 
     Attributes
     ----------
-    step_s : float
-    tokens_per_s, tokens_per_s_per_rank : float
     mfu, hfu : float
         FLOPs a second over the device's peak for the data type: those that the model needs, and recomputed ones too.
     bubble : float
-        Share of the step in which a rank waits for other places of the pipeline, the mean over ranks.
+        Share of the step in which a rank waits for other pipeline ranks, the mean over ranks.
     exposed_s : mapping
         Exposed communication of each axis, the mean over ranks.
     """
@@ -52,7 +49,6 @@ class Fit:
     ----------
     peak : Peak
         Of the worst rank.
-    capacity_bytes : float
     advice : tuple of Advice
         What would help; empty if it fits.
     """
@@ -72,7 +68,7 @@ class Fit:
             "peak_bytes": self.peak.total_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.fits,
-            "place": self.peak.place,
+            "place": self.peak.rank,
             "moment": self.peak.moment,
             "bytes_of": dict(self.peak.bytes_of),
             "advice": [
@@ -129,8 +125,8 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
 
 
 def _recomputed(result: Result) -> float:
-    """Return the share of all FLOPs that computes something again."""
-    again = 0.0
+    """Return the share of all FLOPs that recompute."""
+    recomputed = 0.0
     for line in result.timelines:
-        again += len(line.ranks) * float(line.graph.flops[line.graph.has_role(NodeRole.RECOMPUTE)].sum())
-    return again / result.program.total_flops if result.program.total_flops else 0.0
+        recomputed += len(line.ranks) * float(line.graph.flops[line.graph.has_role(NodeRole.RECOMPUTE)].sum())
+    return recomputed / result.program.total_flops if result.program.total_flops else 0.0

@@ -1,7 +1,7 @@
 """Results to the actions of their pipelines, and to the memory that ranks hold over time.
 
-What a rank of a place did to a micro-batch is told from the kernels' stage, micro-batch and role. Everything is of the
-first class of ranks that stands at each place.
+An action is recognised by the stage, micro-batch and role of its kernels. Everything is read from the first class of
+ranks of each pipeline rank.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,10 @@ from scaleout.workloads.pipeline import PIPELINES, Action
 
 @dataclass(frozen=True, eq=False)
 class Actions:
-    """What one place of a pipeline did, as columns over its A actions, in the order of their starts.
+    """What one pipeline rank did, as columns over its A actions, in the order of their starts.
 
     Attributes
     ----------
-    place : int
     line : Timeline
         The class of ranks that it is read from.
     action : (A,) of `Action`
@@ -32,7 +31,7 @@ class Actions:
         From when to when it computes besides: the optimizer, and what goes before it.
     """
 
-    place: int
+    pipeline_rank: int
     line: Timeline
     action: Ints
     chunk: Ints
@@ -44,11 +43,10 @@ class Actions:
 
 @dataclass(frozen=True, eq=False)
 class MemoryOverTime:
-    """What the ranks of a place hold: constant from each moment to the next.
+    """What the ranks of one pipeline rank hold: constant from each moment to the next.
 
     Attributes
     ----------
-    place : int
     ranks : tuple of int
         The class that it is read from.
     time_s : (E,)
@@ -56,7 +54,7 @@ class MemoryOverTime:
         For each of `scaleout.workloads.memory.KINDS`, shape (E,).
     """
 
-    place: int
+    pipeline_rank: int
     ranks: tuple[int, ...]
     time_s: Floats
     bytes_of: Mapping[str, Floats]
@@ -68,17 +66,17 @@ class MemoryOverTime:
 
 
 def actions(result: Result, workload: LayeredModel) -> list[Actions]:
-    """Return what each place of a job's pipeline did, first to last."""
-    pipeline_rank = result.program.pipeline_rank
+    """Return what each pipeline rank did, first to last."""
+    of_rank = result.program.pipeline_rank
     found: dict[int, Actions] = {}
     for line in result.timelines:
-        place = int(pipeline_rank[line.ranks[0]])
-        if place not in found:
-            found[place] = _actions(line, place, workload)
-    return [found[place] for place in sorted(found)]
+        pipeline_rank = int(of_rank[line.ranks[0]])
+        if pipeline_rank not in found:
+            found[pipeline_rank] = _actions(line, pipeline_rank, workload)
+    return [found[pipeline_rank] for pipeline_rank in sorted(found)]
 
 
-def _actions(line: Timeline, place: int, workload: LayeredModel) -> Actions:
+def _actions(line: Timeline, pipeline_rank: int, workload: LayeredModel) -> Actions:
     graph = line.graph
     kinds = _kinds(graph)
     runs = (graph.kind == NodeKind.COMPUTE) & (line.duration_s > 0)
@@ -87,7 +85,7 @@ def _actions(line: Timeline, place: int, workload: LayeredModel) -> Actions:
     rest_s = tuple(zip(line.start_s[rest].tolist(), line.end_s[rest].tolist(), strict=True))
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
     chunk_of_stage = np.zeros(workload.num_stages, np.int64)
-    chunk_of_stage[[pipeline.stage_of(place, chunk, p, v) for chunk in range(v)]] = np.arange(v)
+    chunk_of_stage[[pipeline.stage_of(pipeline_rank, chunk, p, v) for chunk in range(v)]] = np.arange(v)
     shape = (len(Action), v, workload.num_microbatches)
     columns = (kinds[chosen], chunk_of_stage[graph.stage[chosen]], graph.microbatch[chosen])
     keys, which = np.unique(np.ravel_multi_index(columns, shape), return_inverse=True)
@@ -96,9 +94,9 @@ def _actions(line: Timeline, place: int, workload: LayeredModel) -> Actions:
     np.maximum.at(end_s, which, line.end_s[chosen])
     order = np.argsort(start_s, kind="stable")
     action, chunk, microbatch = (column[order] for column in np.unravel_index(keys, shape))
-    parted = np.isin(chunk * shape[2] + microbatch, (chunk * shape[2] + microbatch)[action == Action.WEIGHT_GRADIENT])
-    action = np.where(parted & (action == Action.BACKWARD), Action.INPUT_GRADIENT, action)
-    return Actions(place, line, action, chunk, microbatch, start_s[order], end_s[order], rest_s)
+    split = np.isin(chunk * shape[2] + microbatch, (chunk * shape[2] + microbatch)[action == Action.WEIGHT_GRADIENT])
+    action = np.where(split & (action == Action.BACKWARD), Action.INPUT_GRADIENT, action)
+    return Actions(pipeline_rank, line, action, chunk, microbatch, start_s[order], end_s[order], rest_s)
 
 
 def _kinds(graph: ExecutionGraph) -> Ints:
@@ -108,7 +106,7 @@ def _kinds(graph: ExecutionGraph) -> Ints:
 
 
 def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:
-    """Return what the ranks of each place of the pipeline hold at each moment of a simulated step.
+    """Return what the ranks of each pipeline rank hold at each moment of a simulated step.
 
     A micro-batch's activations are held from the start of its forward to the end of its backward, as
     `scaleout.workloads.memory.peak` counts them from the order alone.
@@ -123,26 +121,27 @@ def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:
 
 
 def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTime:
-    stages = ledger.stages[done.place]
-    changes = [(0.0, 0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0, 0.0)]  # time, kept, again, temporary
+    stages = ledger.stages[done.pipeline_rank]
+    changes = [(0.0, 0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0, 0.0)]  # time, kept, recomputed, transient
     forward = done.action == Action.FORWARD
     for chunk, microbatch in set(zip(done.chunk.tolist(), done.microbatch.tolist(), strict=True)):
         mine = (done.chunk == chunk) & (done.microbatch == microbatch)
         held = stages[chunk]
-        parted = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
-        again = held.all_again_bytes if parted else held.again_bytes
-        made = held.temporary_bytes
+        split = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
+        recomputed = held.all_recompute_bytes if split else held.recompute_bytes
+        made = held.transient_bytes
         begin, turn, end = (
             float(times.min()) if len(times) else makespan_s
             for times in (done.start_s[mine & forward], done.start_s[mine & ~forward], -done.end_s[mine])
         )
         end = -end
         changes += [
-            (begin, held.kept_bytes, 0.0, 0.0), (turn, 0.0, again, made), (end, -held.kept_bytes, -again, -made)
+            (begin, held.kept_bytes, 0.0, 0.0), (turn, 0.0, recomputed, made),
+            (end, -held.kept_bytes, -recomputed, -made),
         ]  # fmt: skip
     time_s, *sizes = np.array(changes).T
-    order = np.lexsort((sum(sizes), time_s))  # what is given back is free for what comes at the same time
+    order = np.lexsort((sum(sizes), time_s))  # memory freed at a time serves what is allocated then
     kinds = ("activations", "recomputed_activations", "temporary_results")
     bytes_of = {kind: np.cumsum(size[order]).clip(0.0) for kind, size in zip(kinds, sizes, strict=True)}
-    standing = {kind: np.full(len(order), size) for kind, size in ledger.standing[done.place].items()}
-    return MemoryOverTime(done.place, done.line.ranks, time_s[order], standing | bytes_of)
+    standing = {kind: np.full(len(order), size) for kind, size in ledger.standing[done.pipeline_rank].items()}
+    return MemoryOverTime(done.pipeline_rank, done.line.ranks, time_s[order], standing | bytes_of)

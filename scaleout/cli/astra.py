@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option
+from scaleout.cli.options import json_option, output_option, print_files
 
 if TYPE_CHECKING:
     from scaleout.interop.astra import Outcome
@@ -32,10 +32,8 @@ _MOST_ROWS = 12
     "--rendezvous-protocol", type=bool, is_flag=False, flag_value=True, default=False, help="Receivers ask first."
 )
 @click.option("--backend", default="unaware", show_default=True, help="unaware of contention, or aware of it.")
-@click.option("--physical", is_flag=True, help="Run the same inputs through our own network too, and compare.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here."
-)
+@click.option("--physical", is_flag=True, help="Run the same inputs through the networks of scaleout too, and compare.")
+@output_option("Write tables, timeline and figure here.")
 @json_option
 def astra(
     workload_configuration: Path,
@@ -57,8 +55,8 @@ def astra(
 ) -> None:
     """Run ASTRA-sim's own inputs by its own timing rules: the same options, the same nanoseconds.
 
-    What ASTRA-sim takes in silence and then hangs on or answers wrongly is refused with a reason. --physical puts the
-    times of our own networks, alpha_beta and link, beside ASTRA-sim's, and says where it beats the wire.
+    Inputs that make ASTRA-sim hang or answer wrongly are refused with a reason. --physical adds the times of
+    scaleout's own networks, alpha_beta and link, and says where ASTRA-sim is faster than the links allow.
     """
     from scaleout.interop.astra import Options, run
 
@@ -79,18 +77,17 @@ def astra(
     )
     for note in outcome.notes:
         click.echo(f"note: {note}", err=True)
-    beside = _beside(outcome, workload_configuration.name, physical=physical) if physical or output else None
-    written = _write(outcome, beside, output) if beside and output else []
+    compared = _compared(outcome, workload_configuration.name, physical=physical) if physical or output else None
+    written = _write(outcome, compared, output) if compared and output else []
     if as_json:
-        facts = _facts(outcome, backend) | ({"physical": beside.summary()} if beside and physical else {})
+        facts = _facts(outcome, backend) | ({"physical": compared.summary()} if compared and physical else {})
         click.echo(json.dumps(facts, indent=2))
         return
     _print(outcome, f"{workload_configuration.name}, ranks {len(outcome.per_rank_ns)}, backend {backend}")
-    if beside:
+    if compared:
         _print_dimensions(outcome)
-        _print_beside(beside)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+        _print_compared(compared)
+    print_files(written)
 
 
 def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
@@ -107,10 +104,7 @@ def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
 
 
 def _print(outcome: "Outcome", title: str) -> None:
-    """Print a line a rank as ASTRA-sim does, then the first and the last rank to finish.
-
-    In plain text: importing what draws tables would take a third of the time of a run.
-    """
+    """Print a line a rank as ASTRA-sim does, then the first and the last rank to finish."""
     lines = [
         f"sys[{rank}] finished, {end} cycles, exposed communication {exposed} cycles."
         for rank, (end, exposed) in enumerate(zip(outcome.per_rank_ns, outcome.exposed_ns, strict=True))
@@ -127,18 +121,18 @@ def _print(outcome: "Outcome", title: str) -> None:
     click.echo("\n".join([*lines, "", title, *table, ""]))
 
 
-def _beside(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
+def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
     from scaleout.interop.astra.physical import side_by_side
     from scaleout.simulation.options import NETWORKS
 
     return side_by_side(outcome, name=name, networks=NETWORKS if physical else ())
 
 
-def _write(outcome: "Outcome", beside: "SideBySide", output: Path) -> list[tuple[Path, str]]:
+def _write(outcome: "Outcome", compared: "SideBySide", output: Path) -> list[tuple[Path, str]]:
     from scaleout.interop.astra.physical import write_tables
     from scaleout.report.files import write
 
-    return [*write(beside.comparison, output), *write_tables(outcome, beside, output)]
+    return [*write(compared.comparison, output), *write_tables(outcome, compared, output)]
 
 
 def _print_dimensions(outcome: "Outcome") -> None:
@@ -164,17 +158,17 @@ def _print_dimensions(outcome: "Outcome") -> None:
     )
 
 
-def _print_beside(beside: "SideBySide") -> None:
-    """Print both answers: what is communicated, then when all is done, then where ASTRA-sim beats the wire."""
+def _print_compared(compared: "SideBySide") -> None:
+    """Print transfers, finish times, and where ASTRA-sim is faster than the links allow."""
     from scaleout.cli.console import console, print_links, print_table
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.interop.astra.physical import network_facts
 
-    outcomes = beside.comparison.outcomes
+    outcomes = compared.comparison.outcomes
     names = [outcome.schedule for outcome in outcomes]
     print_table(
         "collectives and messages",
-        ("kind", "ranks", "bytes", "count", *names, "wire bound", "beats it by"),
+        ("kind", "ranks", "bytes", "count", *names, "link bound", "faster by"),
         [
             [
                 one.kind,
@@ -185,7 +179,7 @@ def _print_beside(beside: "SideBySide") -> None:
                 format_seconds(one.bound_s),
                 format_seconds(one.under_bound_s) if one.under_bound_s else "-",
             ]
-            for one in beside.transfers[:_MOST_ROWS]
+            for one in compared.transfers[:_MOST_ROWS]
         ],
     )
     for outcome in outcomes:
@@ -198,15 +192,16 @@ def _print_beside(beside: "SideBySide") -> None:
         ends = f"{min(facts['per_rank_ns']):.0f}", f"{facts['time_ns']:.0f}", f"{facts['exposed_communication_ns']:.0f}"
         means = parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s
         rows.append([outcome.schedule, *ends, *map(format_seconds, means)])
-    print_table("ranks' finish, time without computing of the worst, and means over ranks", columns, rows)
+    print_table("ranks' finish, time without compute of the worst, and means over ranks", columns, rows)
     if len(outcomes) > 1:
-        chosen = ", ".join(f"{kind} by {name}" for kind, name in beside.algorithms.items())
+        chosen = ", ".join(f"{kind} by {name}" for kind, name in compared.algorithms.items())
         console().print(f"algorithms of alpha_beta and link: {chosen or 'none needed'}", highlight=False)
-    under = [one for one in beside.transfers if one.under_bound_s]
+    under = [one for one in compared.transfers if one.under_bound_s]
     if under:
         worst = max(under, key=lambda one: one.under_bound_s / one.bound_s)
         console().print(
-            f"{outcomes[0].schedule} beats the wire in {len(under)} of {len(beside.transfers)} kinds of transfer: the "
+            f"{outcomes[0].schedule} is faster than the links allow in {len(under)} of "
+            f"{len(compared.transfers)} kinds of transfer: the "
             f"{worst.kind} of {format_bytes(worst.size_bytes)} takes {worst.mean_s[names[0]] / worst.bound_s:.1%} of "
             f"what its bytes need on the links",
             highlight=False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import NamedJob, job_options, json_option, simulation_options
+from scaleout.cli.options import NamedJob, job_options, json_option, output_option, print_files, simulation_options
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
@@ -28,15 +28,10 @@ SIZES = "1MiB:4GiB"
     help="An algorithm of all-reduce, or a policy over the topology's back ends; repeatable.",
 )
 @simulation_options("host", "clocks", "network", "injection", "contention", "placement")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write a table and a figure here.")
+@output_option("Write a table and a figure here.")
 @json_option
 def buckets(
-    job: NamedJob,
-    sizes: str,
-    ways: tuple[str, ...],
-    options: "SimulationOptions",
-    output: Path | None,
-    as_json: bool,
+    job: NamedJob, sizes: str, ways: tuple[str, ...], options: "SimulationOptions", output: Path | None, as_json: bool
 ) -> None:
     """Simulate WORKLOAD with gradient buckets of many sizes under overlap, and print the best.
 
@@ -69,7 +64,7 @@ def buckets(
         table, picture = output / "buckets.json", output / "buckets.png"
         table.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         draw_buckets(rows, picture, title=f"{workload}: the step over the size of gradient buckets")
-        written = [(table, "every step"), (picture, "the step, and communication that is not hidden, over sizes")]
+        written = [(table, "every step"), (picture, "the step, and exposed communication, over sizes")]
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
@@ -87,5 +82,4 @@ def buckets(
         ],
         left=2,
     )
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)

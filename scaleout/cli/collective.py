@@ -3,17 +3,27 @@
 import functools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import change_links, injection_option, json_option, link_options, policy_option
+from scaleout.cli.options import (
+    change_links,
+    injection_option,
+    json_option,
+    link_options,
+    output_option,
+    policy_option,
+    print_files,
+)
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.placement import Placement
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.study.backends import BackendComparison
 
 
 DECIDED = "1KiB:1GiB"
@@ -32,9 +42,7 @@ DECIDED = "1KiB:1GiB"
 @click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
 @policy_option
 @click.option("--compare", "comparing", is_flag=True, help="Print which back end is the fastest, by size and ranks.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables and a heat map of all links here."
-)
+@output_option("Write tables and a heat map of all links here.")
 @link_options
 @json_option
 def collective(
@@ -57,13 +65,12 @@ def collective(
     """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
 
     A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
-    All groups like the one of --group are active at the same time; an irregular group, or a message, is alone. With
+    All groups like the one of --group are active at the same time; an irregular group, or a message, is isolated. With
     --network link the messages of all of them share the links of the topology one by one, and the busiest links are
     named. With --decide it prints what auto takes at each size, the fastest other, and where that changes: auto takes
     the fastest, but a topology's communication library the one that it expects to be. With --compare it prints which
     back end of the machine, or algorithm, is the fastest on how many ranks, and with --output draws it.
     """
-    from scaleout.cli.compare import compare
     from scaleout.cluster.topology.backends import with_policy
     from scaleout.cluster.topology.topology import load_topology
 
@@ -71,7 +78,7 @@ def collective(
         if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
         cluster = change_links(load_topology(topology), degrade, broken)
-        compare(
+        _compare(
             kind.replace("-", "_"), cluster, sizes=parse_sizes(sizes) if sizes else (), policy=policy, output=output,
             as_json=as_json,
         )  # fmt: skip
@@ -82,21 +89,27 @@ def collective(
     cluster = change_links(load_topology(topology), degrade, broken)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
-    price = functools.partial(
-        PRICES[network], kind, algorithm=algorithm, cluster=cluster, members=members, injection=injection, chunks=chunks
+    cost_of = functools.partial(
+        COST_MODELS[network],
+        kind,
+        algorithm=algorithm,
+        cluster=cluster,
+        members=members,
+        injection=injection,
+        chunks=chunks,
     )
     title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
     about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
-    priced = {size: price(size) for size in wanted}
-    if chunks is not None and all(row["num_chunks"] != chunks for row in priced[max(wanted)].values()):
+    costs = {size: cost_of(size) for size in wanted}
+    if chunks is not None and all(row["num_chunks"] != chunks for row in costs[max(wanted)].values()):
         raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
-    left_out = _left_out(kind, cluster, members, priced[wanted[0]]) if algorithm == "auto" else []
+    left_out = _left_out(kind, cluster, members, costs[wanted[0]]) if algorithm == "auto" else []
     if left_out:
         about["left_out"] = left_out
     if decide:
-        _decide(title, {**about, "collective": kind, "network": network}, priced, as_json)
+        _decide(title, {**about, "collective": kind, "network": network}, costs, as_json)
         return
-    by_size = [_rows(kind, network, size, prices, len(members)) for size, prices in priced.items()]
+    by_size = [_rows(kind, network, size, costs_of, len(members)) for size, costs_of in costs.items()]
     summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
     written = _write(f"{kind} on {cluster.name}", summary, by_size[0][0], output) if output else []
     if as_json:
@@ -105,8 +118,7 @@ def collective(
     _print(title, by_size)
     if left_out:
         click.echo(f"left out, too many messages to follow one by one: {', '.join(left_out)}")
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _check(
@@ -116,8 +128,8 @@ def _check(
     from scaleout.config.validated import nearest
     from scaleout.errors import ConfigError
 
-    if network not in PRICES:
-        raise ConfigError(f"unknown network model {network!r}; {nearest(network, PRICES)}")
+    if network not in COST_MODELS:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, COST_MODELS)}")
     if injection is not None and network != "link":
         raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     if decide and algorithm != "auto":
@@ -188,11 +200,11 @@ def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
     return place_alone(cluster, members) if kind == "send" else place(cluster, members)
 
 
-def _left_out(kind: str, cluster: "Topology", members: list[int], prices: dict[str, dict[str, Any]]) -> list[str]:
+def _left_out(kind: str, cluster: "Topology", members: list[int], costs_of: dict[str, dict[str, Any]]) -> list[str]:
     """Algorithms that could carry it out, but that the link model cannot follow message by message."""
     from scaleout.network.collectives import candidates
 
-    return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in prices]
+    return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in costs_of]
 
 
 def _alpha_beta(
@@ -265,12 +277,12 @@ def _link(
     }
 
 
-PRICES = {"alpha_beta": _alpha_beta, "link": _link}
+COST_MODELS = {"alpha_beta": _alpha_beta, "link": _link}
 """Network model, as in `options.NETWORKS`, to what it says of a collective."""
 
 
 def _rows(
-    kind: str, network: str, size_bytes: int, prices: dict[str, dict[str, Any]], num_ranks: int
+    kind: str, network: str, size_bytes: int, costs_of: dict[str, dict[str, Any]], num_ranks: int
 ) -> list[dict[str, Any]]:
     """One row an algorithm, the fastest first."""
     from scaleout.network.collectives import algorithm_bandwidth, bus_bandwidth
@@ -281,12 +293,12 @@ def _rows(
             "algorithm": name,
             "network": network,
             "bytes": size_bytes,
-            "time_s": (time_s := price.pop("time_s")),
+            "time_s": (time_s := cost_of.pop("time_s")),
             "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, time_s),
             "bus_bandwidth_bytes_per_s": bus_bandwidth(kind, size_bytes, time_s=time_s, num_ranks=num_ranks),
-            **price,
+            **cost_of,
         }
-        for name, price in sorted(prices.items(), key=lambda item: float(item[1]["time_s"]))
+        for name, cost_of in sorted(costs_of.items(), key=lambda item: float(item[1]["time_s"]))
     ]
 
 
@@ -303,8 +315,10 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
     from scaleout.config.units import format_bytes
     from scaleout.network.flow.collective import decide
 
-    times = {size: {name: price["time_s"] for name, price in prices.items()} for size, prices in by_size.items()}
-    decisions = decide(times, {size: _taken(prices) for size, prices in by_size.items()})
+    times = {
+        size: {name: cost_of["time_s"] for name, cost_of in costs_of.items()} for size, costs_of in by_size.items()
+    }
+    decisions = decide(times, {size: _taken(costs_of) for size, costs_of in by_size.items()})
     if as_json:
         click.echo(json.dumps({**about, "decisions": [asdict(decision) for decision in decisions]}, indent=2))
         return
@@ -330,9 +344,9 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
     )
 
 
-def _taken(prices: dict[str, dict[str, Any]]) -> str:
+def _taken(costs_of: dict[str, dict[str, Any]]) -> str:
     """Return what auto takes; for no bytes, where all cost nothing, the first."""
-    return next((name for name, price in prices.items() if price.get("auto")), next(iter(prices)))
+    return next((name for name, cost_of in costs_of.items() if cost_of.get("auto")), next(iter(costs_of)))
 
 
 def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
@@ -376,3 +390,78 @@ def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
     )
     if len(by_size) == 1 and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
+
+
+def _compare(
+    kind: str, cluster: "Topology", *, sizes: Sequence[int], policy: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Print which back end is the fastest at each size and number of ranks, and draw it and the times of each."""
+    from scaleout.cluster.topology.backends import KIND
+    from scaleout.errors import ConfigError
+    from scaleout.study.backends import compare_backends
+
+    if kind != KIND:
+        raise ConfigError(f"--compare is for {KIND}, which back ends serve, not {kind}; leave it out")
+    names = tuple(policy.split("+")) if policy else ()
+    found = compare_backends(cluster, names=names, sizes_bytes=sizes)
+    summary = _plain_backends(found)
+    written = _write_backends(found, summary, output) if output else []
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    _print_backends(found)
+    print_files(written)
+
+
+def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
+    """Return the comparison as plain values: a row for each number of ranks and size."""
+    best = found.best
+    return {
+        "topology": found.topology,
+        "backends": list(found.backends),
+        "results": [
+            {
+                "ranks": ranks,
+                "bytes": size,
+                "best": found.backends[best[row, column]],
+                "time_s": {
+                    name: float(time_s) if time_s < float("inf") else None
+                    for name, time_s in zip(found.backends, found.times_s[:, row, column], strict=True)
+                },
+            }
+            for row, ranks in enumerate(found.num_ranks)
+            for column, size in enumerate(found.sizes_bytes)
+        ],
+    }
+
+
+def _print_backends(found: "BackendComparison") -> None:
+    """Print the ranges of sizes of each winner, a line for each number of ranks."""
+    from scaleout.cli.console import print_table
+    from scaleout.config.units import format_bytes
+
+    rows = []
+    for row, ranks in enumerate(found.num_ranks):
+        winners = [found.backends[index] for index in found.best[row]]
+        starts = [index for index, name in enumerate(winners) if index == 0 or winners[index - 1] != name]
+        for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
+            sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
+            times_us = [found.times_s[:, row, index].min() * 1e6 for index in (start, end - 1)]
+            rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
+    columns = ("fastest", "ranks", "from", "to", "there [us]", "and there [us]")
+    print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)
+
+
+def _write_backends(found: "BackendComparison", summary: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
+    from scaleout.report.plots.scaling import draw_curves, draw_map
+
+    output.mkdir(parents=True, exist_ok=True)
+    table, best, curves = (output / name for name in ("backends.json", "backends-map.png", "backends-curves.png"))
+    table.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    draw_map(found, best, title=f"the fastest all-reduce on {found.topology}")
+    draw_curves(found, curves, title=f"all-reduce on {found.topology}")
+    return [
+        (table, "times of each at every size"),
+        (best, "the fastest at each size, on so many ranks"),
+        (curves, "what each takes"),
+    ]

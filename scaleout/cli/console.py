@@ -50,7 +50,7 @@ def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
     """Print what the busiest links carry."""
     print_table(
         title,
-        ("link", "alike", "bytes", "utilisation"),
+        ("link", "symmetric links", "bytes", "utilisation"),
         [
             [use["link"], str(use["alike"]), format_bytes(use["size_bytes"]), f"{use['utilisation']:.1%}"]
             for use in links

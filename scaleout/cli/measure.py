@@ -79,13 +79,7 @@ def measure(
 
 
 def _rows(
-    name: str,
-    gpus: int,
-    *,
-    quick: bool,
-    workload: str | None,
-    settings: tuple[str, ...],
-    file: Path | None,
+    name: str, gpus: int, *, quick: bool, workload: str | None, settings: tuple[str, ...], file: Path | None
 ) -> "list[Row]":
     from scaleout.errors import ConfigError
     from scaleout.validation.measure import experiment_plans as plans

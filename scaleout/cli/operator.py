@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings
+from scaleout.cli.options import json_option, output_option, parse_settings, print_files
 
 if TYPE_CHECKING:
     from scaleout.schedule.fusion import Evaluation, FusedMachine
@@ -25,9 +25,7 @@ _RANKS = 8
 @click.option("--topology", default="h200-node-4", show_default=True, metavar="T", help="Name or file of the network.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the operator; repeatable.")
 @click.option("--sweep", metavar="KEY=VALUES", help="Vary a key: slice_size=1:64 doubles, occupancy=0.25,0.5 lists.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write times, timelines and pictures here."
-)
+@output_option("Write times, timelines and pictures here.")
 @json_option
 def operator(
     name: str,
@@ -70,8 +68,7 @@ def operator(
         click.echo(json.dumps(summary, indent=2))
         return
     _print(found, title)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
@@ -115,7 +112,7 @@ def _print(found: "Evaluation", title: str) -> None:
         ("fused, communication-aware order", plain["fused_aware_s"]),
         ("fused, oblivious order", plain["fused_oblivious_s"]),
         (f"split into {found.chunks} kernels", found.split_s),
-        ("ideal: the longer of computing and wire", found.ideal_s),
+        ("ideal: the longer of computing and communication", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
     print_table(title, ("", "time", "speedup"), rows)
@@ -169,8 +166,7 @@ def _sweep(
         click.echo(json.dumps({**about, "sweep": rows}, indent=2))
         return
     _print_sweep(key, rows, title)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:

@@ -1,8 +1,9 @@
 """Options that several verbs share, and how their text becomes values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -18,6 +19,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def json_option(command: Command) -> Command:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")(command)
+
+
+def output_option(meaning: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory."""
+    return click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
+
+
+def print_files(written: Iterable[tuple[Path, str]]) -> None:
+    """Print the files that were written, and what each holds."""
+    for path, meaning in written:
+        click.echo(f"{path}  {meaning}")
 
 
 def set_option(command: Command) -> Command:
@@ -62,7 +74,7 @@ _SIMULATION: dict[str, Callable[[Command], Command]] = {
         "--clocks",
         default="alone",
         show_default=True,
-        help="Clocks of kernels: alone, sustained at the power limit, or from_rest: a few steps, cool at first.",
+        help="Clocks of kernels: alone (unthrottled), sustained (at the power limit) or from_rest (a cold start).",
     ),
     "network": click.option(
         "--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link."
@@ -79,7 +91,7 @@ _SIMULATION: dict[str, Callable[[Command], Command]] = {
         default="linear",
         show_default=True,
         metavar="P",
-        help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of places, or a file of "
+        help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of ranks, or a file of "
         "one.",
     ),
 }
@@ -160,7 +172,7 @@ def link_options(command: Command) -> Command:
         "--degrade",
         multiple=True,
         metavar="LINK=TO",
-        help="Slow a link down: 3-4=0.5, or 3-4='10 GB/s'; ranks by number, switches by name (5-switch); repeatable.",
+        help="Slow a link: 3-4=0.5, or 3-4='10 GB/s'; ranks by number, switches by name (5-switch); repeatable.",
     )
     cut = click.option(
         "--break", "broken", multiple=True, metavar="LINK", help="Break a link; messages go another way; repeatable."
@@ -230,9 +242,9 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
     from scaleout.errors import ConfigError
 
     slower = parse_slower(degrade, option="--degrade")
-    places = {find_link(topology.dimensions, name): name for name in slower}
+    links = {find_link(topology.dimensions, name): name for name in slower}
     for name in broken:
-        if (other := places.get(find_link(topology.dimensions, name))) is not None:
+        if (other := links.get(find_link(topology.dimensions, name))) is not None:
             raise ConfigError(
                 f"--break {name} and --degrade {other}={slower[other]} are the same link; give one of them"
             )

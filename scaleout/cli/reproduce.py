@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option
+from scaleout.cli.options import json_option, output_option, print_files
 
 if TYPE_CHECKING:
     from scaleout.validation.papers import Reproduced
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[PAPER|ID]...")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write the rows (JSON) and a page (Markdown)."
-)
+@output_option("Write the rows (JSON) and a page (Markdown).")
 @json_option
 def reproduce(names: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Simulate what papers publish, and say which of their numbers are met.
@@ -31,8 +29,7 @@ def reproduce(names: tuple[str, ...], output: Path | None, as_json: bool) -> Non
         click.echo(json.dumps({"rows": [row.plain() for row in rows]}, indent=2))
         return
     _print(rows)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":

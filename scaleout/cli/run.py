@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import SIMULATION, NamedJob, job_options, json_option, simulation_options
+from scaleout.cli.options import (
+    SIMULATION,
+    NamedJob,
+    job_options,
+    json_option,
+    output_option,
+    print_files,
+    simulation_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload."
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timeline and figure here."
-)
+@output_option("Write tables, timeline and figure here.")
 @json_option
 def run(
     job: NamedJob,
@@ -46,7 +52,7 @@ def run(
     Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
     --set data_parallel=16 --topology dgx-h200-16; scaleout run dlrm-128 --break 3-4 --slow 5=1.3.
 
-    --degrade, --break and --slow name ranks by their places in the topology.
+    --degrade, --break and --slow name ranks by their numbers in the topology.
     """
     from scaleout.errors import ConfigError
     from scaleout.study.comparison import compare
@@ -69,8 +75,7 @@ def run(
     from scaleout.cli.tables import print_comparison
 
     print_comparison(comparison)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions") -> "Comparison":

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import NamedJob, job_options, json_option, simulation_options
+from scaleout.cli.options import NamedJob, job_options, json_option, output_option, print_files, simulation_options
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.search.best import Found, SearchRequest
+    from scaleout.study.search.best import EvaluatedPlan, SearchRequest
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.search import Answer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ranks", "num_ranks", type=click.IntRange(min=1), help="Ranks of the job; the topology must have as many."
 )
-@click.option("--memory", metavar="SIZE", help="What a rank may hold, such as 80GB; by default the device's memory.")
+@click.option("--memory", metavar="SIZE", help="Memory limit of a rank, such as 80GB; by default the device's memory.")
 @click.option(
     "--global-batch",
     "batch",
@@ -43,28 +43,20 @@ if TYPE_CHECKING:
 @simulation_options("host", "clocks", "contention")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.",
-)
+@output_option("Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.")
 @json_option
 def search(
-    job: NamedJob,
-    options: "SimulationOptions",
-    workers: int | None,
-    output: Path | None,
-    as_json: bool,
-    **wanted: Any,
+    job: NamedJob, options: "SimulationOptions", workers: int | None, output: Path | None, as_json: bool, **wanted: Any
 ) -> None:
     """Find the fastest plans of training WORKLOAD, a name or file, that fit the memory of a rank.
 
     A plan is the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
-    schedule, what is computed again, ZeRO, and sequence parallelism. A key that --set names is held at its value.
+    schedule, recomputation, ZeRO, and sequence parallelism. A key that --set names is held at its value.
 
-    Under baseline nothing is hidden. With --schedule plans are simulated under it as well, those that promise most
-    first, and what the fastest hides and what it cannot is printed. The fastest under baseline are then simulated, too:
-    messages of a pipeline and kernels take SMs and memory from each other. So they are with --clocks sustained.
+    The baseline schedule overlaps nothing. With --schedule, the most promising plans are also simulated under that
+    schedule, and a table says how much communication the fastest plan overlaps with kernels, and why the rest is
+    exposed. The fastest plans under baseline are simulated too, where pipeline messages and kernels contend for SMs
+    and memory, or with --clocks sustained.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
@@ -88,23 +80,22 @@ def search(
     _print(request, answer)
     if found is not None:
         _print_explanation(answer, found)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _request(
     job: NamedJob, options: "SimulationOptions", *, memory: str | None, simulations: int | None, **wanted: Any
 ) -> "SearchRequest":
-    """Make the request that a command line names; `wanted` are keywords of `request.ask`."""
+    """Make the request that a command line names; `wanted` are keywords of `request_of`."""
     from scaleout.cluster.device.spec import load_device
     from scaleout.errors import ConfigError
     from scaleout.study.search.best import SIMULATIONS
-    from scaleout.study.search.request import ask
+    from scaleout.study.search.request import request_of
     from scaleout.workloads.config import load_workload
 
     name = str(job.workload)
     shipped = load_workload(name)  # without settings: those that a plan chooses are no keys of the workload's
-    request = ask(
+    request = request_of(
         name,
         job.load_topology(shipped.topology),
         load_device(job.device or shipped.device),
@@ -130,18 +121,18 @@ def _memory(text: str) -> float:
 
 
 def _find(request: "SearchRequest", output: Path | None, workers: int | None, *, quiet: bool) -> "Answer":
-    """Search, with a bar of progress on standard error; evaluated plans go into the journal at once."""
+    """Search, with a bar of progress on standard error; evaluated plans go into the checkpoint log at once."""
     from contextlib import ExitStack
 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from scaleout.config.units import format_seconds
-    from scaleout.study.search.checkpoint import Journal
+    from scaleout.study.search.checkpoint import CheckpointLog
     from scaleout.study.search.search import search as find
 
     with ExitStack() as stack:
-        journal = None if output is None else stack.enter_context(Journal(output, request))
+        log = None if output is None else stack.enter_context(CheckpointLog(output, request))
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         shown = Console(stderr=True)
         hidden = quiet or not shown.is_terminal
@@ -155,9 +146,9 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
             progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
             progress.refresh()
 
-        if journal is None:
+        if log is None:
             return find(request, workers=workers, tell=tell)
-        return find(request, workers=workers, tell=tell, known=journal.known, keep=journal.add)
+        return find(request, workers=workers, tell=tell, known=log.known, keep=log.add)
 
 
 def _write(
@@ -196,7 +187,7 @@ def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | N
     return summary
 
 
-def _row(found: "Found") -> dict[str, Any]:
+def _row(found: "EvaluatedPlan") -> dict[str, Any]:
     return {"plan": found.plan._asdict(), "schedule": found.schedule, **found.estimate.summary()}
 
 
@@ -207,7 +198,11 @@ def _print(request: "SearchRequest", answer: "Answer") -> None:
     where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
     title = f"{where}, global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
     several = bool(request.schedules)
-    _print_plans("least memory for its time, up to a quarter slower than the fastest", answer.front, several=several)
+    _print_plans(
+        "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
+        answer.front,
+        several=several,
+    )
     _print_plans(title, answer.fastest, several=several)
     counts = vars(answer.counts)
     print_table("plans", [key.replace("_", " ") for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
@@ -216,7 +211,7 @@ def _print(request: "SearchRequest", answer: "Answer") -> None:
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:
-    """Print what the fastest plan hides and what it cannot, the same plans under all schedules, and what is left."""
+    """Print what the fastest plan overlaps, the same plans under all schedules, and what was not simulated."""
     from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_seconds
     from scaleout.study.search.explanation import REASONS
@@ -225,8 +220,8 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
         [each.axis, *map(format_seconds, (each.communication_s, each.hidden_s, *each.exposed_s.values()))]
         for each in found.hidden
     ]
-    title = "what the fastest hides, and what it cannot: the rest is exposed"
-    print_table(title, ("axis", "communication", "hidden", *REASONS), rows)
+    title = "communication of the fastest plan: overlapped with kernels, and exposed by reason"
+    print_table(title, ("axis", "communication", "overlapped", *REASONS), rows)
     rows = []
     for compared in (found.same, found.other):
         for each in compared:
@@ -253,7 +248,7 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
         console().print(words, highlight=False)
 
 
-def _print_plans(title: str, plans: "tuple[Found, ...]", *, several: bool) -> None:
+def _print_plans(title: str, plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_seconds
 
@@ -277,5 +272,5 @@ def _print_plans(title: str, plans: "tuple[Found, ...]", *, several: bool) -> No
         )
     exposed = [f"exposed {axis}" for axis in axes]
     which = ("", "plan", "schedule") if several else ("", "plan")
-    columns = (*which, "step", "tokens/s", "MFU", "bubble", *exposed, "memory", "most time")
+    columns = (*which, "step", "tokens/s", "MFU", "bubble", *exposed, "memory", "bound by")
     print_table(title, columns, rows, left=len(which))

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import SIMULATION, NamedJob, job_options, json_option, simulation_options
+from scaleout.cli.options import (
+    SIMULATION,
+    NamedJob,
+    job_options,
+    json_option,
+    output_option,
+    print_files,
+    simulation_options,
+)
 
 _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 
@@ -28,16 +36,10 @@ if TYPE_CHECKING:
     help="Such as ddp or centauri, as `scaleout list strategies` names them; repeatable; by default all.",
 )
 @simulation_options(*SIMULATION)
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write tables, timelines and a figure here."
-)
+@output_option("Write tables, timelines and a figure here.")
 @json_option
 def strategies(
-    job: NamedJob,
-    names: tuple[str, ...],
-    options: "SimulationOptions",
-    output: Path | None,
-    as_json: bool,
+    job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", output: Path | None, as_json: bool
 ) -> None:
     """Simulate a step of training WORKLOAD under strategies that frameworks follow, at its degrees of parallelism.
 
@@ -69,8 +71,7 @@ def strategies(
         click.echo(json.dumps(summary, indent=2))
         return
     _print(f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}", rows)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _row(each: "Followed", first_s: float) -> dict[str, Any]:

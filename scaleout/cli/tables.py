@@ -106,16 +106,25 @@ def _print_ranks(outcome: "Outcome") -> None:
         first, last = min(ends), max(ends)
         times = [format_seconds(seconds) for seconds in (first[0], last[0], last[0] - first[0])]
         rows.append([phase, str(first[1]), times[0], str(last[1]), times[1], times[2]])
-    columns = ("phase", "first rank", "done at", "last rank", "done at", "apart")
+    columns = ("phase", "first rank", "done at", "last rank", "done at", "spread")
     print_table(f"ranks of {outcome.schedule}", columns, rows)
 
 
 def _print_efficiency(comparison: "Comparison") -> None:
-    """Print how well each schedule of a transformer's step uses its devices, and what it is exposed to by axis."""
+    """Print how well each schedule uses its devices, and the exposed communication of each axis."""
     found = {o.schedule: o.efficiency for o in comparison.outcomes if o.efficiency is not None}
     axes = sorted({axis for each in found.values() for axis in each.exposed_s})
     if found:
-        columns = ("schedule", "step", "tokens/s", "a rank", "MFU", "HFU", "bubble", *(f"exposed {a}" for a in axes))
+        columns = (
+            "schedule",
+            "step",
+            "tokens/s",
+            "tokens/s/rank",
+            "MFU",
+            "HFU",
+            "bubble",
+            *(f"exposed {a}" for a in axes),
+        )
         rows = [_efficiency_row(schedule, each, axes) for schedule, each in found.items()]
         print_table("efficiency", columns, rows)
 
@@ -137,9 +146,9 @@ def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size}
-    columns = (*held, "together", "of the device")
+    columns = (*held, "total", "device memory")
     print_table(
-        f"memory of the worst rank{under}, at place {found.peak.place} of the pipeline",
+        f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}",
         columns,
         [
             [
@@ -150,7 +159,7 @@ def _print_fit(found: "Fit", under: str) -> None:
         ],
         left=0,
     )
-    console().print(f"most in {found.peak.moment}", highlight=False, soft_wrap=True)
+    console().print(f"peak in {found.peak.moment}", highlight=False, soft_wrap=True)
     if found.fits:
         return
     console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:", highlight=False)
@@ -161,7 +170,7 @@ def _print_fit(found: "Fit", under: str) -> None:
             f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", highlight=False, soft_wrap=True
         )
     if not found.advice:
-        console().print("  nothing that was tried; take devices with more memory", highlight=False)
+        console().print("  no change that was tried; take devices with more memory", highlight=False)
     console().print()
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.options import json_option, output_option, parse_settings, print_files, set_option
 
 if TYPE_CHECKING:
     from scaleout.schedule.t3.sublayer import Outcome
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 @click.option("--device", default="t3-gpu", show_default=True, metavar="D", help="Name or file of the device.")
 @click.option("--topology", default="t3-ring-8", show_default=True, metavar="T", help="Name or file of the network.")
 @set_option
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write times and traffic over time here."
-)
+@output_option("Write times and traffic over time here.")
 @json_option
 def track(device: str, topology: str, settings: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Simulate a GEMM and its all-reduce or all-to-all as T3's hardware would run them.
@@ -50,8 +48,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
         click.echo(json.dumps(summary, indent=2))
         return
     _print(found, title)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _write(found: "dict[str, Outcome]", summary: object, title: str, output: Path | None) -> list[tuple[Path, str]]:
@@ -74,7 +71,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     first = next(iter(found.values()))
     print_table(
         title,
-        ("configuration", "time", "speedup", "product", "with its collective", "all-gather", "memory moves"),
+        ("configuration", "time", "speedup", "GEMM", "GEMM and collective", "all-gather", "memory traffic"),
         [
             [
                 name,
@@ -91,6 +88,6 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     kinds = ("product_reads", "product_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
     print_table(
         "bytes of a rank's memory",
-        ("configuration", *(kind.replace("_", " ") for kind in kinds)),
+        ("configuration", *(kind.replace("product", "GEMM").replace("_", " ") for kind in kinds)),
         [[name, *(format_bytes(getattr(each.traffic, kind)) for kind in kinds)] for name, each in found.items()],
     )

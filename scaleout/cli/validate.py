@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option
+from scaleout.cli.options import json_option, output_option, print_files
 
 if TYPE_CHECKING:
     from scaleout.validation.measured.compare import Accuracy, Comparison
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 @click.option("--table", metavar="ID", help="Read one table of a file that holds several.")
 @click.option("--device", metavar="D", help="Device that the rows were measured on, instead of the one that they name.")
 @click.option("--topology", metavar="T", help="Topology that they were measured on, instead of the one that they name.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write the rows (JSON) and a parity plot here."
-)
+@output_option("Write the rows (JSON) and a parity plot here.")
 @json_option
 def validate(
     files: tuple[Path, ...],
@@ -44,8 +42,7 @@ def validate(
         return
     _print(comparison)
     _print_choices(comparison)
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
+    print_files(written)
 
 
 def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
@@ -99,7 +96,7 @@ def _print_choices(comparison: "Comparison") -> None:
     if found:
         print_table(
             "best number of chunks",
-            ("product and collective", "measured", "predicted", "which takes longer, as measured, by"),
+            ("GEMM and collective", "measured", "predicted", "measured cost of the choice"),
             [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found],
         )
 

@@ -1,13 +1,9 @@
 """Comparisons and collectives to files: a summary, tables of nodes and links, a timeline and figures in one directory.
 
-Files are written beside the directory first and moved into it when all are whole.
+The timeline is in Chrome's trace format [us], which Perfetto (ui.perfetto.dev) opens: a process for each schedule and
+class of ranks, a track for each stream. A slice of a pipelined transfer is drawn for as long as it holds the link.
 
-Results to timelines in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
-
-Each schedule and class of ranks is a process, each stream a track; nodes of the critical path say so. A slice of a
-pipelined transfer is drawn for as long as it holds the wire; its latency stands in its arguments.
-
-Source: the Trace Event Format, Google, 2016. Times are microseconds.
+Source: the Trace Event Format, Google, 2016.
 """
 
 import json
@@ -124,7 +120,10 @@ FILES = {
 }
 """Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
 
-TRANSFORMER = {"pipeline.png": "who works on which micro-batch", "memory.png": "memory of each place over time"}
+PIPELINE_FILES = {
+    "pipeline.png": "who works on which micro-batch",
+    "memory.png": "memory of each pipeline rank over time",
+}
 """Files about steps of transformers, the first where there is a pipeline; one of each for several schedules."""
 
 LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "heat map of all links"}
@@ -164,7 +163,7 @@ def write(comparison: "Comparison", directory: Path) -> Written:
 
 
 def _draw_steps(comparison: "Comparison", directory: Path) -> dict[str, str]:
-    """Draw pipelines and memory of a transformer's steps, and return the files and what they are."""
+    """Draw pipelines and memory of a model's steps, and return the files and what they are."""
     if comparison.fit is None:
         return {}
     from scaleout.report.plots.pipelines import draw_memory, draw_pipeline  # noqa: PLC0415 - matplotlib takes half a second
@@ -180,7 +179,7 @@ def _draw_steps(comparison: "Comparison", directory: Path) -> dict[str, str]:
             name, about = f"pipeline{end}", f"{job.pipeline_schedule}, bubble {outcome.efficiency.bubble:.1%}"
             done = actions(outcome.result, job)
             draw_pipeline(done, makespan_s=makespan_s, title=f"{title}: {about}", path=directory / name)
-            files[name] = f"{TRANSFORMER['pipeline.png']} under {outcome.schedule}"
+            files[name] = f"{PIPELINE_FILES['pipeline.png']} under {outcome.schedule}"
         name, held = f"memory{end}", over_time(outcome.result, job)
         draw_memory(
             held,
@@ -189,7 +188,7 @@ def _draw_steps(comparison: "Comparison", directory: Path) -> dict[str, str]:
             title=title,
             path=directory / name,
         )
-        files[name] = f"{TRANSFORMER['memory.png']} under {outcome.schedule}"
+        files[name] = f"{PIPELINE_FILES['memory.png']} under {outcome.schedule}"
     return files
 
 
@@ -224,7 +223,7 @@ def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None
 
 @contextmanager
 def _into(directory: Path) -> Iterator[Path]:
-    """Yield a directory beside, whose files are moved into the wanted one when all are whole."""
+    """Yield a temporary directory, whose files are moved into the wanted one when all are whole."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:

@@ -1,10 +1,9 @@
-"""Back ends of a machine side by side: what an all-reduce takes of each, over sizes and numbers of ranks.
+"""Back ends of a machine side by side: all-reduce times over sizes and numbers of ranks.
 
-Maps a topology to times, shape ``(B, R, S)``: B back ends, R numbers of ranks, S sizes. So many ranks are the first of
-the topology, in powers of two. On a topology without back ends the algorithms that its library, or nothing, limits
-are compared instead. Every group like the first is active at once, as everywhere (see `placement`).
+Maps a topology to times, shape ``(B, R, S)``: B back ends, R numbers of ranks, S sizes. A topology without back ends
+compares the algorithms that may serve. The ranks are the first of the topology; all congruent groups are active.
 
-Source of the two pictures: Dryden et al., Aluminum, MLHPC 2018, Figs. 10 and 11.
+Source: Dryden et al., Aluminum, MLHPC 2018, Figs. 10 and 11.
 """
 
 import math
@@ -29,7 +28,6 @@ class BackendComparison:
 
     Attributes
     ----------
-    topology : str
     backends : tuple of str, length B
     num_ranks : tuple of int, length R
     sizes_bytes : tuple of int, length S
@@ -69,7 +67,6 @@ def compare_backends(
 
     Parameters
     ----------
-    topology : Topology
     names : sequence of str
         Back ends, or algorithms of a topology without; all if there are none.
     ranks : sequence of int

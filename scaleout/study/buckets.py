@@ -1,7 +1,7 @@
-"""What the size of gradient buckets does to a step: a workload over sizes and ways to reduce, and the best of them.
+"""Gradient buckets: step time over bucket sizes and ways to reduce, and the best of them.
 
-Small buckets start early and pay the latency of many calls; large ones reach the bandwidth, and the last of them, which
-nothing hides, is longer. A way to reduce is an algorithm of all-reduce, or a policy over the machine's back ends.
+Small buckets start early and pay latency; large ones reach the bandwidth, and the last is exposed for longer. A way to
+reduce is an algorithm of all-reduce, or a policy over the machine's back ends.
 
 Source of the question: Li et al., PyTorch Distributed, VLDB 2020, Sec. 5 (bucket sizes of DDP).
 """
@@ -32,7 +32,6 @@ class Bucketed:
     ----------
     way : str
         Algorithm of all-reduce, policy, or ``"auto"``.
-    bucket_bytes : int
     step_s, communication_s, exposed_s : float
         The step, all its communication, and what nothing hides.
     """

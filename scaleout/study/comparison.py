@@ -62,10 +62,7 @@ def _links(result: Result) -> dict[str, Any]:
     """Return the busiest links and the traffic by dimension, where the network model knows links."""
     if result.link_traffic is None:
         return {}
-    return {
-        "busiest_links": [asdict(use) for use in result.busiest_links],
-        "traffic": result.link_traffic.by_port(),
-    }
+    return {"busiest_links": [asdict(use) for use in result.busiest_links], "traffic": result.link_traffic.by_port()}
 
 
 def compare(

@@ -46,7 +46,6 @@ class Job:
         With as many ranks as the work, and its slow ranks and links, but before a policy and contention are chosen.
     schedule : str
         Of `schedule.SCHEDULES`, joined by ``+`` where wanted.
-    options : SimulationOptions
     traced : bool
         Whether the work is the program of a trace, which says itself how long its kernels took and when they ran, and
         which collectives its gradients took.
@@ -128,7 +127,6 @@ class Outcome:
 
     Attributes
     ----------
-    schedule : str
     result : Result
         When everything ran.
     speedup : float

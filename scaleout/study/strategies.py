@@ -37,7 +37,6 @@ class Strategy:
         Where it was published.
     keys : function
         From a workload to the keys of the step that the strategy sets.
-    schedule : str
     """
 
     description: str
@@ -129,10 +128,8 @@ class Followed:
 
     Attributes
     ----------
-    name : str
     workload : LayeredModel, optional
         With the strategy's keys, and those that it chose; None if they cannot be.
-    outcome : Outcome, optional
     fit : Fit, optional
         Whether it fits the memory of a device.
     reason : str

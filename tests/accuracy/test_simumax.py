@@ -64,7 +64,7 @@ def test_the_first_stage_of_a_pipeline_is_fullest_inside_a_layer():
     """
     changes = {"tensor_parallel": 1, "pipeline_parallel": 2, "sequence_parallel": False}
     found = peak(load_workload("simumax-llama3-70b", changes))
-    assert (found.place, found.in_flight) == (0, (2,))
+    assert (found.rank, found.in_flight) == (0, (2,))
     assert found.bytes_of["temporary_results"] == pytest.approx((1 + 3.5 + 7 - 3.5) * 2 * S * H, rel=1e-12)
     assert found.total_bytes / GIB == pytest.approx(66.55, rel=0.005)
 

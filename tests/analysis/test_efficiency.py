@@ -14,7 +14,7 @@ from scaleout.analysis.efficiency import fit
 from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cli.options import parse_settings
 from scaleout.cluster.device.spec import load_device
-from scaleout.report.plots.pipelines import MOST_PANELS, shown_places
+from scaleout.report.plots.pipelines import MOST_PANELS, shown_ranks
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import KINDS, Transformer, load_workload
 from scaleout.workloads.generate import generate
@@ -116,7 +116,7 @@ def test_actions_run_in_the_order_of_the_schedule_and_memory_reaches_its_peak(sc
     result = step(job).result
     done = actions(result, job)
     given = orders(schedule, stages=4, microbatches=8, chunks=job.chunks, group=group)
-    assert [each.place for each in done] == [0, 1, 2, 3]
+    assert [each.pipeline_rank for each in done] == [0, 1, 2, 3]
     for each, order in zip(done, given, strict=True):
         steps = sorted((s.action, s.chunk, s.microbatch) for slot in order for s in slot)
         columns = (each.action.tolist(), each.chunk.tolist(), each.microbatch.tolist())
@@ -131,11 +131,11 @@ def test_actions_run_in_the_order_of_the_schedule_and_memory_reaches_its_peak(sc
         assert held.bytes_of["activations"][-1] == pytest.approx(0, abs=1)
 
 
-def test_places_are_found_wherever_ranks_lie():
+def test_pipeline_ranks_are_found_wherever_ranks_lie():
     job = workload(**PIPELINE)
     plain, turned = (package.compare(job, schedules=["baseline"], placement=p) for p in ("linear", (2, 0, 3, 1)))
     for each, other in zip(*(actions(c.outcomes[0].result, job) for c in (plain, turned)), strict=True):
-        assert (each.place, each.action.tolist()) == (other.place, other.action.tolist())
+        assert (each.pipeline_rank, each.action.tolist()) == (other.pipeline_rank, other.action.tolist())
     assert plain.outcomes[0].efficiency.bubble == pytest.approx(turned.outcomes[0].efficiency.bubble, rel=1e-3)
 
 
@@ -231,7 +231,7 @@ def test_run_prints_and_draws_a_transformers_step(scaleout, tmp_path):
 
 @given(st.lists(st.floats(1, 1e12), min_size=1, max_size=70))
 def test_the_worst_place_is_drawn(highest):
-    shown = shown_places(highest)
+    shown = shown_ranks(highest)
     assert len(shown) == len(set(shown)) == min(len(highest), MOST_PANELS)
     assert {0, len(highest) - 1, int(np.argmax(highest))} <= set(shown)
     assert shown == sorted(shown)

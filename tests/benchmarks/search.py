@@ -17,7 +17,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.study.search.best import SearchRequest
 from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import evaluate
-from scaleout.study.search.lower_bound import bound_of, least_of, leasts_of
+from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.search import search
 from scaleout.study.search.stages import stages_of
 from scaleout.workloads.config import load_workload
@@ -46,14 +46,14 @@ def main() -> None:
     workload, other = load_workload("gpt-3", changes), load_workload("gpt-3", changes | {"microbatch": 2})
 
     def bound() -> float:
-        return bound_of(workload, least_of(stages_of(workload, plan_costs_of(topology, device))))
+        return bound_of(workload, stage_bounds_of(stages_of(workload, plan_costs_of(topology, device))))
 
     base = load_workload("gpt-3")
     request = SearchRequest(base, topology, device, topology.num_ranks, BATCH, 80e9)
     answers = []
     for what, call in (
-        ("least kernels, first call", lambda: leasts_of(topology, device).kernels_s(workload, ordered=True)),
-        ("least kernels", lambda: leasts_of(topology, device).kernels_s(workload, ordered=True)),
+        ("least kernels, first call", lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True)),
+        ("least kernels", lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True)),
         ("one plan, first call", lambda: evaluate(workload, topology, device)),
         ("another micro-batch", lambda: evaluate(other, topology, device)),
         ("the plan again", lambda: evaluate(workload, topology, device)),

@@ -11,7 +11,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.buckets import sweep_buckets
 from scaleout.study.comparison import compare, compare_program
 from scaleout.study.job import Job, run, timed
-from scaleout.study.search.request import ask
+from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.study.strategies import follow
 from scaleout.workloads.config import load_workload
@@ -41,7 +41,7 @@ def test_options_mean_the_same_in_a_comparison_a_strategy_a_sweep_and_a_search()
 
 def test_a_search_simulates_plans_as_run_does_under_a_host_and_clocks():
     changes = {key: value for key, value in SIZES.items() if key != "batch_per_replica"}
-    request = ask(
+    request = request_of(
         "llama-3-8b", NODE, H200, batch=4, changes=changes, schedules=("overlap",), top=2, simulations=1, options=EAGER
     )
     for found in search(request, workers=1).fastest:
@@ -58,7 +58,7 @@ def test_a_search_simulates_plans_as_run_does_under_a_host_and_clocks():
 )
 def test_a_search_refuses_what_its_bounds_do_not_hold_under(options, message):
     with pytest.raises(ConfigError, match=message):
-        ask("llama-3-8b", NODE, H200, batch=4, changes=SIZES, options=options)
+        request_of("llama-3-8b", NODE, H200, batch=4, changes=SIZES, options=options)
 
 
 def test_keywords_of_compare_are_attributes_of_options():

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.study.search.best import SLACK, Best, Found, SearchRequest
-from scaleout.study.search.checkpoint import FILE, Journal
+from scaleout.study.search.best import SLACK, Best, EvaluatedPlan, SearchRequest
+from scaleout.study.search.checkpoint import FILE, CheckpointLog
 from scaleout.study.search.evaluate import evaluate, peak_of
-from scaleout.study.search.request import ask
+from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
 from scaleout.workloads import memory
@@ -53,7 +53,7 @@ def everything(request):
     for plan in (plan for family in asked for plan in family.plans):
         estimate = evaluate(request.workload(plan), request.topology, request.device)
         if estimate.peak_bytes <= request.memory_bytes:
-            found.append(Found(plan, estimate))
+            found.append(EvaluatedPlan(plan, estimate))
         else:
             too_large += 1
     return sorted(found, key=lambda each: each.key), too_large
@@ -141,12 +141,12 @@ def test_the_front_is_kept_in_order_of_time():
 
 def test_a_search_goes_on_where_it_was(tmp_path):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
-    with Journal(tmp_path, request) as journal:
+    with CheckpointLog(tmp_path, request) as journal:
         first = search(request, workers=1, known=journal.known, keep=journal.add)
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == 1 + first.counts.evaluated
     (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of a line
-    with Journal(tmp_path, request) as journal:
+    with CheckpointLog(tmp_path, request) as journal:
         assert len(journal.known) == 2
         second = search(request, workers=1, known=journal.known, keep=journal.add)
     assert (first.fastest, first.front) == (second.fastest, second.front)
@@ -161,14 +161,14 @@ def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
     assert search(request, workers=1, known=known).fastest == first.fastest
 
 
-def test_a_journal_of_another_search_is_refused(tmp_path):
+def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9)
-    Journal(tmp_path, request).__exit__(None, None, None)
+    CheckpointLog(tmp_path, request).__exit__(None, None, None)
     with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
-        Journal(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
+        CheckpointLog(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
     (tmp_path / FILE).write_text("no journal\n")
-    with pytest.raises(ConfigError, match="is no journal of a search"):
-        Journal(tmp_path, request)
+    with pytest.raises(ConfigError, match="is not the log of a search"):
+        CheckpointLog(tmp_path, request)
 
 
 SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8")
@@ -212,7 +212,7 @@ def test_what_cannot_be_searched(scaleout, options, message):
 
 
 def test_the_nearest_number_of_ranks_is_named():
-    request = ask("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
+    request = request_of("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
     from scaleout.study.search.request import why_none
 
     message = why_none(request, search(request, workers=1))

@@ -21,11 +21,11 @@ from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
 from scaleout.study.search.best import BASELINE, SearchRequest
-from scaleout.study.search.checkpoint import Journal
+from scaleout.study.search.checkpoint import CheckpointLog
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_axis
-from scaleout.study.search.lower_bound import in_order, leasts_of
-from scaleout.study.search.request import ask
+from scaleout.study.search.lower_bound import in_order, lower_bounds_of
+from scaleout.study.search.request import request_of
 from scaleout.study.search.scheduled import estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
@@ -70,10 +70,10 @@ def plans(draw):
 @given(plans(), st.sampled_from(TRIED))
 def test_no_schedule_beats_the_least_time(job, schedule):
     workload, topology = job
-    leasts = leasts_of(topology, DEVICE)
-    least_s = max(leasts.kernels_s(workload, ordered=in_order(schedule)), leasts.wires_s(workload))
-    assert leasts.kernels_s(workload, ordered=False) <= leasts.kernels_s(workload, ordered=True)
-    assert leasts.spread_s(workload) <= least_s * (1 + 1e-9)
+    lower_bounds = lower_bounds_of(topology, DEVICE)
+    least_s = max(lower_bounds.kernels_s(workload, ordered=in_order(schedule)), lower_bounds.links_s(workload))
+    assert lower_bounds.kernels_s(workload, ordered=False) <= lower_bounds.kernels_s(workload, ordered=True)
+    assert lower_bounds.spread_s(workload) <= least_s * (1 + 1e-9)
     assert least_s <= run(Job(workload, DEVICE, topology, schedule)).makespan_s * (1 + 1e-9)
 
 
@@ -81,7 +81,7 @@ def test_fsdp_on_slow_links_takes_what_its_wires_take():
     """Three times the parameters pass a port in a step, 1/2 of which crosses it by levels; all else is beside it."""
     topology = cluster(2, 2, bytes_per_s=1e9)
     workload = model({"data_parallel": 4, "zero": 3, "hidden": 1024})
-    least_s = leasts_of(topology, DEVICE).wires_s(workload)
+    least_s = lower_bounds_of(topology, DEVICE).links_s(workload)
     inter_bytes_per_s = topology.dimensions[1].bytes_per_s
     crossing = 3 * workload.num_parameters * 2 * (1 / 2) / 2  # of 2 B, half of each half
     assert least_s == pytest.approx(crossing / inter_bytes_per_s, rel=0.02)
@@ -93,7 +93,7 @@ def test_levels_need_less_of_the_slow_links_than_whole_groups():
     """Least times look at levels: a schedule that takes them passes fewer bytes over the outer links."""
     workload = model({"data_parallel": 4, "zero": 3, "hidden": 1024})
     flat, levels = cluster(4, bytes_per_s=1e9 / 4), cluster(2, 2, bytes_per_s=1e9)
-    assert leasts_of(levels, DEVICE).wires_s(workload) < 0.8 * leasts_of(flat, DEVICE).wires_s(workload)
+    assert lower_bounds_of(levels, DEVICE).links_s(workload) < 0.8 * lower_bounds_of(flat, DEVICE).links_s(workload)
 
 
 # ---- Estimates
@@ -218,9 +218,9 @@ def test_processes_simulate_what_one_simulates():
 
 
 def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
-    with Journal(tmp_path, asked()) as journal:
+    with CheckpointLog(tmp_path, asked()) as journal:
         first = search(asked(), workers=1, known=journal.known, keep=journal.add)
-    with Journal(tmp_path, asked()) as journal:
+    with CheckpointLog(tmp_path, asked()) as journal:
         assert {choice[1] for choice in journal.known} == {BASELINE, "overlap", "centauri"}
         monkeypatch.setattr("scaleout.study.search.scheduled.run", None)
         second = search(asked(), workers=1, known=journal.known, keep=journal.add)
@@ -229,16 +229,18 @@ def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_what_was_simulated_counts_for_the_same_memory_only(tmp_path):
     """A schedule may fill the memory."""
-    with Journal(tmp_path, asked()) as journal:
+    with CheckpointLog(tmp_path, asked()) as journal:
         search(asked(), workers=1, known=journal.known, keep=journal.add)
-    with Journal(tmp_path, replace(asked(), memory_bytes=70e9)) as journal:
+    with CheckpointLog(tmp_path, replace(asked(), memory_bytes=70e9)) as journal:
         assert {schedule for _, schedule in journal.known} == {BASELINE}
 
 
 def test_a_plan_takes_what_run_says():
     """The same generator, passes and clock, with what runs at the same time sharing SMs and memory."""
     node, schedules = load_topology("h200-node-4"), ("overlap", "centauri")
-    request = ask("llama-3-8b", node, DEVICE, batch=8, changes={"recompute": "none", "layers": 4}, schedules=schedules)
+    request = request_of(
+        "llama-3-8b", node, DEVICE, batch=8, changes={"recompute": "none", "layers": 4}, schedules=schedules
+    )
     several = search(replace(request, simulations=2), workers=1).simulated.found
     assert {found.schedule for found in several} == set(schedules)
     for found in several:
@@ -255,7 +257,9 @@ def test_the_fastest_under_baseline_are_what_run_says():
     """Messages of a pipeline and kernels take from each other: blocks do not know, so the fastest are simulated."""
     node = load_topology("h200-node-4")
     changes = {"recompute": "none", "layers": 4, "pipeline_parallel": 2}
-    request = ask("llama-3-8b", node, DEVICE, batch=8, changes=changes, schedules=("overlap",), top=3, simulations=1)
+    request = request_of(
+        "llama-3-8b", node, DEVICE, batch=8, changes=changes, schedules=("overlap",), top=3, simulations=1
+    )
     answer = search(request, workers=1)
     plans = [found for found in answer.fastest if found.schedule == BASELINE]
     assert plans
@@ -321,4 +325,4 @@ def test_a_back_end_that_blocks_the_host_has_one_schedule():
     topology = load_topology("dgx-h200-1")
     topology = replace(topology, library=replace(topology.library, blocks_host=True))
     with pytest.raises(ConfigError, match="blocks the host, so that every schedule is the baseline"):
-        ask("llama-3-8b", topology, DEVICE, batch=8, schedules=("overlap",))
+        request_of("llama-3-8b", topology, DEVICE, batch=8, schedules=("overlap",))

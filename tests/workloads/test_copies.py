@@ -18,7 +18,7 @@ from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule.centauri.model_tier import model_tier
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
-from scaleout.study.search.lower_bound import leasts_of
+from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.validation.papers.centauri import RINGS, gain, sharded
 from scaleout.workloads.config import KINDS, load_workload
 from scaleout.workloads.generate import generate
@@ -231,7 +231,9 @@ def test_no_schedule_beats_the_least_time_of_a_search(microbatches, dtype, at_en
         **HYBRID | {"batch_per_replica": microbatches}, microbatch=1, gradient_dtype=dtype, replicas_at_end=at_end
     )
     topology = levels(4, 2, port=port)
-    least_s = max(leasts_of(topology, H200).kernels_s(job, ordered=True), leasts_of(topology, H200).wires_s(job))
+    least_s = max(
+        lower_bounds_of(topology, H200).kernels_s(job, ordered=True), lower_bounds_of(topology, H200).links_s(job)
+    )
     assert least_s <= run(Job(job, H200, topology, schedule)).makespan_s * (1 + 1e-9)
 
 

@@ -1,8 +1,7 @@
-"""Traffic to pictures: how busy every link of a network is.
+"""Traffic to pictures: how busy every link of a network is; darker is busier, on one scale.
 
-Two rings or meshes are drawn as they lie, each place with a link to its neighbours both ways; whatever has more
-dimensions or other kinds, as one panel for each dimension and direction: places along it against its lines. Edges of
-graphs have no order: the busiest of them are bars, by name. Darker is busier, on one scale for all links of a picture.
+Two rings or meshes are drawn as a grid with a link to each neighbour both ways; other topologies as one panel for each
+dimension and direction, coordinates along it against its lines; edges of graphs as bars, the busiest first.
 """
 
 import math
@@ -28,13 +27,13 @@ COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMM
 """Pale grey where a link rests, dark where it is full; reads in grey and without colour vision."""
 
 MOST_DRAWN = 40
-"""Places along a dimension that are drawn link by link; more are too small to see."""
+"""Coordinates along a dimension that are drawn link by link; more are too small to see."""
 
 MOST_EDGES = 24
 """Edges of graphs that are drawn."""
 
 _CHAIN, _GAP = 0.13, 0.16
-"""Distance of a link from the line between its ends, to the right of its way, and of its ends from the places."""
+"""Distance of a link from the line between its ends, to the right of its way, and of its ends from the coordinates."""
 
 
 def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
@@ -75,7 +74,7 @@ def _plane_size(topology: Topology) -> tuple[float, float]:
 
 
 def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMappable) -> None:
-    """Draw places as dots and links as arrows, the outer dimension across; those round the end leave the picture."""
+    """Draw coordinates as dots and links as arrows, the outer dimension across; wrap-around links leave the picture."""
     up, across = (number for number, size in enumerate(topology.shape) if size > 1)
     shape = np.array([topology.shape[across], topology.shape[up]])
     starts, ways, colours = [], [], []
@@ -84,13 +83,13 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
             continue
         way = np.array([port.dimension == across, port.dimension == up]) * float(port.offset)
         aside = _CHAIN * np.array([way[1], -way[0]])  # to the right
-        places = topology.coordinates(ranks)[:, [across, up]].astype(np.float64)
-        round_the_end = ((places + way < 0) | (places + way >= shape)).any(axis=1)
-        first = places + aside + _GAP * way
-        starts += [first, (places + aside + (_GAP - 1) * way - way * (shape - 1))[round_the_end]]
+        coordinates = topology.coordinates(ranks)[:, [across, up]].astype(np.float64)
+        round_the_end = ((coordinates + way < 0) | (coordinates + way >= shape)).any(axis=1)
+        first = coordinates + aside + _GAP * way
+        starts += [first, (coordinates + aside + (_GAP - 1) * way - way * (shape - 1))[round_the_end]]
         stretch = np.repeat(((1 - 2 * _GAP) * way)[None], len(ranks), axis=0)
         ways += [stretch, stretch[round_the_end]]
-        starts[-1] = (places + aside - (shape - 1) * way - (1 - _GAP) * way)[round_the_end]
+        starts[-1] = (coordinates + aside - (shape - 1) * way - (1 - _GAP) * way)[round_the_end]
         colours += [utilisation, utilisation[round_the_end]]
     x, y = np.concatenate(starts).T
     u, v = np.concatenate(ways).T
@@ -108,11 +107,11 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
     for axis, number in ((axes.xaxis, across), (axes.yaxis, up)):
         size = topology.shape[number]
         axis.set_ticks(range(0, size, 1 if size <= 16 else 4))
-        axis.set_label_text(f"place along dimension {number} ({topology.dimensions[number].kind})")
+        axis.set_label_text(f"coordinate in dim. {number} ({topology.dimensions[number].kind})")
 
 
 def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
-    """Draw one panel for each dimension and direction, two in a row; links of pairs as a matrix of places."""
+    """Draw one panel for each dimension and direction, two in a row; links of pairs as a matrix of coordinates."""
     pictures = [_picture(traffic, *link) for link in ports if link[0].role not in ("pair", "edge")]
     pictures += _matrices(traffic, ports)
     bars = _edges(traffic)
@@ -176,11 +175,11 @@ def _rows(pictures: Sequence["_Picture"], columns: int) -> Iterator[Sequence["_P
 
 
 _Picture = tuple[str, str, str, Floats]
-"""Title, labels of both axes, and utilisation (lines, places)."""
+"""Title, labels of both axes, and utilisation (lines, coordinates)."""
 
 
 def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats) -> _Picture:
-    """Utilisation of one port: a row for each line of its dimension, a column for each place along it."""
+    """Utilisation of one port: a row for each line of its dimension, a column for each coordinate along it."""
     topology = traffic.links.topology
     if port.dimension >= len(topology.dimensions):
         return "injection", "rank", "", utilisation[None]
@@ -188,28 +187,28 @@ def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats)
     others = [number for number in range(len(topology.shape)) if number != port.dimension]
     shape = tuple(topology.shape[number] for number in others)
     line = np.ravel_multi_index(tuple(at[:, others].T), shape, order="F") if others else np.zeros(len(ranks), np.int64)
-    place = at[:, port.dimension] // port.span
-    values = np.full((math.prod(shape), int(place.max()) + 1), np.nan)
-    values[line, place] = utilisation
+    coordinate = at[:, port.dimension] // port.span
+    values = np.full((math.prod(shape), int(coordinate.max()) + 1), np.nan)
+    values[line, coordinate] = utilisation
     label = f"dimension {port.dimension} ({traffic.kind_of(port)}): {port.role}"
-    label += f", bundles over {port.span} places" if port.span > 1 else ""
-    along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"place along dimension {port.dimension}"
+    label += f", bundles over {port.span} coordinates" if port.span > 1 else ""
+    along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"coordinate in dim. {port.dimension}"
     lines = f"line ({', '.join(f'dim. {number}' for number in others if topology.shape[number] > 1)})"
     return label, along, lines if len(values) > 1 else "", values
 
 
 def _matrices(traffic: LinkTraffic, ports: _Ports) -> list[_Picture]:
-    """Utilisation of the links of pairs, the busiest of all lines: from a place to a place."""
+    """Utilisation of the links of pairs, the busiest of all lines: from a coordinate to a coordinate."""
     pictures = []
     for number in sorted({port.dimension for port, _, _ in ports if port.role == "pair"}):
         size = traffic.links.topology.shape[number]
         values = np.full((size, size), np.nan)
         for port, ranks, utilisation in ports:
             if port.role == "pair" and port.dimension == number:
-                place = traffic.links.topology.coordinates(ranks)[:, number]
+                coordinate = traffic.links.topology.coordinates(ranks)[:, number]
                 most = np.zeros(size)
-                np.maximum.at(most, place, utilisation)
+                np.maximum.at(most, coordinate, utilisation)
                 values[(np.arange(size) + port.offset) % size, np.arange(size)] = most
         label = f"dimension {number} ({traffic.links.topology.dimensions[number].kind})"
-        pictures.append((label, "from place", "to place", values))
+        pictures.append((label, "from coordinate", "to coordinate", values))
     return pictures

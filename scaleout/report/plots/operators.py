@@ -1,9 +1,7 @@
-"""Fused operators to pictures: what work-groups do when, what is on its way, and times against a key.
+"""Fused operators and tracked GEMMs to pictures: work-groups over time, slices on their way, memory traffic.
 
 A row of a timeline is a persistent work-group: tasks for other ranks blue, its own rank's light blue, polling grey;
-dots are the PUTs that it issues. Below, the part of all remote slices that has left and that has come.
-
-Tracked GEMMs to pictures: what a device's memory serves when.
+dots are the one-sided puts that it issues. Below, the share of remote slices that has left and that has arrived.
 """
 
 from collections.abc import Mapping, Sequence
@@ -143,7 +141,6 @@ def draw_sweep(key: str, rows: Sequence[Mapping[str, float]], path: Path, *, tit
 
     Parameters
     ----------
-    key : str
     rows : sequence of mapping
         The key's value and the times, as `Evaluation.plain` names them.
     """

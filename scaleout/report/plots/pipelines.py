@@ -1,7 +1,7 @@
-"""Pipelined steps to pictures: who works on which micro-batch when, and the memory that each place holds.
+"""Pipelined steps to pictures: who works on which micro-batch when, and the memory of each pipeline rank.
 
-Colours go by micro-batch, light forward and full backward; gradients of weights that were put off are dark and hatched.
-The optimizer is grey. Two actions that a rank runs at the same time share its lane.
+Colours go by micro-batch, light forward and full backward; deferred weight gradients are dark and hatched.
+The optimizer is grey. Two actions that a rank runs at the same time share its row.
 """
 
 import math
@@ -36,13 +36,13 @@ MEMORY = dict(
 """Colours of what memory is held for (Paul Tol's muted scheme)."""
 
 MOST_PANELS = 8
-"""Places whose memory is drawn; of longer pipelines these many, evenly spaced, with both ends and the worst."""
+"""Pipeline ranks whose memory is drawn; of longer pipelines these many, evenly spaced, with both ends and the worst."""
 
 _TONES = {
     Action.FORWARD: ("forward", 0.6, None),
     Action.BACKWARD: ("backward, whole or of inputs", 0.0, None),
     Action.INPUT_GRADIENT: ("backward, whole or of inputs", 0.0, None),
-    Action.WEIGHT_GRADIENT: ("gradient of weights, put off", -0.4, "////"),
+    Action.WEIGHT_GRADIENT: ("weight gradient, deferred", -0.4, "////"),
 }
 """What an action is called, how far its colour goes to white or, below zero, to black, and its hatch."""
 
@@ -56,7 +56,7 @@ _HATCH_STYLE = {"hatch.linewidth": 0.6}
 
 
 def draw_pipeline(done: Sequence[Actions], *, makespan_s: float, title: str, path: Path) -> None:
-    """Draw what each place of a pipeline works on over time; `done` holds the places, first to last."""
+    """Draw what each pipeline rank works on over time; `done` holds the ranks, first to last."""
     draw_pipelines([(title, done, makespan_s)], path, columns=1)
 
 
@@ -68,7 +68,7 @@ def draw_pipelines(
     Parameters
     ----------
     panels : sequence of (str, sequence of Actions, float)
-        Title, places and makespan of each.
+        Title, pipeline ranks and makespan of each.
     columns : int
         Panels side by side.
     """
@@ -106,8 +106,8 @@ def _dress(axes: Axes, done: Sequence[Actions], name: str) -> None:
     axes.set_title(name, loc="left")
     axes.set_ylim(len(done) - 0.5, -0.5)
     step = max(1, len(done) // 16)
-    axes.set_yticks([each.place for each in done][::step])
-    axes.set_ylabel("place in pipeline", fontsize=8)
+    axes.set_yticks([each.pipeline_rank for each in done][::step])
+    axes.set_ylabel("pipeline rank", fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 
@@ -128,11 +128,11 @@ def _toned(colour: str, tone: float) -> tuple[float, float, float]:
 
 
 def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
-    """Draw the actions of one place; two that overlap share the lane, forward above."""
+    """Draw the actions of one pipeline rank; two that overlap share the row, forward above."""
     shared = _overlapping(done)
     forward = done.action == Action.FORWARD
-    top = np.where(shared & ~forward, 0.0, -_CHAIN / 2) + done.place
-    bottom = np.where(shared & forward, 0.0, _CHAIN / 2) + done.place
+    top = np.where(shared & ~forward, 0.0, -_CHAIN / 2) + done.pipeline_rank
+    bottom = np.where(shared & forward, 0.0, _CHAIN / 2) + done.pipeline_rank
     seconds = done.end_s - done.start_s
     begin, end = done.start_s * scale, done.end_s * scale
     boxes = np.stack([np.c_[begin, top], np.c_[end, top], np.c_[end, bottom], np.c_[begin, bottom]], axis=1)
@@ -146,7 +146,7 @@ def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None
             PolyCollection(polygons, facecolors=faces, edgecolors="white", linewidths=line, hatch=hatch)
         )
     rest = [(start * scale, (end - start) * scale) for start, end in done.rest_s]
-    axes.broken_barh(rest, (done.place - _CHAIN / 2, _CHAIN), facecolors=_REST)
+    axes.broken_barh(rest, (done.pipeline_rank - _CHAIN / 2, _CHAIN), facecolors=_REST)
     room = _DIGIT_INCHES * np.array([len(str(microbatch)) for microbatch in done.microbatch.tolist()])
     room *= np.where(done.action == Action.WEIGHT_GRADIENT, 1.5, 1.1)  # a hatch needs more
     for index in np.flatnonzero(seconds * inches_per_s > room).tolist():
@@ -160,7 +160,7 @@ def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None
 
 
 def _overlapping(done: Actions) -> npt.NDArray[np.bool_]:
-    """Tell which actions run while another of the same place does, shape (A,)."""
+    """Tell which actions run while another of the same pipeline rank does, shape (A,)."""
     slack_s = 1e-9 * float(done.end_s.max(initial=0.0))
     late = done.start_s[1:] < np.maximum.accumulate(done.end_s)[:-1] - slack_s
     return np.asarray(np.r_[False, late] | np.r_[late, False])
@@ -173,9 +173,9 @@ _FAR = 3.0
 def draw_memory(
     held: Sequence[MemoryOverTime], *, capacity_bytes: float, makespan_s: float, title: str, path: Path
 ) -> None:
-    """Draw the memory of the ranks of each place over time, stacked by kind, with the device's capacity."""
+    """Draw the memory of each pipeline rank over time, stacked by kind, with the device's capacity."""
     highest = [float(each.total_bytes.max()) for each in held]
-    shown = [held[index] for index in shown_places(highest)]
+    shown = [held[index] for index in shown_ranks(highest)]
     columns = min(len(shown), 2)
     rows = math.ceil(len(shown) / columns)
     scale, unit = time_scale(makespan_s)
@@ -191,7 +191,9 @@ def draw_memory(
             layers = [each.bytes_of[kind] / 2**30 for kind in kinds]
             axes.stackplot(time, layers, step="post", colors=[MEMORY[kind] for kind in kinds], linewidth=0)
             axes.axhline(capacity_bytes / 2**30, color=PUBLISHED, linewidth=1, linestyle="--")
-            axes.set_title(f"place {each.place}: at most {each.total_bytes.max() / 2**30:.1f} GiB", loc="left")
+            axes.set_title(
+                f"pipeline rank {each.pipeline_rank}: at most {each.total_bytes.max() / 2**30:.1f} GiB", loc="left"
+            )
         for axes in grid.flat[len(shown) :]:
             axes.axis("off")
         grid[0, 0].set_xlim(0, makespan_s * scale)
@@ -210,15 +212,15 @@ def draw_memory(
         save(figure, path)
 
 
-def shown_places(highest_bytes: Sequence[float]) -> list[int]:
-    """Choose the places whose memory is drawn, given the most that each holds: evenly, with both ends and the worst."""
+def shown_ranks(highest_bytes: Sequence[float]) -> list[int]:
+    """Choose the pipeline ranks to draw, given the peak of each: evenly, with both ends and the worst."""
     count = len(highest_bytes)
     if count <= MOST_PANELS:
         return list(range(count))
     worst = int(np.argmax(highest_bytes))
-    places = [round(index) for index in np.linspace(0, count - 1, MOST_PANELS).tolist()]
+    ranks = [round(index) for index in np.linspace(0, count - 1, MOST_PANELS).tolist()]
     inner = range(1, MOST_PANELS - 1) if worst not in (0, count - 1) else range(0)
-    nearest = min(inner, key=lambda number: abs(places[number] - worst), default=None)
+    nearest = min(inner, key=lambda number: abs(ranks[number] - worst), default=None)
     if nearest is not None:
-        places[nearest] = worst
-    return sorted(places)
+        ranks[nearest] = worst
+    return sorted(ranks)

@@ -1,9 +1,4 @@
-"""Scaling of data-parallel training to pictures: parameter buffers, stacked bars of steps, and communication alone.
-
-Back ends side by side to pictures: which is the fastest at which size on how many ranks, and what each takes.
-
-Steps over the size of gradient buckets, to a picture: the step, what is not hidden, and the best of all.
-"""
+"""Data-parallel training to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,9 +27,6 @@ def draw_map(
 
     Parameters
     ----------
-    comparison : BackendComparison
-    path : Path
-    title : str
     published : mapping of int to int, optional
         Number of ranks to the largest size at which the first winner of small sizes is published to win.
     """
@@ -123,7 +115,7 @@ def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
         )
         said = f"best: {found.way}, {format_bytes(found.bucket_bytes)}, {format_seconds(found.step_s)}"
         steps.plot([], [], "o", markerfacecolor="none", markeredgecolor=PUBLISHED, markersize=8, label=said)
-        for axes, what in ((steps, "step [ms]"), (exposed, "communication, not hidden [ms]")):
+        for axes, what in ((steps, "step [ms]"), (exposed, "exposed communication [ms]")):
             _axes(axes, [row.bucket_bytes for row in rows], what)
         steps.legend(frameon=False, fontsize=8)
         figure.suptitle(title, fontsize=10)
@@ -164,14 +156,12 @@ def draw_steps(
     title: str,
     notes: Mapping[str, Mapping[int, str]] | None = None,
 ) -> None:
-    """Draw bars of computing and, on it, communication that is not hidden.
+    """Draw bars of computing and, on it, exposed communication.
 
     Parameters
     ----------
     panels : mapping
         Name of a panel, which ends in its unit, to ranks to the height of both parts of the bar.
-    path : Path
-    title : str
     notes : mapping, optional
         Name of a panel to ranks to what is written above the bar, such as what is published.
     """
@@ -181,9 +171,7 @@ def draw_steps(
             places = np.arange(len(bars))
             compute, exposed = np.array([*bars.values()]).T
             axes.bar(places, compute, color=COMPUTE, width=0.75, label="computation")
-            axes.bar(
-                places, exposed, bottom=compute, color=COMMUNICATION, width=0.75, label="communication, not hidden"
-            )
+            axes.bar(places, exposed, bottom=compute, color=COMMUNICATION, width=0.75, label="exposed communication")
             axes.set_xticks(places, [str(ranks) for ranks in bars])
             axes.set(xlabel="GPUs", ylabel=name)
             axes.margins(y=0.16)
@@ -261,8 +249,6 @@ def draw_grouped(
     ----------
     panels : mapping
         Name of a panel, which ends in its unit, to policy to ranks to height.
-    path : Path
-    title : str
     published : mapping
         Name of a panel to policy and ranks to a height.
     logarithmic : sequence of str

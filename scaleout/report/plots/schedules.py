@@ -1,7 +1,6 @@
 """Results to pictures: where the time goes in each schedule, and when.
 
-The only module that draws. Colours: compute blue, exposed communication orange, idle grey; hidden communication is
-orange too, in the timeline, where it lies beside the kernels that hide it.
+Colours: compute blue, communication orange, idle grey.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +95,7 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
 
 
 def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:
-    """Draw two lanes for each schedule: kernels above, communication below."""
+    """Draw two rows for each schedule: kernels above, communication below."""
     for index, outcome in enumerate(comparison.outcomes):
         line = outcome.result.timelines[0]
         for communicates, offset, colour in ((False, -0.2, COMPUTE), (True, 0.2, COMMUNICATION)):

@@ -212,7 +212,7 @@ def _shortest_s(workload: LayeredModel, machine: Machine, *passes: Callable[[Pro
 
 def _nothing_to_choose(workload: LayeredModel) -> str:
     """Return why gradients and parameters are not to be moved; nothing if they are."""
-    if workload.zero == 3 and workload.copies_of_shards == 1:
+    if workload.zero == 3 and workload.replicas_of_shards == 1:
         return "zero 3 gathers parameters and reduces gradients layer by layer already"
     if workload.zero == 3 and workload.replicas_at_end:
         return "replicas_at_end keeps the all-reduce over copies of shards whole, behind backward"
@@ -244,7 +244,7 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
     costs = [
         Costs(
             sum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
-            _reductions_s(reduced, program_costs, family=axes.dense().copies if workload.zero == 3 else None),
+            _reductions_s(reduced, program_costs, family=axes.dense().replicas if workload.zero == 3 else None),
             *map(isolated_s, graphs),
         )
         for stage, graphs, reduced in zip(stages, passes, last, strict=True)
@@ -279,7 +279,7 @@ def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float)
     raise ConfigError(
         f"no plan of {workload.name or 'the workload'} fits in the {format_bytes(capacity_bytes)} of "
         f"{machine.device.name}: the smallest that centauri found holds {format_bytes(held.total_bytes)} on place "
-        f"{held.place} of the pipeline, {format_bytes(held.total_bytes - capacity_bytes)} too much, most of it "
+        f"{held.rank} of the pipeline, {format_bytes(held.total_bytes - capacity_bytes)} too much, most of it "
         f"{largest}; {f'what would fit: {remedies}' if fits else 'nothing that was tried fits: take larger devices'}"
     )
 
@@ -302,8 +302,8 @@ def _words(
     moved = "parameters gathered in the next forward, gradients reduced as backward makes them"
     if workload.zero == 3:
         moved = (
-            f"the all-reduce over {workload.copies_of_shards} copies of shards divided: gradients reduce-scattered as "
-            f"backward makes them, parts of shards stepped, and gathered in the next forward"
+            f"the all-reduce over {workload.replicas_of_shards} copies of shards divided: gradients reduce-scattered "
+            f"as backward makes them, parts of shards stepped, and gathered in the next forward"
         )
     parts = [f"zero {workload.zero}, {moved}"]
     if named(workload.pipeline_schedule).in_groups:

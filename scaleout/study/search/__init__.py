@@ -1,1 +1,1 @@
-"""Plans of a job: what each takes, evaluated block by block, and the best of all."""
+"""The search for plans: the space, estimates block by block, lower bounds, and the best of all."""

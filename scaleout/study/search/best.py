@@ -1,4 +1,4 @@
-"""What a search asks, and what it keeps of what it finds."""
+"""The request of a search, and the best plans found so far."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,9 +32,6 @@ class SearchRequest:
     ----------
     base : LayeredModel
         The model, and all keys that no plan chooses.
-    topology : Topology
-    device : Device
-    num_ranks : int
     batch : int
         Sequences in a step, over all replicas.
     memory_bytes : float
@@ -73,7 +70,7 @@ Choice = tuple[Plan, str]
 
 
 @dataclass(frozen=True)
-class Found:
+class EvaluatedPlan:
     """A plan and its estimate under a schedule."""
 
     plan: Plan
@@ -106,7 +103,6 @@ class Counts:
         That cannot be among those wanted, by their bounds.
     too_large : int
         That do not fit the memory.
-    evaluated : int
     """
 
     enumerated: int = 0
@@ -126,8 +122,8 @@ class Best:
     """The plans that are kept so far."""
 
     top: int
-    fastest: list[Found] = field(default_factory=list)
-    front: list[Found] = field(default_factory=list)
+    fastest: list[EvaluatedPlan] = field(default_factory=list)
+    front: list[EvaluatedPlan] = field(default_factory=list)
 
     @property
     def last_s(self) -> float:
@@ -151,18 +147,18 @@ class Best:
             for found in self.front
         )
 
-    def add(self, found: Iterable[Found]) -> None:
+    def add(self, found: Iterable[EvaluatedPlan]) -> None:
         """Keep those that are among the best."""
         new = list(found)
         self.fastest = sorted([*self.fastest, *new], key=lambda each: each.key)[: self.top]
-        front: list[Found] = []
+        front: list[EvaluatedPlan] = []
         for each in sorted([*self.front, *new], key=lambda each: each.key):
             if not front or each.estimate.peak_bytes < front[-1].estimate.peak_bytes:
                 front.append(each)
         self.front = front
 
     @property
-    def near(self) -> list[Found]:
+    def near(self) -> list[EvaluatedPlan]:
         """The front, as far as it is complete."""
         last_s = SLACK * self.fastest[0].estimate.step_s if self.fastest else 0.0
         return [found for found in self.front if found.estimate.step_s <= last_s]

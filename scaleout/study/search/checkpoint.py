@@ -1,8 +1,7 @@
-"""Evaluated plans on disk: one line each as they come, so that a search that was interrupted goes on where it was.
+"""Checkpoint log of a search: one line per evaluated plan, so that an interrupted search resumes.
 
-The first line says what was searched. What does not change an estimate (memory limit, how many plans are wanted, keys
-that are held fixed) is not in it, so that a narrower or wider search of the same job goes on as well. But schedules
-may fill the memory, so what was simulated under one counts for the same limit only.
+The first line identifies the search by all that changes an estimate; memory limit, `top` and fixed keys do not, so a
+narrower or wider search of the same job resumes too. Simulations under a schedule count for the same limit only.
 """
 
 import hashlib
@@ -14,21 +13,21 @@ from typing import Any
 
 import scaleout
 from scaleout.errors import ConfigError
-from scaleout.study.search.best import BASELINE, Choice, Found, SearchRequest
+from scaleout.study.search.best import BASELINE, Choice, EvaluatedPlan, SearchRequest
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.space import Plan
 
 FILE = "plans.jsonl"
-"""Name of the journal in an output directory."""
+"""Name of the log in an output directory."""
 
 
-class Journal:
-    """The journal of a question in a directory, which is made if need be.
+class CheckpointLog:
+    """The log of a search in a directory, which is made if need be.
 
     Raises
     ------
     ConfigError
-        If the directory holds the journal of another question, or cannot be written.
+        If the directory holds the log of another search, or cannot be written.
     """
 
     def __init__(self, directory: Path, request: SearchRequest) -> None:
@@ -60,7 +59,7 @@ class Journal:
                     if row["schedule"] == BASELINE or row["memory_bytes"] == self.memory_bytes
                 }
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{self.path}: is no journal of a search; remove it, or give another --output") from None
+            raise ConfigError(f"{self.path}: is not the log of a search; remove it, or give another --output") from None
         if not same:
             raise ConfigError(
                 f"{self.path}: holds plans of another search (workload {rows[0].get('workload')!r} on "
@@ -68,7 +67,7 @@ class Journal:
             )
         return b"".join(whole)
 
-    def add(self, found: Found) -> None:
+    def add(self, found: EvaluatedPlan) -> None:
         """Write down a plan under a schedule, unless it stands there already."""
         if found.choice not in self.known:
             about = {"schedule": found.schedule, "memory_bytes": self.memory_bytes}
@@ -78,7 +77,7 @@ class Journal:
         self._file.write(json.dumps(row).encode() + b"\n")
         self._file.flush()
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "CheckpointLog":
         return self
 
     def __exit__(
@@ -88,7 +87,7 @@ class Journal:
 
 
 def fingerprint(request: SearchRequest) -> str:
-    """Return what stands for all that an estimate depends on besides the plan."""
+    """Return a hash of all that an estimate depends on besides the plan."""
     kept = request.base.model_dump(exclude={*Plan._fields, "batch_per_replica", "description", "source"})
     device = request.device
     measured = [hashlib.sha256(path.read_bytes()).hexdigest() for path in device.kernel_files]

@@ -1,11 +1,8 @@
-"""What the work of parts of plans costs on a machine: kernels, collectives and messages together, each part once.
+"""Costs of the work of plans on a machine: kernels, collectives and messages, each computed once.
 
-Kernels and collectives of a rank follow each other on one stream, so a part takes the sum of what it does. A part
-whose messages go beside its kernels (keys and values round a ring), or whose collectives do under another schedule,
-runs on the clock of `engine`. All neighbours do the same at the same time, so what a rank sends is what it receives.
-
-What a kernel, a collective or a message costs is the cost model's. A plan's process groups are placed once for all
-plans that lie alike.
+A part takes the sum of its kernels and collectives, which share one stream. Parts with concurrent messages (context
+parallelism round a ring), or under another schedule than `baseline`, are simulated by `engine`; all neighbours do the
+same, so a rank receives what it sends. Process groups are placed once for all congruent plans.
 """
 
 import functools
@@ -121,7 +118,6 @@ class PlanCosts:
 
     Attributes
     ----------
-    model : CostModel
     schedule : str
         A pass of `scaleout.schedule`, for what happens within a part; `baseline`, where everything follows each other.
     stages : dict

@@ -1,10 +1,9 @@
 """One plan to its estimate: stages on the clock of the pipeline, then what follows the last micro-batch.
 
-The answer is that of simulating the program kernel by kernel under the `baseline` schedule, for the cost of its blocks:
-a stage's kernels and collectives follow each other anyway, so their sums go on the clock. What differs is listed in
-`DESIGN.md`, and is never too fast.
+The estimate equals a simulation of every kernel under the `baseline` schedule, apart from concurrent messages, and is
+never too fast. It knows nothing of overlap and contention. See docs/models/search.md and docs/decisions/053-blocks.md.
 
-Symbols: p places of the pipeline; v model chunks of a rank; m micro-batches.
+Symbols: p pipeline ranks; v virtual stages of a rank; m micro-batches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,17 +31,17 @@ from scaleout.workloads.pipeline.clock import run
 from scaleout.workloads.pipeline.messages import sends_s
 
 INSTANCES: Mapping[str, Callable[[LayeredModel, int], tuple[int, ...]]] = {
-    "pipeline_copies": lambda workload, place: (place, workload.pipeline_parallel - 1 - place),
-    "pipeline_ends": lambda workload, _place: _ends(workload),
-    "world": lambda workload, _place: tuple(range(workload.pipeline_parallel)),
+    "pipeline_copies": lambda workload, rank: (rank, workload.pipeline_parallel - 1 - rank),
+    "pipeline_ends": lambda workload, _rank: _ends(workload),
+    "world": lambda workload, _rank: tuple(range(workload.pipeline_parallel)),
 }
-"""Family of groups that reach over places of the pipeline, to the places of the group that a place is in."""
+"""Family of groups that reach over pipeline ranks, to the pipeline ranks of the group that a pipeline rank is in."""
 
 ENOUGH = 4
-"""Rounds of a pipeline, of as many micro-batches as it has places, after which its memory is as full as ever."""
+"""Rounds of p micro-batches after which a pipeline holds as much memory as ever."""
 
-Places = Sequence[Sequence[Stage]]
-"""The stages of each place of the pipeline, by chunk."""
+RankStages = Sequence[Sequence[Stage]]
+"""The stages of each pipeline rank, by chunk."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,12 @@ class Estimate:
 
     Attributes
     ----------
-    step_s : float
     compute_s : float
         Kernels.
     exposed_s : mapping
         Axis to the communication along it, none of which is hidden.
     bubble_s : float
-        Waiting for other places of the pipeline, and for their messages.
+        Waiting for other pipeline ranks, and for their messages.
     host_s : float
         Waiting for the host to issue what comes next.
     tokens_per_s : float
@@ -115,32 +113,32 @@ def evaluate(
         If the workload is not of layers, has a key that blocks do not know, or the topology has other ranks.
     """
     workload = layered(workload, wants="plans are of models of layers")
-    refuse_beside(workload)
+    check_block_keys(workload)
     check_ranks(topology, workload.num_ranks)
     costs = plan_costs_of(topology, device, schedule)
     check_host(device, host)
-    places = stages_of_places(workload, costs)
+    ranks = stages_of_ranks(workload, costs)
     found = _blocks(workload)
     counts = found.counts
-    busy = [_of_blocks(place, counts[:, number]) for number, place in enumerate(places)]
-    # With one place nobody waits for anybody.
+    busy = [_of_blocks(rank, counts[:, number]) for number, rank in enumerate(ranks)]
+    # With one pipeline rank nobody waits for anybody.
     eager = host == "eager"
-    host_s = [_waits_for_host(place, counts[:, number]) * eager for number, place in enumerate(places)]
+    host_s = [_waits_for_host(rank, counts[:, number]) * eager for number, rank in enumerate(ranks)]
     ends = (
-        [_once(places[0]).total_s + busy[0].total_s + host_s[0]]
-        if len(places) == 1
-        else _on_the_clock(workload, costs, places, found, eager=eager)
+        [_once(ranks[0]).total_s + busy[0].total_s + host_s[0]]
+        if len(ranks) == 1
+        else _simulated_ends(workload, costs, ranks, found, eager=eager)
     )
-    ends = [end + sum(stage.put_off.total_s for stage in place) for end, place in zip(ends, places, strict=True)]
+    ends = [end + sum(stage.deferred.total_s for stage in rank) for end, rank in zip(ends, ranks, strict=True)]
     ledger = Ledger.of(workload, costs)
-    finish = _finish(ledger, places) if workload.mode == "training" else [[] for _ in places]
+    finish = _finish(ledger, ranks) if workload.mode == "training" else [[] for _ in ranks]
     step_s = _meet(workload, finish, ends)
     totals = [
         TimeBreakdown.total(
             (each, 1)
-            for each in (before, _once(place), *(stage.put_off for stage in place), *(step for step, _ in after))
+            for each in (before, _once(rank), *(stage.deferred for stage in rank), *(step for step, _ in after))
         )
-        for before, place, after in zip(busy, places, finish, strict=True)
+        for before, rank, after in zip(busy, ranks, finish, strict=True)
     ]
     return _estimate(ledger, step_s, totals, host_s)
 
@@ -149,7 +147,7 @@ ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": Fa
 """Keys that blocks know at one value only."""
 
 
-def refuse_beside(workload: LayeredModel) -> None:
+def check_block_keys(workload: LayeredModel) -> None:
     """Refuse what blocks do not know.
 
     Raises
@@ -187,47 +185,44 @@ def peak_of(workload: LayeredModel) -> memory.Peak:
     return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
 
 
-def stages_of_places(workload: LayeredModel, costs: PlanCosts) -> list[list[Stage]]:
-    """Return the stages of each place of the pipeline, by chunk; stages that are alike are one object."""
+def stages_of_ranks(workload: LayeredModel, costs: PlanCosts) -> list[list[Stage]]:
+    """Return the stages of each pipeline rank, by chunk; stages that are alike are one object."""
     stages = stages_of(workload, costs)
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
-    return [[stages[pipeline.stage_of(place, chunk, p, v)] for chunk in range(v)] for place in range(p)]
+    return [[stages[pipeline.stage_of(rank, chunk, p, v)] for chunk in range(v)] for rank in range(p)]
 
 
-def _of_blocks(place: Sequence[Stage], counts: Any) -> TimeBreakdown:
-    """Add up what a place spends on all micro-batches; `counts` of actions by chunk, shape (4, v)."""
+def _of_blocks(rank: Sequence[Stage], counts: Any) -> TimeBreakdown:
+    """Add up what a pipeline rank spends on all micro-batches; `counts` of actions by chunk, shape (4, v)."""
     parts = [
-        (stage.actions[action], int(counts[action, chunk])) for chunk, stage in enumerate(place) for action in Action
+        (stage.actions[action], int(counts[action, chunk])) for chunk, stage in enumerate(rank) for action in Action
     ]
-    return TimeBreakdown.total([*parts, *((stage.saved, -1) for stage in place)])
+    return TimeBreakdown.total([*parts, *((stage.saved, -1) for stage in rank)])
 
 
-def _once(place: Sequence[Stage]) -> TimeBreakdown:
-    """Add up what a place communicates once a step, before its first micro-batch and by its last gradients."""
-    return TimeBreakdown.total((each, 1) for stage in place for each in (stage.gathered, *stage.reduced))
+def _once(rank: Sequence[Stage]) -> TimeBreakdown:
+    """Add up what a pipeline rank communicates once a step, before its first micro-batch and by its last gradients."""
+    return TimeBreakdown.total((each, 1) for stage in rank for each in (stage.gathered, *stage.reduced))
 
 
-def _waits_for_host(place: Sequence[Stage], counts: Any) -> float:
-    """Return the seconds that a place waits for its host, over all micro-batches."""
+def _waits_for_host(rank: Sequence[Stage], counts: Any) -> float:
+    """Return the seconds that a pipeline rank waits for its host, over all micro-batches."""
     return sum(
         int(counts[action, chunk]) * (stage.issued_s[action] - stage.actions[action].total_s)
-        for chunk, stage in enumerate(place)
+        for chunk, stage in enumerate(rank)
         for action in Action
     )
 
 
-def _on_the_clock(
-    workload: LayeredModel, costs: PlanCosts, places: Places, found: Blocks, *, eager: bool
+def _simulated_ends(
+    workload: LayeredModel, costs: PlanCosts, ranks: RankStages, found: Blocks, *, eager: bool
 ) -> list[float]:
-    """Return when each place has done its last micro-batch."""
-    after_s = np.zeros((len(Action), len(places), len(places[0])))
-    after_s[Action.BACKWARD] = [[stage.after_s for stage in place] for place in places]
+    """Return when each pipeline rank has done its last micro-batch."""
+    after_s = np.zeros((len(Action), len(ranks), len(ranks[0])))
+    after_s[Action.BACKWARD] = [[stage.after_s for stage in rank] for rank in ranks]
     action_s = np.array(
         [
-            [
-                [stage.issued_s[action] if eager else stage.actions[action].total_s for stage in place]
-                for place in places
-            ]
+            [[stage.issued_s[action] if eager else stage.actions[action].total_s for stage in rank] for rank in ranks]
             for action in Action
         ]
     )
@@ -237,23 +232,23 @@ def _on_the_clock(
         action_s - after_s,
         send_s=sends_s(messages_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
         after_s=after_s,
-        begin_s=[sum(stage.gathered.total_s for stage in place) for place in places],
-        first_s=[[-stage.saved.total_s for stage in place] for place in places],
-        last_s=[[stage.reduced[0].total_s for stage in place] for place in places],
-        last_after_s=[[stage.reduced[1].total_s for stage in place] for place in places],
+        begin_s=[sum(stage.gathered.total_s for stage in rank) for rank in ranks],
+        first_s=[[-stage.saved.total_s for stage in rank] for rank in ranks],
+        last_s=[[stage.reduced[0].total_s for stage in rank] for rank in ranks],
+        last_after_s=[[stage.reduced[1].total_s for stage in rank] for rank in ranks],
         blocking=not workload.overlap_sends,
     )
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
 
 
-def _finish(ledger: Ledger, places: Places) -> list[list[tuple[TimeBreakdown, str]]]:
-    """Return the end of the step on each place: what it spends, one after another, and where it meets other places."""
+def _finish(ledger: Ledger, ranks: RankStages) -> list[list[tuple[TimeBreakdown, str]]]:
+    """Return the end of the step on each pipeline rank: its costs in order, each with the group that it waits for."""
     alike: dict[tuple[int, ...], list[tuple[TimeBreakdown, str]]] = {}
     chains = []
-    for place in places:
-        key = tuple(map(id, place))
+    for rank in ranks:
+        key = tuple(map(id, rank))
         if key not in alike:
-            alike[key] = _end_of(ledger, place)
+            alike[key] = _end_of(ledger, rank)
         chains.append(alike[key])
     return chains
 
@@ -269,10 +264,10 @@ class _Held:
     parameters: Mapping[str, int]
 
 
-def _end_of(ledger: Ledger, place: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
+def _end_of(ledger: Ledger, rank: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
     workload, costs = ledger.workload, ledger.costs
     buckets = tuple(Bucket(name, sharing) for name, sharing in ledger.sharing.items())
-    held = [_Held(stage.partial_parameters, stage.first, stage.last, buckets, stage.parameters) for stage in place]
+    held = [_Held(stage.partial_parameters, stage.first, stage.last, buckets, stage.parameters) for stage in rank]
     graph = Finish(workload, ledger.axes, held, GraphBuilder("")).write()
     costs.model.time_kernels(graph.kernels)
     chain = []
@@ -289,7 +284,7 @@ def _end_of(ledger: Ledger, place: Sequence[Stage]) -> list[tuple[TimeBreakdown,
 
 
 def _ends(workload: LayeredModel) -> tuple[int, ...]:
-    """Return the places that hold the embedding and the head."""
+    """Return the pipeline ranks that hold the embedding and the head."""
     layout, p, v = PIPELINES[workload.pipeline_schedule].layout, workload.pipeline_parallel, workload.chunks
     return tuple(sorted({layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}))
 
@@ -297,13 +292,13 @@ def _ends(workload: LayeredModel) -> tuple[int, ...]:
 def _meet(
     workload: LayeredModel, chains: Sequence[Sequence[tuple[TimeBreakdown, str]]], ends: Sequence[float]
 ) -> float:
-    """Let every place run the end of its step, and return when the last one is done; who meets waits for the last."""
+    """Return when the last pipeline rank has finished; the members of a group wait for the last of them."""
     now, at = list(ends), [0] * len(ends)
     while any(index < len(chain) for index, chain in zip(at, chains, strict=True)):
-        for place, chain in enumerate(chains):
-            while at[place] < len(chain):
-                time, family = chain[at[place]]
-                members = INSTANCES[family](workload, place) if family else (place,)
+        for rank, chain in enumerate(chains):
+            while at[rank] < len(chain):
+                time, family = chain[at[rank]]
+                members = INSTANCES[family](workload, rank) if family else (rank,)
                 if any(at[other] >= len(chains[other]) or chains[other][at[other]][1] != family for other in members):
                     break
                 done = max(now[other] for other in members) + time.total_s

@@ -1,10 +1,8 @@
-"""A simulated step to what it hides: what each axis communicates, what kernels hide of it, why the rest is exposed.
+"""Why the fastest plan is the fastest: what it overlaps, what is exposed, and how schedules compare.
 
-A collective is exposed for one of four reasons. No kernel of the rank has begun, or none of forward and backward is
-left: it stands at the beginning or the end of the step. Else kernels ran beside it but not for as long as it took; or
-none did, as nothing was ready that did not wait for it. All times are means over ranks.
-
-The fastest plan explained: what it hides and what it cannot, and whether schedules change which plan is best.
+A collective is exposed for one of four reasons: it runs before the first kernel, or after the last of forward and
+backward; kernels ran concurrently but not for as long; or no kernel was ready that did not depend on it. All times
+are means over ranks.
 """
 
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ import numpy as np
 from scaleout.analysis.breakdown import covered
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
-from scaleout.study.search.best import BASELINE, Choice, Found, SearchRequest
+from scaleout.study.search.best import BASELINE, Choice, EvaluatedPlan, SearchRequest
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.scheduled import estimate_under, run_plan
 from scaleout.study.search.search import Answer, pool_of
@@ -140,19 +138,18 @@ class Explanation:
 
     Attributes
     ----------
-    fastest : Found
     hidden : tuple of Hidden
         What it hides of each axis.
-    same : tuple of Found
+    same : tuple of EvaluatedPlan
         Its plan under `baseline` and every schedule asked for.
-    other : tuple of Found
+    other : tuple of EvaluatedPlan
         Likewise the plan that is fastest under `baseline`; empty if that is the same plan.
     """
 
-    fastest: Found
+    fastest: EvaluatedPlan
     hidden: tuple[Hidden, ...]
-    same: tuple[Found, ...]
-    other: tuple[Found, ...]
+    same: tuple[EvaluatedPlan, ...]
+    other: tuple[EvaluatedPlan, ...]
 
     @property
     def gain(self) -> float:
@@ -171,7 +168,7 @@ class Explanation:
         }
 
 
-def _rows(compared: Sequence[Found]) -> list[dict[str, Any]]:
+def _rows(compared: Sequence[EvaluatedPlan]) -> list[dict[str, Any]]:
     return [
         {
             "plan": found.plan._asdict(),
@@ -195,7 +192,7 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int) -> Expl
         looked = pool.submit(_hidden, request, fastest.choice)
         known |= dict(zip(new, pool.map(_estimate, [request] * len(new), new), strict=True))
         hidden = looked.result()
-    found = [Found(plan, known[plan, schedule], schedule) for plan, schedule in choices]
+    found = [EvaluatedPlan(plan, known[plan, schedule], schedule) for plan, schedule in choices]
     return Explanation(fastest, hidden, tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
 
 

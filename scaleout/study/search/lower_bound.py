@@ -1,24 +1,11 @@
-"""What a step of a plan takes at least, whatever a schedule hides: its kernels, its pipeline, its wires.
+"""Lower bounds of the step time of a plan under any schedule: kernels, pipeline and links.
 
-Schedules move work about; kernels of a rank still follow each other, a stage starts with what the stage before it has
-made, and all bytes pass the wires. So two times stay below every step: the longest path through one place, of kernels
-alone (see `bound`); and of each dimension of the network, which carries one collective at a time, what all collectives
-need there. Those of a group that extends along several need on each at least what its slices must exchange: a slice of
-``p / m`` ranks takes in once what the other slices have, ``(m - 1) / m n``, over as many ports, and passes it on.
-Latency counts nothing, nor do messages of pipelines and rings. Gradients that all replicas sum may as well be scattered
-and stepped parameters gathered, as a schedule may choose.
+Three times are below every step: the busy time of one pipeline rank, with the forward passes before it and the backward
+passes after it; the same path with kernels alone; and, per network dimension, the bytes of all collectives. A group
+over several dimensions needs on each at least what its slices exchange, ``(m - 1) / m n``. Latency, pipeline messages
+and ring messages count nothing. Weight gradients may be deferred; replicas may scatter gradients.
 
-What backward makes of weights may be put off: to the end of its action, and by passes that are not known to run a
-rank's actions one after another to the end of the step.
-
-Symbols: n bytes of a collective; p members of its group, m along one dimension.
-
-Bounds below the time of a step, from what stages take at least, without the clock.
-
-A place is busy with all its micro-batches; before its first one the stages before it run forward, and after its last
-one the gradient runs back through them. The longest of these paths is no longer than the step.
-
-Symbols: p places of the pipeline; v model chunks of a rank; S stages; m micro-batches.
+Symbols: S stages; n bytes of a collective; p members of its group, m along one dimension.
 """
 
 import functools
@@ -38,7 +25,7 @@ from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
 from scaleout.study.search.stages import Ledger, Stage, contents_of
 from scaleout.study.search.work import Collective, Part, parts_of
 from scaleout.workloads.families.layered import Content, LayeredModel
-from scaleout.workloads.generate.axes import Axes, Sharing
+from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action
 
@@ -46,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Least:
+class StageBounds:
     """What each stage takes at least of one micro-batch, and in a step, shape (S,) each.
 
     Attributes
@@ -74,24 +61,24 @@ class Least:
     begin_s: Floats
 
 
-def least_of(stages: Sequence[Stage]) -> Least:
+def stage_bounds_of(stages: Sequence[Stage]) -> StageBounds:
     """Return what stages that are timed take at least."""
     columns = []
     for stage in stages:
         forward, whole, inputs, weights = (time.total_s for time in stage.actions)
-        parted = inputs + weights
-        if parted:
-            columns.append((forward, min(inputs, whole - stage.after_s), forward + min(whole, parted), weights))
+        split_s = inputs + weights
+        if split_s:
+            columns.append((forward, min(inputs, whole - stage.after_s), forward + min(whole, split_s), weights))
         else:
             columns.append((forward, whole - stage.after_s, forward + whole, 0.0))
     forward_s, back_s, both_s, later_s = np.array(columns).T
     once_s = np.array([-stage.saved.total_s for stage in stages])
-    last_s = np.array([sum(time.total_s for time in (stage.put_off, *stage.reduced)) for stage in stages])
+    last_s = np.array([sum(time.total_s for time in (stage.deferred, *stage.reduced)) for stage in stages])
     begin_s = np.array([stage.gathered.total_s for stage in stages])
-    return Least(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
+    return StageBounds(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
 
 
-def bound_of(workload: LayeredModel, least: Least) -> float:
+def bound_of(workload: LayeredModel, least: StageBounds) -> float:
     """Return the longest path through one place."""
     stage_of, copies = _stages(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
     m = workload.num_microbatches / copies
@@ -141,8 +128,8 @@ def in_order(schedule: str) -> bool:
 
 
 @dataclass
-class Leasts:
-    """Least times on a device and a network, with all that was learnt of them."""
+class LowerBounds:
+    """Least times on a device and a network, with all that was computed of them."""
 
     costs: PlanCosts
     _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
@@ -156,7 +143,7 @@ class Leasts:
         seconds = [self._of_content(workload, content) for content in contents_of(workload)]
         forward_s, whole_s, inputs_s, weights_s, adds_s = np.array(seconds).T
         later_s = weights_s + adds_s
-        least = Least(
+        least = StageBounds(
             forward_s=forward_s,
             back_s=inputs_s,
             both_s=forward_s + whole_s + adds_s,
@@ -181,8 +168,8 @@ class Leasts:
             parts, total = _parts(workload, content), np.zeros(len(Action) + 1)
             for kind, count in content:
                 calls = [work.kernels for work in parts[kind].works]
-                learnt = Counter(() if fused else (each.num_parameters for each in parts[kind].learnt))
-                calls.append({kernel("add", dtype=dtype, elements=number): n for number, n in learnt.items()})
+                accumulated = Counter(() if fused else (each.num_parameters for each in parts[kind].gradients))
+                calls.append({kernel("add", dtype=dtype, elements=number): n for number, n in accumulated.items()})
                 self.costs.model.time_kernels(call for some in calls for call in some)
                 total += [
                     count * sum(n * self.costs.model.kernel_s(call) for call, n in some.items()) for some in calls
@@ -191,7 +178,7 @@ class Leasts:
             self._kernels[key] = (forward_s, min(whole_s, inputs_s + weights_s), inputs_s, weights_s, adds_s)
         return self._kernels[key]
 
-    def wires_s(self, workload: LayeredModel) -> float:
+    def links_s(self, workload: LayeredModel) -> float:
         """Return what the busiest dimension of the network carries in a step, the mean over ranks."""
         axes, m = Axes(workload), workload.num_microbatches
         sharing = {"dense": axes.dense(), "experts": axes.experts()}
@@ -208,7 +195,7 @@ class Leasts:
                 backward_s = np.minimum(backward_s, each_s[Action.INPUT_GRADIENT] + each_s[Action.WEIGHT_GRADIENT])
             shared_s = self._carries(_shared(workload, part, sharing, axes.names), workload, axes)
             if workload.zero in (0, 3):  # what a schedule may change: shards of replicas, parts of shards with copies
-                parts = {name: _parted(each, workload.zero) for name, each in sharing.items()}
+                parts = {name: _split(each, workload.zero) for name, each in sharing.items()}
                 as_parts_s = self._carries(_shared(workload, part, parts, axes.names), workload, axes)
                 shared_s = np.minimum(shared_s, as_parts_s)
             total += kinds[kind] * (m * (each_s[Action.FORWARD] + backward_s) + shared_s)
@@ -234,9 +221,9 @@ class Leasts:
 
 
 @functools.lru_cache(maxsize=8)
-def leasts_of(topology: Topology, device: Device) -> Leasts:
-    """Return the least times on a topology and a device, with all that this process has learnt of them."""
-    return Leasts(plan_costs_of(topology, device))
+def lower_bounds_of(topology: Topology, device: Device) -> LowerBounds:
+    """Return the least times on a topology and a device, with all that this process has computed of them."""
+    return LowerBounds(plan_costs_of(topology, device))
 
 
 def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
@@ -259,14 +246,14 @@ def _parts(workload: LayeredModel, content: Iterable[tuple[str, int]]) -> dict[s
 
 
 def _shared(
-    workload: LayeredModel, part: Part, sharing: Mapping[str, Sharing], names: Sequence[str]
+    workload: LayeredModel, part: Part, sharing: Mapping[str, GradientSync], names: Sequence[str]
 ) -> dict[Collective, int]:
     """Return what sums the gradients of a part in a step, and gathers the parameters that others have stepped."""
     found = Counter[Collective]()
-    for learnt in part.learnt:
-        shared, size_bytes = sharing[learnt.bucket], learnt.num_parameters * workload.gradient_bytes
+    for gradient in part.gradients:
+        shared, size_bytes = sharing[gradient.bucket], gradient.num_parameters * workload.gradient_bytes
         times = workload.num_microbatches if workload.zero >= 2 else 1
-        copies = () if workload.replicas_at_end else shared.sums_copies(size_bytes - size_bytes % shared.degree)
+        copies = () if workload.replicas_at_end else shared.sums_replicas(size_bytes - size_bytes % shared.degree)
         for call in (*shared.reduces(size_bytes), *copies):
             found[Collective(call.kind, call.size_bytes, names[call.group])] += times
     for name, number in part.parameters.items():
@@ -275,5 +262,5 @@ def _shared(
     return dict(found)
 
 
-def _parted(sharing: Sharing, zero: int) -> Sharing:
-    return replace(sharing, sharded=True) if zero == 0 else replace(sharing, parted=sharing.num_copies > 1)
+def _split(sharing: GradientSync, zero: int) -> GradientSync:
+    return replace(sharing, sharded=True) if zero == 0 else replace(sharing, partitioned=sharing.num_replicas > 1)

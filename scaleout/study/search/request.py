@@ -1,4 +1,4 @@
-"""What a user wants searched, by names and texts, to a question; and why there is no answer, if there is none."""
+"""Names and texts of a user to a `SearchRequest`; and why a search found no plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from scaleout.schedule import passes_of
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.search.best import BASELINE, SIMULATIONS, SearchRequest
-from scaleout.study.search.evaluate import refuse_beside
+from scaleout.study.search.evaluate import check_block_keys
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import Plan, families
 from scaleout.workloads.config import LayeredModel, layered, load_workload
@@ -24,7 +24,7 @@ from scaleout.workloads.pipeline import PIPELINES
 _TRIES = 64
 
 
-def ask(
+def request_of(
     name: str,
     topology: Topology,
     device: Device,
@@ -38,7 +38,7 @@ def ask(
     simulations: int = SIMULATIONS,
     options: SimulationOptions | None = None,
 ) -> SearchRequest:
-    """Make a question about a workload by name or file.
+    """Make the request of a search from a workload by name or file.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def ask(
     base = layered(load_workload(name, asked), wants=wants)
     if base.mode != "training":
         raise ConfigError(f"workload {name!r} is in mode {base.mode!r}; {wants}")
-    refuse_beside(base)
+    check_block_keys(base)
     num_ranks = topology.num_ranks if num_ranks is None else num_ranks
     if num_ranks != topology.num_ranks:
         raise ConfigError(

@@ -1,20 +1,8 @@
-"""The best plans under schedules that are simulated: the most promising first, as far as asked, and what is left open.
+"""Plans that are simulated under a schedule, the most promising first.
 
-A plan is a candidate if it fits and its least time (`least`) lets it be among the fastest. Its promise is what it takes
-if all is hidden of gradients and parameters, which wait for little, and nothing of what layers communicate: an order,
-never a reason to leave a plan out. What is left unsimulated keeps its least time, which says how much may be missed.
-
-A plan under a schedule: its program, kernel by kernel, scheduled and simulated, and what a step of it takes.
-
-Blocks (`evaluate`) know what follows each other; what a schedule puts side by side only the clock knows. Numbers mean
-what they mean there: exposed communication by axis, and waiting for other places of the pipeline and their messages as
-the bubble.
-
-Plans under `baseline` where messages of a pipeline and kernels share a device: the fastest of them, simulated.
-
-Blocks (`evaluate`) know nothing of what runs at the same time, which makes a step longer, or by an anomaly of list
-scheduling shorter by less than a thousandth. So what they say bounds a plan from below: whatever comes among the
-fastest by it is simulated, until all that are among them were.
+A candidate fits the memory and has a lower bound among the fastest. Its promise, the step time with the communication
+of gradients and parameters overlapped, only orders the candidates. Under `baseline` the fastest plans are simulated
+again where pipeline messages and kernels contend, as `evaluate` leaves contention out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +14,10 @@ from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.analysis.efficiency import mfu_of
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
-from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Found, SearchRequest
+from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, EvaluatedPlan, SearchRequest
 from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
 from scaleout.study.search.evaluate import Estimate, peak_of
-from scaleout.study.search.lower_bound import bound_of, in_order, least_of, leasts_of
+from scaleout.study.search.lower_bound import bound_of, in_order, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.space import Plan
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.workloads.generate.axes import Axes
@@ -68,12 +56,14 @@ def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> Outcome:
     return run(Job(request.workload(plan), device, request.topology, schedule, request.options))
 
 
-def contended(request: SearchRequest, found: Sequence[Found], *, pool: Executor, workers: int) -> list[Found]:
+def contended(
+    request: SearchRequest, found: Sequence[EvaluatedPlan], *, pool: Executor, workers: int
+) -> list[EvaluatedPlan]:
     """Return plans under `baseline`, the `top` fastest of them as they are with contention and the request's clocks.
 
     Parameters
     ----------
-    found : sequence of Found
+    found : sequence of EvaluatedPlan
         As they are without.
     """
     plans = {each.choice: each for each in found}
@@ -91,7 +81,7 @@ def contended(request: SearchRequest, found: Sequence[Found], *, pool: Executor,
             simulated.add(each.choice)
 
 
-def _estimate(request: SearchRequest, found: Found) -> Estimate:
+def _estimate(request: SearchRequest, found: EvaluatedPlan) -> Estimate:
     return estimate_under(request, found.plan, BASELINE)
 
 
@@ -115,7 +105,7 @@ class Simulated:
 
     Attributes
     ----------
-    found : tuple of Found
+    found : tuple of EvaluatedPlan
         What was simulated and fits.
     choices : int
         All plans whose sizes divide, times the schedules.
@@ -127,7 +117,7 @@ class Simulated:
         The least time of those left that may be faster than the fastest; none if there is no such plan.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[EvaluatedPlan, ...]
     choices: int
     bounded: int
     left: int
@@ -136,19 +126,19 @@ class Simulated:
 
 def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) -> list[Candidate]:
     """Return which of some plans fit and may take less than the last of the fastest."""
-    leasts = leasts_of(request.topology, request.device)
+    lower_bounds = lower_bounds_of(request.topology, request.device)
     ordered = all(map(in_order, request.schedules))
     found = []
     for plan in plans:
         workload = request.workload(plan)
-        bound_s = leasts.kernels_s(workload, ordered=ordered)
+        bound_s = lower_bounds.kernels_s(workload, ordered=ordered)
         if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > request.memory_bytes:
             continue
-        bound_s = max(bound_s, leasts.wires_s(workload))
+        bound_s = max(bound_s, lower_bounds.links_s(workload))
         costs = plan_costs_of(request.topology, request.device)
         axes = Ledger.of(workload, costs).axes
         in_the_way_s = bound_of(
-            workload, least_of([_without_data(stage, axes) for stage in stages_of(workload, costs)])
+            workload, stage_bounds_of([_without_data(stage, axes) for stage in stages_of(workload, costs)])
         )
         found.append(Candidate(max(bound_s, in_the_way_s), bound_s, plan))
     return found
@@ -179,7 +169,7 @@ def simulate_best(
     pool: Executor,
     workers: int,
     known: Mapping[Choice, Estimate],
-    keep: Callable[[Found], None],
+    keep: Callable[[EvaluatedPlan], None],
     tell: Callable[[int, int, int, Best], None],
 ) -> Simulated:
     """Simulate the fastest plan so far and the candidates of greatest promise under every schedule.
@@ -192,8 +182,8 @@ def simulate_best(
     wanted.sort(key=lambda each: (each.plan != so_far, each.key))
     first, rest = wanted[: request.simulations], wanted[request.simulations :]
     choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
-    running: set[Future[Found]] = set()
-    found, todo = list[Found](), iter(choices)
+    running: set[Future[EvaluatedPlan]] = set()
+    found, todo = list[EvaluatedPlan](), iter(choices)
     skipped = 0
     while True:
         while len(running) < workers and (choice := next(todo, None)) is not None:
@@ -226,5 +216,5 @@ def _may_be_among(candidate: Candidate, best: Best) -> bool:
     return candidate.bound_s * ROUNDING <= best.last_s
 
 
-def _simulate(request: SearchRequest, plan: Plan, schedule: str, known: Estimate | None) -> Found:
-    return Found(plan, known or estimate_under(request, plan, schedule), schedule)
+def _simulate(request: SearchRequest, plan: Plan, schedule: str, known: Estimate | None) -> EvaluatedPlan:
+    return EvaluatedPlan(plan, known or estimate_under(request, plan, schedule), schedule)

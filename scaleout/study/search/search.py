@@ -1,15 +1,8 @@
 """The best plans of a job: branch and bound over families of plans, on all cores.
 
-Under `baseline` a plan is evaluated in blocks. Where other schedules are asked for as well, what may be among the best
-under any of them is collected on the way, and simulated afterwards (`scheduled`), as are the fastest under `baseline`
-(`contended`).
-
-Families are weighed first by what their stages take at least; those that cannot be among the best are never opened.
-Of an opened family each plan is bounded, then held against the memory, then evaluated. Kept are the `top` fastest
-plans, and of those not more than `SLACK` slower than the fastest all that no plan beats in both time and memory. Both
-are what evaluating every plan would give.
-
-Where a search runs: in processes of its own, or in this one.
+Families are ordered by a lower bound; those that cannot be among the best are never opened. Each plan of an opened
+family is bounded, held against the memory, then evaluated. The `top` fastest plans are kept, and the Pareto front of
+time and memory up to `SLACK` slower than the fastest: the same as if every plan were evaluated.
 """
 
 import os
@@ -20,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, Found, SearchRequest
+from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, EvaluatedPlan, SearchRequest
 from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import Estimate, evaluate, peak_of
-from scaleout.study.search.lower_bound import bound_of, family_bound, least_of, leasts_of
+from scaleout.study.search.lower_bound import bound_of, family_bound, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
@@ -60,7 +53,7 @@ class Opened:
     schedules may make one of the fastest.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[EvaluatedPlan, ...]
     counts: Counts
     nearest: tuple[float, Plan] | None
     candidates: tuple[Candidate, ...]
@@ -72,33 +65,32 @@ class Answer:
 
     Attributes
     ----------
-    fastest : tuple of Found
+    fastest : tuple of EvaluatedPlan
         The `top` fastest, in order.
-    front : tuple of Found
+    front : tuple of EvaluatedPlan
         The plans up to `SLACK` slower than the fastest that none beats in both time and memory, fastest first; under
         schedules besides `baseline`, of those that were simulated.
-    evaluated : tuple of Found
+    evaluated : tuple of EvaluatedPlan
         All that were evaluated.
-    counts : Counts
     nearest : (float, Plan) or None
         Of the plans that do not fit, the one that holds least, and how many bytes that is.
     simulated : Simulated or None
         What became of plans under other schedules, if there are any.
     """
 
-    fastest: tuple[Found, ...]
-    front: tuple[Found, ...]
-    evaluated: tuple[Found, ...]
+    fastest: tuple[EvaluatedPlan, ...]
+    front: tuple[EvaluatedPlan, ...]
+    evaluated: tuple[EvaluatedPlan, ...]
     counts: Counts
     nearest: tuple[float, Plan] | None
     simulated: Simulated | None = None
 
-    def best_under(self, schedule: str) -> Found | None:
+    def best_under(self, schedule: str) -> EvaluatedPlan | None:
         """Return the fastest plan that was evaluated under a schedule."""
         return min((found for found in self.evaluated if found.schedule == schedule), key=_key, default=None)
 
 
-def _key(found: Found) -> tuple[Any, ...]:
+def _key(found: EvaluatedPlan) -> tuple[Any, ...]:
     return found.key
 
 
@@ -107,14 +99,13 @@ def search(
     *,
     known: Mapping[Choice, Estimate] | None = None,
     workers: int | None = None,
-    keep: Callable[[Found], None] = lambda _found: None,
+    keep: Callable[[EvaluatedPlan], None] = lambda _found: None,
     tell: Callable[[int, int, int, Best], None] = lambda *_told: None,
 ) -> Answer:
     """Find the best plans.
 
     Parameters
     ----------
-    question : Question
     known : mapping, optional
         Plans that were evaluated before, with their schedules, and their estimates.
     workers : int, optional
@@ -162,7 +153,7 @@ class _Kept:
 
     counts: Counts
     best: Best
-    evaluated: list[Found] = field(default_factory=list)
+    evaluated: list[EvaluatedPlan] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     nearest: tuple[float, Plan] | None = None
 
@@ -227,18 +218,21 @@ def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[_Bounds]:
     under_baseline_s = [family_bound(workload, ledger) for workload, ledger in zip(workloads, ledgers, strict=True)]
     if not request.schedules:
         return [(bound_s, float("inf")) for bound_s in under_baseline_s]
-    leasts = leasts_of(request.topology, request.device)
-    return [(bound_s, leasts.spread_s(workload)) for bound_s, workload in zip(under_baseline_s, workloads, strict=True)]
+    lower_bounds = lower_bounds_of(request.topology, request.device)
+    return [
+        (bound_s, lower_bounds.spread_s(workload))
+        for bound_s, workload in zip(under_baseline_s, workloads, strict=True)
+    ]
 
 
 def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Plan, Estimate], best: Best) -> Opened:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
     costs = plan_costs_of(request.topology, request.device)
-    best, counts, found, nearest = replace(best), Counts(), list[Found](), None
+    best, counts, found, nearest = replace(best), Counts(), list[EvaluatedPlan](), None
     bounded = []
     for plan in plans:
         workload = request.workload(plan)
-        bounded.append((bound_of(workload, least_of(stages_of(workload, costs))), plan, workload))
+        bounded.append((bound_of(workload, stage_bounds_of(stages_of(workload, costs))), plan, workload))
     for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
         if bound_s * ROUNDING > best.limit():
             counts.bounded += 1
@@ -254,7 +248,7 @@ def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Plan, Es
                 workload, request.topology, request.device, host=request.options.host
             )
             counts.evaluated += 1
-            found.append(Found(plan, estimate))
+            found.append(EvaluatedPlan(plan, estimate))
             best.add(found[-1:])
     candidates = candidates_of(request, [plan for _, plan, _ in bounded], best.last_s) if request.schedules else []
     return Opened(tuple(found), counts, nearest, tuple(candidates))

@@ -1,7 +1,7 @@
-"""All plans of a job: degrees of parallelism whose product is the ranks, and what a step may do besides.
+"""All plans of a job: degrees of parallelism whose product is the ranks, and the other keys of a step.
 
-The global batch is held: more replicas have fewer sequences each. Plans are told apart by whole numbers before any
-workload is made of one: `fits` says what validation would say, and a test says that it does.
+The global batch is fixed: more replicas have fewer sequences each. `fits` says in whole numbers what validation of the
+workload would say, which a test checks.
 
 Symbols: N ranks; B sequences in a step, over all replicas.
 """

@@ -1,7 +1,7 @@
 """Stages as sums of parts: what each action of a stage takes, and how its gradients are reduced.
 
-Follows the generators: gradients fill buckets in the order in which backward makes them, across parts; what is reduced
-behind the last kernel of an action keeps the rank, but nobody who waits for the action's output.
+As in the generators, gradients fill buckets in the order in which backward makes them, across parts. A reduction after
+the last kernel of an action occupies the rank, but nobody who depends on the action's output waits for it.
 """
 
 import functools
@@ -13,7 +13,7 @@ from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import PlanCosts, TimeBreakdown, site_of
 from scaleout.study.search.work import Collective, Part, Work, parts_of
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
-from scaleout.workloads.generate.axes import Axes, Call, Sharing
+from scaleout.workloads.generate.axes import Axes, Call, GradientSync
 from scaleout.workloads.generate.profile import RECEIVES, SENDS, profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 
@@ -39,7 +39,7 @@ class Stage:
         Of `Action.BACKWARD`: reductions behind its last kernel, for which only the rank itself waits.
     saved : TimeBreakdown
         What the first gradients of weights of a step are spared: there are none yet to be added to.
-    put_off : TimeBreakdown
+    deferred : TimeBreakdown
         Reductions at the end of the step.
     reduced : tuple of TimeBreakdown
         Reductions by the last gradients of weights of a step, and those of them behind their last kernel.
@@ -58,7 +58,7 @@ class Stage:
     actions: tuple[TimeBreakdown, ...]
     after_s: float
     saved: TimeBreakdown
-    put_off: TimeBreakdown
+    deferred: TimeBreakdown
     reduced: tuple[TimeBreakdown, TimeBreakdown]
     gathered: TimeBreakdown
     issued_s: tuple[float, ...]
@@ -95,7 +95,7 @@ class Ledger:
     costs: PlanCosts
     axes: Axes
     parts: Mapping[str, Part]
-    sharing: Mapping[str, Sharing]
+    sharing: Mapping[str, GradientSync]
 
     @classmethod
     def of(cls, workload: LayeredModel, costs: PlanCosts) -> "Ledger":
@@ -116,7 +116,7 @@ class Ledger:
         for part in self.parts.values():
             for work in part.works:
                 yield from work.kernels
-            yield from (self._add(learnt.num_parameters) for learnt in part.learnt)
+            yield from (self._add(gradient.num_parameters) for gradient in part.gradients)
 
     def stage(self, content: Content) -> Stage:
         """Add up the parts of a stage."""
@@ -124,14 +124,14 @@ class Ledger:
         adds = Counter[Kernel]()
         if self.workload.mode == "training" and not self.workload.fused_accumulation:
             for part, count in parts:
-                for learnt in part.learnt:
-                    adds[self._add(learnt.num_parameters)] += count
+                for gradient in part.gradients:
+                    adds[self._add(gradient.num_parameters)] += count
         saved = TimeBreakdown(sum(count * self.costs.model.kernel_s(add) for add, count in adds.items()))
         nothing = (TimeBreakdown(), TimeBreakdown())
         at_once = self.workload.zero >= 2
         by_last = self.workload.overlap_gradient_reduce and not at_once
-        learns = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[: 1 + _splits(self.workload.pipeline_schedule)]
-        reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in learns}
+        with_gradients = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[: 1 + _splits(self.workload.pipeline_schedule)]
+        reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in with_gradients}
         actions = [TimeBreakdown.total((self._work(part.works[action]), n) for part, n in parts) for action in Action]
         for action, reductions in reduced.items():
             extra = reductions if at_once else ()
@@ -145,7 +145,7 @@ class Ledger:
             tuple(actions),
             after_s=reduced[Action.BACKWARD][1].total_s if at_once else 0.0,
             saved=saved,
-            put_off=TimeBreakdown.total(
+            deferred=TimeBreakdown.total(
                 (each, 1) for each in (nothing if at_once or by_last else reduced[Action.BACKWARD])
             ),
             reduced=reduced[Action.BACKWARD] if by_last else nothing,
@@ -163,11 +163,7 @@ class Ledger:
         return self.costs.work(work, self.workload, self.axes)
 
     def _issued_s(self, action: Action, content: Content, total_s: float) -> float:
-        """Return what an action takes if the host issues it part by part, from when it waits for nothing.
-
-        A part ends when it is computed, after the one before it, and not before it is issued. What the stage does
-        besides its parts adds to the device's time.
-        """
+        """Return what an action takes if the host issues it part by part, from when it waits for nothing."""
         start = self.costs.start_s(backward=action != Action.FORWARD)
         host_s = device_s = start
         parts_s = 0.0
@@ -186,10 +182,7 @@ class Ledger:
         return kernel("add", dtype=self.workload.gradient_dtype or self.workload.dtype, elements=num_parameters)
 
     def _reduced(self, content: Content, *, whole: bool) -> tuple[TimeBreakdown, TimeBreakdown]:
-        """Return the reductions of a stage's gradients, and those of them behind the last kernel of its backward.
-
-        Gathered parts (ZeRO-3) reduce what is left before the next one begins, unless weights have their turn later.
-        """
+        """Return the reductions of a stage's gradients, and those of them behind the last kernel of its backward."""
         waiting, found = dict.fromkeys(self.sharing, 0), (list[Collective](), list[Collective]())
         gradient_bytes, bucket_bytes = self.workload.gradient_bytes, self.workload.bucket_bytes
         reduction = functools.cache(self._reduction)
@@ -200,14 +193,14 @@ class Ledger:
                 waiting[name] = 0
 
         backward = [self.parts[kind] for kind, count in reversed(content) for _ in range(count)]
-        while backward and not backward[-1].learnt:
+        while backward and not backward[-1].gradients:
             backward.pop()
         for number, part in enumerate(backward):
             last = number == len(backward) - 1
-            for learnt in part.learnt:
-                waiting[learnt.bucket] += learnt.num_parameters * gradient_bytes
-                if waiting[learnt.bucket] >= bucket_bytes:
-                    flush((learnt.bucket,), late=last and learnt.ends)
+            for gradient in part.gradients:
+                waiting[gradient.bucket] += gradient.num_parameters * gradient_bytes
+                if waiting[gradient.bucket] >= bucket_bytes:
+                    flush((gradient.bucket,), late=last and gradient.ends)
             if self.workload.zero == 3 and whole:
                 flush(waiting, late=last)
         flush(waiting, late=True)
@@ -233,7 +226,7 @@ class Ledger:
         sharing = self.sharing[bucket]
         calls = [*sharing.reduces(size_bytes)]
         if not self.workload.replicas_at_end:
-            calls += sharing.sums_copies(size_bytes)
+            calls += sharing.sums_replicas(size_bytes)
         return [self._named(call) for call in calls]
 
     def _named(self, call: Call) -> Collective:

@@ -1,4 +1,4 @@
-"""Workload to the work of its parts: the kernels and collectives of the embedding, of each kind of layer, of the head.
+"""Workload to the work of its parts: kernels and collectives of the embedding, each kind of layer, and the head.
 
 Stages are sums of parts; see `workloads.generate.profile`. Nothing here has a time.
 """
@@ -86,7 +86,7 @@ class Part:
     ----------
     works : tuple of Work
         What each `Action` does; nothing for backward in two parts where that was not asked for.
-    learnt : tuple of MadeGradient
+    gradients : tuple of MadeGradient
         In the order in which they are made, neither added up nor reduced.
     parameters : mapping
         Name of a bucket to the parameters that the part holds.
@@ -95,7 +95,7 @@ class Part:
     """
 
     works: tuple[Work, ...]
-    learnt: tuple[MadeGradient, ...] = ()
+    gradients: tuple[MadeGradient, ...] = ()
     parameters: dict[str, int] = field(default_factory=dict)
     partial_parameters: int = 0
 

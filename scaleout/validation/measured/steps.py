@@ -32,7 +32,7 @@ from scaleout.validation.measured.case import Case, NoModelError, simulated, wor
 from scaleout.validation.measured.rows import Row
 from scaleout.workloads.config import ModelFamily, load_workload
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
-from scaleout.workloads.generate.axes import Sharing
+from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import SHUFFLE, activation, exchange, pointwise
 from scaleout.workloads.generate.linear import linear
 
@@ -59,7 +59,7 @@ def experts(row: Row, machine: Machine) -> Case:
     graph = GraphBuilder("experts_forward", NodeRole.FORWARD)
     tapes = [AutogradTape(Cursor(graph), dtype, gradients) for _ in range(chunks)]
     size_bytes = tokens // chunks * top_k * hidden * ITEM_BYTES[dtype]
-    bucket = Bucket("experts", Sharing(0, 1))
+    bucket = Bucket("experts", GradientSync(0, 1))
     before: tuple[int, ...] = ()
     for tape in tapes:
         rows = tokens // chunks * top_k

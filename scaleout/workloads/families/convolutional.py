@@ -1,19 +1,11 @@
 """Convolutional networks, data-parallel: a list of layers to convolutions, their images and their parameter buffers.
 
-A network is convolutions, pools, stages of bottleneck blocks and linear layers, in the order of the file. Each
-convolution, linear layer and bias has its parameters in one buffer, each batch normalisation in two, scale and bias.
-The batch is the job's (strong scaling) or a replica's (weak scaling).
-
-Backward makes the gradient of a layer's weights first, whose reduction starts at once, and then that of its input, so
-that the reduction has all the rest of backward beside it. The optimizer steps the parameters of each reduction when
-that is done. What the host reads and decodes for the next step is one node on a stream of its own.
-
-A normalisation, an activation and the sum of a block are kernels of their own, as cuDNN's are. Left out: the
+Each convolution, linear layer and bias has its parameters in one buffer, each batch normalisation in two. Backward
+makes a layer's gradients of weights first, so that their reduction overlaps with the rest of backward. Left out: the
 softmax's few numbers, and biases' additions, which hide in the kernels before them.
 
-Source: He et al., Deep Residual Learning, CVPR 2016 (bottleneck blocks; they stride in the first window, of 1, and
-torchvision in the second, of 3); Krizhevsky, arXiv:1404.5997 (AlexNet as one tower);
-Dryden et al., Aluminum, MLHPC 2018, Sec. III.A (order of backward) and II.C (the synthetic step).
+Source: He et al., CVPR 2016 (bottleneck blocks; they stride in the first window, of 1, torchvision in the second, of
+3); Krizhevsky, arXiv:1404.5997 (AlexNet); Dryden et al., Aluminum, MLHPC 2018, II.C (synthetic step), III.A (order).
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +23,7 @@ from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.workloads.families.family import Count, Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
-from scaleout.workloads.generate.axes import Sharing
+from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
 from scaleout.workloads.generate.linear import linear
 
@@ -64,8 +56,6 @@ class Convolution:
 
     Attributes
     ----------
-    name : str
-    c_in, c_out, window, stride : int
     hw, hw_out : int
         Pixels along a side of what enters and of what leaves.
     """
@@ -214,19 +204,16 @@ def _built(workload: Convolutional) -> Iterator[Layer]:
             yield Pool(channels, hw, out)
             hw = out
         elif entry.kind == "convolution":
-            found = _convolution(name, (channels, entry.channels or 0), hw, entry, number)
+            window = entry.window or 1
+            out = _side(hw, window, entry.stride, entry.padding, number)
+            found = Convolution(name, channels, entry.channels or 0, window, entry.stride, hw, out)
             yield found
             channels, hw = found.c_out, found.hw_out
         else:
             for block in range(entry.blocks):
                 stride = entry.stride if block == 0 else 1
-                found_block = _bottleneck(
-                    f"{name}_{block}",
-                    (channels, entry.channels or 0),
-                    hw,
-                    stride=stride,
-                    strided=workload.strided_window,
-                )
+                widths, strided = (channels, entry.channels or 0), workload.strided_window
+                found_block = _bottleneck(f"{name}_{block}", widths, hw, stride=stride, strided=strided)
                 yield found_block
                 channels, hw = found_block.branch[-1].c_out, found_block.branch[-1].hw_out
 
@@ -238,13 +225,6 @@ def _side(hw: int, window: int, stride: int, padding: int | None, number: int) -
     if out < 1:
         raise ValueError(f"layers.{number}: a window of {window} is larger than the image of {hw} that is left")
     return out
-
-
-def _convolution(name: str, channels: tuple[int, int], hw: int, entry: Entry, number: int) -> Convolution:
-    window = entry.window or 1
-    return Convolution(
-        name, *channels, window, entry.stride, hw, _side(hw, window, entry.stride, entry.padding, number)
-    )
 
 
 def _bottleneck(name: str, channels: tuple[int, int], hw: int, *, stride: int, strided: int) -> Bottleneck:
@@ -273,7 +253,7 @@ def _program(workload: Convolutional) -> Program:
         )
     gradients = Gradients(workload.gradient_bucket, workload.item_bytes)
     tape = AutogradTape(Cursor(graph), workload.dtype, gradients)
-    bucket = Bucket("dense", Sharing(0, workload.data_parallel))
+    bucket = Bucket("dense", GradientSync(0, workload.data_parallel))
     graph.phase = "forward"  # neither phase states its pass: an eager host issues all calls as without gradients
     x = NONE
     for layer in workload.built:
@@ -283,15 +263,11 @@ def _program(workload: Convolutional) -> Program:
     gradients.flush(graph, bucket)
     if workload.optimizer == "sgd" and not workload.convolutions_only:
         graph.enter("optimizer", NodeRole.OPTIMIZER)
-        for node, count in zip(_reduced(gradients, workload), _steps(workload), strict=True):
+        final = gradients.final if workload.data_parallel > 1 else gradients.final[-1:]
+        for node, count in zip(final, _steps(workload), strict=True):
             graph.compute(kernel("sgd", dtype=workload.dtype, parameters=count), after=(node,))
     groups = (workload.mesh.groups("world"),)
     return Program(workload.name, (graph.build(),), np.zeros(workload.num_ranks, np.int64), groups)
-
-
-def _reduced(gradients: Gradients, workload: Convolutional) -> list[int]:
-    """Nodes after which the gradients of each step of the optimizer are final."""
-    return gradients.final if workload.data_parallel > 1 else [gradients.final[-1]]
 
 
 def _steps(workload: Convolutional) -> list[int]:
@@ -323,13 +299,13 @@ def _write_layer(tape: AutogradTape, x: int, layer: Layer, workload: Convolution
 def _write_linear(tape: AutogradTape, x: int, layer: Linear, workload: Convolutional, bucket: Bucket) -> int:
     batch = workload.local_batch
     x = linear(tape, x, tokens=batch, inputs=layer.inputs, outputs=layer.outputs, bucket=bucket, name=layer.name)
-    _learn(tape, workload.buffers_of(layer)[1:], bucket)
+    _accumulate(tape, workload.buffers_of(layer)[1:], bucket)
     if layer.is_last:
         return x
     return pointwise(tape, x, "relu_fwd", "relu_bwd", name=f"{layer.name}_relu", elements=batch * layer.outputs)
 
 
-def _learn(tape: AutogradTape, counts: tuple[int, ...], bucket: Bucket) -> None:
+def _accumulate(tape: AutogradTape, counts: tuple[int, ...], bucket: Bucket) -> None:
     """Let backward learn buffers whose gradients come with that of the output here."""
 
     def backward(dy: int) -> int:
@@ -360,7 +336,7 @@ def _write_convolution(tape: AutogradTape, x: int, layer: Convolution, workload:
 
     tape.push(backward)
     y = tape.kernel("conv2d_fwd", x, name=layer.name, role=NodeRole.WEIGHTS, **shape)
-    _learn(tape, workload.buffers_of(layer)[1:], bucket)
+    _accumulate(tape, workload.buffers_of(layer)[1:], bucket)
     if not workload.batch_norm or workload.convolutions_only:
         return y
     elements = _elements(layer, workload)
@@ -391,10 +367,10 @@ def _write_bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: C
     def backward(dy: int) -> int:
         return add(branch.backward(dy), shortcut.backward(dy), "residual_gradient")
 
-    beside = x if block.shortcut is None else _write_convolution(shortcut, x, block.shortcut, workload, bucket)
+    shortcut_y = x if block.shortcut is None else _write_convolution(shortcut, x, block.shortcut, workload, bucket)
     y = x
     for part in first:
         y = _write_activated(branch, _write_convolution(branch, y, part, workload, bucket), part, workload)
     y = _write_convolution(branch, y, last, workload, bucket)
     tape.push(backward)
-    return _write_activated(tape, add(y, beside, "residual"), last, workload)
+    return _write_activated(tape, add(y, shortcut_y, "residual"), last, workload)

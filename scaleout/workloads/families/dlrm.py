@@ -19,7 +19,7 @@ from scaleout.program.operations import kernel
 from scaleout.program.program import Program
 from scaleout.workloads.families.family import Count, Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
-from scaleout.workloads.generate.axes import Sharing
+from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
 from scaleout.workloads.generate.linear import linear
 
@@ -33,10 +33,7 @@ _INTERACTION = {
 
 
 class Dlrm(WholeModel):
-    """Deep learning recommendation model: tables model-parallel, MLPs data-parallel over the same ranks.
-
-    Source: Naumov et al., arXiv:1906.00091; distributed as Mudigere et al., ISCA 2022.
-    """
+    """Deep learning recommendation model: tables model-parallel, MLPs data-parallel over the same ranks."""
 
     REFUSES: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
@@ -105,10 +102,11 @@ def _program(workload: Dlrm) -> Program:
     item_bytes = workload.item_bytes
     gradients = Gradients(workload.gradient_bucket, item_bytes) if workload.mode == "training" else None
     bottom, top = (AutogradTape(Cursor(graph), workload.dtype, gradients) for _ in range(2))
-    bucket = Bucket("dense", Sharing(_WORLD, workload.data_parallel))
+    bucket = Bucket("dense", GradientSync(_WORLD, workload.data_parallel))
 
     graph.enter("embedding_forward", NodeRole.FORWARD)
-    pooled = _embedding(graph, workload)
+    pool = kernel("embedding_bag_fwd", dtype=workload.dtype, rows=workload.rows_per_table, **_tables(workload))
+    pooled = graph.compute(pool)
     vectors = _shuffle(graph, workload, pooled, name="embedding_all_to_all")
     graph.enter("bottom_mlp_forward", NodeRole.FORWARD)
     bottom_widths, top_widths = workload.layer_widths()
@@ -151,11 +149,6 @@ def _tables(workload: Dlrm) -> dict[str, int]:
     }
 
 
-def _embedding(graph: GraphBuilder, workload: Dlrm) -> int:
-    pool = kernel("embedding_bag_fwd", dtype=workload.dtype, rows=workload.rows_per_table, **_tables(workload))
-    return graph.compute(pool)
-
-
 def _embedding_backward(graph: GraphBuilder, workload: Dlrm, gradient: int) -> int:
     # With an optimizer the rows are updated in the same kernel; without one their sparse gradient is made.
     op = "embedding_sgd_sparse" if workload.optimizer == "sgd" else "embedding_bag_bwd_sparse"
@@ -172,14 +165,8 @@ def _shuffle(graph: GraphBuilder, workload: Dlrm, node: int, *, name: str) -> in
 
 def _permute(graph: GraphBuilder, workload: Dlrm, node: int) -> int:
     """Bring received vectors, sorted by sender, into the order of samples; or back."""
-    order = kernel(
-        "permute_for_all_to_all",
-        dtype=workload.dtype,
-        batch=_local_batch(workload),
-        tables=workload.num_vectors - 1,
-        dim=workload.embedding_dim,
-    )
-    return graph.compute(order, after=(node,))
+    sizes = {"batch": _local_batch(workload), "tables": workload.num_vectors - 1, "dim": workload.embedding_dim}
+    return graph.compute(kernel("permute_for_all_to_all", dtype=workload.dtype, **sizes), after=(node,))
 
 
 def _interaction(graph: GraphBuilder, workload: Dlrm, direction: str, *, after: tuple[int, ...]) -> int:

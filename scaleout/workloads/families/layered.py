@@ -120,7 +120,7 @@ class LayeredModel(Training):
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs that the model needs for a token: forward and, in training, backward; nothing computed again.
+        """FLOPs that the model needs for a token: forward and, in training, backward; nothing recomputed.
 
         Six (forward alone: two) for each active parameter, and as many times half those that mix tokens (PaLM,
         arXiv:2204.02311, appendix B).
@@ -188,7 +188,7 @@ class LayeredModel(Training):
 
     @property
     def recomputes(self) -> tuple[str, ...]:
-        """What is worth computing again, the least first: values of `recompute`."""
+        """What is worth recomputing, the least first: values of `recompute`."""
         return ("none", "full")
 
     @property

@@ -1,12 +1,9 @@
 """Decoders with mixtures of experts: route, dispatch, compute by expert, combine.
 
-Each token goes to `top_k` experts of which a rank holds some; routing is balanced, so every expert gets equally
-many rows, or is padded up to its capacity. An expert's matrices may be cut over the tensor axis as a dense block's
-are; products of a rank's experts are one kernel each, or one for all. Shared experts, which every token meets, are one
-wider expert of the rank's own tokens.
+Each token goes to `top_k` experts. Routing is balanced: every expert gets equally many rows, or is padded up to its
+capacity. GEMMs of a rank's experts are one kernel each, or one for all. Shared experts are one wider expert.
 
-Source: GShard, arXiv:2006.16668; one GEMM an expert, as in Mixtral's reference implementation; DeepSeekMoE,
-arXiv:2401.06066 (shared experts).
+Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert); DeepSeekMoE, arXiv:2401.06066.
 """
 
 import math
@@ -28,10 +25,7 @@ from scaleout.workloads.generate.units import Rank
 
 
 class Moe(Transformer):
-    """Decoder whose feed-forward networks are mixtures of experts with balanced top-k routing.
-
-    Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088; DeepSeek-V3, arXiv:2412.19437 (shared experts).
-    """
+    """Decoder whose feed-forward networks are mixtures of experts with balanced top-k routing."""
 
     experts: Count
     top_k: Count
@@ -139,12 +133,8 @@ class Moe(Transformer):
     @property
     def routed_rows(self) -> int:
         """Rows that a rank sends to experts: each token to each of its own, and padding up to the capacity."""
-        rows = self.local_tokens * self.top_k
-        return (
-            rows
-            if self.capacity_factor is None
-            else math.ceil(rows * self.capacity_factor / self.experts) * self.experts
-        )
+        rows, factor = self.local_tokens * self.top_k, self.capacity_factor
+        return rows if factor is None else math.ceil(rows * factor / self.experts) * self.experts
 
     @property
     def tokens_per_expert(self) -> int:
@@ -212,18 +202,17 @@ def _experts(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, lab
     """Run a rank's experts, each on its share of the rows."""
     tapes = [tape.branch() for _ in range(workload.local_experts)]
     tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
-    y = tape.graph.join(
-        [
-            _expert(of_expert, x, workload, experts.weights, label=f"{label}_expert_{index}")
-            for index, of_expert in enumerate(tapes)
-        ]
-    )
+    of = partial(
+        _two_gemms, x=x, workload=workload, weights=experts.weights, rows=workload.tokens_per_expert,
+        width=workload.expert_width // workload.tensor_parallel,
+    )  # fmt: skip
+    y = tape.graph.join([of(each, label=f"{label}_expert_{index}") for index, each in enumerate(tapes)])
     tape.save_for_backward(sum(of_expert.kept_bytes for of_expert in tapes), 1)
     return y
 
 
 def _grouped(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
-    """Run a rank's experts, their products in one kernel."""
+    """Run a rank's experts, their GEMMs in one kernel."""
     width = workload.expert_width // workload.tensor_parallel
     groups, rows = workload.local_experts, workload.tokens_per_expert
     of = partial(grouped_linear, tape, groups=groups, tokens=rows, bucket=experts.weights)
@@ -232,20 +221,15 @@ def _grouped(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, lab
     return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_experts_2")
 
 
-def _expert(tape: AutogradTape, x: int, workload: Moe, weights: Bucket, *, label: str) -> int:
-    width = workload.expert_width // workload.tensor_parallel
-    return _two_products(tape, x, workload, weights, rows=workload.tokens_per_expert, width=width, label=label)
-
-
 def _shared(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
     """Run the experts that every token meets; their output is added where the others' is."""
     width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
     rows = workload.local_tokens
     label = f"{label}_shared"  # their input is the router's, which keeps it
-    return _two_products(tape, x, workload, experts.router, rows=rows, width=width, label=label, kept_tokens=0)
+    return _two_gemms(tape, x, workload, experts.router, rows=rows, width=width, label=label, kept_tokens=0)
 
 
-def _two_products(
+def _two_gemms(
     tape: AutogradTape,
     x: int,
     workload: Moe,

@@ -160,7 +160,7 @@ def _step(tape: AutogradTape, x: int, model: StateSpace) -> int:
 
 
 def _scan(tape: AutogradTape, x: int, model: StateSpace) -> int:
-    """Chunks of the sequence: C B^T and its product with the values within them, states made, passed on and read."""
+    """Chunks of the sequence: C B^T and its GEMM with the values within them, states made, passed on and read."""
     chunk = min(model.chunk, model.sequence)
     chunks = model.local_tokens // chunk
     groups, heads = (of // model.tensor_parallel * chunks for of in (model.state_groups, model.state_heads))

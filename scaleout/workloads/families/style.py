@@ -1,9 +1,7 @@
-"""How layers become kernels: in which precision products are made, and what a compiler fuses.
+"""How layers become kernels: in which precision GEMMs are made, and what a compiler fuses.
 
-Products in fp8 need their operands cast, each time anew: an input and a weight forward and the output's gradient
-backward, each in the two layouts that its two products read. Scales are those of earlier steps (`fp8_delayed`: one
-kernel casts both layouts), of the whole tensor (`fp8_tensorwise`: its largest value is looked for first), or of each
-row (`fp8_rowwise`: a row's largest value, once for each layout).
+GEMMs in fp8 need their operands cast in both layouts that their two GEMMs read. Scales are those of earlier steps
+(`fp8_delayed`), of the whole tensor (`fp8_tensorwise`: its maximum first), or of each row (`fp8_rowwise`).
 
 Source: Micikevicius et al., FP8 formats for deep learning, arXiv:2209.05433; NVIDIA Transformer Engine (delayed);
 github.com/pytorch/ao, torchao/float8/README.md (tensorwise, rowwise).
@@ -20,7 +18,7 @@ CASTS: Mapping[str, tuple[str, ...]] = {
     "fp8_tensorwise": ("sum_all", "cast_to_fp8", "cast_to_fp8"),
     "fp8_rowwise": ("sum_all", "cast_to_fp8", "sum_all", "cast_to_fp8"),
 }
-"""Precision and scaling of products to the kernels that cast one operand for both of its products."""
+"""Precision and scaling of GEMMs to the kernels that cast one operand for both of its GEMMs."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,9 @@ class Style:
     compiled : bool
         Whether element-wise kernels that follow each other are one.
     separate : bool
-        Whether matrices that read the same input are products of their own.
+        Whether matrices that read the same input are GEMMs of their own.
     casts_weights : bool
-        Whether weights are cast for each product; they are not where they are gathered as products read them.
+        Whether weights are cast for each GEMM; they are not where they are gathered as GEMMs read them.
     """
 
     linear_dtype: str = "same"
@@ -45,7 +43,7 @@ class Style:
     casts_weights: bool = True
 
     def gemm(self, dtype: str) -> tuple[str, str]:
-        """Return the operation and the data type of a product with weights, of layers in a data type."""
+        """Return the operation and the data type of a GEMM with weights, of layers in a data type."""
         if self.linear_dtype == "same":
             return "gemm", dtype
         return "gemm_fp8_rowwise" if self.linear_dtype == "fp8_rowwise" else "gemm_fp8", FP8

@@ -179,7 +179,7 @@ class Training(WithFramework):
             )
         if self.sharding != replicas and self.zero and self.expert_parallel > 1:
             raise ValueError("shard_ranks with expert_parallel is not defined: experts shard over all their replicas")
-        if self.overlap_parameter_gather and (self.zero == 0 or (self.zero == 3 and self.copies_of_shards == 1)):
+        if self.overlap_parameter_gather and (self.zero == 0 or (self.zero == 3 and self.replicas_of_shards == 1)):
             why, or_else = ("by nobody", "")
             if self.zero:
                 why = f"layer by layer anyway, and of {self.sharding} shards over {replicas} ranks none has copies"
@@ -263,7 +263,7 @@ class Training(WithFramework):
         return self.shard_ranks or self.data_parallel * self.context_parallel
 
     @property
-    def copies_of_shards(self) -> int:
+    def replicas_of_shards(self) -> int:
         """Ranks that hold the same shard of a parameter."""
         return self.data_parallel * self.context_parallel // self.sharding if self.sharding > 1 else 1
 

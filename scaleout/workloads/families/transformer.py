@@ -139,7 +139,7 @@ class Transformer(LayeredModel):
 
     @property
     def recomputes(self) -> tuple[str, ...]:
-        """What is worth computing again; a flash kernel has no scores to leave out."""
+        """What is worth recomputing; a flash kernel has no scores to leave out."""
         return ("none", "selective", "full") if self.attention == "unfused" else ("none", "full")
 
     @property
@@ -249,6 +249,6 @@ class Transformer(LayeredModel):
         return self.norm_width + self.vocabulary * self.hidden if part == HEAD else super().active_parameters_of(part)
 
     def mixing_flops(self, kind: str) -> int:
-        """For each key and channel two products of attention, in full, as if no mask saved half of them."""
+        """For each key and channel two GEMMs of attention, in full, as if no mask saved half of them."""
         del kind
         return 4 * self.heads * self.score_dim * self.sequence

@@ -1,17 +1,14 @@
 """Attention of one rank: projections, scores and values of its heads, over its part of the sequence.
 
-With context parallelism each rank has one early and one late part of every sequence, so that causal attention is
-balanced: against the keys of each of the c ranks, its own included, a rank does as much as causal attention over its
-own tokens takes. Keys and values go round a ring, each step beside the one that computes, or are gathered first. Or an
-all-to-all exchanges tokens for heads before, and back after: each rank attends to whole sequences with its c-th of the
-heads.
+Under context parallelism each rank has one early and one late part of every sequence, so that causal attention is
+balanced. Keys and values go round a ring while attention computes, or are gathered first; or all-to-alls exchange
+tokens for heads (Ulysses).
 
-Symbols: c ranks of the context axis.
 Source: Liu et al., ring attention, arXiv:2310.01889; Llama 3, arXiv:2407.21783, 3.3.2 (all-gather); Jacobs et al.,
-DeepSpeed-Ulysses, arXiv:2309.14509 (all-to-all); DeepSeek-V2, arXiv:2405.04434 (latent attention); Korthikanti et al.,
-arXiv:2205.05198 (what unfused attention keeps).
+DeepSpeed-Ulysses, arXiv:2309.14509; DeepSeek-V2, arXiv:2405.04434 (latent); Korthikanti et al., arXiv:2205.05198.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,9 +22,9 @@ from scaleout.workloads.generate.layers import (
     checkpoint,
     dropout,
     exchange,
+    gemm,
     norm,
     pointwise,
-    product,
 )
 from scaleout.workloads.generate.linear import linear
 
@@ -72,17 +69,9 @@ def attend(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     x = _scores(tape, x, heads)
     tokens = workload.local_tokens
     return linear(
-        tape,
-        x,
-        tokens=tokens,
-        inputs=width,
-        outputs=workload.hidden,
-        bucket=heads.bucket,
-        name=f"{label}_output",
-        bias=workload.biases,
-        saved=False,
-        gathered="gradient" if workload.sequence_parallel else "",
-    )
+        tape, x, tokens=tokens, inputs=width, outputs=workload.hidden, bucket=heads.bucket, name=f"{label}_output",
+        bias=workload.biases, saved=False, gathered="gradient" if workload.sequence_parallel else "",
+    )  # fmt: skip
 
 
 def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
@@ -108,7 +97,7 @@ def _rotate(tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int 
 
 
 def _put_together(tape: AutogradTape, heads: Heads, dy: int) -> int:
-    """Copy the gradients of queries, keys and values side by side, and then into the layout of the product."""
+    """Copy the gradients of queries, keys and values side by side, and then into the layout of the GEMM."""
     workload = heads.workload
     for op in ("heads_cat", "heads_to_rows"):
         dy = tape.kernel(
@@ -159,10 +148,7 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
 
 
 def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses: int = 1) -> int:
-    """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept.
-
-    Under Ulysses over `ulysses` ranks it has as many times the tokens, and of the heads one in as many.
-    """
+    """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept."""
     workload = heads.workload
     of = partial(
         pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // ulysses,
@@ -183,13 +169,13 @@ def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Scores, softmax and values one after the other; the scores' mask saves nothing."""
     workload = heads.workload
     rows = workload.microbatch_size * heads.heads * workload.sequence
-    x = product(tape, x, m=rows, n=workload.sequence, k=workload.score_dim, name="attention_scores")
+    x = gemm(tape, x, m=rows, n=workload.sequence, k=workload.score_dim, name="attention_scores")
     tape.save_for_backward(rows * workload.sequence)
     x = pointwise(tape, x, "softmax_fwd", "softmax_bwd", name="softmax", tokens=rows, keys=workload.sequence)
     if workload.dropout:
         x = dropout(tape, x, elements=rows * workload.sequence)
         tape.save_for_backward(rows * workload.sequence)
-    return product(tape, x, m=rows, n=workload.score_dim, k=workload.sequence, name="attention_values")
+    return gemm(tape, x, m=rows, n=workload.score_dim, k=workload.sequence, name="attention_values")
 
 
 def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
@@ -209,7 +195,7 @@ def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
     x = exchanged(x, heads.all_elements, "heads_out")
     x = _flash(tape, x, heads, ulysses=workload.context_parallel)
     output = workload.local_tokens * heads.heads * workload.head_dim
-    tape.save_for_backward(output)  # before it is exchanged back, as the next product keeps it after
+    tape.save_for_backward(output)  # before it is exchanged back, as the next GEMM keeps it after
     return exchanged(x, output, "heads_back")
 
 
@@ -224,10 +210,7 @@ def _gathered(tape: AutogradTape, x: int, heads: Heads) -> int:
 
 
 def _in_steps(tape: AutogradTape, x: int, heads: Heads) -> int:
-    """All-gather keys and values of all heads, attend to each rank's after the other, and merge; all in fp32.
-
-    Backward, gradients of keys and values go round in fp32 as they are added up: as much as a reduce-scatter of them.
-    """
+    """All-gather keys and values of all heads, attend to each rank's after the other, and merge; all in fp32."""
     workload, degree = heads.workload, heads.workload.context_parallel
     elements = workload.local_tokens * heads.heads * workload.head_dim
     of = partial(exchange, group=heads.context, name="keys_and_values")
@@ -247,7 +230,7 @@ def _ring(tape: AutogradTape, x: int, heads: Heads) -> int:
     size_bytes = heads.workload.key_value_elements * tape.item_bytes
     steps = [tape.branch() for _ in range(degree)]
 
-    def send_around(node: int, size: int, attend_to: list[partial[int]]) -> int:
+    def send_around(node: int, size: int, attend_to: Sequence[Callable[[int], int]]) -> int:
         arrived = node
         for number, step in enumerate(attend_to):
             ready = (arrived, node)
@@ -257,26 +240,14 @@ def _ring(tape: AutogradTape, x: int, heads: Heads) -> int:
             arrived = following
         return node
 
-    tape.push(lambda dy: send_around(dy, 2 * size_bytes, [partial(_play, step) for step in reversed(steps)]))
-    x = send_around(x, size_bytes, [partial(_flash_on, step, heads=heads) for step in steps])
+    tape.push(lambda dy: send_around(dy, 2 * size_bytes, [step.backward for step in reversed(steps)]))
+    x = send_around(x, size_bytes, [partial(_flash, step, heads=heads) for step in steps])
     tape.save_for_backward(heads.workload.local_tokens * heads.heads, 4)
     return x
 
 
-def _flash_on(tape: AutogradTape, x: int, heads: Heads) -> int:
-    return _flash(tape, x, heads)
-
-
-def _play(tape: AutogradTape, dy: int) -> int:
-    return tape.backward(dy)
-
-
 def _pass_on(tape: AutogradTape, ready: tuple[int, int], size_bytes: int, context: int, *, tag: int) -> int:
-    """Send a buffer to the next rank of the context axis, and return the node that has the previous one's.
-
-    Both ends are posted together, as one call of the library, once the buffer is there and the step before has read the
-    one that the next takes the place of.
-    """
+    """Send a buffer to the next rank of the context axis, and return the node that has the previous one's."""
     columns = {"bytes": size_bytes, "group": context, "tag": tag, "priority": URGENT, "role": NodeRole.EXCHANGE}
     tape.graph.add(ready, name="keys_and_values_send", kind=NodeKind.SEND, peer=1, **columns)
     return tape.graph.add(ready, name="keys_and_values_recv", kind=NodeKind.RECV, peer=-1, **columns)

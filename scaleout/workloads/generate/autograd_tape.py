@@ -1,14 +1,10 @@
-"""A tape: what backward must do, remembered by the layers as they write their forward kernels.
+"""The autograd tape: what backward must do, recorded by layers as they write their forward kernels.
 
-A layer writes its forward kernels into the tape's graph at once and pushes what backward must do; `Tape.backward` plays
-that from the end, as autograd does, into whatever graph the tape then has. So one forward gives the graphs of backward
-as often as they are needed: with or without the gradients' reduction, in one part or in two. The tape also counts the
-bytes that layers keep for backward.
+A layer writes forward kernels into the tape's graph and pushes what backward must do. `AutogradTape.backward` plays
+that from the end, into whatever graph the tape then has, as often as graphs of backward are needed. The tape also
+counts the bytes that layers save for backward. Gradients fill buckets, each reduced as soon as it is full.
 
-Gradients that are ready go into buckets, each reduced over its group as soon as it is full, as PyTorch's DDP does.
-
-Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients. `NONE` stands for the
-input of the whole graph.
+Symbols: x node that makes an input, y an output; dx and dy nodes that make their gradients. `NONE`: the graph's input.
 Source: Li et al., PyTorch Distributed, VLDB 2020 (buckets); ZeRO, arXiv:1910.02054 (reduce-scatter instead).
 """
 
@@ -18,7 +14,7 @@ from dataclasses import dataclass, field
 from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.workloads.families.style import PLAIN, Style
-from scaleout.workloads.generate.axes import Call, Sharing
+from scaleout.workloads.generate.axes import Call, GradientSync
 
 Action = Callable[[int], int]
 
@@ -54,19 +50,17 @@ class Bucket:
     """Gradients of one group that wait to be reduced together."""
 
     name: str
-    sharing: Sharing
+    sharing: GradientSync
     nodes: list[int] = field(default_factory=list)
     size_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction that is put off: its collectives, one after the other, and the nodes that make the gradients.
+    """A reduction that is deferred: its collectives, one after the other, and the nodes that make the gradients.
 
     Attributes
     ----------
-    collectives : tuple of Call
-    after : tuple of int
     copy : Kernel, optional
         Copies the gradients into the bucket before, and out of it after.
     """
@@ -108,8 +102,8 @@ class Gradients:
         Data type of the gradients that are there already, to which a kernel of its own adds these; empty if none.
     copied : str
         Data type of gradients that are copied into their bucket and out of it; empty if they lie there.
-    put_off : list or None
-        Reductions are put off into this list, if there is one: in a pipeline other ranks wait for what comes next.
+    deferred : list or None
+        Reductions are deferred into this list, if there is one: in a pipeline other ranks wait for what comes next.
     final : list of int
         The nodes.
     copies : str
@@ -125,7 +119,7 @@ class Gradients:
     reduces: bool = True
     accumulates: str = ""
     copied: str = ""
-    put_off: list[Reduction] | None = None
+    deferred: list[Reduction] | None = None
     final: list[int] = field(default_factory=list)
     copies: str = ""
     flat: tuple[tuple[str, str], ...] = ()
@@ -147,7 +141,7 @@ class Gradients:
         if bucket.size_bytes >= self.bucket_bytes:
             self.flush(graph, bucket)
 
-    def _copies_in(self, sharing: Sharing) -> bool:
+    def _copies_in(self, sharing: GradientSync) -> bool:
         """Whether each gradient is scaled into its bucket: where that holds several, and is not copied whole."""
         if not self.copies or self.copied or sharing.sharded:
             return False
@@ -164,15 +158,15 @@ class Gradients:
         for op, dtype in self.flat if sharing.sharded and sharing.degree > 1 else ():
             made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
             bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
-        steps = [*sharing.reduces(size_bytes), *(() if self.replicas_at_end else sharing.sums_copies(size_bytes))]
+        steps = [*sharing.reduces(size_bytes), *(() if self.replicas_at_end else sharing.sums_replicas(size_bytes))]
         copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
         reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
         if not steps:
             self.final += bucket.nodes
-        elif self.put_off is None:
+        elif self.deferred is None:
             self.final.append(reduction.write(graph))
         else:
-            self.put_off.append(reduction)
+            self.deferred.append(reduction)
         bucket.nodes, bucket.size_bytes = [], 0
 
 
@@ -182,9 +176,8 @@ class Cursor:
 
     Attributes
     ----------
-    graph : GraphBuilder
     weights : list or None
-        Gradients of weights are put off into this list, if there is one, instead of being made at once.
+        Gradients of weights are deferred into this list, if there is one, instead of being made at once.
     waits : tuple of int
         Nodes that the next kernel waits for besides its inputs.
     """
@@ -210,10 +203,10 @@ class AutogradTape:
         What backward does, in forward order.
     kept_bytes : float
         What the layers keep for backward.
-    again_bytes : float
-        The most that a part which backward computes again keeps meanwhile.
-    all_again_bytes : float
-        What all parts that backward computes again keep together, where gradients of weights are put off.
+    recompute_bytes : float
+        The most that a part which backward recomputes keeps meanwhile.
+    all_recompute_bytes : float
+        What all parts that backward recomputes keep together, where gradients of weights are deferred.
     parameters : dict
         Name of a bucket to the parameters that its layers hold.
     partial : dict
@@ -227,7 +220,7 @@ class AutogradTape:
     style : Style
         How layers become kernels.
     saved : bool
-        Whether what layers compute again leaves out the operations whose results were kept.
+        Whether what layers recompute leaves out the operations whose results were kept.
     operations_bytes : float
         Results of those operations.
     spans : list
@@ -241,8 +234,8 @@ class AutogradTape:
     gradients: Gradients | None
     actions: list[Action] = field(default_factory=list)
     kept_bytes: float = 0.0
-    again_bytes: float = 0.0
-    all_again_bytes: float = 0.0
+    recompute_bytes: float = 0.0
+    all_recompute_bytes: float = 0.0
     parameters: dict[str, int] = field(default_factory=dict)
     partial: dict[str, int] = field(default_factory=dict)
     layers: list[int] = field(default_factory=list)
@@ -310,7 +303,7 @@ class AutogradTape:
         )  # fmt: skip
 
     def again(self, *, saved: bool = False) -> "AutogradTape":
-        """Return a tape for layers that are computed again."""
+        """Return a tape for layers that are recomputed."""
         return AutogradTape(
             self.cursor, self.dtype, self.gradients, role=NodeRole.RECOMPUTE, style=self.style, saved=saved
         )

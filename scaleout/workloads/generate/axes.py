@@ -1,13 +1,9 @@
-"""The process groups of a job, made as they are first asked for, and who shares which parameters.
+"""The process groups of a job, made as they are first asked for, and how each group synchronises gradients.
 
-Who shares parameters: what reduces their gradients, who steps them, and what gathers what others have stepped.
+Where shards have replicas (hybrid sharding), gradients are reduce-scattered among the shards, then all-reduced over the
+replicas, or reduce-scattered again, after which each replica steps a part of its shard and gathers the others' parts.
 
-Where shards have copies (hybrid sharding), gradients are reduce-scattered among the shards and then summed over the
-copies: by an all-reduce, after which each copy steps its whole shard, or by a reduce-scatter, after which it steps a
-part of it and gathers the others' parts in the next forward.
-
-Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centauri, ASPLOS 2024, Fig. 3 (parts of
-shards).
+Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centauri, ASPLOS 2024, Fig. 3.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +25,8 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """Who shares some parameters: the group that reduces their gradients, and how.
+class GradientSync:
+    """How the gradients of some parameters are synchronised: the group that reduces them, and its replicas.
 
     Attributes
     ----------
@@ -38,18 +34,18 @@ class Sharing:
         Index of the group's family in the program, and its ranks.
     sharded : bool
         Whether each rank of the group keeps a shard of the reduced gradients, instead of all.
-    copies, num_copies : int
+    replicas, num_replicas : int
         Family and ranks of the groups that hold the same shard.
-    parted : bool
-        Whether each copy of a shard steps a part of it, instead of all.
+    partitioned : bool
+        Whether each replica of a shard steps a part of it, instead of all.
     """
 
     group: int
     degree: int
     sharded: bool = False
-    copies: int = 0
-    num_copies: int = 1
-    parted: bool = False
+    replicas: int = 0
+    num_replicas: int = 1
+    partitioned: bool = False
 
     @property
     def shards(self) -> int:
@@ -58,23 +54,25 @@ class Sharing:
 
     @property
     def owners(self) -> int:
-        """Parts that are stepped by one rank each, or by one rank of each copy."""
-        return self.shards * (self.num_copies if self.parted else 1)
+        """Parts that are stepped by one rank each, or by one rank of each replica."""
+        return self.shards * (self.num_replicas if self.partitioned else 1)
 
     def reduces(self, size_bytes: int) -> Iterator[Call]:
         """Yield what reduces gradients within the group."""
         if size_bytes and self.degree > 1:
             yield Call("reduce_scatter" if self.sharded else "all_reduce", size_bytes, self.group)
 
-    def sums_copies(self, size_bytes: int) -> Iterator[Call]:
-        """Yield what sums gradients, of so many bytes before they are sharded, over the copies of their shards."""
-        if size_bytes and self.num_copies > 1:
-            yield Call("reduce_scatter" if self.parted else "all_reduce", -(-size_bytes // self.degree), self.copies)
+    def sums_replicas(self, size_bytes: int) -> Iterator[Call]:
+        """Yield what sums gradients, of so many bytes before they are sharded, over the replicas of shards."""
+        if size_bytes and self.num_replicas > 1:
+            yield Call(
+                "reduce_scatter" if self.partitioned else "all_reduce", -(-size_bytes // self.degree), self.replicas
+            )
 
     def gathers(self, size_bytes: int, *, zero: int) -> Iterator[Call]:
         """Yield what gathers parameters that others have stepped, where no layer does it itself (`zero` 3)."""
-        if size_bytes and self.parted:
-            yield Call("all_gather", -(-size_bytes // self.degree), self.copies)
+        if size_bytes and self.partitioned:
+            yield Call("all_gather", -(-size_bytes // self.degree), self.replicas)
         elif size_bytes and zero < 3 and self.shards > 1:
             yield Call("all_gather", size_bytes, self.group)
 
@@ -116,27 +114,29 @@ class Axes:
         """Return the family of the ranks of each pipeline that stand at the same list of places of it."""
         return self._number(name, "pipeline", lambda: self.workload.mesh.at(name, places))
 
-    def dense(self) -> Sharing:
+    def dense(self) -> GradientSync:
         """Say who shares the parameters that are no expert's."""
         return self._sharing("replica" if self.workload.context_parallel > 1 else "data", self.workload.sharding)
 
-    def experts(self) -> Sharing:
+    def experts(self) -> GradientSync:
         """Say who shares the parameters of experts: ranks that hold the same ones; of a model without, as `dense`."""
         if not self.workload.has_experts:
             return self.dense()
         axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
         return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
 
-    def _sharing(self, axis: str, shard: int) -> Sharing:
+    def _sharing(self, axis: str, shard: int) -> GradientSync:
         degree = self.workload.mesh.degree(axis)
         if degree == 1 or shard in (1, degree):
-            return Sharing(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
-        parted = self.workload.zero == 3 and self.workload.overlap_parameter_gather
-        within, copies = (
+            return GradientSync(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
+        partitioned = self.workload.zero == 3 and self.workload.overlap_parameter_gather
+        within, replicas = (
             self._number(f"{axis}_{part}", axis, partial(self._part, axis, shard, which))
             for which, part in enumerate(("shard", "copy"))
         )
-        return Sharing(within, shard, sharded=True, copies=copies, num_copies=degree // shard, parted=parted)
+        return GradientSync(
+            within, shard, sharded=True, replicas=replicas, num_replicas=degree // shard, partitioned=partitioned
+        )
 
     def _part(self, axis: str, shard: int, which: int) -> GroupFamily:
         return self.workload.mesh.split(axis, shard)[which]

@@ -1,6 +1,6 @@
 """The forward pass of a stage: what its family writes, in units whose parameters are gathered together.
 
-Layers, embedding and head are units of sharding each, see `units`; one that backward computes again is a checkpoint.
+Layers, embedding and head are units of sharding each, see `units`; one that backward recomputes is a checkpoint.
 """
 
 from functools import partial

@@ -18,7 +18,7 @@ Layer = Callable[[AutogradTape, int], int]
 """From the node that makes an input to the node that makes the output."""
 
 
-def product(tape: AutogradTape, x: int, *, m: int, n: int, k: int, name: str) -> int:
+def gemm(tape: AutogradTape, x: int, *, m: int, n: int, k: int, name: str) -> int:
     """Multiply two activations, (m, k) by (k, n): one GEMM forward, two backward."""
 
     def backward(dy: int) -> int:
@@ -135,8 +135,8 @@ def checkpoint(
         return layer(tape, x)
     forward = tape.branch()
     y = layer(forward, x)
-    tape.again_bytes = max(tape.again_bytes, forward.kept_bytes + forward.again_bytes)
-    tape.all_again_bytes += forward.kept_bytes + forward.all_again_bytes
+    tape.recompute_bytes = max(tape.recompute_bytes, forward.kept_bytes + forward.recompute_bytes)
+    tape.all_recompute_bytes += forward.kept_bytes + forward.all_recompute_bytes
 
     def backward(dy: int) -> int:
         again, phase, role, begin = tape.again(saved=saved), tape.graph.phase, tape.graph.role, len(tape.graph)
@@ -186,7 +186,7 @@ def exchange(
 ) -> int:
     """Communicate a buffer over a group, forward and backward; of a scattered gradient a rank has its `degree`-th.
 
-    What products take is cast before it is gathered where the style says so, the `shard` elements of a rank.
+    What GEMMs take is cast before it is gathered where the style says so, the `shard` elements of a rank.
     """
 
     def communicate(kind: str, node: int, suffix: str) -> int:
@@ -208,15 +208,32 @@ def exchange(
     made_bytes = {"reduce_scatter": size_bytes / degree, "all_reduce": 0.0}.get(
         (kinds.backward or ("",))[-1], size_bytes
     )
-    again_bytes = size_bytes if len(kinds.backward) > 1 else 0.0
-    tape.push(backward, makes=made_bytes / tape.item_bytes, scratch_bytes=again_bytes)
+    recompute_bytes = size_bytes if len(kinds.backward) > 1 else 0.0
+    tape.push(backward, makes=made_bytes / tape.item_bytes, scratch_bytes=recompute_bytes)
     if kinds.forward is None or (tape.saved and kinds.forward == "reduce_scatter"):
         return x
     return communicate(kinds.forward, x, "")
 
 
 __all__ = [
-    "COPY_IN", "GATHER_IN", "GATHER_IN_AGAIN", "SCATTER_OUT", "SHUFFLE", "SUM_OUT", "WHOLE_IN", "WHOLE_OUT", "Action",
-    "Exchange", "Layer", "activation", "checkpoint", "dropout", "exchange", "norm", "phased", "pointwise", "product",
+    "COPY_IN",
+    "GATHER_IN",
+    "GATHER_IN_AGAIN",
+    "SCATTER_OUT",
+    "SHUFFLE",
+    "SUM_OUT",
+    "WHOLE_IN",
+    "WHOLE_OUT",
+    "Action",
+    "Exchange",
+    "Layer",
+    "activation",
+    "checkpoint",
+    "dropout",
+    "exchange",
+    "gemm",
+    "norm",
+    "phased",
+    "pointwise",
     "residual",
 ]  # fmt: skip

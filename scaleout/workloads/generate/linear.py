@@ -1,7 +1,6 @@
-"""Products of activations with weights: one GEMM forward, two backward, and the casts that their precision needs.
+"""GEMMs of activations with weights: one forward, two backward, and the casts that their precision needs.
 
-Weights that read the same input, such as those of queries, keys and values, are one product or, where a framework keeps
-them apart, one each; backward then adds up the gradients of the input.
+Weights that read the same input, such as those of queries, keys and values, are one GEMM or one each.
 
 Symbols: x node that makes the input, y the output; dx and dy nodes that make their gradients.
 Source: Korthikanti et al., arXiv:2205.05198 (what is kept); torchao.float8 (casts).
@@ -23,15 +22,14 @@ class Weights:
 
     Attributes
     ----------
-    inputs : int
     outputs : tuple of int
         Of each matrix. Where results of operations are kept for backward, those of every second matrix are not.
     bucket : Bucket
         Where their gradients wait.
     bias : bool
-        Whether the products add one, whose gradient is a sum over tokens.
+        Whether the GEMMs add one, whose gradient is a sum over tokens.
     plain : bool
-        Whether products are in the tape's data type, whatever its style.
+        Whether GEMMs are in the tape's data type, whatever its style.
     """
 
     inputs: int
@@ -90,7 +88,7 @@ def linear(
 def grouped_linear(
     tape: AutogradTape, x: int, *, groups: int, tokens: int, inputs: int, outputs: int, bucket: Bucket, name: str
 ) -> int:
-    """``y_g = x_g W_g`` for groups of so many tokens each: products of all groups in one kernel, three in all."""
+    """``y_g = x_g W_g`` for groups of so many tokens each: GEMMs of all groups in one kernel, three in all."""
 
     def weight_gradient(node: int) -> int:
         of = {"groups": groups, "M": outputs, "N": inputs, "K": tokens}
@@ -124,7 +122,7 @@ class _Linear:
     cast_before: str
 
     def forward(self, x: int | None, widths: Sequence[int]) -> int:
-        """Write a product for each width; the last one stands for all, which run in order."""
+        """Write a GEMM for each width; the last one stands for all, which run in order."""
         if x is not None and self.cast_before != "input":
             x = self._cast(x, self.tokens * self.weights.inputs, "input")
         node = NONE
@@ -144,11 +142,11 @@ class _Linear:
             if needs_input:
                 name, sizes = f"{self.name}_input_gradient", {"M": self.tokens, "N": weights.inputs, "K": width}
                 dx = self._gemm(own, name=name, role=NodeRole.ACTIVATION_GRADIENT, **sizes)
-            self._learn(own, width, shared)
+            self._accumulate(own, width, shared)
             total = dx if total == NONE else self._add(total, dx)
         return total
 
-    def _learn(self, dy: int, width: int, shared: list[int] | None) -> None:
+    def _accumulate(self, dy: int, width: int, shared: list[int] | None) -> None:
         def weight_gradient(node: int) -> int:
             name, sizes = f"{self.name}_weight_gradient", {"M": width, "N": self.weights.inputs, "K": self.tokens}
             made = self._gemm(*(() if node == NONE else (node,)), name=name, role=NodeRole.WEIGHT_GRADIENT, **sizes)

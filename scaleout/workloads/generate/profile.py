@@ -30,7 +30,6 @@ class MadeGradient:
     ----------
     bucket : str
         The bucket in which it waits.
-    num_parameters : int
     ends : bool
         Whether no kernel of the part runs after the one that made it.
     """

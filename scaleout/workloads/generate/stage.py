@@ -29,7 +29,7 @@ class Part:
     final : tuple of int
         Nodes after which gradients are final, if this action reduces them.
     reductions : tuple of Reduction
-        Reductions of its gradients that are put off to the end of the step.
+        Reductions of its gradients that are deferred to the end of the step.
     """
 
     graph: ExecutionGraph
@@ -68,14 +68,10 @@ class Stage:
 
     Attributes
     ----------
-    workload : LayeredModel
     number : int
         Among all stages, first to last.
-    layers : range
-    rank : Rank
     tape : Tape
-        Of its forward pass: `kept_bytes` for each micro-batch, `again_bytes`, and `parameters` by bucket.
-    forward : Part
+        Of its forward pass: `kept_bytes` for each micro-batch, `recompute_bytes`, and `parameters` by bucket.
     """
 
     workload: LayeredModel
@@ -155,11 +151,6 @@ class Stage:
                 for call in bucket.sharing.gathers(size_bytes, zero=self.workload.zero):
                     yield unit.entry, call
 
-    @property
-    def output_bytes(self) -> int:
-        """Bytes that a rank sends to the next stage for a micro-batch."""
-        return self.workload.message_bytes
-
     def part(self, action: Action, turn: Turn) -> Part:
         """Return the graph of an action."""
         if action == Action.FORWARD:
@@ -180,21 +171,21 @@ class Stage:
         gradients.reduces, gradients.final = turn.reduces, []
         workload = self.workload
         later = workload.pipeline_parallel > 1 and workload.zero < 2 and not workload.overlap_gradient_reduce
-        gradients.put_off = [] if later else None
+        gradients.deferred = [] if later else None
         accumulates = turn.accumulates and not workload.fused_accumulation
         gradients.accumulates = (workload.gradient_dtype or workload.dtype) if accumulates else ""
         cursor.graph, cursor.weights = GraphBuilder(), [] if split else None
         output = self.tape.backward(NONE)
         if not split:
-            return self._learnt(gradients, output), None
+            return self._reduced(gradients, output), None
         of_inputs = Part(cursor.graph.build(), output)
-        put_off, cursor.weights, cursor.waits = cursor.weights or [], None, ()
+        deferred, cursor.weights, cursor.waits = cursor.weights or [], None, ()
         cursor.graph = GraphBuilder("weight_gradients", NodeRole.DEFERRED)
-        for make in put_off:
+        for make in deferred:
             make()
-        return of_inputs, self._learnt(gradients, NONE)
+        return of_inputs, self._reduced(gradients, NONE)
 
-    def _learnt(self, gradients: Gradients, output: int) -> Part:
+    def _reduced(self, gradients: Gradients, output: int) -> Part:
         """Reduce what is left, and freeze the graph."""
         graph = self.tape.graph
         graph.enter("gradients", NodeRole.REDUCTION)
@@ -202,4 +193,4 @@ class Stage:
         for bucket in self.rank.buckets:
             gradients.flush(graph, bucket)
         final = tuple(sorted(set(gradients.final) - {NONE}))
-        return Part(graph.build(), output, final, tuple(gradients.put_off or ()))
+        return Part(graph.build(), output, final, tuple(gradients.deferred or ()))

@@ -1,9 +1,8 @@
 """A step of a model of layers: the actions of all micro-batches in the order of a schedule, then the optimizer.
 
-Every rank runs its slots one after another. What a stage on another rank waits for is sent on; both ends say how many
-places further along the pipeline the other stands, so ranks of one stage run one graph. After the last micro-batch
-gradients are reduced, and the optimizer steps once all of them are final. Steps follow each other: what one leaves to
-the forward of the next, to gather stepped parameters, stands at the beginning.
+Every pipeline rank runs its slots one after another. Messages name their peer by how many ranks further along the
+pipeline it is, so ranks of one stage run one graph. After the last micro-batch gradients are reduced, then the
+optimizer steps. Gathers that one step leaves to the next stand at the beginning.
 
 Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
 """
@@ -34,7 +33,7 @@ _PASSES = {"clear": "fill", "check": "sum_all", "scale": "mul_scalar"}
 
 
 def generate(workload: LayeredModel) -> Program:
-    """Write the graphs of all ranks, in one role for each place in the pipeline."""
+    """Write the graphs of all ranks, in one role for each pipeline rank."""
     axes = Axes(workload)
     stages = stages_of(workload, axes)
     orders = pipelines.orders(
@@ -47,7 +46,7 @@ def generate(workload: LayeredModel) -> Program:
     if workload.mode != "training":
         orders = tuple(forward_only(order) for order in orders)
     items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
-    graphs = tuple(_Rank(workload, axes, stages[place], place).write(own) for place, own in enumerate(items))
+    graphs = tuple(_Rank(workload, axes, stages[rank], rank).write(own) for rank, own in enumerate(items))
     return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
 
 
@@ -58,9 +57,9 @@ def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
 
 
 def stages_of(workload: LayeredModel, axes: Axes) -> list[list[Stage]]:
-    """Return the stages that each place of the pipeline holds, by chunk."""
+    """Return the stages that each pipeline rank holds, by chunk."""
     pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
-    return [[Stage(workload, axes, pipeline.stage_of(place, chunk, p, v)) for chunk in range(v)] for place in range(p)]
+    return [[Stage(workload, axes, pipeline.stage_of(rank, chunk, p, v)) for chunk in range(v)] for rank in range(p)]
 
 
 _Of = tuple[bool, int, int]
@@ -74,12 +73,12 @@ class _Where(NamedTuple):
 
 @dataclass
 class _Rank:
-    """The graph of one place in the pipeline as it is written."""
+    """The graph of one pipeline rank as it is written."""
 
     workload: LayeredModel
     axes: Axes
     stages: list[Stage]
-    place: int
+    rank: int
     splice: Splice = field(default_factory=Splice)
     final: list[int] = field(default_factory=list)
     reductions: list[tuple[Reduction, tuple[int, ...], _Where]] = field(default_factory=list)
@@ -112,16 +111,13 @@ class _Rank:
         turns: dict[tuple[int, int], Turn] = {}
         for chunk in range(self.workload.chunks):
             mine = [s.microbatch for slot in order for s in slot if s.action in _WEIGHTS and s.chunk == chunk]
-            for place, microbatch in enumerate(mine):
-                last = place == len(mine) - 1 or self.workload.zero >= 2
-                turns[chunk, microbatch] = Turn(accumulates=place > 0, reduces=last)
+            for turn, microbatch in enumerate(mine):
+                last = turn == len(mine) - 1 or self.workload.zero >= 2
+                turns[chunk, microbatch] = Turn(accumulates=turn > 0, reduces=last)
         return turns
 
     def _gather(self, chunks: Iterable[int]) -> None:
-        """Gather the parameters that the step before has stepped, in the order in which chunks first use them.
-
-        Where layers gather theirs themselves (ZeRO-3) those go first: kernels wait for them.
-        """
+        """Gather the parameters that the step before has stepped, in the order in which chunks first use them."""
         priority = BULK if self.workload.zero == 3 else URGENT
         for chunk in chunks:
             stage, graph, entries = self.stages[chunk], GraphBuilder("parameters"), list[int]()
@@ -135,10 +131,7 @@ class _Rank:
             self.gathered[chunk] = [(entry, offset + number) for number, entry in enumerate(entries)]
 
     def _act(self, slot: Slot, turns: Sequence[Turn], before: tuple[int, ...]) -> tuple[int, ...]:
-        """Write the actions of a slot behind what came before and what they received; return what the next waits for.
-
-        Two actions run at the same time: their nodes alternate, so that one computes while the other communicates.
-        """
+        """Write the actions of a slot behind what came before and what they received; return their last nodes."""
         parts = [self.stages[step.chunk].part(step.action, turn) for step, turn in zip(slot, turns, strict=True)]
         keys = [(step.action == Action.FORWARD, step.chunk, step.microbatch) for step in slot]
         received = [
@@ -147,38 +140,38 @@ class _Rank:
             if key in self.received and step.action != Action.WEIGHT_GRADIENT
         ]
         after = (*before, *received)
-        graph, places = self._together(parts)
+        graph, nodes = self._interleaved(parts)
         columns = {"microbatch": np.empty(len(graph), np.int64), "stage": np.empty(len(graph), np.int64)}
-        for step, place in zip(slot, places, strict=True):
-            columns["microbatch"][place] = step.microbatch
-            columns["stage"][place] = self.stages[step.chunk].number
+        for step, at in zip(slot, nodes, strict=True):
+            columns["microbatch"][at] = step.microbatch
+            columns["stage"][at] = self.stages[step.chunk].number
         waits = [
-            (int(place[entry]), gather)
-            for step, place in zip(slot, places, strict=True)
+            (int(at[entry]), gather)
+            for step, at in zip(slot, nodes, strict=True)
             if step.action == Action.FORWARD
             for entry, gather in self.gathered.pop(step.chunk, ())
         ]
         offset = self.splice.add(graph, after=after, waits=waits, **columns)
         done: list[int] = []
-        for step, key, part, place in zip(slot, keys, parts, places, strict=True):
-            exits = tuple((offset + place[list(part.exits)]).tolist()) or after
+        for step, key, part, at in zip(slot, keys, parts, nodes, strict=True):
+            exits = tuple((offset + at[list(part.exits)]).tolist()) or after
             self.made[key] = exits
             done += exits
-            self._reduce_later(part, offset + place, step)
+            self._reduce_later(part, offset + at, step)
         return tuple(done)
 
-    def _together(self, parts: Sequence[Part]) -> tuple[ExecutionGraph, tuple[Ints, ...]]:
+    def _interleaved(self, parts: Sequence[Part]) -> tuple[ExecutionGraph, tuple[Ints, ...]]:
         """Return the graph of the parts of a slot, and where the nodes of each are in it."""
         if len(parts) == 1:
             return parts[0].graph, (np.arange(len(parts[0].graph)),)
         key = (id(parts[0]), id(parts[1]))
         if key not in self.pairs:
-            graph, *places = interleave(parts[0].graph, parts[1].graph)
-            self.pairs[key] = graph, tuple(places)
+            graph, *nodes = interleave(parts[0].graph, parts[1].graph)
+            self.pairs[key] = graph, tuple(nodes)
         return self.pairs[key]
 
     def _reduce_later(self, part: Part, at: Ints, step: Step) -> None:
-        """Remember a part's final gradients, and its reductions that were put off; its nodes are `at`."""
+        """Remember a part's final gradients, and its reductions that were deferred; its nodes are `at`."""
         self.final += at[list(part.final)].tolist()
         where = _Where(step.microbatch, self.stages[step.chunk].number)
         for reduction in part.reductions:
@@ -196,11 +189,11 @@ class _Rank:
         graph = GraphBuilder(f"pipeline_{'forward' if end.forward else 'backward'}", role)
         name = f"{'activations' if end.forward else 'gradients'}_{kind.name.lower()}"
         family = self.axes.number("pipeline")
-        graph.add((), name=name, kind=kind, group=family, bytes=self.stages[0].output_bytes)
+        graph.add((), name=name, kind=kind, group=family, bytes=self.workload.message_bytes)
         self.last_message = self.splice.add(
             graph.build(),
             after=after,
-            peer=(end.peer - self.place) % self.workload.pipeline_parallel,
+            peer=(end.peer - self.rank) % self.workload.pipeline_parallel,
             tag=(end.maker * 2 + (not end.forward)) * self.workload.num_microbatches + end.microbatch,
             microbatch=end.microbatch,
             stage=self.stages[end.chunk].number,
@@ -209,7 +202,7 @@ class _Rank:
             self.received[key] = self.last_message
 
     def _finish(self, before: Sequence[int]) -> None:
-        """Reduce what was put off and what several stages share; step the optimizer once all gradients are final."""
+        """Reduce what was deferred and what several stages share; step the optimizer once all gradients are final."""
         for reduction, after, where in self.reductions:
             graph = GraphBuilder("gradients", NodeRole.REDUCTION)
             reduction.write(graph)
@@ -222,32 +215,18 @@ class _Rank:
 
 
 class Holds(Protocol):
-    """What a stage holds, as far as the end of a step depends on it."""
+    """What a stage holds, as far as the end of a step depends on it; see `Stage`."""
 
     @property
-    def first(self) -> bool:
-        """Whether it holds the embedding."""
-        ...
-
+    def first(self) -> bool: ...  # noqa: D102
     @property
-    def last(self) -> bool:
-        """Whether it holds the head."""
-        ...
-
+    def last(self) -> bool: ...  # noqa: D102
     @property
-    def buckets(self) -> Sequence[Bucket]:
-        """Where gradients wait."""
-        ...
-
+    def buckets(self) -> Sequence[Bucket]: ...  # noqa: D102
     @property
-    def parameters(self) -> Mapping[str, int]:
-        """Name of a bucket to the parameters that it holds."""
-        ...
-
+    def parameters(self) -> Mapping[str, int]: ...  # noqa: D102
     @property
-    def partial_parameters(self) -> int:
-        """Parameters of which each tensor-parallel rank makes a part of the gradient."""
-        ...
+    def partial_parameters(self) -> int: ...  # noqa: D102
 
 
 @dataclass
@@ -264,7 +243,7 @@ class Finish:
         for name in self.workload.buffer_passes:
             if name in _PASSES:
                 self._chain_kernel(_PASSES[name], elements=max(self._held(), 1))
-        self._share()
+        self._synchronise()
         workload, mesh = self.workload, self.workload.mesh
         if workload.clip_gradients:
             self._chain_kernel("sum_all", elements=self._owned())
@@ -281,13 +260,13 @@ class Finish:
             self._gather()
         return self.graph.build()
 
-    def _share(self) -> None:
+    def _synchronise(self) -> None:
         """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
         workload = self.workload
         for number in range(len(self.stages[0].buckets)) if workload.replicas_at_end else ():
             bucket = self.stages[0].buckets[number]
             held = sum(stage.parameters.get(bucket.name, 0) for stage in self.stages)
-            for kind, size_bytes, group in bucket.sharing.sums_copies(held * workload.gradient_bytes):
+            for kind, size_bytes, group in bucket.sharing.sums_replicas(held * workload.gradient_bytes):
                 self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
         if workload.sequence_parallel and workload.tensor_parallel > 1:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
@@ -296,7 +275,7 @@ class Finish:
         p, v = workload.pipeline_parallel, workload.chunks
         pipeline = PIPELINES[workload.pipeline_schedule]
         if pipeline.copies > 1 and p > 1:
-            pairs = [(place, p - 1 - place) for place in range(p // 2)]
+            pairs = [(rank, p - 1 - rank) for rank in range(p // 2)]
             size_bytes = self._held() * workload.gradient_bytes
             self._all_reduce(size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
         ends = {pipeline.layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}

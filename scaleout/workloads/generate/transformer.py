@@ -94,7 +94,7 @@ def _feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number:
 
 
 def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: str) -> int:
-    """Two products with an activation between, their columns cut over the tensor axis."""
+    """Two GEMMs with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
     of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
@@ -172,7 +172,7 @@ def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
 def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
-    if loss == "in_place":  # the logits are their gradient until the product before has used it
+    if loss == "in_place":  # the logits are their gradient until the GEMM before has used it
         tape.save_for_backward(elements)
     makes = 0 if loss == "in_place" else elements
     if loss == "vocabulary_parallel":
@@ -189,14 +189,9 @@ def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int,
         tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
     for number in ("maximum", "sum", "target") if degree > 1 else ():
         x = tape.graph.collective(
-            "all_reduce",
-            tokens * ITEM_BYTES["fp32"],
-            group=rank.tensor,
-            after=(x,),
-            name=f"loss_{number}_all_reduce",
-            priority=URGENT,
-            role=NodeRole.EXCHANGE,
-        )
+            "all_reduce", tokens * ITEM_BYTES["fp32"], group=rank.tensor, after=(x,), name=f"loss_{number}_all_reduce",
+            priority=URGENT, role=NodeRole.EXCHANGE,
+        )  # fmt: skip
     return x
 
 

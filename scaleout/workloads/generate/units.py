@@ -37,8 +37,6 @@ class Rank(Generic[Job]):
 
     Attributes
     ----------
-    workload : LayeredModel
-    axes : Axes
     tokens : int
         Tokens of a micro-batch outside tensor-parallel blocks.
     dense, experts : Bucket

@@ -1,20 +1,11 @@
-"""Workload to the bytes that its ranks hold: what stands all through a step, and activations as micro-batches pass.
+"""Workload to the bytes that its ranks hold: persistent state, and activations as micro-batches pass.
 
-What a layer holds is counted by the generators as they write it (`Tape.kept_bytes`, `Tape.parameters`); layers that are
-alike are written once. How many micro-batches are in flight, and when, follows from the order of the pipeline schedule,
-so nothing is simulated. Where a workload asks for it (`transient_memory`), results that no layer keeps are counted from
-the actions of backward in their order (`Tape.temporary_bytes`). Left out: those of forward, the allocator's fragments,
-and the libraries' own memory.
+What a layer holds is counted as its forward is written (`generate.profile`). How many micro-batches are in flight
+follows from the order of the pipeline schedule, so nothing is simulated. Left out: transient memory of forward, the
+allocator's fragments, and the libraries' own memory. See docs/models/memory.md.
 
-Gradients stand all through a step, where they are added up and reduced in place; where they are sharded, one bucket of
-whole ones is a communication buffer. Where the backward is in two parts, all that is kept waits for the second.
-
-Symbols: p places of the pipeline; v model chunks of a rank; K moments that can be the peak of a place.
+Symbols: p pipeline ranks; v model chunks of a rank; K moments at which the memory of a rank can be highest.
 Source: Korthikanti et al., arXiv:2205.05198 (activations); Rajbhandari et al., ZeRO, arXiv:1910.02054 (states).
-
-Pipeline schedules to the moments at which the memory of a rank can be highest, whatever a micro-batch holds.
-
-Symbols: p places of the pipeline; v model chunks of a rank; m micro-batches; K moments of all places.
 """
 
 import functools
@@ -36,23 +27,22 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Slots of all places during which their memory can be highest, by place.
+    """Slots of all ranks during which their memory can be highest, by rank.
 
     Attributes
     ----------
     first : (p,)
-        Where each place begins.
-    place, slot : (K,)
+        Where each rank begins.
     in_flight : (K, v)
         Micro-batches whose activations are kept.
     again : (K, v)
         Whether a backward runs that may compute parts again, one at a time.
     waiting : (K, v)
-        Micro-batches of which all that is computed again is held, for the gradients of weights.
+        Micro-batches of which all that is recomputed is held, for the gradients of weights.
     """
 
     first: Index
-    place: Index
+    rank: Index
     slot: Index
     in_flight: Index
     again: Index
@@ -76,10 +66,10 @@ def _moments(name: str, p: int, m: int, v: int, group: int | None) -> Moments:
     runs = np.zeros((len(Action) + 1, len(kept), v), np.int64)
     for step in range(2):
         runs[action[:, step], np.arange(len(kept)), chunk[:, step]] = 1
-    place = np.repeat(np.arange(p), np.diff(found.offsets))
-    slot = np.arange(len(kept)) - found.offsets[place]
+    rank = np.repeat(np.arange(p), np.diff(found.offsets))
+    slot = np.arange(len(kept)) - found.offsets[rank]
     waiting = after_inputs + runs[Action.INPUT_GRADIENT]
-    columns = np.column_stack([place, slot, kept, runs[Action.BACKWARD], waiting])
+    columns = np.column_stack([rank, slot, kept, runs[Action.BACKWARD], waiting])
     for column in range(2, 2 + v):  # of moments that differ in one chunk only, the fullest
         others = [index for index in range(columns.shape[1]) if index not in (1, column)]
         # Rows in order of all others, the fullest first, then the earliest.
@@ -88,8 +78,8 @@ def _moments(name: str, p: int, m: int, v: int, group: int | None) -> Moments:
         new = np.r_[True, (np.diff(sorted_rows[:, others], axis=0) != 0).any(axis=1)]
         columns = sorted_rows[new]
     columns = columns[np.lexsort((columns[:, 1], columns[:, 0]))]
-    place, slot, parts = columns[:, 0], columns[:, 1], columns[:, 2:].reshape(-1, 3, v)
-    return Moments(np.searchsorted(place, np.arange(p)), place, slot, parts[:, 0], parts[:, 1], parts[:, 2])
+    rank, slot, parts = columns[:, 0], columns[:, 1], columns[:, 2:].reshape(-1, 3, v)
+    return Moments(np.searchsorted(rank, np.arange(p)), rank, slot, parts[:, 0], parts[:, 1], parts[:, 2])
 
 
 Floats = npt.NDArray[np.float64]
@@ -113,8 +103,8 @@ class Peak:
 
     Attributes
     ----------
-    place : int
-        Place of the rank in its pipeline.
+    rank : int
+        Its rank in the pipeline.
     bytes_of : mapping
         Bytes of each of `KINDS`.
     in_flight : tuple of int
@@ -125,7 +115,7 @@ class Peak:
         Which of its slots that is.
     """
 
-    place: int
+    rank: int
     bytes_of: Mapping[str, float]
     in_flight: tuple[int, ...] = ()
     slot: Slot = ()
@@ -158,23 +148,22 @@ def peak(workload: LayeredModel) -> Peak:
 
 
 def peaks(workload: LayeredModel) -> list[Peak]:
-    """Return the most that the ranks of each place of the pipeline hold, and when."""
+    """Return the most that each pipeline rank holds, and when."""
     ledger = Ledger.of(workload)
-    return [ledger.peak_of(place) for place in range(workload.pipeline_parallel)]
+    return [ledger.peak_of(rank) for rank in range(workload.pipeline_parallel)]
 
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """What the ranks of each place of the pipeline hold.
+    """What each pipeline rank holds.
 
     Attributes
     ----------
-    workload : LayeredModel
     stages : sequence of sequence of Held
-        For each place, its chunks.
+        For each rank, its chunks.
     standing : sequence of mapping
-        For each place, the bytes of each of `KINDS` that it holds all through a step.
-    activation_bytes, recomputed_bytes, temporary_bytes : (p,)
+        For each rank, the bytes of each of `KINDS` that it holds all through a step.
+    activation_bytes, recomputed_bytes, transient_bytes : (p,)
         At the moment when they are highest together.
     peak_bytes : (p,)
         With what stands.
@@ -187,7 +176,7 @@ class Ledger:
     standing: Sequence[Mapping[str, float]]
     activation_bytes: Floats
     recomputed_bytes: Floats
-    temporary_bytes: Floats
+    transient_bytes: Floats
     peak_bytes: Floats
     peak_moment: Index
 
@@ -197,63 +186,58 @@ class Ledger:
         units = units_of_stages(workload)
         numbers = _stages_of_places(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
         of_stage = [sum((held.times(count) for held, count in stage), Held()) for stage in units]
-        stages = [[of_stage[number] for number in place] for place in numbers]
+        stages = [[of_stage[number] for number in rank] for rank in numbers]
         axes = Axes(workload)
         sharing = (axes.dense(), axes.experts())
         contents = workload.contents
         alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
         of_place = []
-        for place in numbers:
-            key = tuple(contents[number] for number in place)
+        for rank in numbers:
+            key = tuple(contents[number] for number in rank)
             if key not in alike:
                 cached = sum(
                     count * workload.cache_bytes(kind) for content in key for kind, count in content if kind not in ENDS
                 )
-                alike[key] = standing(workload, [units[number] for number in place], sharing, cached_bytes=cached)
+                alike[key] = standing(workload, [units[number] for number in rank], sharing, cached_bytes=cached)
             of_place.append(alike[key])
         kept, again, made, moment = _highest(workload, stages)
         total = np.array([sum(each.values()) for each in of_place]) + kept + again + made
         return cls(workload, stages, of_place, kept, again, made, total, moment)
 
-    def peak_of(self, place: int) -> Peak:
-        """Return the most that the ranks of a place hold."""
-        passing = (self.activation_bytes, self.recomputed_bytes, self.temporary_bytes)
+    def peak_of(self, rank: int) -> Peak:
+        """Return the most that a pipeline rank holds."""
+        passing = (self.activation_bytes, self.recomputed_bytes, self.transient_bytes)
         bytes_of = {
-            **self.standing[place],
-            **{kind: float(b[place]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
+            **self.standing[rank],
+            **{kind: float(b[rank]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
         }
         if self.workload.mode != "training":
-            return Peak(place, bytes_of)
-        moments, row = moments_of(self.workload), int(self.peak_moment[place])
+            return Peak(rank, bytes_of)
+        moments, row = moments_of(self.workload), int(self.peak_moment[rank])
         order = orders(
             self.workload.pipeline_schedule,
             stages=self.workload.pipeline_parallel,
             microbatches=self.workload.num_microbatches,
             chunks=self.workload.chunks,
             group=self.workload.microbatch_group,
-        )[place]
+        )[rank]
         slot = int(moments.slot[row])
-        return Peak(place, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
+        return Peak(rank, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
 
 
 def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Floats, Index]:
-    """Return the most that each place holds as micro-batches pass, and at which moment, shape (p,) each.
-
-    That is activations, kept and computed again, and temporary results.
-
-    A pass without backward holds at most what one of its layers would keep for it.
-    """
+    """Return the most that each rank holds as micro-batches pass, and at which moment, shape (p,) each."""
     if workload.mode != "training":
         layers = [held for stage in units_of_stages(workload) for held, _ in stage]
-        one = max(held.kept_bytes + held.again_bytes for held in layers)
+        one = max(held.kept_bytes + held.recompute_bytes for held in layers)
         p = len(stages)
         return np.full(p, one), np.zeros(p), np.zeros(p), np.zeros(p, np.int64)
     kept, again, all_again, temporary = (
-        np.array([[getattr(held, name) for held in place] for place in stages])
-        for name in ("kept_bytes", "again_bytes", "all_again_bytes", "temporary_bytes")
+        np.array([[getattr(held, name) for held in rank] for rank in stages])
+        for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes")
     )
     moments = moments_of(workload)
-    of = moments.place
+    of = moments.rank
     held = (moments.in_flight * kept[of]).sum(axis=1)
     recomputed = np.zeros(len(held))
     if again.any():
@@ -268,4 +252,4 @@ def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[
 @functools.lru_cache(maxsize=512)
 def _stages_of_places(name: str, p: int, v: int) -> tuple[tuple[int, ...], ...]:
     pipeline = PIPELINES[name]
-    return tuple(tuple(pipeline.stage_of(place, chunk, p, v) for chunk in range(v)) for place in range(p))
+    return tuple(tuple(pipeline.stage_of(rank, chunk, p, v) for chunk in range(v)) for rank in range(p))

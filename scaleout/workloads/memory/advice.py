@@ -31,8 +31,6 @@ class Advice:
         Keys of the workload, and the values to set.
     ranks : int
         What the job then needs.
-    peak : Peak
-    fits : bool
     """
 
     changes: Mapping[str, Any]
@@ -70,13 +68,13 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
     if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
         return singles
-    together = _together(workload, capacity_bytes, more_ranks=False)
+    together = _combined(workload, capacity_bytes, more_ranks=False)
     if together is None and not (singles and singles[0].fits):
-        together = _together(workload, capacity_bytes, more_ranks=True)
+        together = _combined(workload, capacity_bytes, more_ranks=True)
     return singles if together is None else [*singles, together]
 
 
-def _together(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
+def _combined(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
     """Change what helps most, again and again until the job fits; then take back what was not needed."""
     steps: list[dict[str, Any]] = []
     current, least = workload, peak(workload).total_bytes

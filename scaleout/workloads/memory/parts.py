@@ -17,21 +17,21 @@ class Held:
     ----------
     kept_bytes : float
         Activations of one micro-batch, from its forward to the end of its backward.
-    again_bytes, all_again_bytes : float
-        What backward computes again: the most of a part at a time, and of all parts together.
+    recompute_bytes, all_recompute_bytes : float
+        What backward recomputes: the most of a part at a time, and of all parts together.
     parameters : tuple of int
         Of the dense bucket, and of the experts'.
-    temporary_bytes : float
+    transient_bytes : float
         The most that backward makes beyond what is kept when it begins.
     weights : frozenset of (int, int)
         Outputs and inputs of the weights of which placeholders of gradients are held.
     """
 
     kept_bytes: float = 0.0
-    again_bytes: float = 0.0
-    all_again_bytes: float = 0.0
+    recompute_bytes: float = 0.0
+    all_recompute_bytes: float = 0.0
     parameters: tuple[int, int] = (0, 0)
-    temporary_bytes: float = 0.0
+    transient_bytes: float = 0.0
     weights: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
@@ -40,8 +40,8 @@ class Held:
         tape = profile.tape
         return cls(
             tape.kept_bytes,
-            tape.again_bytes,
-            tape.all_again_bytes,
+            tape.recompute_bytes,
+            tape.all_recompute_bytes,
             (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0)),
             profile.transient_bytes if workload.transient_memory else 0.0,
             frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
@@ -50,10 +50,10 @@ class Held:
     def __add__(self, other: "Held") -> "Held":
         return Held(
             self.kept_bytes + other.kept_bytes,
-            max(self.again_bytes, other.again_bytes),
-            self.all_again_bytes + other.all_again_bytes,
+            max(self.recompute_bytes, other.recompute_bytes),
+            self.all_recompute_bytes + other.all_recompute_bytes,
             (self.parameters[0] + other.parameters[0], self.parameters[1] + other.parameters[1]),
-            max(other.temporary_bytes, self.temporary_bytes - other.kept_bytes),  # backward begins with the other
+            max(other.transient_bytes, self.transient_bytes - other.kept_bytes),  # backward begins with the other
             self.weights | other.weights,
         )
 
@@ -66,7 +66,7 @@ class Held:
         return replace(
             self,
             kept_bytes=count * self.kept_bytes,
-            all_again_bytes=count * self.all_again_bytes,
+            all_recompute_bytes=count * self.all_recompute_bytes,
             parameters=parameters,
         )
 

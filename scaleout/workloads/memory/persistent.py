@@ -11,7 +11,7 @@ import numpy as np
 
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.layered import LayeredModel
-from scaleout.workloads.generate.axes import Sharing
+from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.memory.parts import Units
 from scaleout.workloads.pipeline import PIPELINES
 
@@ -21,7 +21,7 @@ _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
 _STATES_OF_OPTIMIZER = {"adamw": 2, "none": 0}
 """Numbers in fp32 that an optimizer keeps for each parameter."""
 
-Shares = tuple[Sharing, Sharing]
+Shares = tuple[GradientSync, GradientSync]
 """Who shares the parameters that are no expert's, and the experts'."""
 
 
@@ -55,7 +55,7 @@ def standing(
     }
 
 
-def _divided(workload: LayeredModel, kind: str, share: Sharing) -> int:
+def _divided(workload: LayeredModel, kind: str, share: GradientSync) -> int:
     """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
     whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
     return share.shards if whole else share.owners

@@ -1,10 +1,9 @@
 """The slots of all ranks as columns, and which of them waits for which.
 
-A forward waits for the forward of the stage before it, a gradient for that of the stage after it, both also for what
-their own rank did to the microbatch; a rank runs its slots in their order. Nothing here has a duration: the blocks of
-a schedule are found once and timed often.
+A forward waits for the forward of the stage before it, a gradient for that of the stage after it. A rank runs its slots
+in their order. Nothing here has a duration: the blocks of a schedule are found once and timed often.
 
-Symbols: p ranks; v model chunks of a rank; N slots and S steps of all ranks together.
+Symbols: p ranks; v model chunks of a rank; N slots and S steps of all ranks.
 """
 
 import functools
@@ -85,21 +84,21 @@ class Blocks:
     @property
     def first_gradients(self) -> Index:
         """Slot in which each chunk of each rank makes its first gradients of weights, shape (p, v)."""
-        return self._learning_slots[0]
+        return self._weight_gradient_slots[0]
 
     @property
     def last_gradients(self) -> Index:
         """Slot in which each chunk of each rank makes its last gradients of weights, shape (p, v)."""
-        return self._learning_slots[1]
+        return self._weight_gradient_slots[1]
 
     @functools.cached_property
-    def _learning_slots(self) -> tuple[Index, Index]:
+    def _weight_gradient_slots(self) -> tuple[Index, Index]:
         pv = self.num_ranks * self.num_chunks
         slot, step = np.nonzero(np.isin(self.what // pv, (Action.BACKWARD, Action.WEIGHT_GRADIENT)))
-        place = self.what[slot, step] % pv
+        position = self.what[slot, step] % pv
         first, last = np.full(pv, len(self.what)), np.full(pv, _NOTHING)
-        np.minimum.at(first, place, slot)
-        np.maximum.at(last, place, slot)
+        np.minimum.at(first, position, slot)
+        np.maximum.at(last, position, slot)
         assert (last != _NOTHING).all(), "every chunk learns"
         return first.reshape(self.num_ranks, -1), last.reshape(self.num_ranks, -1)
 
@@ -168,13 +167,13 @@ def connect(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> 
         if not order or not all(1 <= len(slot) <= 2 for slot in order):
             raise ConfigError(f"rank {rank} of the pipeline has no slots, or one that is not of one or two steps")
     steps = _Steps.of(orders, num_chunks)
-    places, num_slots = len(orders) * num_chunks, sum(map(len, orders))
+    positions, num_slots = len(orders) * num_chunks, sum(map(len, orders))
     before, after = _neighbours(pipeline, len(orders), num_chunks)
-    nowhere = np.full(places, places)
-    source = np.array([before, after, nowhere])[steps.flow, steps.place]
-    target = np.array([after, before, nowhere])[steps.flow, steps.place]
-    from_afar, to_afar = ((other < places) & (other // num_chunks != steps.rank) for other in (source, target))
-    own, passed = _needs(steps, source, places, num_slots)
+    nowhere = np.full(positions, positions)
+    source = np.array([before, after, nowhere])[steps.flow, steps.position]
+    target = np.array([after, before, nowhere])[steps.flow, steps.position]
+    from_afar, to_afar = ((other < positions) & (other // num_chunks != steps.rank) for other in (source, target))
+    own, passed = _needs(steps, source, positions, num_slots)
     _check(pipeline, steps, own, local=np.ones_like(from_afar))
     _check(pipeline, steps, passed, local=~from_afar)
     forward = steps.flow == FORWARD_FLOW
@@ -186,10 +185,10 @@ def connect(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> 
         num_chunks=num_chunks,
         orders=orders,
         offsets=offsets,
-        what=steps.by_slot(steps.action * places + steps.place, len(Action) * places),
-        sends=steps.by_slot(np.where(to_afar, np.where(forward, steps.place, target), places), places),
+        what=steps.by_slot(steps.action * positions + steps.position, len(Action) * positions),
+        sends=steps.by_slot(np.where(to_afar, np.where(forward, steps.position, target), positions), positions),
         makers=makers,
-        receives=steps.by_slot(np.where(from_afar, np.where(forward, source, steps.place), places), places),
+        receives=steps.by_slot(np.where(from_afar, np.where(forward, source, steps.position), positions), positions),
         sequence=_sequence(pipeline, orders, offsets, makers),
     )
 
@@ -204,7 +203,7 @@ class _Steps:
     second: Index  # 1 for the second step of its slot
     action: Index
     flow: Index
-    place: Index  # rank and chunk as one number, rank v + chunk
+    position: Index  # rank and chunk as one number, rank v + chunk
     microbatch: Index
 
     @classmethod
@@ -222,7 +221,7 @@ class _Steps:
             second=(np.diff(slot, prepend=-1) == 0).astype(np.int64),
             action=action,
             flow=_FLOWS[action],
-            place=rank * num_chunks + chunk,
+            position=rank * num_chunks + chunk,
             microbatch=np.array([step.microbatch for step in steps], np.int64),
         )
 
@@ -234,33 +233,25 @@ class _Steps:
 
 
 def _neighbours(pipeline: Pipeline, p: int, v: int) -> tuple[Index, Index]:
-    """Return the places before and after each place, shape (p v,); p v if there is none."""
-    places = [(rank, chunk) for rank in range(p) for chunk in range(v)]
-    found = [[way(*place, p, v) for place in places] for way in (pipeline.before, pipeline.after)]
+    """Return the positions before and after each position, shape (p v,); p v if there is none."""
+    positions = [(rank, chunk) for rank in range(p) for chunk in range(v)]
+    found = [[way(*position, p, v) for position in positions] for way in (pipeline.before, pipeline.after)]
     before, after = ([p * v if other is None else other[0] * v + other[1] for other in row] for row in found)
     return np.array(before), np.array(after)
 
 
-def _needs(steps: _Steps, source: Index, places: int, num_slots: int) -> tuple[Index, Index]:
-    """Return the slots whose results each step needs: of its own place, and passed on by a neighbour, shape (S,).
-
-    A slot that no order holds is `_NOTHING`; N where nothing is needed.
-
-    Raises
-    ------
-    ConfigError
-        If a step stands twice.
-    """
-    shape = (NO_FLOW + 2, places + 1, int(steps.microbatch.max()) + 1)
+def _needs(steps: _Steps, source: Index, positions: int, num_slots: int) -> tuple[Index, Index]:
+    """Return the slots whose results each step needs: of its own position, and passed on by a neighbour, shape (S,)."""
+    shape = (NO_FLOW + 2, positions + 1, int(steps.microbatch.max()) + 1)
     made = np.full(shape, _NOTHING)
-    made[:, places] = made[-1] = num_slots
-    keys = np.ravel_multi_index((steps.flow, steps.place, steps.microbatch), shape)
+    made[:, positions] = made[-1] = num_slots
+    keys = np.ravel_multi_index((steps.flow, steps.position, steps.microbatch), shape)
     twice = np.flatnonzero(np.bincount(keys)[keys] > 1)
     if len(twice):
         raise ConfigError(f"rank {steps.rank[twice[0]]} of the pipeline runs {describe(steps.all[twice[0]])} twice")
     made.ravel()[keys] = steps.slot
-    # Of its own place a gradient needs the forward, a gradient of weights that of the input, a forward (row -1) none.
-    return made[steps.flow - 1, steps.place, steps.microbatch], made[steps.flow, source, steps.microbatch]
+    # A gradient needs its own position's forward, a gradient of weights that of the input, a forward (row -1) none.
+    return made[steps.flow - 1, steps.position, steps.microbatch], made[steps.flow, source, steps.microbatch]
 
 
 def _check(pipeline: Pipeline, steps: _Steps, needs: Index, *, local: npt.NDArray[np.bool_]) -> None:
@@ -274,13 +265,7 @@ def _check(pipeline: Pipeline, steps: _Steps, needs: Index, *, local: npt.NDArra
 
 
 def _sequence(pipeline: Pipeline, orders: Sequence[Order], offsets: Index, makers: Index) -> Index:
-    """Return all slots so that each comes after the one before it on its rank and after its makers, shape (N,).
-
-    Raises
-    ------
-    SimulationError
-        If ranks wait for one another in a circle; the message names each and what it waits for.
-    """
+    """Return all slots so that each comes after the one before it on its rank and after its makers, shape (N,)."""
     first, second = makers.T.tolist()
     upcoming, ends = offsets[:-1].tolist(), offsets[1:].tolist()
     done = [False] * ends[-1] + [True]

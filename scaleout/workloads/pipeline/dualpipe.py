@@ -1,23 +1,11 @@
 """DualPipe: microbatches enter at both ends of the pipeline, and forwards overlap with backwards of the other way.
 
-Every rank holds two stages, one for each direction. On a rank that is k from the nearer end, *near* microbatches are
-those that entered at this end, n of them, and *far* ones those that come from the middle. With ``h = p / 2`` ranks to
-the middle and ``d = h - 1 - k`` between:
+Every rank holds two stages, one for each direction. On a rank k from the nearer end, *near* microbatches are those that
+entered at this end, and *far* ones those that come from the middle. `_turns` writes the phases of the schedule. The
+bubble is ``(h - 1) (F&B + B - 3 W)`` where neither F nor W exceeds ``B - W``; at most p + 1 microbatches are in flight.
 
-1. 2 d near forwards, until the far microbatches come;
-2. near and far forward in turn, k + 1 times;
-3. far input gradient, its weights', and a far forward, d times;
-4. near forward with far backward, far forward with near backward, each pair at the same time, to the last near one;
-5. far backward, then far forward with near backward, d times;
-6. far and near backward in turn, k + 1 times; the last k + 1 of these make the input gradient only;
-7. a gradient of weights put off, a near input gradient, d times;
-8. the k + 1 gradients of weights that are left.
-
-The bubble, largest in the middle, is ``(h - 1) (F&B + B - 3 W)`` where neither F nor W exceeds ``B - W``, the input's
-part; F&B are the seconds of an overlapped pair. At most p + 1 microbatches are in flight on a rank.
-
-Symbols: p ranks; m microbatches of both directions, ``n = m / 2``; F, B, W seconds of a forward, a whole backward, its
-weights' part.
+Symbols: p ranks, h = p / 2, d = h - 1 - k; m microbatches of both directions; F, B, W seconds of a forward, a whole
+backward, its weights' part; F&B of an overlapped pair.
 Source: DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.1, Fig. 5 and Table 2.
 """
 
@@ -48,7 +36,7 @@ def two_sided(k: int, h: int, *, near: range, far: range, near_chunk: int = 0) -
     """
     chunks = (near_chunk, 1 - near_chunk)
     forwards, backwards = ([iter(near), iter(far)] for _ in range(2))
-    owed: deque[tuple[int, int]] = deque()  # gradients of weights put off: chunk and microbatch
+    owed: deque[tuple[int, int]] = deque()  # gradients of weights deferred: chunk and microbatch
 
     def step(action: Action, side: int) -> Step:
         if action == WEIGHT:
@@ -64,17 +52,18 @@ def two_sided(k: int, h: int, *, near: range, far: range, near_chunk: int = 0) -
 def _turns(k: int, h: int, n: int) -> Iterator[Turn]:
     d = h - 1 - k
     near, far = ((FORWARD, NEAR),), ((FORWARD, FAR),)
-    put_off = ((WEIGHT, NEAR),)  # of whichever side is owed
-    yield from [near] * (2 * d)
+    deferred = ((WEIGHT, NEAR),)  # of whichever side is owed
+    yield from [near] * (2 * d)  # until the far microbatches come
     yield from [near, far] * (k + 1)
-    yield from [((INPUT, FAR),), put_off, far] * d
+    yield from [((INPUT, FAR),), deferred, far] * d
+    # Pairs of a forward and a backward overlap.
     yield from [(*near, (BACKWARD, FAR)), (*far, (BACKWARD, NEAR))] * (n - 2 * d - (k + 1))
     yield from [((BACKWARD, FAR),), (*far, (BACKWARD, NEAR))] * d
     ends = [(BACKWARD, FAR), (BACKWARD, NEAR)] * (k + 1)
     yield from ((part,) for part in ends[: k + 1])
     yield from (((INPUT, side),) for _, side in ends[k + 1 :])
-    yield from [put_off, ((INPUT, NEAR),)] * d
-    yield from [put_off] * (k + 1)
+    yield from [deferred, ((INPUT, NEAR),)] * d
+    yield from [deferred] * (k + 1)
 
 
 def _order(rank: int, p: int, m: int, _v: int) -> Order:

@@ -8,7 +8,7 @@ carried out in that order, one at a time, so that one which waits holds up those
 
 Source: torch.distributed.pipelining, PyTorch 2.11, whose interleaved schedules behave so on 4 H200.
 
-Symbols: p places of a pipeline; v model chunks of a rank.
+Symbols: p pipeline ranks; v model chunks of a rank.
 """
 
 import functools
@@ -114,24 +114,24 @@ def _other_end(pipeline: Pipeline, rank: int, send: Message, *, p: int, v: int) 
 
 
 def sends_s(messages_s: Sequence[float], pipeline_schedule: str, p: int, v: int) -> list[list[float]]:
-    """Return the seconds of a message between each chunk of each place and its successor, shape (p, v).
+    """Return the seconds of a message between each chunk of each rank and its successor, shape (p, v).
 
     Parameters
     ----------
     messages_s : sequence of float, length p
-        From each place to the next.
+        From each rank to the next.
     """
     return [
-        [0.0 if to is None else messages_s[place if (to - place) % p == 1 else to] for to in row]
-        for place, row in enumerate(_targets(pipeline_schedule, p, v))
+        [0.0 if to is None else messages_s[rank if (to - rank) % p == 1 else to] for to in row]
+        for rank, row in enumerate(_targets(pipeline_schedule, p, v))
     ]
 
 
 @functools.lru_cache(maxsize=512)
 def _targets(name: str, p: int, v: int) -> tuple[tuple[int | None, ...], ...]:
-    """Return the place that each chunk of each place sends to; None for the last stage, or its own place."""
+    """Return the rank that each chunk of each rank sends to; None for the last stage, or its own rank."""
     rows = []
-    for place_ in range(p):
-        found = [PIPELINES[name].after(place_, chunk, p, v) for chunk in range(v)]
-        rows.append(tuple(None if to is None or to[0] == place_ else to[0] for to in found))
+    for rank in range(p):
+        found = [PIPELINES[name].after(rank, chunk, p, v) for chunk in range(v)]
+        rows.append(tuple(None if to is None or to[0] == rank else to[0] for to in found))
     return tuple(rows)

@@ -7,7 +7,7 @@ The first and the last stage lie on rank 0. With F, I and W alike, messages reac
 3. forward, input and weight gradient of the second chunk, as one, until the gradient comes up: ``p - r`` times;
 4. the same of each chunk in turn, to the last forward;
 5. input gradients of both chunks in turn, r of each; input and weight gradient of the first chunk, ``p - r`` times;
-   the 2 r gradients of weights that were put off.
+   the 2 r gradients of weights that were deferred.
 
 There are 2 p chunks, p whole microbatches, in flight on every rank: what rank 0 has under 1F1B. With
 ``F = I = W`` every rank is busy from its first forward, r slots after that of rank 0, to its last gradient: the
