@@ -286,7 +286,7 @@ def test_the_command_says_what_the_fastest_hides(scaleout):
     options = (*NARROW, "--schedule", "overlap", "--schedule", "centauri:group", "--simulations", "2", "--workers", "1")
     code, out, _ = scaleout(*SEARCH, *options)
     assert code == 0
-    assert "what the fastest hides, and what it cannot" in out
+    assert "communication of the fastest plan: overlapped with kernels" in out
     assert "the fastest under baseline: " in out
     assert "simulated: " in out
     code, out, _ = scaleout(*SEARCH, *options, "--json")

@@ -11,7 +11,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.study.search.request import ask
+from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.workloads import config
 from scaleout.workloads.families.family import Count
@@ -108,7 +108,7 @@ def test_it_is_timed_and_searched(mixer, tmp_path):
     topology = load_topology(workload.topology)
     found = evaluate(workload, topology, device)
     assert 0 < found.mfu == mfu_of(workload, device, found.step_s) < 1
-    request = ask(str(tmp_path / "mixer.yaml"), topology, device, top=3)
+    request = request_of(str(tmp_path / "mixer.yaml"), topology, device, top=3)
     answer = search(request, workers=1)
     assert answer.fastest
     assert all(each.plan.tensor_parallel == each.plan.context_parallel == 1 for each in answer.fastest)
