@@ -72,9 +72,9 @@ _SIMULATION: dict[str, Callable[[Command], Command]] = {
     ),
     "clocks": click.option(
         "--clocks",
-        default="alone",
+        default="unthrottled",
         show_default=True,
-        help="Clocks of kernels: alone (unthrottled), sustained (at the power limit) or from_rest (a cold start).",
+        help="Clocks of kernels: unthrottled, sustained (at the power limit) or cold_start (a few steps from rest).",
     ),
     "network": click.option(
         "--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link."

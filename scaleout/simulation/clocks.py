@@ -1,8 +1,8 @@
 """A device above its power limit lowers its clock: a timed program and its step time to a slower program.
 
-Kernels are unthrottled (``alone``: table times), ``sustained`` (steps run over and over) or from cold start
-(``from_rest``: few steps, all kernels at full clock at first). The governor takes a mean over tens of milliseconds, so
-the energy of all kernels over the step's time counts. A device without power data runs at full clock.
+Kernels are ``unthrottled`` (table times), ``sustained`` (steps run over and over) or from a ``cold_start`` (few steps,
+all kernels at full clock at first). The governor takes a mean over tens of milliseconds, so the energy of all kernels
+over the step's time counts. A device without power data runs at full clock.
 See docs/models/clocks-and-power.md.
 
 Symbols: s slowdown; T the step's time [s]; E the energy of its kernels and collectives at full clock [J].
@@ -21,19 +21,19 @@ from scaleout.program.program import Program
 from scaleout.simulation.options import check_clocks
 from scaleout.simulation.result import Result
 
-_ROUNDS = {"alone": 0, "sustained": 3, "from_rest": 6}
-"""Runs with the step's time of the run before, which moves little by then; more where products follow the clock too."""
-STEPS_FROM_REST = 8.5
+_ROUNDS = {"unthrottled": 0, "sustained": 3, "cold_start": 6}
+"""Runs with the step's time of the run before, which moves little by then; more where GEMMs follow the clock too."""
+STEPS_FROM_COLD_START = 8.5
 """Steps until the middle of what a measurement from rest takes as its time: 5 of warm-up and 7, see `measure.steps`."""
 
 
 def settled(program: Program, device: Device, run: Callable[[Program], Result], *, clocks: str) -> Result:
     """Run a timed program; where the clock follows power, again with what its kernels take at the limit."""
     check_clocks(clocks)
-    cool = at_full_clock(program, device) if clocks == "from_rest" else program
+    cool = at_full_clock(program, device) if clocks == "cold_start" else program
     result = run(cool)
     for _ in range(_ROUNDS[clocks]):
-        slower = (from_rest if clocks == "from_rest" else sustained)(cool, device, step_s=result.makespan_s)
+        slower = (cold_start if clocks == "cold_start" else sustained)(cool, device, step_s=result.makespan_s)
         if slower is cool:
             break
         result = run(slower)
@@ -64,13 +64,13 @@ def sustained(program: Program, device: Device, *, step_s: float) -> Program:
     return _at_limit(program, device, mean_over_s=step_s, at_limit_already=True)
 
 
-def from_rest(program: Program, device: Device, *, step_s: float) -> Program:
+def cold_start(program: Program, device: Device, *, step_s: float) -> Program:
     """Return a program at full clock, slowed down to the limit in the middle of steps of this length, from cold start.
 
-    The governor's mean counts over ``max(T, memory / STEPS_FROM_REST)``.
+    The governor's mean counts over ``max(T, memory / STEPS_FROM_COLD_START)``.
     """
     memory_s = device.power.memory_s if device.power else 0.0
-    return _at_limit(program, device, mean_over_s=max(step_s, memory_s / STEPS_FROM_REST), at_limit_already=False)
+    return _at_limit(program, device, mean_over_s=max(step_s, memory_s / STEPS_FROM_COLD_START), at_limit_already=False)
 
 
 def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_already: bool) -> Program:

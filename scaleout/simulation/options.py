@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaleout.cluster.device.host import HOSTS
-from scaleout.config.reading import nearest
+from scaleout.config.reading import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import check_kind
 
 NETWORKS = ("alpha_beta", "link")
 """Network models that can be asked for."""
 
-CLOCKS = ("alone", "sustained", "from_rest")
+CLOCKS = ("unthrottled", "sustained", "cold_start")
 """How kernels are clocked; see `simulation.clocks`."""
+
+RENAMED_CLOCKS = {"alone": "unthrottled", "from_rest": "cold_start"}
+"""Old names of clocks, which work for one release, with a warning."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,14 @@ class SimulationOptions:
     injection_bytes_per_s: float | None = None
     contention: bool = True
     host: str = "none"
-    clocks: str = "alone"
+    clocks: str = "unthrottled"
     policy: str | None = None
 
     def __post_init__(self) -> None:
         check_network(self.network, self.algorithms, injection_bytes_per_s=self.injection_bytes_per_s)
         if self.host not in HOSTS:
             raise ConfigError(f"unknown host {self.host!r}; {nearest(self.host, HOSTS)}")
+        object.__setattr__(self, "clocks", renamed(self.clocks, RENAMED_CLOCKS, what="clocks"))
         check_clocks(self.clocks)
 
 

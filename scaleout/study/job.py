@@ -103,7 +103,7 @@ def check_traced(options: SimulationOptions) -> None:
     ConfigError
         If clocks, a host or a policy are chosen.
     """
-    if options.clocks != "alone":
+    if options.clocks != "unthrottled":
         raise ConfigError("--clocks is for workloads: a trace's kernels say how long they took; leave it out")
     if options.host != "none":
         raise ConfigError("--host is for workloads: a trace's kernels say when they ran; leave it out")

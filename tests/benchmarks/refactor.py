@@ -43,12 +43,13 @@ RENAMED: dict[str, str | None] = {
     "with the products next to it": "with the GEMMs next to it",
     "products and the collectives next to them": "GEMMs and the collectives next to them",
     "put off to the end of backward": "deferred to the end of backward",
+    "fused_product": "fused_gemm_slowdown",
     "data_intra": None,
     "data_inter": None,
 }
 """Names that changed on purpose since BEFORE: old to new, as keys and as words of text; a key with None is gone."""
 
-RENAMED_KEYS = {"products": "linear_dtype"}
+RENAMED_KEYS = {"products": "linear_dtype", "product": "gemm_slowdown"}
 """Keys alone that changed on purpose, where the old one is a word of texts as well."""
 
 RENAMED_VALUES = {("context_exchange", "all_to_all"): "ulysses"}

@@ -19,12 +19,13 @@ from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.simulation.clocks import STEPS_FROM_REST, at_full_clock, from_rest, settled, sustained
+from scaleout.simulation.clocks import STEPS_FROM_COLD_START, at_full_clock, cold_start, settled, sustained
+from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import compare
 
 H200 = load_device("h200")
 MEASURED = Path(__file__).parents[2] / "traces" / "h200" / "power.jsonl"
-PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
+GEMM = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
 ADDITION = kernel("add", dtype="bf16", elements=1 << 27)
 POWER = Power.model_construct(
     limit_w=200.0,
@@ -67,11 +68,11 @@ def test_the_limit_is_held(joules, seconds):
     assert drawn_w <= (POWER.limit_w - POWER.idle_w) * (1 + 1e-9)
 
 
-def test_what_runs_at_full_clock_alone_takes_longer_and_products_at_the_limit_do_not():
-    program = program_of(PRODUCT, ADDITION)
+def test_what_runs_at_full_clock_alone_takes_longer_and_gemms_at_the_limit_do_not():
+    program = program_of(GEMM, ADDITION)
     before_s = program.graphs[0].duration_s
     after_s = sustained(program, H200, step_s=before_s.sum()).graphs[0].duration_s
-    energy = sum(map(H200.power.joules, (PRODUCT, ADDITION), before_s))
+    energy = sum(map(H200.power.joules, (GEMM, ADDITION), before_s))
     factor = H200.power.slowdown(energy, before_s.sum())
     assert factor > 1.1
     assert after_s == pytest.approx([before_s[0], factor * before_s[1]])
@@ -81,16 +82,16 @@ def test_what_runs_at_full_clock_alone_takes_longer_and_products_at_the_limit_do
 
 def test_a_step_settles():
     """The mean power of the last run is the limit's: all of its kernels' energy, less for those at lower clocks."""
-    program, seen = program_of(ADDITION, PRODUCT, ADDITION), []
+    program, seen = program_of(ADDITION, GEMM, ADDITION), []
 
     def run(timed):
         seen.append(timed.graphs[0].duration_s)
         return Ran(timed.graphs[0].duration_s.sum())
 
-    assert settled(program, H200, run, clocks="alone").makespan_s == seen[0].sum()
+    assert settled(program, H200, run, clocks="unthrottled").makespan_s == seen[0].sum()
     last_s = settled(program, H200, run, clocks="sustained").makespan_s
     factor = seen[-1][0] / seen[0][0]
-    energy = sum(map(H200.power.joules, (ADDITION, PRODUCT, ADDITION), seen[0]))
+    energy = sum(map(H200.power.joules, (ADDITION, GEMM, ADDITION), seen[0]))
     assert factor == pytest.approx(H200.power.slowdown(energy, last_s), rel=2e-3)
 
 
@@ -129,13 +130,13 @@ def test_what_collectives_send_counts_as_kernels_do():
     def with_sent(*kinds):
         graph = GraphBuilder("step")
         before = (graph.compute(ADDITION),)
-        before = (graph.compute(PRODUCT, after=before),)
+        before = (graph.compute(GEMM, after=before),)
         for kind in kinds:
             before = (graph.collective(kind, 10**9, group=0, after=before),)
         return time_kernels(Program("p", (graph.build(),), np.zeros(4, np.int64), (group,)), H200)
 
     cool_s = with_sent().graphs[0].duration_s
-    energy, step_s = sum(map(H200.power.joules, (ADDITION, PRODUCT), cool_s)), cool_s.sum()
+    energy, step_s = sum(map(H200.power.joules, (ADDITION, GEMM), cool_s)), cool_s.sum()
     sent = dict(H200.power.sent)
     for kinds, more in (((), 0.0), (("broadcast",), 0.0), (("all_reduce", "all_gather"), 1.5e9 * sent["all_reduce"] +
                                                            0.75e9 * sent["all_gather"])):  # fmt: skip
@@ -168,17 +169,17 @@ def test_full_clock_is_no_slower_and_no_faster_than_the_limit_allows(rows, colum
     assert kernel_times(a100, calls, full_clock=True)[0].tolist() == kernel_times(a100, calls)[0].tolist()
 
 
-def test_from_rest_the_limit_counts_as_far_as_steps_fill_the_governors_memory():
+def test_from_a_cold_start_the_limit_counts_as_far_as_steps_fill_the_governors_memory():
     """8.5 steps of 1 ms fill 8.5 of 80 ms; of 20 ms all of it, and then all kernels are slowed down alike."""
-    program = at_full_clock(program_of(PRODUCT, ADDITION), H200)
+    program = at_full_clock(program_of(GEMM, ADDITION), H200)
     cool_s = program.graphs[0].duration_s
-    assert cool_s[0] < 0.9 * program_of(PRODUCT).graphs[0].duration_s[0]
-    assert from_rest(program, H200, step_s=cool_s.sum()) is program  # 1.6 ms
-    thrice = H200.power.memory_s / STEPS_FROM_REST / cool_s.sum()
-    many = at_full_clock(program_of(*[PRODUCT, ADDITION] * int(3 * thrice)), H200)
+    assert cool_s[0] < 0.9 * program_of(GEMM).graphs[0].duration_s[0]
+    assert cold_start(program, H200, step_s=cool_s.sum()) is program  # 1.6 ms
+    thrice = H200.power.memory_s / STEPS_FROM_COLD_START / cool_s.sum()
+    many = at_full_clock(program_of(*[GEMM, ADDITION] * int(3 * thrice)), H200)
     step_s = many.graphs[0].duration_s.sum()
-    factors = from_rest(many, H200, step_s=step_s).graphs[0].duration_s / many.graphs[0].duration_s
-    energy = sum(map(H200.power.joules, (PRODUCT, ADDITION), cool_s)) * int(3 * thrice)
+    factors = cold_start(many, H200, step_s=step_s).graphs[0].duration_s / many.graphs[0].duration_s
+    energy = sum(map(H200.power.joules, (GEMM, ADDITION), cool_s)) * int(3 * thrice)
     assert factors == pytest.approx(H200.power.slowdown(energy, step_s))
 
 
@@ -187,11 +188,17 @@ def test_clocks_of_a_study():
     alone, at_limit = (
         compare("llama-3-8b", changes=sizes, device="h200", topology="h200-node-4", schedules=["baseline"],
                 clocks=clocks).outcomes[0].makespan_s
-        for clocks in ("alone", "sustained")
+        for clocks in ("unthrottled", "sustained")
     )  # fmt: skip
     assert alone < at_limit < 1.2 * alone
     with pytest.raises(ConfigError, match="unknown clocks 'sustaned'; did you mean 'sustained'"):
         settled(program_of(ADDITION), H200, lambda timed: timed, clocks="sustaned")
+
+
+@pytest.mark.parametrize(("old", "new"), [("alone", "unthrottled"), ("from_rest", "cold_start")])
+def test_old_names_of_clocks_still_work(old, new):
+    with pytest.warns(FutureWarning, match=f"clocks '{old}' is now '{new}'"):
+        assert SimulationOptions(clocks=old) == SimulationOptions(clocks=new)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +217,7 @@ def test_bad_power_is_said(tmp_path, key, value, message):
 
 
 def test_kernels_of_the_table_are_those_of_the_measured_run():
-    """The device's table has products as they run at the limit."""
+    """The device's table has GEMMs as they run at the limit."""
     row = next(row for row in map(json.loads, MEASURED.read_text().splitlines()[1:]) if row.get("kernel") ==
                "gemm_8192_8192_8192")  # fmt: skip
-    assert kernel_time(H200, PRODUCT).seconds == pytest.approx(row["sustained_us"] * 1e-6, rel=0.03)
+    assert kernel_time(H200, GEMM).seconds == pytest.approx(row["sustained_us"] * 1e-6, rel=0.03)

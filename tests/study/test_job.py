@@ -52,7 +52,7 @@ def test_a_search_simulates_plans_as_run_does_under_a_host_and_clocks():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SimulationOptions(clocks="from_rest"), "take clocks sustained or alone"),
+        (SimulationOptions(clocks="cold_start"), "take clocks sustained or unthrottled"),
         (SimulationOptions(network="link"), "a search weighs blocks of plans on the alpha-beta network"),
     ],
 )

@@ -9,7 +9,7 @@ Fine-grained Overlap of Compute & Collectives, ASPLOS 2024, Secs. 2.5, 4.2, 4.3 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -114,9 +114,9 @@ class WorkGroups(Config):
         One round of flags between peers with direct links: fence, store, poll.
     launch_s : float
         Of a kernel that fills the device: launch and drain.
-    product : float
+    gemm_slowdown : float
         Time of the operators' own GEMM over that of the device's library.
-    fused_product : float
+    fused_gemm_slowdown : float
         Time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same isolated; 1
         where the file does not say, as stores to peers make no calls (the paper, Sec. III.C).
     narrow_row_latency_s : float
@@ -130,6 +130,8 @@ class WorkGroups(Config):
         Highest occupancy of a fused kernel, whose communication takes registers.
     """
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"product": "gemm_slowdown", "fused_product": "fused_gemm_slowdown"}
+
     most_per_sm: Cited[Count]
     row_latency_s: Cited[Duration] = Field(alias="row_latency")
     memory_share: Cited[Share]
@@ -138,8 +140,8 @@ class WorkGroups(Config):
     message_gap_s: Cited[Duration] = Field(alias="message_gap")
     flag_s: Cited[Duration] = Field(alias="flag")
     launch_s: Cited[Duration] = Field(alias="launch")
-    product: Cited[Annotated[float, Field(gt=0)]]
-    fused_product: Cited[Annotated[float, Field(ge=1)]] = 1.0
+    gemm_slowdown: Cited[Annotated[float, Field(gt=0)]]
+    fused_gemm_slowdown: Cited[Annotated[float, Field(ge=1)]] = 1.0
     narrow_row_latency_s: Cited[Duration] = Field(default=0.0, alias="narrow_row_latency")
     narrow_row_elements: Cited[Count] = 0
     crowded_from: Cited[Share] = 1.0

@@ -1,7 +1,8 @@
 """GEMMs fused with a collective: tiles to tasks.
 
-A logical work-group makes one tile. The tasks' time is the library kernel's, times `product` for the operators' own
-GEMM and `fused_product` where it is fused, spread over the rounds of tiles. Tiles of rows of one rank are a shard.
+A logical work-group makes one tile. The tasks' time is the library kernel's, times `gemm_slowdown` for the operators'
+own GEMM and `fused_gemm_slowdown` where it is fused, spread over the rounds of tiles. Tiles of one rank's rows are a
+shard.
 `gemv_all_reduce` is the two-phase direct all-reduce of partial sums, `gemm_reduce_scatter` its first phase;
 `gemm_all_to_all` returns experts' rows to their tokens' ranks (combine); `all_gather_gemm` starts with its own rows.
 """
@@ -87,7 +88,7 @@ def all_gather_gemm(settings: Gemm, machine: FusedMachine) -> Plan:
     input_bytes = settings.M * settings.K * ITEM_BYTES[settings.dtype]
     whole_s, tiles, part_s = _gemm(settings, machine, "all_gather", input_bytes)
     recipe = _recipe(
-        settings, machine, whole_s * groups_of(machine.device).fused_product, tiles=tiles,
+        settings, machine, whole_s * groups_of(machine.device).fused_gemm_slowdown, tiles=tiles,
         most=machine.device.num_sms, tile_bytes=input_bytes / tiles, consumes=True,
     )  # fmt: skip
     baseline = {"collective": machine.collective_s("all_gather", input_bytes), "kernel": whole_s}
@@ -99,7 +100,7 @@ def _gemm_then(
 ) -> Plan:
     whole_s, tiles, part_s = _gemm(settings, machine, kind, sent_bytes)
     recipe = _recipe(
-        settings, machine, whole_s * groups_of(machine.device).fused_product, tiles=tiles,
+        settings, machine, whole_s * groups_of(machine.device).fused_gemm_slowdown, tiles=tiles,
         most=machine.device.num_sms, tile_bytes=sent_bytes / tiles, reduce_s=reduce_s,
     )  # fmt: skip
     baseline = {"kernel": whole_s, "collective": machine.collective_s(kind, sent_bytes)}
@@ -114,7 +115,7 @@ def _gemm(
     tiles = machine.ranks * -(-rows // settings.tile_rows) * -(-settings.N // settings.tile_cols)
 
     def gemm_s(rows: int) -> float:
-        return groups_of(machine.device).product * machine.cost_model.kernel_s(
+        return groups_of(machine.device).gemm_slowdown * machine.cost_model.kernel_s(
             kernel("gemm", dtype=settings.dtype, M=rows, N=settings.N, K=settings.K)
         )
 

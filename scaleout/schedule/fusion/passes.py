@@ -93,7 +93,7 @@ def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
     assert device.work_groups is not None, "asked for devices that say how work-groups run"
     groups = device.work_groups
     if "pooling" not in call.sizes:
-        return 1.0 if call.op == "gemv" else groups.product * groups.fused_product
+        return 1.0 if call.op == "gemv" else groups.gemm_slowdown * groups.fused_gemm_slowdown
     bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype)
     most = most_work_groups(device)
     slots = int(groups.fused_occupancy * most)

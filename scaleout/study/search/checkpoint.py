@@ -96,6 +96,6 @@ def fingerprint(request: SearchRequest) -> str:
         scaleout.__version__, kept, request.topology, peaks, measured, request.num_ranks, request.batch
     )  # fmt: skip
     host_and_clocks = request.options.host, request.options.clocks
-    if host_and_clocks != ("none", "alone"):  # files from before they could be chosen stay those of the same search
+    if host_and_clocks != ("none", "unthrottled"):  # files from before the choice are of the same search
         about += host_and_clocks
     return hashlib.sha256(repr(about).encode()).hexdigest()

@@ -103,10 +103,10 @@ def _check_options(options: SimulationOptions, device: Device) -> None:
             "a search weighs blocks of plans on the alpha-beta network, ranks in order and each collective by its "
             "fastest algorithm; leave the other options out, and give them to `scaleout run` with the plan"
         )
-    if options.clocks == "from_rest":
+    if options.clocks == "cold_start":
         raise ConfigError(
-            "a search is of steps that go on, and clocks from_rest are those of a few steps; take clocks sustained "
-            "or alone"
+            "a search is of steps that go on, and clocks cold_start are those of a few steps; take clocks sustained "
+            "or unthrottled"
         )
     check_host(device, options.host)
 

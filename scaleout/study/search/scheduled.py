@@ -67,7 +67,7 @@ def contended(
         As they are without.
     """
     plans = {each.choice: each for each in found}
-    full_clock = request.options.clocks == "alone"
+    full_clock = request.options.clocks == "unthrottled"
     if full_clock and contention_of(request.device, request.topology) is None:
         return list(found)
     simulated: set[Choice] = {each.choice for each in found if full_clock and each.plan.pipeline_parallel == 1}

@@ -132,7 +132,7 @@ def search(
                 keep(found)
             tell(done, len(todo), len(kept.evaluated), kept.best)
         simulated = None
-        if request.schedules or request.options.clocks != "alone":
+        if request.schedules or request.options.clocks != "unthrottled":
             kept.evaluated = contended(request, kept.evaluated, pool=pool, workers=workers)
             kept.best = Best(request.top)
             kept.best.add(kept.evaluated)

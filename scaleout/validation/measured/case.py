@@ -65,7 +65,7 @@ def simulated(
     `measured_us` is the row's `step_us` by default. `options` are those of `SimulationOptions`; by default the host is
     eager and the GPU starts cold, as in measurements.
     """
-    chosen = SimulationOptions(**{"host": "eager", "clocks": "from_rest", **options})
+    chosen = SimulationOptions(**{"host": "eager", "clocks": "cold_start", **options})
 
     def predict_s() -> float:
         part = machine.of(work.num_ranks)

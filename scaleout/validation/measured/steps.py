@@ -26,7 +26,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.simulation.options import CLOCKS
+from scaleout.simulation.options import CLOCKS, RENAMED_CLOCKS
 from scaleout.simulation.run import simulate
 from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
 from scaleout.validation.measured.rows import Row
@@ -273,8 +273,8 @@ def described(row: Row, machine: Machine) -> Case:
      "schedule": "overlap", "host": "eager", "measured_us": 812345.0}
 
     `workload` is a name, a file, or an object with the keys of a workload's file; `measured`, such as "812 ms", may
-    replace `measured_us`; `changes`, `schedule` (baseline), `host` (none), `clocks` (alone) and `network` (alpha_beta)
-    may be left out.
+    replace `measured_us`; `changes`, `schedule` (baseline), `host` (none), `clocks` (unthrottled) and `network`
+    (alpha_beta) may be left out.
     """
     for key in row.values:
         if key not in _KEYS:
@@ -283,7 +283,7 @@ def described(row: Row, machine: Machine) -> Case:
         "schedule": str(row.values.get("schedule", "baseline")),
         "host": row.word("host", HOSTS) if "host" in row.values else "none",
         "network": str(row.values.get("network", "alpha_beta")),
-        "clocks": row.word("clocks", CLOCKS) if "clocks" in row.values else "alone",
+        "clocks": row.word("clocks", (*CLOCKS, *RENAMED_CLOCKS)) if "clocks" in row.values else CLOCKS[0],
     }
     return simulated(row, _workload(row, machine), machine, measured_us=_measured_s(row) * 1e6, **options)
 
