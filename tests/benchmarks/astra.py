@@ -79,7 +79,7 @@ def main() -> None:
     table = Table(box=None, title="scaleout astra beside ASTRA-sim", title_justify="left")
     for column in ("what", "ours", "ASTRA-sim", "ratio"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    alone = [node(0, "ALL_TO_ALL", 1 << 20, [])]
+    single = [node(0, "ALL_TO_ALL", 1 << 20, [])]
     for label, nodes, shape, kind, algorithms, backend, recorded_s in (
         ("training step, torus, 128 ranks", step(), [8, 16], "Ring", ["ring", "direct"], "unaware", 0.24),
         ("training step, torus, 1024 ranks", step(), [32, 32], "Ring", ["ring", "direct"], "unaware", 8.42),
@@ -92,7 +92,7 @@ def main() -> None:
             "aware",
             111.84,
         ),
-        ("all-to-all, switch, aware, 1024", alone, [1024], "Switch", ["ring", "direct"], "aware", 14.15),
+        ("all-to-all, switch, aware, 1024", single, [1024], "Switch", ["ring", "direct"], "aware", 14.15),
     ):
         with tempfile.TemporaryDirectory() as folder:
             ours_s = median_s([*inputs(Path(folder), nodes, shape, kind, algorithms), f"--backend={backend}"])

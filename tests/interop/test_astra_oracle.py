@@ -1,5 +1,7 @@
 """Closed forms, folding and arrays against processes that pass every message: the same nanoseconds."""
 
+from types import SimpleNamespace
+
 import astra_oracle
 import hypothesis.strategies as st
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import assume, given
 from scaleout.errors import ConfigError
 from scaleout.interop.astra import fabric
 from scaleout.interop.astra.algorithms import Manner, build, named
-from scaleout.interop.astra.inputs import NetworkFile, SystemFile
+from scaleout.interop.astra.inputs import SystemFile
 from scaleout.interop.astra.job import Job
 from scaleout.interop.astra.network import build_network
 from scaleout.interop.astra.run import simulate
@@ -30,7 +32,7 @@ def job_of(draw, dimensions, *, aware=False, algorithms=("ring", "direct", "halv
         chosen.append(name)
         two = name in ("halvingDoubling", "doubleBinaryTree")
         counts.append(draw(st.sampled_from([2, 4, 8] if two else [2, 3, 4, 5, 7])))
-    file = NetworkFile(
+    file = SimpleNamespace(
         topology=draw(
             st.lists(st.sampled_from(["Ring", "Switch", "FullyConnected"]), min_size=dimensions, max_size=dimensions)
         ),
@@ -46,7 +48,7 @@ def job_of(draw, dimensions, *, aware=False, algorithms=("ring", "direct", "halv
         collective_optimization="baseline" if baseline else "localBWAware",
         **{kind.replace("-", "_"): tuple(chosen)},
     )
-    network = build_network(file)
+    network = build_network(**vars(file))
     delays = st.integers(1, 200000) if draw(st.booleans()) else st.just(1)
     starts = draw(st.lists(delays, min_size=network.num_ranks, max_size=network.num_ranks))
     size = draw(st.integers(1, 1 << 22))

@@ -17,9 +17,7 @@ from typing import Any
 
 from scaleout.config.reading import nearest, read_yaml
 from scaleout.errors import ConfigError
-
-DIMENSIONS = ("Ring", "Switch", "FullyConnected")
-"""Kinds of network dimension."""
+from scaleout.interop.astra.network import HOPS, Network, build_network
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 """Kinds of collective that ASTRA-sim times, as the keys of system.json name them."""
@@ -38,16 +36,6 @@ IGNORED = {
     "inter-dimension-scheduling": "baseline",
 }
 """Keys of system.json that change no time, and the value that has no effect; with "" no value would matter."""
-
-
-@dataclass(frozen=True)
-class NetworkFile:
-    """network.yml: one entry a dimension, dimension 0 the fastest to change with the rank."""
-
-    topology: tuple[str, ...]
-    npus_count: tuple[int, ...]
-    bandwidth: tuple[float, ...]
-    latency: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -128,7 +116,7 @@ def _list_of(item: _Reader, *, least: int = 0) -> _Reader:
 
 
 NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
-    "topology": ("topology", _list_of(_one_of(*DIMENSIONS), least=1)),
+    "topology": ("topology", _list_of(_one_of(*HOPS), least=1)),
     "npus_count": ("npus_count", _list_of(_integer(2), least=1)),
     "bandwidth": ("bandwidth", _list_of(_number(above=True), least=1)),
     "latency": ("latency", _list_of(_number(), least=1)),
@@ -168,14 +156,13 @@ def _fields(
     return fields
 
 
-def read_network(path: Path) -> NetworkFile:
-    """Read network.yml."""
-    file = NetworkFile(**_fields(NETWORK_KEYS, read_yaml(path), where=str(path), needed=NETWORK_KEYS))
-    lengths = {key: len(getattr(file, key)) for key in NETWORK_KEYS}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+def read_network(path: Path) -> Network:
+    """Read network.yml: one entry a dimension, dimension 0 the fastest to change with the rank."""
+    lists = _fields(NETWORK_KEYS, read_yaml(path), where=str(path), needed=NETWORK_KEYS)
+    if len(set(map(len, lists.values()))) > 1:
+        counts = ", ".join(f"{key} has {len(lists[key])}" for key in NETWORK_KEYS)
         raise ConfigError(f"{path}: each dimension needs one entry in every list, but {counts}; add or remove entries")
-    return file
+    return build_network(**lists)
 
 
 def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:

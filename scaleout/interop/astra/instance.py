@@ -26,14 +26,12 @@ class CollectiveInstance:
     ----------
     number : int
         How many collectives the group had before.
-    members : sequence of int
+    members : tuple of int
         Ranks, in the order of their positions.
     task : Task
         Of the first member.
     arrived : list of (Unit, int, int)
-        Units, their tasks and times of arrival [ns], in this order.
-    num_arrived : int
-        Ranks in these units.
+        Units, their tasks and times of arrival [ns], in this order, of `num_arrived` ranks.
     """
 
     group: str

@@ -12,7 +12,7 @@ from pathlib import Path
 from scaleout.errors import ConfigError
 from scaleout.interop.astra.algorithms import Named, named
 from scaleout.interop.astra.inputs import KINDS, SystemFile, read_groups, read_network, read_remote_memory, read_system
-from scaleout.interop.astra.network import Network, build_network
+from scaleout.interop.astra.network import Network
 from scaleout.interop.astra.trace import Graph, read_graphs
 
 BACKENDS = ("unaware", "aware")
@@ -99,7 +99,7 @@ def load(options: Options) -> Job:
     """
     if options.backend not in BACKENDS:
         raise ConfigError(f"--backend {options.backend!r} is not known; use {' or '.join(BACKENDS)}")
-    network = build_network(read_network(options.network))
+    network = read_network(options.network)
     system, notes = read_system(options.system)
     memory = read_remote_memory(options.remote_memory) if options.remote_memory is not None else None
     aware = options.backend == "aware"

@@ -12,20 +12,22 @@ from collections.abc import Callable, Hashable, Sequence
 from scaleout.interop.astra.clock import Clock
 from scaleout.interop.astra.network import Dimension
 
+Link = tuple[str | int, int]
+"""What a link has in common with those of the other ranks, and the rank at one of its ends."""
 Route = Callable[[int, int], Sequence[Hashable]]
-"""Ranks to the names of the links between them, in order."""
+"""Ranks to the links between them, in order."""
 
 
-def route(dimension: Dimension) -> Route:
+def route(dimension: Dimension) -> Callable[[int, int], Sequence[Link]]:
     """Return the routes between all ranks of a dimension."""
+    size = dimension.size
 
-    def find(source: int, target: int) -> Sequence[Hashable]:
+    def find(source: int, target: int) -> Sequence[Link]:
+        distance = (target - source) % size
         if dimension.kind == "Switch":
             return (("up", source), ("down", target))
         if dimension.kind == "FullyConnected":
-            return ((source, target),)
-        size = dimension.size
-        distance = (target - source) % size
+            return ((distance, source),)
         if 2 * distance <= size:
             return [("right", (source + hop) % size) for hop in range(distance)]
         return [("left", (source - hop) % size) for hop in range(size - distance)]
@@ -34,19 +36,9 @@ def route(dimension: Dimension) -> Route:
 
 
 def folded_route(dimension: Dimension) -> Route:
-    """Return the routes of rank 0 where all ranks do the same: one link represents its orbit."""
-
-    def find(source: int, target: int) -> Sequence[Hashable]:
-        if dimension.kind == "Switch":
-            return ("up", "down")
-        if dimension.kind == "FullyConnected":
-            return (target,)
-        distance = target % dimension.size
-        if 2 * distance <= dimension.size:
-            return ("right",) * distance
-        return ("left",) * (dimension.size - distance)
-
-    return find
+    """Return the routes of rank 0 where all ranks do the same: one link represents those of all ranks."""
+    find = route(dimension)
+    return lambda source, target: [kind for kind, _ in find(source, target)]
 
 
 class Links:

@@ -8,11 +8,11 @@ A send takes ``floor(hops alpha + m / beta)`` ns; hops are 1 in FullyConnected, 
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from scaleout.interop.astra.inputs import NetworkFile
 
 RENDEZVOUS_BYTES = 8192
 """Size of the request that a receiver sends under the rendezvous protocol."""
@@ -33,14 +33,10 @@ class Dimension:
     ----------
     kind : str
         One of `HOPS`.
-    size : int
-        Ranks along it.
-    stride : int
-        Difference of the rank numbers of neighbours.
-    latency_ns : float
-        Of one hop.
-    bytes_per_ns : float
-        Of a link.
+    size, stride : int
+        Ranks along it, and the difference of the rank numbers of neighbours.
+    latency_ns, bytes_per_ns : float
+        Of one hop, and of a link.
     """
 
     kind: str
@@ -74,16 +70,13 @@ class Network:
         return 0
 
 
-def build_network(file: NetworkFile) -> Network:
-    """Build the network that a network.yml describes."""
-    dimensions = []
-    stride = 1
-    for kind, size, gib_per_s, latency_ns in zip(
-        file.topology, file.npus_count, file.bandwidth, file.latency, strict=True
-    ):
-        dimensions.append(Dimension(kind, size, stride, latency_ns, gib_per_s * 2**30 / 1e9))
-        stride *= size
-    return Network(tuple(dimensions))
+def build_network(
+    *, topology: Sequence[str], npus_count: Sequence[int], bandwidth: Sequence[float], latency: Sequence[float]
+) -> Network:
+    """Build a network from the lists of a network.yml: kinds, sizes, GiB/s and ns, one entry a dimension."""
+    strides = itertools.accumulate(npus_count, operator.mul, initial=1)
+    rates = [gib_per_s * 2**30 / 1e9 for gib_per_s in bandwidth]
+    return Network(tuple(map(Dimension, topology, npus_count, strides, latency, rates)))
 
 
 class Lines:

@@ -9,28 +9,20 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.interop.astra.algorithms import NOBODY, Exchange, Pattern, Tree
+from scaleout.interop.astra.algorithms import Exchange, Pattern, Tree
+from scaleout.interop.astra.members import MemberLayout, arrival_ns, simulated
 from scaleout.interop.astra.network import RENDEZVOUS_BYTES
-from scaleout.interop.astra.phase_time import MemberLayout, arrival_ns, simulated
 
 Times = npt.NDArray[np.int64]
 
 
 def ends(pattern: Pattern, layout: MemberLayout, starts: Sequence[int]) -> list[int]:
-    """Return when each member is done.
-
-    Parameters
-    ----------
-    starts : length n
-    """
-    if isinstance(pattern, Tree):
-        return _tree(pattern, layout, starts)
-    begun = np.array(starts, dtype=np.int64)
-    if pattern.window == 1:
-        return [int(end) for end in _round_by_round(pattern, layout, begun)]
-    if pattern.window == pattern.num_ranks - 1:
-        return [int(end) for end in _direct(pattern, layout, begun)]
-    return simulated(pattern, layout, starts)
+    """Return when each member is done, length n as `starts`."""
+    if isinstance(pattern, Tree) or pattern.window not in (1, pattern.num_ranks - 1):
+        return simulated(pattern, layout, starts)
+    by_arrays = _round_by_round if pattern.window == 1 else _direct
+    found: list[int] = by_arrays(pattern, layout, np.array(starts, dtype=np.int64)).tolist()
+    return found
 
 
 def _sends(pattern: Exchange, layout: MemberLayout, offset: int, size_bytes: int) -> int | Times:
@@ -103,31 +95,3 @@ def _direct(pattern: Exchange, layout: MemberLayout, starts: Times) -> Times:
     arrived = np.stack([_arrivals(pattern, layout, index, leaves[index]) for index in range(others)])
     ended: Times = arrived.max(axis=0) + layout.endpoint_ns + layout.reduction_ns(pattern.reduced[-1])
     return ended
-
-
-def _tree(pattern: Tree, layout: MemberLayout, starts: Sequence[int]) -> list[int]:
-    """Up from the leaves, then down from the root."""
-    climbs: list[int] = [0] * pattern.num_ranks
-    done: list[int] = [0] * pattern.num_ranks
-    reduce_ns = layout.endpoint_ns + layout.reduction_ns(pattern.size_bytes)
-    order = [pattern.root]
-    for member in order:  # grows while it is walked
-        order.extend(pattern.children[member])
-
-    def arrival(source: int, target: int, leaves_ns: int, posted_ns: int) -> int:
-        if layout.rendezvous:
-            leaves_ns = max(leaves_ns, posted_ns + layout.send_ns(target, source, RENDEZVOUS_BYTES))
-        return max(posted_ns, leaves_ns + layout.send_ns(source, target, pattern.size_bytes))
-
-    for member in reversed(order):
-        start_ns = starts[member]
-        below = [arrival(child, member, climbs[child], start_ns) for child in pattern.children[member]]
-        climbs[member] = max(below) + reduce_ns if below else start_ns + layout.endpoint_ns
-    for member in order:
-        parent = pattern.parents[member]
-        if parent == NOBODY:
-            done[member] = climbs[member]
-            continue
-        arrived = arrival(parent, member, done[parent], climbs[member])
-        done[member] = arrived + (reduce_ns if pattern.children[member] else layout.endpoint_ns)
-    return done
