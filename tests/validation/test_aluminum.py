@@ -1,4 +1,4 @@
-"""Aluminum's figures: claims that are met, trends of the text, back ends compared, and buckets swept."""
+"""Aluminum's figures: trends of the text, back ends compared, and buckets swept."""
 
 import itertools
 import json
@@ -14,20 +14,12 @@ from scaleout.errors import ConfigError
 from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
 from scaleout.study.backends import compare_backends, default_ranks
 from scaleout.study.buckets import best, sweep_buckets
-from scaleout.validation.papers import reproduce
 from scaleout.validation.papers.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
 
 
 @pytest.fixture(scope="module")
 def steps():
     return {(step.scaling, step.num_ranks, step.policy): step for step in sweep((NCCL, MINIMAL))}
-
-
-def test_at_least_16_of_the_17_published_numbers_are_met_and_every_miss_has_a_reason():
-    rows = reproduce(["aluminum"])
-    assert len(rows) == 17
-    assert sum(row.met for row in rows) >= 16
-    assert all(row.note for row in rows if not row.met)
 
 
 def test_trends_of_the_text(steps):

@@ -8,8 +8,8 @@ hold, and a share that a paper calls *above* some value must be above it.
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,31 +17,15 @@ from typing import Any
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 
-__all__ = ["PAPERS", "Published", "Reproduced", "cells", "figures_of", "page", "published", "reproduce"]
-
 PAPERS = ("fused", "t3", "centauri", "aluminum")
-"""Papers: modules of this package with `FIGURES`, imported when one of their claims is simulated."""
+"""Modules of this package, imported when one of their claims is simulated.
+
+Each has `FIGURES`, from the start of an id (`T16` of T16-t3-max) to the function that returns the value of all claims
+whose ids start so, in the claim's own unit: 21 for 21 percent; 1 for a trend that holds, else 0. Its `NOTES` say of a
+claim what was assumed, or why it is missed.
+"""
 
 _FILE = Path(__file__).with_name("published.csv")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Claims that one simulation answers.
-
-    Attributes
-    ----------
-    simulate : callable
-        Returns each claim's value, in the claim's own unit: 21 for 21 percent; 1 for a trend that holds, else 0.
-    notes : mapping
-        Claim to an assumption, or to why it is missed.
-    """
-
-    ids: tuple[str, ...]
-    simulate: Callable[[], Mapping[str, float]]
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-
 _POINTS = 5.0
 _RATIO = 0.15
 _FACTOR = 2.0
@@ -91,11 +75,7 @@ class Published:
 def published() -> tuple[Published, ...]:
     """Return all claims, in the order of the file."""
     with _FILE.open(encoding="utf-8", newline="") as file:
-        names = ("id", "paper", "figure", "setting", "metric", "unit")
-        return tuple(
-            Published(**{name: row[name] for name in names}, value=float(row["published"]))
-            for row in csv.DictReader(file)
-        )
+        return tuple(Published(value=float(row.pop("published")), **row) for row in csv.DictReader(file))
 
 
 _NOT_YET = "not reproduced yet"
@@ -130,12 +110,6 @@ class Reproduced:
         }
 
 
-def figures_of(paper: str) -> tuple[Figure, ...]:
-    """Return the figures of a paper that are simulated."""
-    found: tuple[Figure, ...] = import_module(f"scaleout.validation.papers.{paper}").FIGURES
-    return found
-
-
 def chosen(names: Sequence[str]) -> list[Published]:
     """Return the claims of the named papers and claims, or all, in the order of the file; or raise `ConfigError`."""
     claims = published()
@@ -164,15 +138,15 @@ def reproduce(
         If a name is unknown.
     """
     claims = chosen(names)
-    wanted = {claim.id for claim in claims}
     values: dict[str, float] = {}
     notes: dict[str, str] = {}
     for paper in sorted({claim.paper for claim in claims}, key=PAPERS.index):
-        for figure in figures_of(paper):
-            if wanted & set(figure.ids):
-                progress(f"{paper}: {', '.join(figure.ids)}")
-                values |= figure.simulate()
-                notes |= {name: note for name, note in figure.notes.items() if name in figure.ids}
+        module = import_module(f"{__name__}.{paper}")
+        notes |= module.NOTES
+        wanted = {claim.id.split("-")[0] for claim in claims if claim.paper == paper}
+        for simulate in dict.fromkeys(figure for start, figure in module.FIGURES.items() if start in wanted):
+            progress(f"{paper}: {', '.join(start for start, figure in module.FIGURES.items() if figure is simulate)}")
+            values |= simulate()
     return tuple(
         Reproduced(claim, values.get(claim.id), notes.get(claim.id, "" if claim.id in values else _NOT_YET))
         for claim in claims
