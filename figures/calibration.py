@@ -22,11 +22,10 @@ from scipy.optimize import minimize
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import machine_of
-from scaleout.validation.measured.rows import Row, read_rows
-from scaleout.validation.published import SOURCES, Table, table_named
+from scaleout.validation.measured.rows import Family, Row, machine_of, read_rows
+from scaleout.validation.published import SOURCES, table_named
 
-Run = tuple[Table, Row, Machine]
+Run = tuple[Family, Row, Machine]
 Errors = Callable[[Sequence[float], Sequence[Run]], float]
 
 _EVALUATIONS = 60
@@ -43,7 +42,7 @@ def runs_of(path: Path, names: Sequence[str], device: str, *, every: int = 1) ->
         assert table is not None
         for row in (part for whole in read_rows(path, table=name) for part in table.split(whole)):
             home = table.home(row)
-            if home[0] == device:
+            if home and home[0] == device:
                 found.append((table, row, machine_of(row, device=home[0], topology=home[1])))
     return found[::every]
 

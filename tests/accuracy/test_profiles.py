@@ -18,8 +18,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.graph import NodeKind
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
-from scaleout.validation.measured.case import workload_of
-from scaleout.validation.measured.rows import Row
+from scaleout.validation.measured.rows import Row, workload_of
 from scaleout.validation.measured.steps import layers
 from scaleout.workloads.generate import generate
 

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
 from scaleout.validation.measured import kernels, steps
-from scaleout.validation.measured.case import QUANTITIES, Case, NoModelError, machine_of
-from scaleout.validation.measured.rows import Row, read_rows
-from scaleout.validation.published import Table, table_named
+from scaleout.validation.measured.rows import QUANTITIES, Family, NoModelError, Row, machine_of, no_model, read_rows
+from scaleout.validation.published import table_named
 
 
 @dataclass(frozen=True)
@@ -64,90 +62,63 @@ def accuracy_of(errors: Sequence[float], *, num_rows: int) -> Accuracy:
     )
 
 
-@dataclass(frozen=True)
-class Family:
-    """Rows that one function predicts.
-
-    Attributes
-    ----------
-    name : str
-        For tables of errors.
-    knows : callable
-        Whether a row is of the family.
-    case : callable
-        From a row and its machine to a `Case`; raises `NoModelError` where there is no model.
-    home : callable
-        Device and topology that a row was measured on; None if the family does not say.
-    split : callable
-        A row to the measured runs in it, one row each.
-    """
-
-    name: str
-    knows: Callable[[Row], bool]
-    case: Callable[[Row, Machine], Case]
-    home: Callable[[Row], tuple[str, str] | None] = lambda row: None
-    split: Callable[[Row], list[Row]] = lambda row: [row]
-
-
 def _named(*starts: str) -> Callable[[Row], bool]:
     return lambda row: row.name.startswith(starts)
 
 
-def _no_model(reason: str) -> Callable[[Row, Machine], Case]:
-    def case(row: Row, machine: Machine) -> Case:
-        raise NoModelError(reason)
-
-    return case
-
-
 def _of_operations(family: operations.Family) -> Callable[[Row], bool]:
-    def knows(row: Row) -> bool:
-        found = operations.OPERATIONS.get(str(row.values.get("op")))
-        return found is not None and found.family is family
-
-    return knows
+    known = {name for name, operation in operations.OPERATIONS.items() if operation.family is family}
+    return lambda row: str(row.values.get("op")) in known
 
 
 def _contention_of(part: str) -> Callable[[Row], bool]:
     return lambda row: row.name == "contention" and row.values.get("part") == part
 
 
-FAMILIES: tuple[Family, ...] = (
-    Family("described run", lambda row: "workload" in row.values, steps.described),
-    Family(
-        "fused operators, bulk-synchronous",
-        lambda row: "fused_us" in row.values and row.values.get("time") == "baseline_us",
-        kernels.fused,
+_FUSED = "fused operators"
+FAMILIES: tuple[tuple[Callable[[Row], bool], Family], ...] = (
+    (lambda row: "workload" in row.values, Family("described run", steps.described)),
+    (
+        lambda row: "fused_us" in row.values and row.values.get("measured") == "baseline_us",
+        Family(f"{_FUSED}, bulk-synchronous", kernels.fused),
     ),
-    Family("fused operators", lambda row: "fused_us" in row.values, kernels.fused, split=kernels.split_fused),
-    Family(
-        "host", lambda row: row.name == "host_launch", _no_model("a cost of the host, which is given and not predicted")
+    (lambda row: "fused_us" in row.values, Family(_FUSED, kernels.fused, split=kernels.split_fused)),
+    (
+        lambda row: row.name == "host_launch",
+        Family("host", no_model("a cost of the host, which is given and not predicted")),
     ),
-    *(Family(f"kernels, {family}", _of_operations(family), kernels.isolated_kernel) for family in operations.Family),
-    Family("kernels", lambda row: "op" in row.values, kernels.isolated_kernel),
-    Family("transformer", _named("transformer_"), steps.tensor_parallel),
-    Family("data parallel", _named("dp_", "fsdp"), steps.data_parallel),
-    Family("hybrid", _named("hybrid_"), steps.hybrid),
-    Family("pipeline", lambda row: row.name == "pipeline", steps.pipeline),
-    Family("pipeline stage", lambda row: row.name == "pipeline_stage", steps.pipeline_stage),
-    Family("mixture of experts", lambda row: row.name.startswith("moe_") and "topk" in row.values, steps.experts),
-    Family("DLRM", _named("dlrm_"), steps.dlrm),
-    Family(
-        "DLRM", lambda row: row.name == "embedding_all_to_all" and "step_us" in row.values, steps.embedding_exchange
+    *((_of_operations(family), Family(f"kernels, {family}", kernels.isolated_kernel)) for family in operations.Family),
+    (lambda row: "op" in row.values, Family("kernels", kernels.isolated_kernel)),
+    (_named("transformer_"), Family("transformer", steps.tensor_parallel)),
+    (_named("dp_", "fsdp"), Family("data parallel", steps.data_parallel)),
+    (_named("hybrid_"), Family("hybrid", steps.hybrid)),
+    (lambda row: row.name == "pipeline", Family("pipeline", steps.pipeline)),
+    (lambda row: row.name == "pipeline_stage", Family("pipeline stage", steps.pipeline_stage)),
+    (
+        lambda row: row.name.startswith("moe_") and "topk" in row.values,
+        Family("mixture of experts", steps.experts),
     ),
-    Family("chunked overlap", _named("gemm_then_collective"), steps.chunked),
-    Family("async TP", lambda row: row.name == "all_gather_then_matmul", steps.gather_then_gemm),
-    Family("async TP", _named("async_tp"), steps.async_tp),
-    *(Family(f"contention, {part}", _contention_of(part), kernels.concurrent) for part in kernels.PARTS),
-    Family("contention", lambda row: row.name == "contention", kernels.concurrent, split=kernels.split_concurrent),
-    Family("collectives", lambda row: "collective" in row.values, kernels.collective),
+    (_named("dlrm_"), Family("DLRM", steps.dlrm)),
+    (
+        lambda row: row.name == "embedding_all_to_all" and "step_us" in row.values,
+        Family("DLRM", steps.embedding_exchange),
+    ),
+    (_named("gemm_then_collective"), Family("chunked overlap", steps.chunked)),
+    (lambda row: row.name == "all_gather_then_matmul", Family("async TP", steps.gather_then_gemm)),
+    (_named("async_tp"), Family("async TP", steps.async_tp)),
+    *((_contention_of(part), Family(f"contention, {part}", kernels.concurrent)) for part in kernels.PARTS),
+    (
+        lambda row: row.name == "contention",
+        Family("contention", kernels.concurrent, split=kernels.split_concurrent),
+    ),
+    (lambda row: "collective" in row.values, Family("collectives", kernels.collective)),
 )
-"""Families; the first that knows a row predicts it."""
+"""Whether a row is of a family, and the family; the first that knows a row predicts it."""
 
 
-def family_of(row: Row) -> Family | Table | None:
+def family_of(row: Row) -> Family | None:
     """Return the published table of a row, or else its family; None if there is neither."""
-    return table_named(row.source) or next((family for family in FAMILIES if family.knows(row)), None)
+    return table_named(row.source) or next((family for knows, family in FAMILIES if knows(row)), None)
 
 
 @dataclass(frozen=True)
@@ -260,7 +231,7 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         raise ConfigError(text if text.startswith(row.where) else f"{row.where}: {text}") from None
 
 
-def _name(family: Family | Table, quantity: str) -> str:
+def _name(family: Family, quantity: str) -> str:
     """Name a family so that times and memory are summed up separately."""
     suffix = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
     return f"{family.name}{suffix}"

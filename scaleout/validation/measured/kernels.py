@@ -30,8 +30,7 @@ from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.engine import run as run_tasks
 from scaleout.simulation.shared_devices import SharedDevices
-from scaleout.validation.measured.case import Case, NoModelError
-from scaleout.validation.measured.rows import Row
+from scaleout.validation.measured.rows import Case, NoModelError, Row
 
 _NAMES = {"send_recv": "send"}
 """Other names of collectives."""
@@ -98,7 +97,7 @@ _DTYPES = ("fp32", "fp16", "bf16")
 
 def split_fused(row: Row) -> list[Row]:
     """Return a row for each time that a row of a fused operator holds."""
-    return [row.derived(key.removesuffix("_us"), time=key) for key in _TIMES if key in row.values]
+    return row.parts({key: key.removesuffix("_us") for key in _TIMES})
 
 
 def fused(row: Row, machine: Machine) -> Case:
@@ -112,7 +111,7 @@ def fused(row: Row, machine: Machine) -> Case:
     part = machine.of(row.count("gpus"))
     on = FusedMachine(part.device, part.topology)
     settings = _settings_of(row, on)
-    order = _TIMES[row.values["time"]]
+    order = _TIMES[row.values["measured"]]
     try:
         plan = plan_operator(row.name, settings, on)
     except ConfigError as reason:
@@ -121,7 +120,7 @@ def fused(row: Row, machine: Machine) -> Case:
     def predict_s() -> float:
         return run(plan.recipes[order], order).time_s if order else sum(plan.baseline_s.values())
 
-    return Case(row.number(row.values["time"]) * 1e-6, predict_s)
+    return Case(row.number(row.values["measured"]) * 1e-6, predict_s)
 
 
 def _settings_of(row: Row, on: FusedMachine) -> dict[str, Any]:

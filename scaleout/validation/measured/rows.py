@@ -1,4 +1,4 @@
-"""Files of measured runs to rows: what was measured, where it stands, and on which machine.
+"""Files of measured runs to rows, and a row to a case: a measured number, and the function that predicts it.
 
 A file holds one JSON object per line, or, where a table is named, one object with `tables` that have an `id` and
 `rows`. ``environment.json`` in the same folder names the GPU of the rows, or the files of its device and topology, as
@@ -7,13 +7,20 @@ A file holds one JSON object per line, or, where a table is named, one object wi
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from scaleout.config.validated import nearest
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
+from scaleout.program.program import Program
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.job import Job, run
+from scaleout.workloads.config import KINDS, ModelFamily
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,15 @@ class Row:
     def derived(self, suffix: str, **values: Any) -> "Row":
         """Return the row of one of several runs that this one holds: its id ends with `suffix`, `values` are set."""
         return replace(self, id=f"{self.id}:{suffix}", values={**self.values, **values})
+
+    def named(self, name: str) -> "Row":
+        """Return this row with a name, unless it has one."""
+        return replace(self, values={"name": name, **self.values})
+
+    def parts(self, suffixes: Mapping[str, str], **values: Any) -> "list[Row]":
+        """Return a row for each of some keys that this one has, with the key as `measured`; itself if it has none."""
+        held = [key for key in suffixes if key in self.values]
+        return [self.derived(suffixes[key], measured=key, **values) for key in held] or [self]
 
     def number(self, key: str) -> float:
         """Return a number above zero; raise `ConfigError` with the row's place if it is missing or none."""
@@ -136,3 +152,134 @@ def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
         return "", {}
     files = {key: str(path.parent.absolute() / found[key]) for key in ("device", "topology") if key in found}
     return str(found.get("gpu", "")), files
+
+
+# ---- Cases
+
+
+class NoModelError(Exception):
+    """A row that scaleout has no model of; the message is the reason."""
+
+
+MACHINES = {
+    "NVIDIA H200": ("h200", "h200-node-4"),
+    "NVIDIA A100": ("a100-80g", "a100-node-8"),
+}
+"""Name of a GPU in its driver to its device and the topology of a node."""
+
+
+class Unit(NamedTuple):
+    """How a quantity is written in JSON: the suffix of its keys, and the number of these units in one SI unit."""
+
+    name: str
+    per_base: float
+
+
+QUANTITIES: Mapping[str, Unit] = {"time": Unit("us", 1e6), "memory": Unit("bytes", 1.0)}
+"""Quantity to its unit in JSON; inside, times are in seconds and memory is in bytes."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured number, in seconds or bytes (`quantity`), and what predicts it in the same unit.
+
+    `variant` is set where a number of chunks is to be chosen: the case it is chosen for, and the number in this row.
+    """
+
+    measured: float
+    predict: Callable[[], float]
+    quantity: str = "time"
+    variant: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that one function predicts.
+
+    Attributes
+    ----------
+    name : str
+        For tables of errors.
+    case : callable
+        From a row and its machine to a `Case`; raises `NoModelError` where there is no model.
+    home : callable
+        Device and topology that a row was measured on; None if the family does not say.
+    split : callable
+        A row to the measured runs in it, one row each.
+    """
+
+    name: str
+    case: Callable[[Row, Machine], Case]
+    home: Callable[[Row], tuple[str, str] | None] = lambda row: None
+    split: Callable[[Row], list[Row]] = lambda row: [row]
+
+
+def no_model(reason: str) -> Callable[[Row, Machine], Case]:
+    """Return the `case` of a family whose rows have no prediction, for a reason."""
+
+    def case(row: Row, machine: Machine) -> Case:
+        raise NoModelError(reason)
+
+    return case
+
+
+def simulated(
+    row: Row,
+    work: ModelFamily | Program | Mapping[str, Any],
+    machine: Machine,
+    *,
+    measured_us: float | None = None,
+    schedule: str = "baseline",
+    **options: Any,
+) -> Case:
+    """Return the case of a workload, a program or a workload's keys, on as many of the machine's ranks as it has.
+
+    `measured_us` is the row's `step_us` by default. `options` are those of `SimulationOptions`; by default the host is
+    eager and the GPU starts cold, as in measurements.
+    """
+    job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
+    chosen = SimulationOptions(**{"host": "eager", "clocks": "cold_start", **options})
+
+    def predict_s() -> float:
+        part = machine.of(job.num_ranks)
+        return run(Job(job, part.device, part.topology, schedule, chosen)).makespan_s
+
+    return Case((row.number("step_us") if measured_us is None else measured_us) * 1e-6, predict_s)
+
+
+def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:
+    """Return the machine of `device` and `topology`, else of the row, else of its file's environment."""
+    device = device or row.values.get("device") or row.machine.get("device")
+    topology = topology or row.values.get("topology") or row.machine.get("topology")
+    if device is None or topology is None:
+        if not row.gpu:
+            raise ConfigError(
+                f"{row.where}: no machine is named; add the keys device and topology to the row, or give --device "
+                f"and --topology"
+            )
+        if row.gpu not in MACHINES:
+            raise ConfigError(
+                f"{row.where}: unknown machine {row.gpu!r} in environment.json beside the file; "
+                f"{nearest(row.gpu, MACHINES)}, or give --device and --topology"
+            )
+        device, topology = device or MACHINES[row.gpu][0], topology or MACHINES[row.gpu][1]
+    try:
+        return Machine(load_device(str(device)), load_topology(str(topology)))
+    except ConfigError as error:
+        raise ConfigError(f"{row.where}: {error}") from None
+
+
+def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelFamily:
+    """Build the workload of a row; raise `ConfigError` with the row's place if its keys are inconsistent."""
+    whole = {
+        "name": row.id,
+        "description": "a measured run",
+        "source": row.where,
+        "topology": machine.topology.name,
+        "device": machine.device.name,
+        **values,
+    }
+    kind = whole.get("kind")
+    if kind not in KINDS:
+        raise ConfigError(f"{row.where}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
+    return validate(KINDS[kind], whole, where=row.where)

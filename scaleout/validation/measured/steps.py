@@ -28,8 +28,7 @@ from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation.options import CLOCKS, RENAMED_CLOCKS
 from scaleout.simulation.run import simulate
-from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
-from scaleout.validation.measured.rows import Row
+from scaleout.validation.measured.rows import Case, NoModelError, Row, simulated
 from scaleout.workloads.config import ModelFamily, load_workload
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
@@ -137,17 +136,21 @@ def layers(row: Row, **options: Any) -> dict[str, Any]:
     }
 
 
+def _of_layers(row: Row, machine: Machine, *, schedule: str = "baseline", **options: Any) -> Case:
+    values = layers(row, batch_per_replica=row.count("batch"), **options)
+    return simulated(row, values, machine, schedule=schedule)
+
+
 def tensor_parallel(row: Row, machine: Machine) -> Case:
     """Forward, or forward and backward, of tensor-parallel layers; mode `tp_sp` is with sequence parallelism."""
     mode = row.word("mode", ("tp", "tp_sp"))
-    values = layers(
+    return _of_layers(
         row,
+        machine,
         tensor_parallel=row.count("gpus"),
-        batch_per_replica=row.count("batch"),
         sequence_parallel=mode == "tp_sp",
         mode="training" if row.name.endswith("backward") else "prefill",
     )
-    return simulated(row, workload_of(values, row, machine), machine)
 
 
 _DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
@@ -164,11 +167,9 @@ def data_parallel(row: Row, machine: Machine) -> Case:
     if row.name not in _DATA_PARALLEL:
         raise NoModelError(f"no model of a step {row.name!r}")
     options = {"data_parallel": row.count("gpus"), **_DATA_PARALLEL[row.name]}
-    schedule = options.pop("schedule", "baseline")
     if "bucket_mb" in row.values:
         options["gradient_bucket"] = row.number("bucket_mb") * 2**20
-    values = layers(row, batch_per_replica=row.count("batch"), **options)
-    return simulated(row, workload_of(values, row, machine), machine, schedule=schedule)
+    return _of_layers(row, machine, **options)
 
 
 _HYBRID: Mapping[str, Mapping[str, Any]] = {
@@ -186,10 +187,7 @@ def hybrid(row: Row, machine: Machine) -> Case:
         parameters = row.count("parameters_per_gpu")
         graph.compute(kernel("adamw_fused", dtype=row.word("dtype", ("bf16", "fp32")), parameters=parameters))
         return simulated(row, one_role(row.id, graph, 1), machine)
-    options = {"tensor_parallel": 2, "data_parallel": 2, **_HYBRID[variant]}
-    schedule = options.pop("schedule", "baseline")
-    values = layers(row, batch_per_replica=row.count("batch"), **options)
-    return simulated(row, workload_of(values, row, machine), machine, schedule=schedule)
+    return _of_layers(row, machine, **{"tensor_parallel": 2, "data_parallel": 2, **_HYBRID[variant]})
 
 
 def pipeline(row: Row, machine: Machine) -> Case:
@@ -206,19 +204,18 @@ def pipeline(row: Row, machine: Machine) -> Case:
         messages="as_made" if virtual_stages > 1 else "at_need",
         **({"virtual_stages": virtual_stages} if virtual_stages > 1 else {}),
     )
-    return simulated(row, workload_of(values, row, machine), machine, schedule="overlap", clocks="sustained")
+    return simulated(row, values, machine, schedule="overlap", clocks="sustained")
 
 
 def pipeline_stage(row: Row, machine: Machine) -> Case:
     """One isolated stage: the time of a micro-batch whose gradients are accumulated on those of another."""
     microbatch = row.count("microbatch")
-    one, two = (
-        simulated(
-            row, workload_of(layers(row, batch_per_replica=count * microbatch, microbatch=microbatch), row, machine),
-            machine, measured_us=row.number("forward_backward_us"), clocks="sustained",
-        )
-        for count in (1, 2)
-    )  # fmt: skip
+
+    def of(microbatches: int) -> Case:
+        values = layers(row, batch_per_replica=microbatches * microbatch, microbatch=microbatch)
+        return simulated(row, values, machine, measured_us=row.number("forward_backward_us"), clocks="sustained")
+
+    one, two = of(1), of(2)
     return Case(one.measured, lambda: two.predict() - one.predict())
 
 
@@ -242,7 +239,7 @@ def dlrm(row: Row, machine: Machine) -> Case:
         "gradient_bucket": _ONE_GRADIENT,
         "mode": "training" if "backward" in row.name else "forward",
     }
-    return simulated(row, workload_of(values, row, machine), machine)
+    return simulated(row, values, machine)
 
 
 def embedding_exchange(row: Row, machine: Machine) -> Case:
@@ -285,7 +282,7 @@ def described(row: Row, machine: Machine) -> Case:
         "network": str(row.values.get("network", "alpha_beta")),
         "clocks": row.word("clocks", (*CLOCKS, *RENAMED_CLOCKS)) if "clocks" in row.values else CLOCKS[0],
     }
-    return simulated(row, _workload(row, machine), machine, measured_us=_measured_s(row) * 1e6, **options)
+    return simulated(row, _workload(row), machine, measured_us=_measured_s(row) * 1e6, **options)
 
 
 def _measured_s(row: Row) -> float:
@@ -300,12 +297,12 @@ def _measured_s(row: Row) -> float:
     return seconds
 
 
-def _workload(row: Row, machine: Machine) -> ModelFamily:
+def _workload(row: Row) -> ModelFamily | Mapping[str, Any]:
     given, changes = row.values["workload"], row.values.get("changes", {})
     if not isinstance(changes, Mapping):
         raise ConfigError(f"{row.where}: changes is {changes!r}; give an object of a workload's keys")
     if isinstance(given, Mapping):
-        return workload_of({**given, **changes}, row, machine)
+        return {**given, **changes}
     try:
         return load_workload(str(given), changes)
     except ConfigError as error:
@@ -314,12 +311,6 @@ def _workload(row: Row, machine: Machine) -> ModelFamily:
 
 _COPIES = 1
 """Stream of copies and barriers, which run concurrently with the GEMMs."""
-_CALLS_OF_PART = ("gemm", "peer_copy")
-_CALLS: Mapping[str, tuple[str, ...]] = {
-    "fused_all_gather_matmul": (),
-    "fused_matmul_reduce_scatter": ("barrier", "barrier"),
-}
-"""What the host calls for each part besides the GEMM and the copy."""
 
 
 class _Parts:
@@ -364,10 +355,11 @@ def _scatter(parts: _Parts, gemm: Kernel, shard: Kernel, out: Kernel, ranks: int
     parts.call(kernel("moe_sum_topk", dtype=out.dtype, **rows), parts.barrier(own, *fetched))
 
 
-_WRITERS: Mapping[str, Callable[[_Parts, Kernel, Kernel, Kernel, int], None]] = {
-    "fused_all_gather_matmul": _gather,
-    "fused_matmul_reduce_scatter": _scatter,
+_OPERATORS: Mapping[str, tuple[Callable[[_Parts, Kernel, Kernel, Kernel, int], None], tuple[str, ...]]] = {
+    "fused_all_gather_matmul": (_gather, ("gemm", "peer_copy")),
+    "fused_matmul_reduce_scatter": (_scatter, ("gemm", "peer_copy", "barrier", "barrier")),
 }
+"""Operator to what writes its graph, and to what the host calls for each part."""
 
 
 def async_tp(row: Row, machine: Machine) -> Case:
@@ -377,7 +369,7 @@ def async_tp(row: Row, machine: Machine) -> Case:
     longer of the device's time and the host's in a loop of calls. Multicast and copies between hosts are not modelled.
     """
     operator = row.name.removeprefix("async_tp_")
-    if operator not in _WRITERS:
+    if operator not in _OPERATORS:
         raise NoModelError(f"no model of an operator {operator!r}")
     ranks, dtype = row.count("gpus"), row.word("dtype", tuple(ITEM_BYTES))
     sizes = {key: row.count(key) for key in "MNK"}
@@ -388,7 +380,8 @@ def async_tp(row: Row, machine: Machine) -> Case:
     shard = kernel("copy_d2d", dtype=dtype, elements=sizes["M"] * sizes["K"])
     out = kernel("copy_d2d", dtype=dtype, elements=sizes["M"] * sizes["N"])
     parts = _Parts(machine.topology)
-    _WRITERS[operator](parts, gemm, shard, out, ranks)
+    write, _ = _OPERATORS[operator]
+    write(parts, gemm, shard, out, ranks)
     program = one_role(row.id, parts.graph, ranks)
 
     def predict_s() -> float:
@@ -401,7 +394,7 @@ def async_tp(row: Row, machine: Machine) -> Case:
 
 def _host_s(operator: str, ranks: int, device: Device) -> float:
     """Return the host's time for one call of an operator in a loop."""
-    needed = [f"{call}_loop" for call in (operator, *_CALLS_OF_PART, *_CALLS[operator])]
+    needed = [f"{call}_loop" for call in (operator, *_OPERATORS[operator][1])]
     missing = [call for call in needed if call not in device.host_launch_s]
     if missing:
         raise NoModelError(f"device {device.name!r} does not say what its host spends on {', '.join(missing)}")

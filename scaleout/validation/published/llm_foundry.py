@@ -11,14 +11,10 @@ scripts/train/yamls/pretrain; github.com/mosaicml/composer v0.17.0.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
-from scaleout.workloads.config import layered
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, simulated
 
 _SIZES: Mapping[str, tuple[int, int, int]] = {
     "125m": (768, 12, 12),
@@ -93,15 +89,15 @@ def step(row: Row, machine: Machine) -> Case:
     """A step: all micro-batches, gradient clipping and the optimizer."""
     if row.values.get("Activation CPUOffload", "False") != "False":
         raise NoModelError("activations that are offloaded to the host have no model")
-    workload = layered(workload_of(workload_values(row), row, machine), wants="MPT is a transformer")
-    tokens = workload.batch_per_replica * row.count("SeqLen (T)")
+    values = workload_values(row)
+    tokens = values["batch_per_replica"] * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
-    return simulated(row, workload, machine, measured_us=measured_us, schedule="overlap", host="none")
+    return simulated(row, values, machine, measured_us=measured_us, schedule="overlap", host="none")
 
 
 def _named(row: Row) -> list[Row]:
     names = (str(row.values.get(key, "")) for key in ("Model", "SeqLen (T)", "# GPUs", "GPU", "Precision"))
-    return [replace(row, values={"name": " ".join(names), **row.values})]
+    return [row.named(" ".join(names))]
 
 
-TABLES = {"llm_foundry_mpt": Table("llm-foundry", step, machine_of, _named)}
+TABLES = {"llm_foundry_mpt": Family("llm-foundry", step, machine_of, _named)}

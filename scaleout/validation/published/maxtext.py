@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, simulated
 
 _SEQUENCE, _VOCABULARY, _HEAD = 2048, 32768, 256
 
@@ -108,10 +106,10 @@ def step(row: Row, machine: Machine) -> Case:
     """A step of one model."""
     model = MODELS[row.word("size", tuple(MODELS))]
     slices, name = _slices(row)
-    workload = workload_of(workload_values(model, slices, _CHIPS[name][1]), row, machine)
+    values = workload_values(model, slices, _CHIPS[name][1])
     flops = model.batch * _SEQUENCE * model.flops_per_token
     measured_us = flops / (row.number(str(row.values["rate"])) * 1e12) * 1e6
-    return simulated(row, workload, machine, measured_us=measured_us, schedule="overlap+async-tp", host="none")
+    return simulated(row, values, machine, measured_us=measured_us, schedule="overlap+async-tp", host="none")
 
 
-TABLES = {table: Table("MaxText", step, machine_of, split) for table in ("maxtext_tpu_v4", "maxtext_tpu_v5e")}
+TABLES = {table: Family("MaxText", step, machine_of, split) for table in ("maxtext_tpu_v4", "maxtext_tpu_v5e")}

@@ -13,11 +13,10 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.validation.measured.case import Case, NoModelError
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row
+from scaleout.validation.published import shipped
 from scaleout.workloads import memory
-from scaleout.workloads.config import LayeredModel, layered, load_workload
+from scaleout.workloads.config import LayeredModel
 
 _STEPS: Mapping[str, Mapping[str, Any]] = {
     "full_s": {"recompute": "full", "sequence_parallel": False},
@@ -43,14 +42,7 @@ _GIB = 2.0**30
 
 def _split(keys: tuple[str, ...]) -> Callable[[Row], list[Row]]:
     """Return what makes a row for each measured number of a row."""
-    return lambda row: (
-        [
-            row.derived(key.removesuffix("_s"), name=row.values.get("model"), measured=key)
-            for key in keys
-            if key in row.values
-        ]
-        or [row]
-    )
+    return lambda row: row.parts({key: key.removesuffix("_s") for key in keys}, name=row.values.get("model"))
 
 
 def _measured(row: Row, known: Mapping[str, Any]) -> str:
@@ -62,12 +54,8 @@ def _measured(row: Row, known: Mapping[str, Any]) -> str:
 
 def _shipped(row: Row, changes: Mapping[str, Any]) -> LayeredModel:
     """Return the shipped workload of a model, which is named by its size: ``gpt3-175B`` is megatron-175b."""
-    model = str(row.values.get("model"))
-    try:
-        found = load_workload(f"megatron-{model.rpartition('-')[2].lower()}", changes)
-        return layered(found, wants="these are transformers")
-    except ConfigError:
-        raise NoModelError(f"no workload of model {model!r}") from None
+    size = str(row.values.get("model")).rpartition("-")[2]
+    return shipped(row, f"megatron-{size.lower()}", changes)
 
 
 def cluster_of(row: Row) -> tuple[str, str]:
@@ -112,6 +100,6 @@ def held(row: Row, machine: Machine) -> Case:
 
 
 TABLES = {
-    "megatron_seqsel_tab5": Table("Megatron-LM", step, cluster_of, _split(tuple(_STEPS))),
-    "megatron_seqsel_fig1_mem": Table("Megatron-LM memory", held, cluster_of, _split(_PARTS)),
+    "megatron_seqsel_tab5": Family("Megatron-LM", step, cluster_of, _split(tuple(_STEPS))),
+    "megatron_seqsel_fig1_mem": Family("Megatron-LM memory", held, cluster_of, _split(_PARTS)),
 }

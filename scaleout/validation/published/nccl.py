@@ -6,9 +6,7 @@ Source: vTrain's NCCL traces, github.com/VIA-Research/vTrain, trace/a100 and tra
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place
 from scaleout.network.alpha_beta.cost import collective_cost
-from scaleout.validation.measured.case import Case, NoModelError
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row
 
 
 def all_reduce(row: Row, machine: Machine) -> Case:
@@ -24,6 +22,6 @@ def all_reduce(row: Row, machine: Machine) -> Case:
 
 
 TABLES = {
-    "nccl_allreduce_a100_node": Table("NCCL", all_reduce, lambda row: ("a100-80g", "a100-node-8")),
-    "nccl_allreduce_v100_node": Table("NCCL", all_reduce, lambda row: ("v100", "v100-node-8")),
+    "nccl_allreduce_a100_node": Family("NCCL", all_reduce, lambda row: ("a100-80g", "a100-node-8")),
+    "nccl_allreduce_v100_node": Family("NCCL", all_reduce, lambda row: ("v100", "v100-node-8")),
 }

@@ -11,9 +11,8 @@ from typing import Any
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.validation.measured.case import Case, NoModelError, simulated
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, simulated
+from scaleout.validation.published import shipped
 from scaleout.workloads import memory
 from scaleout.workloads.config import LayeredModel, layered, load_workload
 
@@ -26,11 +25,7 @@ _UNITS = {"real_ms": 1e-3, "real_alloc_gib": 2.0**30}
 
 def split(row: Row) -> list[Row]:
     """Return a row for each measured number of a run."""
-    return [
-        row.derived(name, name=row.values.get("case"), measured=key)
-        for key, name in _MEASURED.items()
-        if key in row.values
-    ] or [row]
+    return row.parts(_MEASURED, name=row.values.get("case"))
 
 
 def workload_of(row: Row) -> LayeredModel:
@@ -47,12 +42,9 @@ def workload_of(row: Row) -> LayeredModel:
     if sequence:
         changes["sequence"] = int(sequence[1])
     name = f"simumax-{row.values.get('model')}"
-    try:
-        shipped = layered(load_workload(name), wants="these are transformers")
-    except ConfigError:
-        raise NoModelError(f"no workload of model {row.values.get('model')!r}") from None
+    vocabulary = shipped(row, name).sizes["vocabulary"]
     multiple = _PADDED_TO * changes["tensor_parallel"]
-    changes["vocabulary"] = -(-shipped.sizes["vocabulary"] // multiple) * multiple
+    changes["vocabulary"] = -(-vocabulary // multiple) * multiple
     changes["sequence_parallel"] = changes["tensor_parallel"] > 1
     try:
         return layered(load_workload(name, changes), wants="these are transformers")
@@ -69,4 +61,4 @@ def run(row: Row, machine: Machine) -> Case:
     return simulated(row, workload, machine, measured_us=value * 1e6, schedule="baseline", host="eager")
 
 
-TABLES = {"simumax_b200": Table("SimuMax", run, lambda row: ("b200", "dgx-b200-1"), split)}
+TABLES = {"simumax_b200": Family("SimuMax", run, lambda row: ("b200", "dgx-b200-1"), split)}

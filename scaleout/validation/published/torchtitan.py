@@ -10,13 +10,10 @@ pipeline_llama.py, train_configs/.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
-from scaleout.validation.measured.case import Case, NoModelError, simulated, workload_of
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, simulated
 
 _MODELS: Mapping[str, Mapping[str, int]] = {
     "8b": {"hidden": 4096, "layers": 32, "heads": 32, "ffn": 14336},
@@ -102,10 +99,9 @@ def workload_values(row: Row, *, compiled: bool, linear_dtype: str) -> dict[str,
 
 def _case(row: Row, machine: Machine, tokens_per_s: float, schedule: str, **options: Any) -> Case:
     values = workload_values(row, **options)
-    workload = workload_of(values, row, machine)
     others = values["tensor_parallel"] * values["pipeline_parallel"] * values["context_parallel"]
     seconds = values["batch_per_replica"] * values["sequence"] / (tokens_per_s * others)
-    return simulated(row, workload, machine, measured_us=seconds * 1e6, schedule=schedule, host="none")
+    return simulated(row, values, machine, measured_us=seconds * 1e6, schedule=schedule, host="none")
 
 
 def step(row: Row, machine: Machine) -> Case:
@@ -130,9 +126,8 @@ _WAYS = {"Vanilla TP tokens/sec": "overlap+blocking-tp", "Async TP tokens/sec": 
 
 def _ways(row: Row) -> list[Row]:
     """Return a row for plain and one for asynchronous tensor parallelism."""
-    return [
-        row.derived(key.split()[0].lower(), name=_name(row, key), way=key) for key in _WAYS if key in row.values
-    ] or [row]
+    ways = row.parts({key: key.split()[0].lower() for key in _WAYS})
+    return [way.named(_name(row, str(way.values.get("measured", "")))) for way in ways]
 
 
 def _name(row: Row, *more: str) -> str:
@@ -143,12 +138,12 @@ def _name(row: Row, *more: str) -> str:
 
 
 def _named(row: Row) -> list[Row]:
-    return [replace(row, values={"name": _name(row), **row.values})]
+    return [row.named(_name(row))]
 
 
 def with_or_without(row: Row, machine: Machine) -> Case:
     """A step of compiled layers, with or without async TP."""
-    way = row.word("way", tuple(_WAYS))
+    way = row.word("measured", tuple(_WAYS))
     linear_dtype = _QUANTIZATIONS[row.word("Quantization", tuple(_QUANTIZATIONS))]
     return _case(row, machine, row.number(way), _WAYS[way], compiled=True, linear_dtype=linear_dtype)
 
@@ -158,6 +153,6 @@ def _home(row: Row) -> tuple[str, str]:
 
 
 TABLES = {
-    "torchtitan_llama3_h100_202412_torchtitan": Table("torchtitan", step, _home, _named),
-    "torchtitan_asyncTP_llama3_h100_2025-06_torchtitan": Table("torchtitan async TP", with_or_without, _home, _ways),
+    "torchtitan_llama3_h100_202412_torchtitan": Family("torchtitan", step, _home, _named),
+    "torchtitan_asyncTP_llama3_h100_2025-06_torchtitan": Family("torchtitan async TP", with_or_without, _home, _ways),
 }

@@ -8,15 +8,12 @@ Source: vTrain, arXiv:2312.12391; github.com/VIA-Research/vTrain, data/ground_tr
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.validation.measured.case import Case
-from scaleout.validation.measured.rows import Row
-from scaleout.validation.published import Table
+from scaleout.validation.measured.rows import Case, Family, Row
 from scaleout.workloads.config import load_workload
 
 _KEYS: Mapping[str, str] = {
@@ -65,11 +62,10 @@ def step(row: Row, machine: Machine) -> Case:
 
 def _named(row: Row) -> list[Row]:
     degrees = (f"{name[0]}{row.values.get(f'{name} parallelism')}" for name in ("tensor", "data", "pipeline"))
-    name = " ".join((f"h{row.values.get('hidden size')}", *degrees, f"mb{row.values.get('micro batch')}"))
-    return [replace(row, values={"name": name, **row.values})]
+    return [row.named(" ".join((f"h{row.values.get('hidden size')}", *degrees, f"mb{row.values.get('micro batch')}")))]
 
 
 TABLES = {
-    "vtrain_single": Table("vTrain, one node", step, machine_of, _named),
-    "vtrain_multi": Table("vTrain, many nodes", step, machine_of, _named),
+    "vtrain_single": Family("vTrain, one node", step, machine_of, _named),
+    "vtrain_multi": Family("vTrain, many nodes", step, machine_of, _named),
 }
