@@ -125,7 +125,7 @@ def figure_15(axes: Axes) -> None:
     bottom = np.zeros(len(rows))
     totals = np.array([row.outcomes["sequential"].total_s for row in rows])
     for number, (name, part) in enumerate(
-        (("GEMM", "product_s"), ("reduce-scatter", "reduce_scatter_s"), ("all-gather", "all_gather_s"))
+        (("GEMM", "gemm_s"), ("reduce-scatter", "reduce_scatter_s"), ("all-gather", "all_gather_s"))
     ):
         shares = 100 * np.array([getattr(row.outcomes["sequential"], part) for row in rows]) / totals
         axes.bar(range(len(rows)), shares, 0.7, bottom=bottom, label=name, color=SERIES[number])

@@ -77,7 +77,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
                 name,
                 format_seconds(each.total_s),
                 f"{first.total_s / each.total_s:.3f}x",
-                format_seconds(each.product_s),
+                format_seconds(each.gemm_s),
                 format_seconds(each.fused_s),
                 format_seconds(each.all_gather_s),
                 format_bytes(each.traffic.total),
@@ -85,9 +85,9 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
             for name, each in found.items()
         ],
     )
-    kinds = ("product_reads", "product_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
+    kinds = ("gemm_reads", "gemm_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
     print_table(
         "bytes of a rank's memory",
-        ("configuration", *(kind.replace("product", "GEMM").replace("_", " ") for kind in kinds)),
+        ("configuration", *(kind.replace("gemm", "GEMM").replace("_", " ") for kind in kinds)),
         [[name, *(format_bytes(getattr(each.traffic, kind)) for kind in kinds)] for name, each in found.items()],
     )

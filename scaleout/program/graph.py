@@ -97,7 +97,7 @@ class ExecutionGraph:
     group : (N,) index into the program's groups, or `NONE`
     peer, tag : (N,) of sends and receives: the other rank's number and the message's tag; if the node names a group,
         the relative peer in it
-    pieces : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other on the
+    slices : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other on the
         link and pay its latency once
     stream : (N,) a stream runs one node at a time; 0 is the compute stream
     priority : (N,) of several ready nodes of a stream the highest goes first, then the lowest index
@@ -121,7 +121,7 @@ class ExecutionGraph:
     group: Ints
     peer: Ints
     tag: Ints
-    pieces: Ints
+    slices: Ints
     stream: Ints
     priority: Ints
     phase: Ints
@@ -183,7 +183,7 @@ class ExecutionGraph:
         return replace(self, **columns)
 
 
-_WORK_COLUMNS = ("flops", "bytes", "pieces")
+_WORK_COLUMNS = ("flops", "bytes", "slices")
 
 
 def _check(graph: ExecutionGraph) -> None:
@@ -350,7 +350,7 @@ NEUTRAL: dict[str, float] = {
     "group": NONE,
     "peer": NONE,
     "tag": 0,
-    "pieces": 1,
+    "slices": 1,
     "stream": 0,
     "priority": 0,
     "phase": 0,

@@ -105,7 +105,7 @@ def _facts(result: Result, line: Timeline, node: int) -> dict[str, Any]:
     if graph.kind[node] == NodeKind.COLLECTIVE:
         facts["group"] = result.program.groups[int(graph.group[node])].name
         facts["algorithm"] = line.algorithm[node]
-        if graph.pieces[node] > 1:
+        if graph.slices[node] > 1:
             facts["latency_us"] = float(line.duration_s[node] - line.occupancy_s[node]) * 1e6
     else:
         facts["peer"] = peer_of(result.program, line.ranks[0], graph, node)

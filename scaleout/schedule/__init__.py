@@ -38,6 +38,10 @@ class Schedule:
         Whether no other rewriting pass can be joined to it, as parts of a GEMM cannot be cut again.
     substitutes : bool
         Whether it replaces all-reduces by other collectives.
+    in_order : bool
+        Whether a rank still runs the actions of its pipeline one after another, on which bounds of a search rely.
+    needs : str
+        Section of the device's file without which it fails; empty if it runs on any device, or on none.
     with_option : str
         Home of a function from the text behind ``:`` to a pass; empty if it takes no option.
     prepares : str
@@ -52,36 +56,51 @@ class Schedule:
     decides: bool = False
     exclusive: bool = False
     substitutes: bool = False
+    in_order: bool = False
+    needs: str = ""
     with_option: str = ""
     prepares: str = ""
     prepares_for: tuple[str, ...] = ()
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "baseline": Schedule("bulk-synchronous: kernels and collectives one after another", "overlap:baseline"),
-    "overlap": Schedule("collectives concurrent with kernels that do not wait for them", "overlap:overlap"),
-    "concurrent": Schedule("overlap, with several collectives of a group at a time", "overlap:concurrent"),
+    "baseline": Schedule(
+        "bulk-synchronous: kernels and collectives one after another", "overlap:baseline", in_order=True
+    ),
+    "overlap": Schedule(
+        "collectives concurrent with kernels that do not wait for them", "overlap:overlap", in_order=True
+    ),
+    "concurrent": Schedule(
+        "overlap, with several collectives of a group at a time", "overlap:concurrent", in_order=True
+    ),
     "blocking-tp": Schedule(
-        "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch", "async_tp:blocking_tp"
+        "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch",
+        "async_tp:blocking_tp",
+        in_order=True,
     ),
     "fused": Schedule(
         "a kernel and the collective next to it as one persistent kernel, what others wait for first; arXiv:2305.06942",
         "fusion.passes:fuse",
         rewrites=True,
+        in_order=True,
     ),
-    "fused-oblivious": Schedule("the same, in the order of the ranks", "fusion.passes:fuse_oblivious", rewrites=True),
+    "fused-oblivious": Schedule(
+        "the same, in the order of the ranks", "fusion.passes:fuse_oblivious", rewrites=True, in_order=True
+    ),
     "track-and-trigger": Schedule(
         "GEMMs and the collectives behind them on hardware that tracks and triggers; with :POLICY of the memory; "
         "T3, arXiv:2401.16677",
         "t3.schedule:track",
         rewrites=True,
         exclusive=True,
+        needs="stages",
         with_option="t3.schedule:track_with",
     ),
     "async-tp": Schedule(
         "GEMMs and collectives of the tensor axis in overlapped slices, as PyTorch's async TP",
         "async_tp:async_tp",
         rewrites=True,
+        in_order=True,
     ),
     "centauri": Schedule(
         "every communication partitioned and ordered where that pays; :primitive, :group, :workload, :order or :model "
@@ -91,6 +110,7 @@ SCHEDULES: dict[str, Schedule] = {
         decides=True,
         exclusive=True,
         substitutes=True,
+        in_order=True,
         with_option="centauri.schedule:plan_of",
         prepares="centauri.model_tier:model_tier",
         prepares_for=("", "model", "gradients"),
@@ -168,6 +188,11 @@ def passes_of(name: str) -> list[Pass]:
             f"cannot be tracked or cut again; give each as a schedule of its own"
         )
     return passes
+
+
+def in_order(name: str) -> bool:
+    """Return whether all parts of a schedule's name keep the order of a rank's actions."""
+    return all(_schedule(part)[0].in_order for part in name.split("+"))
 
 
 def substituting(name: str) -> list[str]:

@@ -57,7 +57,7 @@ def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
     """Find gathers and the first GEMM that takes each, and scatters and the GEMM that makes their data."""
     taken: set[int] = set()
     pairs = []
-    whole = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis) & (graph.pieces == 1)
+    whole = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis) & (graph.slices == 1)
     for node in np.flatnonzero(whole).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         produces = kind == "reduce_scatter"

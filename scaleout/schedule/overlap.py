@@ -63,7 +63,7 @@ def _chain(graph: ExecutionGraph) -> ExecutionGraph:
     nodes = nodes[np.argsort(graph.stream[nodes], kind="stable")]
     before, after = nodes[:-1], nodes[1:]
     waits = graph.stream[before] == graph.stream[after]
-    waits &= (graph.pieces[before] == 1) | (graph.pieces[after] == 1)
+    waits &= (graph.slices[before] == 1) | (graph.slices[after] == 1)
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
     size = max(len(graph), 1)
     pairs = np.concatenate([users * size + graph.dependencies, after[waits] * size + before[waits]])

@@ -16,7 +16,7 @@ from scaleout.program.operations import TimeSource
 from scaleout.schedule.overlap import communication_stream
 
 _CHANGED = (
-    "kind", "collective", "group", "kernel", "duration_s", "time_source", "flops", "bytes", "pieces", "stream",
+    "kind", "collective", "group", "kernel", "duration_s", "time_source", "flops", "bytes", "slices", "stream",
     "priority", "peer", "tag", "issue_s",
 )  # fmt: skip
 """Columns that a new node may have otherwise than the one it comes from."""
@@ -113,7 +113,7 @@ class Rewrite:
     def add_collective(self, node: int, after: Sequence[Sequence[int]], **changes: Any) -> list[int]:
         """Write the slices of a collective, equal ones, each after its own part of the data."""
         graph, slices = self.graph, len(after)
-        changes |= {"pieces": slices, "stream": communication_stream(int(graph.group[node]))}
+        changes |= {"slices": slices, "stream": communication_stream(int(graph.group[node]))}
         return self.add_all(
             node,
             after,

@@ -19,7 +19,7 @@ from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, Node
 from scaleout.program.program import Program
 from scaleout.simulation.fold import FoldedFamily, Folding
 
-_AGREED = ("collective", "bytes", "pieces")
+_AGREED = ("collective", "bytes", "slices")
 """Columns in which members of a group must agree."""
 
 
@@ -203,8 +203,8 @@ def request_of(folded: FoldedProgram, instance: CollectiveInstance) -> tuple[str
     """Return the kind of an instance's collective, the bytes of its whole transfer, and its number of slices."""
     number, node = locate(folded, instance.tasks[0])
     graph = folded.graphs[number]
-    pieces = int(graph.pieces[node])
-    return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * pieces)), pieces
+    slices = int(graph.slices[node])
+    return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * slices)), slices
 
 
 def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:

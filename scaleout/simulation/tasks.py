@@ -129,7 +129,7 @@ def _share(
     family = folded.folding.families[group]
     group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
     whole = cost_among(folded, family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
-    share = members / (members - 1) / int(graph.pieces[node])
+    share = members / (members - 1) / int(graph.slices[node])
     return replace(whole, serialization_s=whole.serialization_s * share), family.dimensions_of_class[group_class]
 
 
@@ -208,7 +208,7 @@ class _Cost(NamedTuple):
 
 def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
     """Cost the kinds of collectives that differ; return them, and which of them each instance is, (M,)."""
-    columns = [column_of(folded, name)[instances.firsts] for name in ("collective", "bytes", "pieces", "stream")]
+    columns = [column_of(folded, name)[instances.firsts] for name in ("collective", "bytes", "slices", "stream")]
     keys = np.stack([instances.family, instances.group_class, *columns])
     _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
@@ -217,10 +217,10 @@ def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: b
 def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool) -> _Cost:
     """Cost of a collective; what links time has no duration of its own."""
     cost = cost_of(folded, instance)
-    pieces = request_of(folded, instance)[2]
-    serialization_s = cost.serialization_s / pieces
+    slices = request_of(folded, instance)[2]
+    serialization_s = cost.serialization_s / slices
     lasts_s = cost.latency_s + serialization_s
-    early = pieces > 1 or (cost.concurrent and _is_aside(folded, instance))
+    early = slices > 1 or (cost.concurrent and _is_aside(folded, instance))
     holds_s = serialization_s if early else lasts_s
     family = folded.folding.families[instance.family]
     members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
@@ -369,14 +369,14 @@ def _register(
     folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", *, index: int, paced: bool
 ) -> None:
     """Register what an instance sends with the links: all groups that it stands for."""
-    name, size_bytes, pieces = request_of(folded, instance)
+    name, size_bytes, slices = request_of(folded, instance)
     links.register(
         index,
         name,
-        size_bytes / pieces,
+        size_bytes / slices,
         groups=groups_of(folded, instance),
         cost=cost_of(folded, instance),
-        slice_of_more=pieces > 1,
+        slice_of_more=slices > 1,
         paced=paced,
     )
 

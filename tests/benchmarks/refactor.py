@@ -43,7 +43,13 @@ RENAMED: dict[str, str | None] = {
     "with the products next to it": "with the GEMMs next to it",
     "products and the collectives next to them": "GEMMs and the collectives next to them",
     "put off to the end of backward": "deferred to the end of backward",
+    "product_s": "gemm_s",
+    "product_reads": "gemm_reads",
+    "product_writes": "gemm_writes",
     "fused_product": "fused_gemm_slowdown",
+    "work_groups.product": "work_groups.gemm_slowdown",
+    "generic Triton product": "generic Triton GEMM",
+    "fusing costs the product": "fusing costs the GEMM",
     "data_intra": None,
     "data_inter": None,
 }

@@ -57,7 +57,7 @@ def test_what_was_added_is_what_is_built():
     assert graph.collective.tolist() == [NONE, NONE, COLLECTIVES.index("all_reduce"), NONE]
     assert graph.group.tolist() == [NONE, NONE, 1, NONE]
     assert graph.priority.tolist() == [0, 0, 3, 0]
-    assert graph.pieces.tolist() == [1, 1, 1, 1]
+    assert graph.slices.tolist() == [1, 1, 1, 1]
     assert [graph.dependencies_of(node).tolist() for node in range(4)] == [[], [0], [1], [0, 2]]
     assert np.isnan(graph.duration_s).tolist() == [True, True, True, False]
     assert graph.time_source.tolist() == [TimeSource.UNKNOWN] * 3 + [TimeSource.GIVEN]
@@ -110,7 +110,7 @@ def test_a_graph_cannot_be_changed_but_copied():
     [
         ("flops", [0, 0, 0, -1], "node 3 ('join') has flops = -1; work cannot be negative"),
         ("bytes", [0, -8, 0, 0], "node 1 ('gemm') has bytes = -8; work cannot be negative"),
-        ("pieces", [1, 1, -2, 1], "node 2 ('all_reduce') has pieces = -2; work cannot be negative"),
+        ("slices", [1, 1, -2, 1], "node 2 ('all_reduce') has slices = -2; work cannot be negative"),
         ("duration_s", [0.0, -1e-6, np.nan, 0.0], "node 1 ('gemm') lasts -1e-06 s; give a time >= 0"),
         (
             "dependencies",

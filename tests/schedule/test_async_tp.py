@@ -16,7 +16,7 @@ RANKS = 4
 GEMM = kernel("gemm", dtype="bf16", M=8, N=8, K=8)
 
 
-def program(*, kind, product_s=4.0):
+def program(*, kind, gemm_s=4.0):
     """A GEMM of 4 s that takes an all-gather, or that makes what is reduced and scattered, of 3 s on the link."""
     graph = GraphBuilder("step")
     node = graph.compute(GEMM) if kind == "reduce_scatter" else graph.add((), name="x", duration_s=0.0)
@@ -24,14 +24,14 @@ def program(*, kind, product_s=4.0):
     if kind == "all_gather":
         graph.compute(GEMM, after=(moved,))
     built = graph.build()
-    durations = np.where(built.kernel >= 0, product_s, np.where(built.kind == NodeKind.COMPUTE, 0.0, np.nan))
+    durations = np.where(built.kernel >= 0, gemm_s, np.where(built.kind == NodeKind.COMPUTE, 0.0, np.nan))
     family = GroupFamily("tensor", (tuple(range(RANKS)),))
     return Program("toy", (built.with_columns(duration_s=durations),), np.zeros(RANKS, np.int64), (family,))
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 @pytest.mark.parametrize(
-    ("schedule", "product_s", "expected_s"),
+    ("schedule", "gemm_s", "expected_s"),
     [
         ("blocking-tp", 4.0, 7.0),
         ("overlap+async-tp", 4.0, 4.0),  # each part of 1 s hides the next message of 1 s
@@ -39,8 +39,8 @@ def program(*, kind, product_s=4.0):
         ("overlap+async-tp", 8.0, 8.0),
     ],
 )
-def test_parts_hide_behind_each_other(kind, schedule, product_s, expected_s):
-    scheduled = apply_schedule(program(kind=kind, product_s=product_s), schedule)
+def test_parts_hide_behind_each_other(kind, schedule, gemm_s, expected_s):
+    scheduled = apply_schedule(program(kind=kind, gemm_s=gemm_s), schedule)
     result = simulate(scheduled, Topology("switch", (Dimension("switch", RANKS, 300.0, 0.0),)))
     assert result.makespan_s == pytest.approx(expected_s)
 

@@ -121,7 +121,7 @@ def carried_out(stages, held, kind):
 
 @st.composite
 def grids(draw):
-    """A GEMM of dimensions of two speeds, and groups that are windows of it, their ranks in any order."""
+    """A product of dimensions of two speeds, and groups that are windows of it, their ranks in any order."""
     shape = draw(st.sampled_from([(2, 2), (4, 2), (2, 3), (2, 2, 2), (3, 2, 2), (8, 2)]))
     speeds = draw(st.lists(st.sampled_from([25e9, 100e9]), min_size=len(shape), max_size=len(shape)))
     topology = Topology(

@@ -88,7 +88,7 @@ def both_models(topology, device, *, batch=1024, tables=256, network="alpha_beta
     program = pair([range(ranks)], size_bytes, work.isolated_s / slower, call=call)
     scheduled = apply_schedule(program, "fused-oblivious", machine=machine)
     first = scheduled.graphs[0]
-    slices = int(first.pieces[puts_of(first)[0]]) // ranks
+    slices = int(first.slices[puts_of(first)[0]]) // ranks
     shard = batch * tables // ranks
     size = max(tasks for tasks in range(1, shard // slices + 1) if shard % tasks == 0)
     recipe = plan_operator("embedding_all_to_all", {**settings, "slice_size": size}, on).recipes["oblivious"]

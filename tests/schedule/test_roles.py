@@ -22,7 +22,7 @@ from scaleout.workloads.generate import generate
 DEVICE = load_device("a100-80g")
 CLUSTER = load_topology("a100-cluster-a-2")
 TRACKS = load_device("t3-gpu")
-"""The device of `track-and-trigger`, which says how it runs GEMMs in stages."""
+"""The device of schedules that need a section of its file."""
 H200 = load_device("h200")
 SMALL = {"layers": 2, "data_parallel": 16}
 PIPELINE = {"pipeline_parallel": 4, "data_parallel": 4, "batch_per_replica": 4, "microbatch": 1}
@@ -58,7 +58,7 @@ def renamed(program):
 
 def outcome(program, schedule):
     """How long a step takes, and what was decided; or why there is no such step."""
-    machine = Machine(TRACKS if schedule == "track-and-trigger" else DEVICE, CLUSTER)
+    machine = Machine(TRACKS if getattr(SCHEDULES.get(schedule), "needs", "") else DEVICE, CLUSTER)
     try:
         planned = plan_schedule(program, schedule, machine=machine)
     except ConfigError as error:

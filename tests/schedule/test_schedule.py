@@ -21,8 +21,8 @@ from scaleout.schedule import SCHEDULES, apply_schedule
 from scaleout.schedule.fusion.passes import fuse
 from scaleout.simulation.run import simulate
 
-PLAIN = [name for name, each in SCHEDULES.items() if not each.decides and name != "track-and-trigger"]
-"""Passes that take kernels' times as they are; the other has laws of its own, in test_track_schedule.py."""
+PLAIN = [name for name, each in SCHEDULES.items() if not each.decides and not each.needs]
+"""Passes that take kernels' times as they are; those that need a device have laws of their own."""
 
 COMPOSITIONS = [*PLAIN, *(f"{first}+{second}" for first in PLAIN for second in PLAIN)]
 each_composition = pytest.mark.parametrize("schedule", COMPOSITIONS)
@@ -232,7 +232,7 @@ def test_slices_that_are_sent_come_before_the_one_that_stays():
     for before, after in pairwise(kernels):
         assert before in graph.dependencies_of(after)
     sent = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
-    assert graph.pieces[sent].tolist() == [3, 3, 3]
+    assert graph.slices[sent].tolist() == [3, 3, 3]
     assert [graph.dependencies_of(node).tolist() for node in sent] == [[kernels[0]], [kernels[1]], [kernels[2]]]
     assert set(sent.tolist()) <= set(graph.dependencies_of(kernels[-1]).tolist())
 

@@ -73,8 +73,8 @@ def test_bytes_of_sequential_execution_in_closed_form():
     layer = sublayer(ranks=8)
     size = 8192 * 4256 * 2
     found = CONFIGURATIONS["sequential"](layer).traffic
-    assert found.product_writes == pytest.approx(size)
-    assert found.product_reads >= (8192 + 4256) * 1064 * 2
+    assert found.gemm_writes == pytest.approx(size)
+    assert found.gemm_reads >= (8192 + 4256) * 1064 * 2
     assert found.scatter_reads == pytest.approx(15 / 8 * size)
     assert found.scatter_writes == pytest.approx(size)
     assert found.gather_reads == found.gather_writes == pytest.approx(7 / 8 * size)
@@ -87,11 +87,11 @@ def test_every_byte_that_tracking_saves_is_attributed(ranks, published):
     chunk = layer.gemm.output_bytes / ranks
     before, after = (CONFIGURATIONS[name](layer).traffic for name in ("sequential", "t3-mca"))
     assert before.scatter_reads / after.scatter_reads == pytest.approx(published, abs=0.05)
-    first_chunk_elsewhere = before.product_writes - after.product_writes
+    first_chunk_elsewhere = before.gemm_writes - after.gemm_writes
     assert first_chunk_elsewhere == pytest.approx(chunk)
     assert before.scatter_reads - after.scatter_reads == pytest.approx((ranks + 1) * chunk)
     assert before.scatter_writes - after.scatter_writes == pytest.approx(chunk)
-    cache_reads = before.product_reads - after.product_reads
+    cache_reads = before.gemm_reads - after.gemm_reads
     assert cache_reads >= 0
     assert before.total - after.total == pytest.approx((ranks + 3) * chunk + cache_reads)
 
@@ -103,9 +103,9 @@ def test_laws_of_tracking(layer):
     size, ranks = layer.gemm.output_bytes, layer.ring.ranks
     chunk = size / ranks
     link_s = (ranks - 1) * chunk / LINK
-    assert done.fused_s >= max(done.product_s, link_s) * (1 - 1e-9)
-    assert done.product_s >= stage(layer.gemm, GPU, isolated_s=layer.isolated_s, bypassed=True).compute_s.sum()
-    assert done.traffic.product_writes + chunk == pytest.approx(size)
+    assert done.fused_s >= max(done.gemm_s, link_s) * (1 - 1e-9)
+    assert done.gemm_s >= stage(layer.gemm, GPU, isolated_s=layer.isolated_s, bypassed=True).compute_s.sum()
+    assert done.traffic.gemm_writes + chunk == pytest.approx(size)
     assert done.traffic.scatter_reads == pytest.approx((ranks - 2) * chunk, abs=1.0)
     assert done.traffic.scatter_writes == pytest.approx((ranks - 1) * chunk)
     assert done.overlapped.stage_ends_s == tuple(sorted(done.overlapped.stage_ends_s))
@@ -116,7 +116,7 @@ def test_laws_of_tracking(layer):
 def test_ideal_is_never_slower_than_sequential_nor_faster_than_each_part(layer):
     alone, ideal, near = (CONFIGURATIONS[name](layer) for name in ("sequential", "ideal", "ideal-nmc"))
     assert near.total_s <= ideal.total_s <= alone.total_s
-    assert ideal.fused_s == max(alone.product_s, alone.reduce_scatter_s)
+    assert ideal.fused_s == max(alone.gemm_s, alone.reduce_scatter_s)
 
 
 @settings(max_examples=30, deadline=None)
@@ -206,7 +206,7 @@ def test_direct_reduce_scatter_leaves_no_traffic_of_its_own():
     before, after = DIRECT["direct"](layer), DIRECT["t3-direct"](layer)
     assert after.traffic.scatter_reads == 0
     assert after.traffic.scatter_writes == pytest.approx(3 / 4 * layer.gemm.output_bytes)
-    assert after.traffic.product_writes == pytest.approx(layer.gemm.output_bytes / 4)
+    assert after.traffic.gemm_writes == pytest.approx(layer.gemm.output_bytes / 4)
     assert after.total_s < before.total_s
 
 
@@ -214,7 +214,7 @@ def test_a_tracked_all_to_all_is_bound_by_its_product_or_its_links():
     layer = sublayer(ranks=8)
     before, after = DIRECT["all-to-all"](layer), DIRECT["t3-all-to-all"](layer)
     assert before.all_gather_s == after.all_gather_s == 0
-    assert max(after.product_s, layer.gemm.output_bytes / 8 / LINK) <= after.fused_s < before.fused_s
+    assert max(after.gemm_s, layer.gemm.output_bytes / 8 / LINK) <= after.fused_s < before.fused_s
 
 
 def test_split_depth_writes_every_partial_tile():

@@ -289,7 +289,7 @@ def test_folded_and_alone_devices_are_shared_alike_and_nothing_is_faster(case):
         unfolded = simulate(scheduled, topology, contention=HALF, unfold=True)
         assert shared.makespan_s == unfolded.makespan_s
         for line, alone in zip(shared.timelines, free.timelines, strict=True):
-            whole = (line.graph.pieces == 1) | (line.graph.kind == NodeKind.COMPUTE)
+            whole = (line.graph.slices == 1) | (line.graph.kind == NodeKind.COMPUTE)
             assert (line.duration_s[whole] >= alone.duration_s[whole] * (1 - 1e-9) - 1e-15).all()
         if schedule == "baseline":  # nothing runs at the same time
             assert shared.makespan_s == free.makespan_s

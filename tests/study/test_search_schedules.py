@@ -15,7 +15,7 @@ from scaleout.program.graph import GraphBuilder
 from scaleout.program.mesh import Mesh
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.schedule import SCHEDULES, apply_schedule
+from scaleout.schedule import SCHEDULES, apply_schedule, in_order
 from scaleout.schedule.centauri.partition.group import levels_of
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
@@ -24,7 +24,7 @@ from scaleout.study.search.best import BASELINE, SearchRequest
 from scaleout.study.search.checkpoint import CheckpointLog
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_axis
-from scaleout.study.search.lower_bound import in_order, lower_bounds_of
+from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import request_of
 from scaleout.study.search.scheduled import estimate_of
 from scaleout.study.search.search import search
@@ -37,7 +37,7 @@ SMALL = {
     "batch_per_replica": 1,
 }  # fmt: skip
 EXPERTS = {"kind": "moe", "experts": 4, "top_k": 2}
-TRIED = [*(name for name in SCHEDULES if name != "track-and-trigger"), "centauri:group", "overlap+fused"]
+TRIED = [*(name for name, each in SCHEDULES.items() if not each.needs), "centauri:group", "overlap+fused"]
 """Schedules that H200 can run."""
 
 

@@ -103,9 +103,9 @@ def test_fused_products_over_symmetric_memory_by_hand(tmp_path):
     gemm = kernel("gemm", dtype="bf16", M=4096, N=12288, K=12288)
     shard = kernel("copy_d2d", dtype="bf16", elements=4096 * 12288)
     added = kernel("moe_sum_topk", dtype="bf16", tokens=4096, hidden=12288, topk=2)
-    product_s, shard_s, added_s = (kernel_time(device, call).seconds for call in (gemm, shard, added))
-    assert gathered.predicted == pytest.approx(3 * topology.startup_s + 2 * (product_s + shard_s))
-    assert scattered.predicted == pytest.approx(2 * topology.startup_s + 2 * product_s + added_s)
+    gemm_s, shard_s, added_s = (kernel_time(device, call).seconds for call in (gemm, shard, added))
+    assert gathered.predicted == pytest.approx(3 * topology.startup_s + 2 * (gemm_s + shard_s))
+    assert scattered.predicted == pytest.approx(2 * topology.startup_s + 2 * gemm_s + added_s)
     calls_s = device.host_launch_s
     host_s = calls_s["fused_all_gather_matmul_loop"] + 2 * (calls_s["gemm_loop"] + calls_s["peer_copy_loop"])
     assert small.predicted == pytest.approx(host_s)

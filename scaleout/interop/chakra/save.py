@@ -91,7 +91,7 @@ def _check_graph(graph: ExecutionGraph) -> None:
     if untimed.size:
         node = int(untimed[0])
         raise GraphError(f"node {node} ({graph.names[node]!r}) has no time; time the program with a device first")
-    scheduled = (graph.stream != 0) | (graph.pieces != 1)
+    scheduled = (graph.stream != 0) | (graph.slices != 1)
     kernels = graph.kernel != NONE
     for column in ("flops", "bytes"):
         whole = np.array([getattr(kernel, column) for kernel in graph.kernels], np.int64)

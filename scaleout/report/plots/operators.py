@@ -231,7 +231,7 @@ def draw_skews(
         save(figure, path)
 
 
-KINDS = ("product_reads", "product_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
+KINDS = ("gemm_reads", "gemm_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
 COLOURS = dict(zip(KINDS, ("#4477aa", "#99bbdd", "#ee6677", "#f4aab4", "#228833", "#99cc99"), strict=True))
 """Kind of traffic to its colour: GEMM blue, reduce-scatter red, all-gather green; writes are lighter."""
 

@@ -203,7 +203,7 @@ class Exchange:
             peer=(other - own) % size,
             tag=self.tag,
             bytes=divided(int(graph.bytes[node]), [first / whole, last / whole])[0],
-            pieces=whole,
+            slices=whole,
             stream=communication_stream(group),
             issue_s=0.0,
         )

@@ -43,7 +43,7 @@ def sequential(layer: Sublayer, *, adds: bool) -> Outcome:
     """One after the other: a direct reduce-scatter with its all-gather, or an all-to-all."""
     size, ranks, device = layer.gemm.output_bytes, layer.ring.ranks, layer.device
     staged = stage(layer.gemm, device, isolated_s=layer.isolated_s)
-    product_s = staged.isolated_s(device.memory_bytes_per_s)
+    gemm_s = staged.isolated_s(device.memory_bytes_per_s)
     others_bytes = size * (ranks - 1) / ranks
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()), others_bytes, others_bytes)
     scatter_s, gather_s = _exchange_s(layer), 0.0
@@ -52,7 +52,7 @@ def sequential(layer: Sublayer, *, adds: bool) -> Outcome:
         scatter_s += added.total / device.memory_bytes_per_s
         gather_s = _exchange_s(layer)
         traffic += added + _gathered(layer)
-    return Outcome(product_s, scatter_s, gather_s, product_s + scatter_s, traffic)
+    return Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
 
 
 def tracked(layer: Sublayer, *, adds: bool) -> Outcome:
@@ -73,7 +73,7 @@ def tracked(layer: Sublayer, *, adds: bool) -> Outcome:
     )
     alone = sequential(layer, adds=adds)
     traffic = done.traffic + (_gathered(layer) if adds else Traffic())
-    return replace(alone, product_s=done.product_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
+    return replace(alone, gemm_s=done.gemm_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
 
 
 DIRECT: Mapping[str, Callable[[Sublayer], Outcome]] = {
@@ -150,7 +150,7 @@ def plain(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as plain values."""
     return {
         "total_s": outcome.total_s,
-        "product_s": outcome.product_s,
+        "gemm_s": outcome.gemm_s,
         "fused_s": outcome.fused_s,
         "reduce_scatter_s": outcome.reduce_scatter_s,
         "all_gather_s": outcome.all_gather_s,

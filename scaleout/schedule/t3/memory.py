@@ -95,8 +95,8 @@ class Traffic:
     Writes of the GEMM into other ranks' memory are theirs; `scatter_writes` are those that arrive, updates included.
     """
 
-    product_reads: float = 0.0
-    product_writes: float = 0.0
+    gemm_reads: float = 0.0
+    gemm_writes: float = 0.0
     scatter_reads: float = 0.0
     scatter_writes: float = 0.0
     gather_reads: float = 0.0

@@ -33,7 +33,7 @@ class Served:
 class Overlapped:
     """A GEMM and its reduce-scatter, overlapped: when the GEMM, both and each stage end, and the traffic."""
 
-    product_s: float
+    gemm_s: float
     end_s: float
     stage_ends_s: tuple[float, ...]
     traffic: Traffic
@@ -234,7 +234,7 @@ def overlap(
     ends = []
     for stage, made in enumerate(by_stage):
         reads = float(staged.read_bytes[stage])
-        run.advance(reads / memory_bytes_per_s, kind="product_reads", cost=1.0, size_bytes=reads)
+        run.advance(reads / memory_bytes_per_s, kind="gemm_reads", cost=1.0, size_bytes=reads)
         compute_s = float(staged.compute_s[stage]) + (turn_s if state.waiting else 0.0)
         run.advance(compute_s, kind="", cost=1.0, size_bytes=0.0)
         remote = sum(regions[index].size_bytes for index in made if regions[index].place == 0)
@@ -242,14 +242,14 @@ def overlap(
         for index in made:
             if regions[index].place == 0:
                 run.send(index)
-        run.advance(writes * cost / memory_bytes_per_s, kind="product_writes", cost=cost, size_bytes=writes)
+        run.advance(writes * cost / memory_bytes_per_s, kind="gemm_writes", cost=cost, size_bytes=writes)
         state.local.update(made)
         for place in sorted({regions[index].place for index in made} - {0}):
             run.trigger(place)
         ends.append(state.now_s)
-    product_s = state.now_s
+    gemm_s = state.now_s
     run.drain()
-    return Overlapped(product_s, state.now_s, tuple(ends), _traffic(state.served), tuple(state.served))
+    return Overlapped(gemm_s, state.now_s, tuple(ends), _traffic(state.served), tuple(state.served))
 
 
 def _traffic(served: list[Served]) -> Traffic:

@@ -52,10 +52,10 @@ class Sublayer:
 class Outcome:
     """How long a sub-layer takes under a configuration, and what its memory moves.
 
-    `reduce_scatter_s` is what the reduce-scatter takes isolated, of which `fused_s - product_s` is exposed.
+    `reduce_scatter_s` is what the reduce-scatter takes isolated, of which `fused_s - gemm_s` is exposed.
     """
 
-    product_s: float
+    gemm_s: float
     reduce_scatter_s: float
     all_gather_s: float
     fused_s: float
@@ -73,12 +73,12 @@ def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = No
     device = layer.device
     size, all_units = layer.gemm.output_bytes, device.num_sms
     staged = stage(layer.gemm, device, units=units, isolated_s=layer.isolated_s)
-    product_s = staged.isolated_s(device.memory_bytes_per_s)
+    gemm_s = staged.isolated_s(device.memory_bytes_per_s)
     scatter_s = reduce_scatter_s(size, layer.ring, device, units=others or all_units)
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
     traffic += reduce_scatter_traffic(size, layer.ring.ranks) + all_gather_traffic(size, layer.ring.ranks)
     gather_s = all_gather_s(size, layer.ring, device, units=others or all_units)
-    return staged, Outcome(product_s, scatter_s, gather_s, product_s + scatter_s, traffic)
+    return staged, Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
 
 
 def sequential(layer: Sublayer) -> Outcome:
@@ -95,13 +95,13 @@ def split(layer: Sublayer) -> Outcome:
             f"GEMM; give each at least one"
         )
     _, found = _parts(layer, units=units, others=layer.split_units)
-    return replace(found, fused_s=max(found.product_s, found.reduce_scatter_s))
+    return replace(found, fused_s=max(found.gemm_s, found.reduce_scatter_s))
 
 
 def ideal(layer: Sublayer) -> Outcome:
     """Concurrent, each as fast as isolated."""
     found = _parts(layer)[1]
-    return replace(found, fused_s=max(found.product_s, found.reduce_scatter_s))
+    return replace(found, fused_s=max(found.gemm_s, found.reduce_scatter_s))
 
 
 def ideal_nmc(layer: Sublayer) -> Outcome:
@@ -111,7 +111,7 @@ def ideal_nmc(layer: Sublayer) -> Outcome:
     scatter_s = reduce_scatter_s(size, layer.ring, layer.device, units=layer.device.num_sms, near_memory=True)
     traffic = replace(found.traffic, scatter_reads=0.0, scatter_writes=0.0)
     traffic += reduce_scatter_traffic(size, ranks, near_memory=True)
-    return replace(found, reduce_scatter_s=scatter_s, fused_s=max(found.product_s, scatter_s), traffic=traffic)
+    return replace(found, reduce_scatter_s=scatter_s, fused_s=max(found.gemm_s, scatter_s), traffic=traffic)
 
 
 def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
@@ -132,7 +132,7 @@ def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
         memory_bytes_per_s=device.memory_bytes_per_s,
     )
     traffic = done.traffic + all_gather_traffic(size, layer.ring.ranks)
-    return replace(found, product_s=done.product_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
+    return replace(found, gemm_s=done.gemm_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
 
 
 def _intensity(staged: Staged, device: Device) -> float:

@@ -113,18 +113,8 @@ def _stages(name: str, p: int, v: int) -> tuple[npt.NDArray[np.int64], int]:
     return np.array([[pipeline.stage_of(r, c, p, v) for c in range(v)] for r in range(p)]), pipeline.copies
 
 
-IN_ORDER = frozenset(
-    ("baseline", "overlap", "concurrent", "blocking-tp", "fused", "fused-oblivious", "async-tp", "centauri")
-)
-"""Passes after which a rank still runs the actions of its pipeline one after another."""
-
 _ONCE = ("all_reduce", "all_gather", "reduce_scatter")
 """Kinds of which a slice of a group needs no more than one copy of what it takes in."""
-
-
-def in_order(schedule: str) -> bool:
-    """Whether all passes of a schedule keep the order of a rank's actions."""
-    return all(part.partition(":")[0] in IN_ORDER for part in schedule.split("+"))
 
 
 @dataclass

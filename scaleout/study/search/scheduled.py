@@ -12,12 +12,13 @@ from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.analysis.efficiency import mfu_of
+from scaleout.schedule import in_order
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, EvaluatedPlan, SearchRequest
 from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
 from scaleout.study.search.evaluate import Estimate, peak_of
-from scaleout.study.search.lower_bound import bound_of, in_order, lower_bounds_of, stage_bounds_of
+from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.space import Plan
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.workloads.generate.axes import Axes

@@ -199,8 +199,8 @@ NOTES = {
     "F9-mean": "sizes assumed but for M = 64k: M from 8k, K = 4096 on each of the four GPUs; with "
     "K = 8192 the mean is 6.8%, as GEMV takes twice as long beside the same all-reduce",
     "F10-mean": "sizes assumed: 8k and 16k tokens, widths of 1024 to 4096, four times that inside; rocBLAS's "
-    "rate and the generic Triton product over it, 1.39, are from published runs on MI2xx and MI100, not from "
-    "this figure (as tuned for MI2xx later, 1.06: 17.0%, at the most 27.8%); fusing costs the product nothing "
+    "rate and the generic Triton GEMM over it, 1.39, are from published runs on MI2xx and MI100, not from "
+    "this figure (as tuned for MI2xx later, 1.06: 17.0%, at the most 27.8%); fusing costs the GEMM nothing "
     "(with the 14% measured on H200 the mean is 1.6%)",
     "F12-mean": "sizes assumed: batches of 256, which the text names, to 2048, 64 and 256 tables",
     "F12-max": "at the smallest batch; hangs on 40 us of host a table, assumed: 30 us give 49%, 50 us 67%",

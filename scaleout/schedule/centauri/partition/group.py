@@ -117,7 +117,7 @@ def _partition(
     kinds = [COLLECTIVES.index(kind) for kind in _KINDS]
     divide = {
         node
-        for node in np.flatnonzero(np.isin(graph.collective, kinds) & (graph.pieces == WHOLE)).tolist()
+        for node in np.flatnonzero(np.isin(graph.collective, kinds) & (graph.slices == WHOLE)).tolist()
         if graph.group[node] in levels
         and chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
     }

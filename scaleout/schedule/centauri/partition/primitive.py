@@ -16,7 +16,7 @@ Chooser = Callable[[int, str, int], bool]
 """Whether a collective is rewritten: its family of groups, its kind and its bytes, on which all members agree."""
 
 WHOLE = 1
-"""Pieces of a transfer that is not cut."""
+"""Slices of a transfer that is not cut."""
 
 
 _PARTS = ("reduce_scatter", "all_gather")
@@ -28,7 +28,7 @@ def substitute(program: Program, *, chosen: Chooser = lambda family, kind, size_
 
 
 def _substitute(graph: ExecutionGraph, chosen: Chooser) -> ExecutionGraph:
-    all_reduces = (graph.collective == COLLECTIVES.index("all_reduce")) & (graph.pieces == WHOLE)
+    all_reduces = (graph.collective == COLLECTIVES.index("all_reduce")) & (graph.slices == WHOLE)
     found = {
         node
         for node in np.flatnonzero(all_reduces).tolist()

@@ -83,7 +83,7 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the GEMMs next to them; a GEMM belongs to the first."""
     found, taken, gathers = [], set[int](), gathers_parameters(graph)
-    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.pieces == WHOLE)).tolist():
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == WHOLE)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         chain = None
         if kind == "all_gather":
