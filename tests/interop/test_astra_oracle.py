@@ -126,11 +126,11 @@ def test_one_rank_stands_for_all_exactly(data, size):
     _, _, job, _, _, starts, _ = job_of(data.draw, 1, aware=True, algorithms=("ring", "direct", "halvingDoubling"))
     kind = job.graphs[0].tasks[1].kind
     assume(kind != "all-gather" or size >= job.system.splits)
-    together = job_from(job.network, job.system, kind, size, [1] * len(starts), aware=True)
-    folded = times_of(together)
+    at_once = job_from(job.network, job.system, kind, size, [1] * len(starts), aware=True)
+    folded = times_of(at_once)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fabric, "is_symmetric", lambda job, plan: False)
-        assert times_of(together) == folded
+        assert times_of(at_once) == folded
 
 
 @given(n=st.integers(3, 9), size=st.integers(100, 10**6), window=st.integers(1, 7), kind=st.sampled_from(KINDS))

@@ -133,16 +133,16 @@ def test_astra_sims_answer_is_told_exactly_and_nothing_of_ours_beats_the_wire(da
     except ConfigError as error:
         assume("messages of 0 bytes" not in str(error))
         raise
-    beside = side_by_side(outcome, name="job", networks=NETWORKS)
+    compared = side_by_side(outcome, name="job", networks=NETWORKS)
     dimension_loads(outcome)
-    first, *ours = beside.comparison.outcomes
-    facts = beside.summary()["networks"]
+    first, *ours = compared.comparison.outcomes
+    facts = compared.summary()["networks"]
     assert facts[first.schedule]["per_rank_ns"] == pytest.approx(list(outcome.per_rank_ns), abs=0.01)
     parts = first.breakdown
     whole_s = parts.compute_s + parts.exposed_communication_s + parts.idle_s
     assert whole_s == pytest.approx(outcome.time_ns * 1e-9)
     path = critical_path(first.result)
     assert sum(segment.end_s - segment.start_s for segment in path) == pytest.approx(outcome.time_ns * 1e-9)
-    for transfer in beside.transfers:
+    for transfer in compared.transfers:
         for each in ours:
             assert transfer.mean_s[each.schedule] >= transfer.bound_s * (1 - 1e-9)

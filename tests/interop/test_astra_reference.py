@@ -18,7 +18,7 @@ REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "astr
 
 REFUSED = {
     "edge_order_deadlock": ("ASTRA-sim hangs: ranks come to two groups in different order", "cannot finish"),
-    "edge_missing_rank_coll": ("ASTRA-sim hangs: a rank never comes", "rank 3 has finished and never comes"),
+    "edge_missing_rank_coll": ("ASTRA-sim hangs: a rank never arrives", "rank 3 has finished and never arrives"),
     "edge_mismatched_size_coll": ("ASTRA-sim hangs: sizes differ", "all members must issue the same collectives"),
     "edge_recv_without_send": ("ASTRA-sim leaves a rank unfinished, in silence", "rank 0 waits for node 0"),
     "edge_send_without_recv": ("ASTRA-sim counts a message that nobody receives", "never receives"),

@@ -20,7 +20,7 @@ from scaleout.interop.astra.network import Lines
 from scaleout.interop.astra.plan import dimensions_of
 from scaleout.interop.astra.run import History, Outcome
 from scaleout.interop.astra.trace import EVERYONE, Graph, Task, Work
-from scaleout.interop.chakra.groups import Group, gathered_families
+from scaleout.interop.chakra.trace_set import Group, gathered_families
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, topological_order
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program

@@ -54,8 +54,8 @@ class CollectiveInstance:
         if wanted != found:
             first = self.arrived[0][0].ranks[0]
             raise SimulationError(
-                f"collective {self.number} of {describe_group(self.group)}: rank {first} comes with "
-                f"{_words(self.task)}, but rank {unit.ranks[0]} with {_words(task)}; all members must issue the same "
+                f"collective {self.number} of {describe_group(self.group)}: rank {first} issues "
+                f"{_words(self.task)}, but rank {unit.ranks[0]} {_words(task)}; all members must issue the same "
                 f"collectives, of the same sizes, in the same order"
             )
         self.arrived.append((unit, index, now_ns))

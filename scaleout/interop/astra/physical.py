@@ -34,23 +34,23 @@ from scaleout.study.comparison import Comparison
 from scaleout.study.job import Outcome
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Line:
     """Ranks of one history and one role; times by node [ns]."""
 
     ranks: tuple[int, ...]
     graph: ExecutionGraph
     tasks: list[Task]
-    begun: Ints
+    issued: Ints
     start: Ints
     end: Ints
     offset: int
 
     def before(self, node: int) -> int:
         """Return the node whose end let this one start, its dependencies first; `NONE` for none."""
-        at = self.begun[node]
+        at = self.issued[node]
         candidates = np.flatnonzero(self.end == at)
-        earlier = candidates[(self.begun[candidates] < at) | (candidates < node)]
+        earlier = candidates[(self.issued[candidates] < at) | (candidates < node)]
         needed = earlier[np.isin(earlier, self.graph.dependencies_of(node))]
         found = needed if needed.size else earlier
         return self.offset + int(found[-1]) if found.size else NONE
@@ -82,11 +82,11 @@ def _lines(outcome: AstraOutcome, ours: Counterpart) -> list[_Line]:
             by_role[int(ours.program.role_of_rank[rank])].append(rank)
         for role, ranks in by_role.items():
             order = ours.orders[role]
-            begun = np.array([history.start_ns[task] for task in order], np.int64)
+            issued = np.array([history.start_ns[task] for task in order], np.int64)
             end = np.array([history.end_ns[task] for task in order], np.int64)
             tasks = [outcome.job.graphs[history.graph].tasks[task] for task in order]
-            start = np.where([task.work == Work.RECV for task in tasks], end, begun)
-            lines.append(_Line(tuple(ranks), ours.program.graphs[role], tasks, begun, start, end, offset))
+            start = np.where([task.work == Work.RECV for task in tasks], end, issued)
+            lines.append(_Line(tuple(ranks), ours.program.graphs[role], tasks, issued, start, end, offset))
             offset += len(order)
     return lines
 
@@ -99,7 +99,7 @@ def _causes(lines: Sequence[_Line], ours: Counterpart) -> list[Ints]:
     for line in lines:
         cause = np.array([line.before(node) for node in range(len(line.graph))], np.int64)
         received: dict[tuple[int, int, int], int] = defaultdict(int)
-        for node in np.argsort(line.begun, kind="stable").tolist():
+        for node in np.argsort(line.issued, kind="stable").tolist():
             task = line.tasks[node]
             if task.work == Work.RECV:
                 key = (task.peer, task.tag, task.size_bytes)
@@ -108,16 +108,11 @@ def _causes(lines: Sequence[_Line], ours: Counterpart) -> list[Ints]:
                 cause[node] = sent if arrived == line.end[node] else cause[node]
         causes.append(cause)
     by_offset = {line.offset + node: (line, node) for line in lines for node in range(len(line.graph))}
-    starts = []
     for line, cause in zip(lines, causes, strict=True):
-        start = line.start.copy()
         for node, latest in last.get(line.offset, {}).items():
             other, other_node = by_offset[latest]
-            start[node] = min(other.begun[other_node], line.end[node])
+            line.start[node] = min(other.issued[other_node], line.end[node])
             cause[node] = other.before(other_node)
-        starts.append(start)
-    for line, start in zip(lines, starts, strict=True):
-        line.start = start
     return causes
 
 
@@ -127,7 +122,7 @@ def _last_members(lines: Sequence[_Line], ours: Counterpart) -> dict[int, dict[i
     arrivals: list[tuple[int, int, list[tuple[int, int, int]]]] = []
     for line in lines:
         count: dict[int, int] = defaultdict(int)
-        for node in np.argsort(line.begun, kind="stable").tolist():
+        for node in np.argsort(line.issued, kind="stable").tolist():
             if line.tasks[node].work != Work.COLLECTIVE:
                 continue
             family = int(line.graph.group[node])
@@ -135,7 +130,7 @@ def _last_members(lines: Sequence[_Line], ours: Counterpart) -> dict[int, dict[i
             keys = [(family, group, count[family]) for group in sorted(groups)]
             count[family] += 1
             for key in keys:
-                latest[key] = max(latest.get(key, (-1, NONE)), (int(line.begun[node]), line.offset + node))
+                latest[key] = max(latest.get(key, (-1, NONE)), (int(line.issued[node]), line.offset + node))
             arrivals.append((line.offset, node, keys))
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for offset, node, keys in arrivals:
@@ -147,7 +142,7 @@ def _sends(lines: Sequence[_Line]) -> dict[tuple[int, int, int, int], list[tuple
     """Return nodes that sent, and when the message arrived: by source, tag, bytes and target, in order."""
     sends: dict[tuple[int, int, int, int], list[tuple[int, int]]] = defaultdict(list)
     for line in lines:
-        for node in np.argsort(line.begun, kind="stable").tolist():
+        for node in np.argsort(line.issued, kind="stable").tolist():
             task = line.tasks[node]
             if task.work == Work.SEND:
                 key = (line.ranks[0], task.tag, task.size_bytes, task.peer)
@@ -173,7 +168,7 @@ NEAREST_OF_SEVERAL: Mapping[str, tuple[str, ...]] = {
 
 FILES = {
     "ranks.csv": "finish, compute, exposed communication and idle time of every rank, in ns",
-    "transfers.csv": "collectives and messages, their times and wire bounds",
+    "transfers.csv": "collectives and messages, their times and link bounds",
     "dimensions.csv": "the busiest link of each dimension, by ASTRA-sim's algorithms",
 }
 """Files that `write_tables` makes, and what they are."""
@@ -255,8 +250,10 @@ class SideBySide:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values, as ``--json`` prints them."""
+        facts = ("kind", "size", "bytes_per_s", "latency_s")
+        dimensions = [{fact: getattr(dimension, fact) for fact in facts} for dimension in self.topology.dimensions]
         return {
-            "topology": {"name": self.topology.name, "dimensions": [_plain(d) for d in self.topology.dimensions]},
+            "topology": {"name": self.topology.name, "dimensions": dimensions},
             "algorithms": dict(self.algorithms),
             "networks": {outcome.schedule: network_facts(outcome) for outcome in self.comparison.outcomes},
             "transfers": [asdict(transfer) for transfer in self.transfers],
@@ -315,7 +312,7 @@ def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> 
     return SideBySide(comparison, ours.topology, algorithms)
 
 
-def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> list[tuple[Path, str]]:
+def write_tables(astra: AstraOutcome, compared: SideBySide, directory: Path) -> list[tuple[Path, str]]:
     """Write the tables of ranks, transfers and dimensions; return the files, and what they are.
 
     Raises
@@ -323,12 +320,12 @@ def write_tables(astra: AstraOutcome, beside: SideBySide, directory: Path) -> li
     ConfigError
         If the directory cannot be written.
     """
-    names = [outcome.schedule for outcome in beside.comparison.outcomes]
+    names = [outcome.schedule for outcome in compared.comparison.outcomes]
     transfers = [
         {**asdict(one), "mean_s": one.mean_s[names[0]], **{f"{name}_s": one.mean_s[name] for name in names[1:]}}
-        for one in beside.transfers
+        for one in compared.transfers
     ]
-    tables = [list(_rank_rows(beside.comparison)), transfers, [asdict(load) for load in dimension_loads(astra)]]
+    tables = [list(_rank_rows(compared.comparison)), transfers, [asdict(load) for load in dimension_loads(astra)]]
     paths = [directory / name for name in FILES]
     try:
         for path, rows in zip(paths, tables, strict=True):
@@ -386,7 +383,7 @@ def _nearest(names: Sequence[Named], kind: str, placements: set[Placement]) -> s
 
 def _communication(result: Result, topology: Topology) -> Iterator[tuple[str, int, Placement, int, float]]:
     """Yield kind, bytes, placement, ranks and seconds of what each class of ranks communicates, without receives."""
-    found = cache(lambda members: _place(topology, members))
+    found = cache(lambda members: _placement(topology, members))
     for line in result.timelines:
         graph, first = line.graph, line.ranks[0]
         for node in np.flatnonzero(line.is_communication & (graph.kind != NodeKind.RECV)).tolist():
@@ -400,7 +397,7 @@ def _communication(result: Result, topology: Topology) -> Iterator[tuple[str, in
                 yield kind, int(graph.bytes[node]), placement, len(line.ranks), float(line.duration_s[node])
 
 
-def _place(topology: Topology, members: tuple[int, ...]) -> Placement:
+def _placement(topology: Topology, members: tuple[int, ...]) -> Placement:
     """Place a group as isolated, unless it fills its lines and so shares its links with no other."""
     whole = place(topology, members)
     own = whole.regular and all(extent.size == extent.dimension.size for extent in whole.extents)
@@ -409,7 +406,3 @@ def _place(topology: Topology, members: tuple[int, ...]) -> Placement:
 
 def _mean(weighted: Sequence[tuple[int, float]]) -> float:
     return sum(ranks * seconds for ranks, seconds in weighted) / sum(ranks for ranks, _ in weighted)
-
-
-def _plain(dimension: Any) -> dict[str, Any]:
-    return {name: getattr(dimension, name) for name in ("kind", "size", "bytes_per_s", "latency_s")}

@@ -109,15 +109,7 @@ def split(size_bytes: int, splits: int, *, kind: str, num_ranks: int) -> tuple[i
 
 def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int, ...]:
     """Return the dimensions in which a collective runs, or `FLAT` alone."""
-    names = job.algorithms[kind]
-    if not names:
-        raise ConfigError(f"the trace has an {kind}, but system.json no {kind}-implementation; add it")
-    if names[0].flat:
-        if involved and not involved[0]:
-            raise ConfigError(
-                f"an {kind} with involved_dim {list(involved)} has no dimension left to run in; involve one"
-            )
-        return (FLAT,)
+    names = _algorithms(job, kind)
     if involved and len(involved) < len(names):
         raise ConfigError(
             f"an {kind} has involved_dim {list(involved)}, but runs in {len(names)} dimensions; ASTRA-sim would read "
@@ -126,7 +118,14 @@ def dimensions_of(job: Job, kind: str, involved: tuple[bool, ...]) -> tuple[int,
     found = tuple(dimension for dimension in range(len(names)) if not involved or involved[dimension])
     if not found:
         raise ConfigError(f"an {kind} with involved_dim {list(involved)} has no dimension left to run in; involve one")
-    return found
+    return (FLAT,) if names[0].flat else found
+
+
+def _algorithms(job: Job, kind: str) -> tuple[Named, ...]:
+    """Return the algorithms of a kind of collective, one a dimension."""
+    if not job.algorithms[kind]:
+        raise ConfigError(f"the trace has an {kind}, but system.json no {kind}-implementation; add it")
+    return job.algorithms[kind]
 
 
 @dataclass(frozen=True)
@@ -190,9 +189,7 @@ def plan_group(job: Job, kind: str, size_bytes: int, num_members: int, turns: Tu
     """
     if num_members == 1:
         raise ConfigError(f"an {kind} in a communicator group of one rank has nobody to talk to; remove it")
-    names = job.algorithms[kind]
-    if not names:
-        raise ConfigError(f"the trace has an {kind}, but system.json no {kind}-implementation; add it")
+    names = _algorithms(job, kind)
     choice = names[0] if len(names) == 1 else Named("ring")
     if choice.algorithm == TREE:
         raise ConfigError(f"{kind}-implementation: {TREE} crashes in communicator groups; use ring")
@@ -214,7 +211,7 @@ def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], turns: Turn
             tree = queues.take_tree(leg.level) if leg.choice.algorithm == TREE else 0
             key = (at, data, tree, direction)
             if key not in made:
-                made[key] = _steps(leg, data, tree=tree, direction=direction)
+                made[key] = _pattern(leg, data, tree=tree, direction=direction)
             phases.append(Phase(leg.kind, leg.dimension, (leg.level, queue), made[key]))
             data = leg.size_after(data)
         streams.append(tuple(phases))
@@ -225,7 +222,7 @@ def _plan(job: Job, kind: str, size_bytes: int, *, legs: list[_Leg], turns: Turn
     )
 
 
-def _steps(leg: _Leg, size_bytes: int, *, tree: int, direction: int) -> Pattern:
+def _pattern(leg: _Leg, size_bytes: int, *, tree: int, direction: int) -> Pattern:
     manner = Manner(leg.choice.window, direction, in_group=leg.dimension == GROUP)
     pattern = build(leg.choice, leg.kind, leg.num_ranks, size_bytes=size_bytes, tree=tree, manner=manner)
     if min(pattern.sizes) == 0:

@@ -309,7 +309,7 @@ def _instance(instance: CollectiveInstance, by_rank: dict[int, Unit]) -> str:
 def _state(unit: Unit) -> str:
     """Say what a rank does instead."""
     if not unit.left:
-        return "has finished and never comes"
+        return "has finished and never arrives"
     if unit.running:
         return f"is in {unit.graph.tasks[min(unit.running)]}"
     return "waits itself"

@@ -6,9 +6,10 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; Cha
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from scaleout.errors import TraceError
@@ -91,13 +92,12 @@ class Graph:
         return any(task.work in (Work.SEND, Work.RECV) for task in self.tasks)
 
 
-_KINDS = {
+_KINDS: Mapping[int, str] = {
     CollectiveCommType.ALL_REDUCE: "all-reduce",
     CollectiveCommType.ALL_GATHER: "all-gather",
     CollectiveCommType.REDUCE_SCATTER: "reduce-scatter",
     CollectiveCommType.ALL_TO_ALL: "all-to-all",
 }
-_COMM_TYPES: dict[int, CollectiveCommType] = {int(kind): kind for kind in CollectiveCommType}
 
 
 def read_graphs(
@@ -177,48 +177,40 @@ def _check_order(graph: Graph, path: Path) -> None:
 
 
 def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:
+    what = f"node {node.id} ({node.name!r})"
+    task = partial(Task, node.id, node.name)
     on_cpu = chakra.get(node, "is_cpu_op", bool, default=False)
     duration_ns = node.duration_micros * 1000 or 1
     kind = NodeType(node.type)
     if kind == NodeType.METADATA_NODE:
-        raise TraceError(f"node {node.id} ({node.name!r}) is a {kind.name}, on which ASTRA-sim aborts; remove it")
+        raise TraceError(f"{what} is a {kind.name}, on which ASTRA-sim aborts; remove it")
     if kind == NodeType.COMP_NODE:
         if system.roofline_enabled and not on_cpu and not system.replay_only:
             return _roofline(node, system)
-        return Task(node.id, node.name, Work.CPU if on_cpu else Work.COMPUTE, duration_ns)
+        return task(Work.CPU if on_cpu else Work.COMPUTE, duration_ns)
     if system.replay_only:  # whatever it is; only a receive does not occupy communication
-        return Task(node.id, node.name, Work.WAIT if kind == NodeType.COMM_RECV_NODE else Work.REPLAY, duration_ns)
+        return task(Work.WAIT if kind == NodeType.COMM_RECV_NODE else Work.REPLAY, duration_ns)
     if kind in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE):
-        return _access(node, memory)
-    return _communication(node, kind, duration_ns, on_cpu=on_cpu)
-
-
-def _access(node: chakra.Node, memory: RemoteMemoryFile | None) -> Task:
-    """Return an access to remote memory, which occupies communication as in ASTRA-sim."""
-    if memory is None:
-        raise TraceError(
-            f"node {node.id} ({node.name!r}) is a {NodeType(node.type).name}, for which a rank needs a remote memory "
-            f"of its own; give PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
-        )
-    return Task(node.id, node.name, Work.REPLAY, memory.access_ns(chakra.get(node, "tensor_size", int)))
-
-
-def _communication(node: chakra.Node, kind: NodeType, duration_ns: int, *, on_cpu: bool) -> Task:
+        if memory is None:
+            raise TraceError(
+                f"{what} is a {kind.name}, for which a rank needs a remote memory of its own; give "
+                f"PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
+            )
+        return task(Work.REPLAY, memory.access_ns(chakra.get(node, "tensor_size", int)))  # as communication, there too
     if kind == NodeType.INVALID_NODE:
-        return Task(node.id, node.name, Work.NOTHING)
+        return task(Work.NOTHING)
     if on_cpu:
-        raise TraceError(f"node {node.id} ({node.name!r}) communicates, but is_cpu_op is true; set it to false")
-    if kind == NodeType.COMM_COLL_NODE:
-        return _collective(node, duration_ns)
-    sends = kind == NodeType.COMM_SEND_NODE
-    return Task(
-        node.id,
-        node.name,
-        Work.SEND if sends else Work.RECV,
-        size_bytes=_size(node, least=1),
-        peer=chakra.get(node, "comm_dst" if sends else "comm_src", int),
-        tag=chakra.get(node, "comm_tag", int),
-    )
+        raise TraceError(f"{what} communicates, but is_cpu_op is true; set it to false")
+    return _collective(node, duration_ns) if kind == NodeType.COMM_COLL_NODE else _message(node)
+
+
+def _message(node: chakra.Node) -> Task:
+    work, peer = (Work.SEND, "comm_dst") if node.type == NodeType.COMM_SEND_NODE else (Work.RECV, "comm_src")
+    size_bytes = _size(node)
+    if size_bytes == 0:
+        raise TraceError(f"node {node.id} ({node.name!r}) sends 0 bytes, on which ASTRA-sim aborts; remove it")
+    peer_rank, tag = chakra.get(node, peer, int), chakra.get(node, "comm_tag", int)
+    return Task(node.id, node.name, work, size_bytes=size_bytes, peer=peer_rank, tag=tag)
 
 
 def _roofline(node: chakra.Node, system: SystemFile) -> Task:
@@ -239,41 +231,25 @@ def _roofline(node: chakra.Node, system: SystemFile) -> Task:
 
 
 def _collective(node: chakra.Node, duration_ns: int) -> Task:
+    what = f"node {node.id} ({node.name!r})"
     number = chakra.get(node, "comm_type", int)
-    kind = _COMM_TYPES.get(number)
-    if kind == CollectiveCommType.BROADCAST:
+    group = chakra.get(node, "pg_name", str, default="") or EVERYONE
+    task = partial(Task, node.id, node.name, group=group)
+    if number == CollectiveCommType.BROADCAST:
         size_bytes = chakra.get(node, "comm_size", int, default=0)
-        return Task(
-            node.id, node.name, Work.REPLAY, duration_ns, kind="broadcast", size_bytes=size_bytes, group=_group(node)
-        )
-    if kind is None or kind not in _KINDS:
-        name = kind.name if kind is not None else f"comm_type {number}"
-        raise TraceError(
-            f"node {node.id} ({node.name!r}) is a {name}, which ASTRA-sim does not support; "
-            f"use {', '.join(_KINDS.values())}"
-        )
+        return task(Work.REPLAY, duration_ns, kind="broadcast", size_bytes=size_bytes)
+    if number not in _KINDS:
+        name = CollectiveCommType(number).name if number in tuple(CollectiveCommType) else f"comm_type {number}"
+        raise TraceError(f"{what} is a {name}, which ASTRA-sim does not support; use {', '.join(_KINDS.values())}")
     size_bytes = _size(node)
-    if kind == CollectiveCommType.ALL_GATHER and size_bytes == 0:
-        raise TraceError(f"node {node.id} ({node.name!r}) is an all-gather of 0 bytes, which never ends; remove it")
-    return Task(
-        node.id,
-        node.name,
-        Work.COLLECTIVE,
-        kind=_KINDS[kind],
-        size_bytes=size_bytes,
-        group=_group(node),
-        involved=tuple(chakra.get(node, "involved_dim", list[bool], default=[])),
-    )
+    if number == CollectiveCommType.ALL_GATHER and size_bytes == 0:
+        raise TraceError(f"{what} is an all-gather of 0 bytes, which never ends; remove it")
+    involved = tuple(chakra.get(node, "involved_dim", list[bool], default=[]))
+    return task(Work.COLLECTIVE, kind=_KINDS[number], size_bytes=size_bytes, involved=involved)
 
 
-def _group(node: chakra.Node) -> str:
-    return chakra.get(node, "pg_name", str, default="") or EVERYONE
-
-
-def _size(node: chakra.Node, *, least: int = 0) -> int:
+def _size(node: chakra.Node) -> int:
     size_bytes = chakra.get(node, "comm_size", int)
-    if size_bytes == 0 < least:
-        raise TraceError(f"node {node.id} ({node.name!r}) sends 0 bytes, on which ASTRA-sim aborts; remove it")
     if size_bytes < 0:
         raise TraceError(f"node {node.id} ({node.name!r}) has comm_size {size_bytes}; a size is at least 0 bytes")
     return size_bytes

@@ -30,7 +30,6 @@ from scaleout.interop.chakra.schema import (
     IOInfo,
     Node,
     NodeType,
-    Tensor,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ __all__ = [
     "LoadedTrace",
     "Node",
     "NodeType",
-    "Tensor",
     "attribute",
     "conventional_attribute",
     "find",

@@ -239,10 +239,10 @@ def write(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterabl
     # with one garbage node.
     try:
         with partial.open("xb", buffering=1 << 20) as file:
-            file.write(_frame(metadata, GlobalMetadata, place=f"{path}: metadata"))
+            file.write(_frame(metadata, GlobalMetadata, where=f"{path}: metadata"))
             num_empty = 0
             for index, node in enumerate(nodes):
-                frame = _frame(node, Node, place=f"{path}: node {index}")
+                frame = _frame(node, Node, where=f"{path}: node {index}")
                 num_empty += frame == b"\0"
                 if num_empty > 1:
                     raise TraceError(f"{path}: node {index} is the second empty one; give each node its own id")
@@ -255,14 +255,14 @@ def write(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterabl
             partial.unlink(missing_ok=True)
 
 
-def _frame(message: Message, expected: type[Message], *, place: str) -> bytes:
+def _frame(message: Message, expected: type[Message], *, where: str) -> bytes:
     # The public `chakra` package's own messages are welcome too: same schema, another class.
     if type(message) is not expected:
         wanted = expected.DESCRIPTOR.full_name
         descriptor = getattr(message, "DESCRIPTOR", None)
         if getattr(descriptor, "full_name", None) != wanted:
             raise TraceError(
-                f"{place} is of {type(message).__name__}, not {wanted}; build it with scaleout.interop.chakra"
+                f"{where} is of {type(message).__name__}, not {wanted}; build it with scaleout.interop.chakra"
             )
     payload = message.SerializeToString()
     return _varint(len(payload)) + payload

@@ -21,9 +21,16 @@ from scaleout.errors import GraphError, ScaleoutError, TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import find, get, to_dict
 from scaleout.interop.chakra.files import read
-from scaleout.interop.chakra.groups import Group, GroupBook, declared_groups, gathered_families, stated_families
 from scaleout.interop.chakra.schema import CollectiveCommType, Node, NodeType
-from scaleout.interop.chakra.trace_set import TraceSet, find_traces
+from scaleout.interop.chakra.trace_set import (
+    Group,
+    GroupBook,
+    TraceSet,
+    declared_groups,
+    find_traces,
+    gathered_families,
+    stated_families,
+)
 from scaleout.interop.chakra.vocabulary import COMM_TYPES, WORLD, StatedFamily
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind, topological_order
 from scaleout.program.operations import Kernel, TimeSource, custom
@@ -31,7 +38,7 @@ from scaleout.program.program import GroupFamily, Program
 
 _ALL_GATHER = COLLECTIVES.index("all_gather")
 _INT64_END = 2**63
-_COLLECTIVE_OF = {comm_type: COLLECTIVES.index(kind) for kind, comm_type in COMM_TYPES.items()}
+_COLLECTIVE_OF: Mapping[int, int] = {comm_type: COLLECTIVES.index(kind) for kind, comm_type in COMM_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class LoadedTrace:
 
 
 class _Row(NamedTuple):
-    """A node without its dependencies and the key of its group; names as in `ExecutionGraph`.
+    """A node without its dependencies and the key of its group; names are those of the columns of `ExecutionGraph`.
 
     `duration_s` is None where it is not known; `bytes` of an all-gather is a rank's shard, as in the trace; `family`
     is our own attribute; `own_side` is the rank that a message states as its own, or `NONE`.
@@ -59,7 +66,7 @@ class _Row(NamedTuple):
 
     name: str
     phase: str
-    kind: NodeKind
+    kind: NodeKind = NodeKind.COMPUTE
     kernel: Kernel | None = None
     duration_s: float | None = None
     time_source: TimeSource = TimeSource.UNKNOWN
@@ -86,9 +93,9 @@ class _File:
     rows : what each node is, in the order of the file
     ids : of the nodes, for messages
     dependencies : positions of the nodes that each node waits for
-    places : distinct (key of a group, family that our own attribute states), in the order of their first use
-    place : of each node, or `NONE`
-    gathered : places that an all-gather uses, whose bytes depend on the size of the group
+    groups : distinct (key of a group, family that our own attribute states), in the order of their first use
+    group_of : for each node, which of `groups`, or `NONE`
+    gathered : which of `groups` an all-gather uses; its bytes depend on the size of the group
     declared : groups that a metadata node lists
     stated : families that our metadata states
     """
@@ -97,8 +104,8 @@ class _File:
     rows: list[_Row]
     ids: list[int]
     dependencies: list[tuple[int, ...]]
-    places: list[tuple[str, int]]
-    place: list[int]
+    groups: list[tuple[str, int]]
+    group_of: list[int]
     gathered: set[int]
     declared: dict[str, list[int]]
     stated: list[str]
@@ -106,7 +113,7 @@ class _File:
 
     def structure(self) -> tuple[tuple[int, ...], ...]:
         """Return a key that is equal for files that differ in groups only; equal rows are one object, see `_Parser`."""
-        return (tuple(map(id, self.rows)), *self.dependencies, tuple(self.place))
+        return (tuple(map(id, self.rows)), *self.dependencies, tuple(self.group_of))
 
     def describe(self, node: int) -> str:
         """Say where a node is."""
@@ -140,34 +147,35 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
     for rank, file in enumerate(files):
         _check_rank(file, rank, num_ranks=traces.num_ranks)
     structures = _structures(files)
-    families, family_of_place = _groups(traces, files, structures)
+    families, family_of_group = _groups(traces, files, structures)
     roles: dict[tuple[object, ...], int] = {}
     graphs: list[ExecutionGraph] = []
     role_of_rank = np.empty(traces.num_ranks, np.int64)
     for rank, file in enumerate(files):
-        of_place = family_of_place[rank]
+        of_group = family_of_group[rank]
         sizes = tuple(
-            len(families[family].of(rank)) if place in file.gathered else NONE for place, family in enumerate(of_place)
+            len(families[family].of(rank)) if number in file.gathered else NONE
+            for number, family in enumerate(of_group)
         )
-        key = (structures[rank], of_place, sizes)
+        key = (structures[rank], of_group, sizes)
         if key not in roles:
             roles[key] = len(graphs)
             with _locating(file.path):
-                graphs.append(_graph(file, of_place, sizes))
+                graphs.append(_graph(file, of_group, sizes))
         role_of_rank[rank] = roles[key]
     program = Program(traces.prefix, tuple(graphs), role_of_rank, families)
     return LoadedTrace(program, files[0].facts)
 
 
 @contextlib.contextmanager
-def _locating(path: Path) -> Iterator[None]:
-    """Put the file's name in front of messages about a node."""
+def _locating(where: object) -> Iterator[None]:
+    """Put the file or node in front of messages that do not name it."""
     try:
         yield
     except ScaleoutError as error:
-        if str(error).startswith(f"{path}: "):
+        if str(error).startswith(f"{where}: "):
             raise
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -196,19 +204,20 @@ class _Parser:
         stated = get(metadata, vocabulary.GROUPS, list[str], default=[])
         file = _File(path, [], [], [], [], [], set(), {}, stated, facts)
         waits: list[set[int]] = []
-        places: dict[tuple[str, int], int] = {}
+        groups: dict[tuple[str, int], int] = {}
         for node in nodes:
             row, key = self._row(node)
             file.rows.append(row)
             file.ids.append(node.id)
             waits.append({*node.data_deps, *node.ctrl_deps})
             collective = row.kind == NodeKind.COLLECTIVE
-            file.place.append(places.setdefault((key or WORLD, row.family), len(places)) if collective else NONE)
+            group = (key or WORLD, row.family)
+            file.group_of.append(groups.setdefault(group, len(groups)) if collective else NONE)
             if row.collective == _ALL_GATHER:
-                file.gathered.add(file.place[-1])
+                file.gathered.add(file.group_of[-1])
             if node.type == NodeType.METADATA_NODE:
                 file.declared.update(declared_groups(node))
-        file.places.extend(places)
+        file.groups.extend(groups)
         file.dependencies.extend(_positions(file, waits))
         return file
 
@@ -265,7 +274,7 @@ def _check_rank(file: _File, rank: int, *, num_ranks: int) -> None:
 def _groups(
     traces: TraceSet, files: Sequence[_File], structures: Sequence[int]
 ) -> tuple[tuple[GroupFamily, ...], list[tuple[int, ...]]]:
-    """Return the families of groups, and for each rank the family of each of its places."""
+    """Return the families of groups, and for each rank the family of each of its groups."""
     book = GroupBook(traces)
     for rank, file in enumerate(files):
         if file.stated != files[0].stated:
@@ -277,18 +286,18 @@ def _groups(
         with _locating(files[0].path):
             stated = [StatedFamily.parse(text) for text in files[0].stated]
             families = stated_families(stated, book)
-        return families, [_stated_places(file, rank, stated, families) for rank, file in enumerate(files)]
+        return families, [_stated_groups(file, rank, stated, families) for rank, file in enumerate(files)]
     used = [_named_groups(file, rank, book) for rank, file in enumerate(files)]
     families, family_of = gathered_families(list(zip(structures, used, strict=True)))
     return families, [tuple(family_of[group] for group in groups) for groups in used]
 
 
-def _stated_places(
+def _stated_groups(
     file: _File, rank: int, stated: Sequence[StatedFamily], families: Sequence[GroupFamily]
 ) -> tuple[int, ...]:
-    """Read the family of each place from our own attribute, and check that the key is that of the rank's group."""
-    for place, (key, family) in enumerate(file.places):
-        where = file.describe(file.place.index(place))
+    """Read the family of each group from our own attribute, and check that the key is that of the rank's group."""
+    for number, (key, family) in enumerate(file.groups):
+        where = file.describe(file.group_of.index(number))
         if not 0 <= family < len(stated):
             raise TraceError(
                 f"{where}: {vocabulary.GROUP} is {family if family != NONE else 'absent'}, but the metadata states "
@@ -304,17 +313,15 @@ def _stated_places(
                 f"{where} names group {key!r}, but rank {rank} is in group {stated[family].key(index)!r} of "
                 f"{stated[family].name!r}; name each file after its rank, and keep the group file of the trace"
             )
-    return tuple(family for _, family in file.places)
+    return tuple(family for _, family in file.groups)
 
 
 def _named_groups(file: _File, rank: int, book: GroupBook) -> list[Group]:
     groups = []
-    for place, (key, _) in enumerate(file.places):
-        where = file.describe(file.place.index(place))
-        try:
+    for number, (key, _) in enumerate(file.groups):
+        where = file.describe(file.group_of.index(number))
+        with _locating(where):
             group = book.find(key, file.declared)
-        except TraceError as error:
-            raise TraceError(f"{where}: {error}") from None
         if rank not in group.members:
             raise TraceError(
                 f"{where} is a collective of group {key!r}, which has not rank {rank} but "
@@ -324,68 +331,46 @@ def _named_groups(file: _File, rank: int, book: GroupBook) -> list[Group]:
     return groups
 
 
-def _graph(file: _File, family_of_place: Sequence[int], sizes: Sequence[int]) -> ExecutionGraph:
+def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int]) -> ExecutionGraph:
     names = [f"{row.name}, id {node_id}" for row, node_id in zip(file.rows, file.ids, strict=True)]
     order = topological_order(file.dependencies, names)
     position = {node: index for index, node in enumerate(order)}
     builder = GraphBuilder()
     for node in order:
-        row, place = file.rows[node], file.place[node]
-        # A trace has the shard of a rank where a graph has the whole.
-        share = sizes[place] if row.collective == _ALL_GATHER else 1
-        builder.add(
-            [position[dependency] for dependency in file.dependencies[node]],
-            name=row.name,
-            phase=row.phase,
-            kind=row.kind,
-            kernel=NONE if row.kernel is None else builder.kernel_index(row.kernel),
-            duration_s=np.nan if row.duration_s is None else row.duration_s,
-            time_source=row.time_source,
-            flops=row.flops,
-            bytes=row.bytes * share,
-            collective=row.collective,
-            group=NONE if place == NONE else family_of_place[place],
-            peer=row.peer,
-            tag=row.tag,
-            priority=row.priority,
-            microbatch=row.microbatch,
-            stage=row.stage,
-            role=row.role,
-            layer=row.layer,
-        )
+        row, group = file.rows[node], file.group_of[node]
+        columns = row._asdict()
+        del columns["family"], columns["own_side"]
+        columns["kernel"] = NONE if row.kernel is None else builder.kernel_index(row.kernel)
+        columns["duration_s"] = np.nan if row.duration_s is None else row.duration_s
+        columns["group"] = NONE if group == NONE else family_of_group[group]
+        if row.collective == _ALL_GATHER:  # a trace has the shard of a rank where a graph has the whole
+            columns["bytes"] *= sizes[group]
+        builder.add([position[dependency] for dependency in file.dependencies[node]], **columns)
     return builder.build()
 
 
 def _read_row(node: Node, *, dtype: str) -> tuple[_Row, str]:
     """Read a node, and the key of a collective's group; "" otherwise, and for all ranks."""
-    row, pg_name = _read(node, dtype=dtype)
     text = get(node, vocabulary.ROLE, str, default="")
-    try:
-        role = vocabulary.parse_role(text) if text else 0
-    except TraceError as error:
-        raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
-    return row._replace(
+    with _locating(f"node {node.id} ({node.name!r})"):
+        role = vocabulary.parse_role(text)
+    row = _Row(
+        node.name,
+        get(node, vocabulary.PHASE, str, default=""),
         microbatch=get(node, vocabulary.MICROBATCH, int, default=NONE),
         stage=get(node, vocabulary.STAGE, int, default=NONE),
         role=role,
         layer=get(node, vocabulary.LAYER, int, default=NONE),
-    ), pg_name
-
-
-def _read(node: Node, *, dtype: str) -> tuple[_Row, str]:
+    )
     if node.type == NodeType.COMM_COLL_NODE:
-        return _collective(node), get(node, "pg_name", str, default="")
+        return _collective(node, row), get(node, "pg_name", str, default="")
     if node.type == NodeType.COMM_SEND_NODE:
-        return _message(node, NodeKind.SEND, own="comm_src", peer="comm_dst"), ""
+        return _message(node, row._replace(kind=NodeKind.SEND), own="comm_src", peer="comm_dst"), ""
     if node.type == NodeType.COMM_RECV_NODE:
-        return _message(node, NodeKind.RECV, own="comm_dst", peer="comm_src"), ""
+        return _message(node, row._replace(kind=NodeKind.RECV), own="comm_dst", peer="comm_src"), ""
     if node.type in (NodeType.METADATA_NODE, NodeType.INVALID_NODE):  # ASTRA-sim passes over both too
-        return _nothing(node), ""
-    return _compute(node, dtype=dtype), ""
-
-
-def _phase(node: Node) -> str:
-    return get(node, vocabulary.PHASE, str, default="")
+        return row._replace(duration_s=0.0, time_source=TimeSource.GIVEN), ""
+    return _compute(node, row, dtype=dtype), ""
 
 
 def _states(node: Node, name: str) -> bool:
@@ -401,15 +386,8 @@ def _count(node: Node, name: str) -> int:
     return value
 
 
-def _nothing(node: Node) -> _Row:
-    return _Row(node.name, _phase(node), NodeKind.COMPUTE, duration_s=0.0, time_source=TimeSource.GIVEN)
-
-
-def _compute(node: Node, *, dtype: str) -> _Row:
-    row = _Row(
-        node.name,
-        _phase(node),
-        NodeKind.COMPUTE,
+def _compute(node: Node, row: _Row, *, dtype: str) -> _Row:
+    row = row._replace(
         flops=_count(node, "num_ops") if _states(node, "num_ops") else 0,
         bytes=_count(node, "tensor_size") if _states(node, "tensor_size") else 0,
         priority=get(node, vocabulary.PRIORITY, int, default=0),
@@ -417,13 +395,11 @@ def _compute(node: Node, *, dtype: str) -> _Row:
     if _states(node, vocabulary.DURATION):
         return _timed_by_us(node, row)
     kernel = custom(dtype=dtype, flops=row.flops, bytes=row.bytes) if row.flops or row.bytes else None
-    if node.duration_micros:
-        return row._replace(kernel=kernel, duration_s=node.duration_micros / 1e6, time_source=TimeSource.GIVEN)
-    if kernel is not None:
+    if kernel is not None and not node.duration_micros:
         return row._replace(kernel=kernel)
-    states_no_work = _states(node, "num_ops") or _states(node, "tensor_size")
-    if states_no_work or get(node, "is_cpu_op", bool, default=False):
-        return _nothing(node)
+    states_work = node.duration_micros or _states(node, "num_ops") or _states(node, "tensor_size")
+    if states_work or get(node, "is_cpu_op", bool, default=False):
+        return row._replace(kernel=kernel, duration_s=node.duration_micros / 1e6, time_source=TimeSource.GIVEN)
     raise GraphError(
         f"node {node.id} ({node.name!r}) is a kernel with no time and no FLOPs; "
         f"give it a duration, or num_ops and tensor_size"
@@ -445,11 +421,10 @@ def _timed_by_us(node: Node, row: _Row) -> _Row:
         raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
 
 
-def _collective(node: Node) -> _Row:
+def _collective(node: Node, row: _Row) -> _Row:
     value = get(node, "comm_type", int)
     if value not in _COLLECTIVE_OF:
-        known = {int(comm_type) for comm_type in CollectiveCommType}
-        name = CollectiveCommType(value).name if value in known else str(value)
+        name = CollectiveCommType(value).name if value in tuple(CollectiveCommType) else str(value)
         raise TraceError(
             f"node {node.id} ({node.name!r}): comm_type {name} is not supported; it must be one of "
             f"{', '.join(comm_type.name for comm_type in COMM_TYPES.values())}"
@@ -460,22 +435,17 @@ def _collective(node: Node) -> _Row:
             f"node {node.id} ({node.name!r}): involved_dim {dimensions} keeps it to some dimensions of the network, "
             f"which is not supported; name a process group of the ranks that take part"
         )
-    return _Row(
-        node.name,
-        _phase(node),
-        NodeKind.COLLECTIVE,
+    return row._replace(
+        kind=NodeKind.COLLECTIVE,
         bytes=_count(node, "comm_size"),
-        collective=_COLLECTIVE_OF[CollectiveCommType(value)],
+        collective=_COLLECTIVE_OF[value],
         family=get(node, vocabulary.GROUP, int, default=NONE),
         priority=get(node, "comm_priority", int, default=0),
     )
 
 
-def _message(node: Node, kind: NodeKind, *, own: str, peer: str) -> _Row:
-    return _Row(
-        node.name,
-        _phase(node),
-        kind,
+def _message(node: Node, row: _Row, *, own: str, peer: str) -> _Row:
+    return row._replace(
         peer=get(node, peer, int),
         own_side=get(node, own, int, default=NONE),
         tag=get(node, "comm_tag", int),

@@ -14,10 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 if TYPE_CHECKING:
-    from google.protobuf.internal.containers import (
-        RepeatedCompositeFieldContainer,
-        RepeatedScalarFieldContainer,
-    )
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer, RepeatedScalarFieldContainer
 
 _PACKAGE = "ChakraProtoMsg"
 
@@ -148,45 +145,31 @@ MESSAGES: dict[str, type[Message]] = _build_messages()
 if TYPE_CHECKING:
     # What mypy and editors see of the classes below; `tests/test_chakra.py` holds the two together.
 
-    class AttributeProto(Message):
+    class _Message(Message):
+        def __init__(self, **fields: Any) -> None: ...
+
+    class AttributeProto(_Message):
         """A name and at most one value of the 30 `KINDS`; `WhichOneof("value")` says which."""
 
         name: str
         doc_string: str
 
-        def __init__(self, **fields: Any) -> None: ...
         def __getattr__(self, kind: str) -> Any: ...
 
-    class GlobalMetadata(Message):
+    class GlobalMetadata(_Message):
         """The first message of a file."""
 
         version: str
         attr: RepeatedCompositeFieldContainer[AttributeProto]
 
-        def __init__(self, **fields: Any) -> None: ...
-
-    class IOInfo(Message):
+    class IOInfo(_Message):
         """Inputs or outputs of a node, as text that Python's `repr` wrote."""
 
         values: str
         shapes: str
         types: str
 
-        def __init__(self, **fields: Any) -> None: ...
-
-    class Tensor(Message):
-        """A tensor; part of the schema, though no known tool writes one."""
-
-        tensor_id: int
-        storage_id: int
-        offset: int
-        num_elem: int
-        elem_bytes: int
-        device: str
-
-        def __init__(self, **fields: Any) -> None: ...
-
-    class Node(Message):
+    class Node(_Message):
         """One operation of a rank, and the nodes it waits for."""
 
         id: int
@@ -200,11 +183,8 @@ if TYPE_CHECKING:
         outputs: IOInfo
         attr: RepeatedCompositeFieldContainer[AttributeProto]
 
-        def __init__(self, **fields: Any) -> None: ...
-
 else:
     AttributeProto = MESSAGES["AttributeProto"]
     GlobalMetadata = MESSAGES["GlobalMetadata"]
     IOInfo = MESSAGES["IOInfo"]
-    Tensor = MESSAGES["Tensor"]
     Node = MESSAGES["Node"]

@@ -1,12 +1,25 @@
-"""A folder or prefix to the files of a trace set, one a rank: ``<prefix>.<rank>.et``."""
+"""A trace set: its files, one a rank (``<prefix>.<rank>.et``), and the process groups that they name.
 
+A key names its members in the rank's own metadata node, as in PyTorch's traces, or in a JSON file next to the trace, as
+for ASTRA-sim. Our traces state their families. In other traces, the groups that congruent ranks name at the same
+position become one family, as along a parallelism axis. Every group is in one family only.
+"""
+
+import ast
+import json
 import os
 import re
 from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from scaleout.errors import TraceError
+from scaleout.interop.chakra.schema import Node
+from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
+from scaleout.program.program import GroupFamily
 
 _RANK_FILE = re.compile(r"(.+)\.(\d+)\.et", re.DOTALL)
 
@@ -99,3 +112,153 @@ def _complete(folder: Path, prefix: str, files: dict[int, Path]) -> tuple[Path, 
             f"{num_ranks - 1}; give the files of all ranks from 0"
         )
     return tuple(files[rank] for rank in range(num_ranks))
+
+
+PROCESS_GROUPS_NODE = "## process_group:init ##"
+"""Name of the metadata node in which PyTorch lists its process groups."""
+
+_FORM = '{"1": [0, 1], "2": [2, 3]}'
+
+
+class Group(NamedTuple):
+    """A process group: two of one key are the same only if their members are."""
+
+    key: str
+    members: tuple[int, ...]
+
+
+def declared_groups(node: Node) -> dict[str, list[int]]:
+    """Read the groups that a metadata node lists, key to ranks; an empty list stands for all ranks."""
+    if node.name != PROCESS_GROUPS_NODE:
+        return {}
+    try:
+        # The one input is a string of JSON, and the inputs are written as Python writes a list of strings.
+        groups = json.loads(ast.literal_eval(node.inputs.values)[0])
+        return {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in groups}
+    except (ValueError, SyntaxError, LookupError, TypeError):
+        raise TraceError(
+            f"node {node.id} ({node.name!r}): its inputs are not a list of process groups; "
+            f"""write values like ['[{{"pg_name": "1", "ranks": [0, 1]}}]']"""
+        ) from None
+
+
+@dataclass(frozen=True)
+class GroupBook:
+    """Looks up the members of groups; the file is read when a key first needs it."""
+
+    traces: TraceSet
+
+    def find(self, key: str, declared: Mapping[str, Sequence[int]]) -> Group:
+        """Return a group by its key and what a rank's own file declares."""
+        everyone = tuple(range(self.traces.num_ranks))
+        key = key or WORLD
+        if key in declared:
+            return Group(key, self._checked(key, declared[key], "its metadata") if declared[key] else everyone)
+        if key == WORLD:
+            return Group(key, everyone)
+        path, groups = self._file
+        if path is None:
+            raise TraceError(
+                f"group {key!r} has no members: there is no group file beside the trace; "
+                f"add {self.traces.folder / self.traces.prefix}.json, in the form {_FORM}"
+            )
+        if key not in groups:
+            raise TraceError(f"group {key!r} is not in {path}, which has {_some(list(groups))}; add its ranks there")
+        return Group(key, self._checked(key, groups[key], str(path)))
+
+    def _checked(self, key: str, ranks: Sequence[int], where: str) -> tuple[int, ...]:
+        num_ranks = self.traces.num_ranks
+        strange = next((rank for rank in ranks if not 0 <= rank < num_ranks), None)
+        if strange is not None:
+            raise TraceError(
+                f"group {key!r} of {where} has rank {strange}, but there are only traces of ranks 0 to {num_ranks - 1};"
+                f" give the files of all ranks"
+            )
+        if len(set(ranks)) != len(ranks):
+            raise TraceError(f"group {key!r} of {where} has a rank twice: {_some(ranks)}; name each rank once")
+        return tuple(ranks)
+
+    @cached_property
+    def _file(self) -> tuple[Path | None, dict[str, list[int]]]:
+        """The group file: the one named like the trace, or else the only one in its folder."""
+        named = self.traces.folder / f"{self.traces.prefix}.json"
+        if named.exists():
+            groups = _read_groups(named)
+            if groups is None:
+                raise TraceError(f"{named}: is no file of process groups; write it in the form {_FORM}")
+            return named, groups
+        read = ((path, _read_groups(path)) for path in sorted(self.traces.folder.glob("*.json")))
+        found = [(path, groups) for path, groups in read if groups is not None]
+        if len(found) > 1:
+            names = ", ".join(path.name for path, _ in found)
+            raise TraceError(
+                f"{self.traces.folder}: {names} are all files of process groups; rename the right one to {named.name}"
+            )
+        return found[0] if found else (None, {})
+
+
+def _read_groups(path: Path) -> dict[str, list[int]] | None:
+    """Read a file of ASTRA-sim's form, or return None if it has another."""
+    try:
+        value: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(value, dict) or not all(isinstance(ranks, list) for ranks in value.values()):
+        return None
+    if not all(type(rank) is int for ranks in value.values() for rank in ranks):
+        return None
+    return value
+
+
+def _some(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items if len(items) <= 8 else [*items[:6], "...", items[-1]]))
+
+
+def stated_families(stated: Sequence[StatedFamily], book: GroupBook) -> tuple[GroupFamily, ...]:
+    """Look up the members of the families that a trace's metadata states."""
+    return tuple(
+        GroupFamily(
+            family.name,
+            tuple(book.find(family.key(index), {}).members for index in range(family.num_groups)),
+            family.axis,
+        )
+        for family in stated
+    )
+
+
+def gathered_families(
+    uses: Sequence[tuple[Hashable, Sequence[Group]]],
+) -> tuple[tuple[GroupFamily, ...], dict[Group, int]]:
+    """Gather groups into families, and return also the index of each group's family.
+
+    Parameters
+    ----------
+    uses : sequence, one a rank
+        The structure of the rank's file without its groups, and the groups that it names, in order.
+    """
+    leaders: dict[Group, Group] = {}  # a forest: a group to one that is in the same family; itself at the root
+
+    def root(group: Group) -> Group:
+        while leaders.setdefault(group, group) != group:
+            group = leaders[group]
+        return group
+
+    first_at: dict[tuple[Hashable, int], Group] = {}
+    for structure, groups in uses:
+        for position, group in enumerate(groups):
+            first = root(first_at.setdefault((structure, position), group))
+            leaders[root(group)] = first
+    joined: dict[Group, list[Group]] = {}
+    for group in leaders:
+        joined.setdefault(root(group), []).append(group)
+    families: list[list[Group]] = []
+    for groups in joined.values():
+        ranks = [rank for group in groups for rank in group.members]
+        # Groups that overlap are no axis: each is then a family of its own.
+        families += [groups] if len(set(ranks)) == len(ranks) else [[group] for group in groups]
+    named = tuple(GroupFamily(_family_name(groups), tuple(group.members for group in groups)) for groups in families)
+    return named, {group: index for index, groups in enumerate(families) for group in groups}
+
+
+def _family_name(groups: Sequence[Group]) -> str:
+    return "world" if [group.key for group in groups] == [WORLD] else _some([group.key for group in groups])
