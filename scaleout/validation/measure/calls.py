@@ -1,94 +1,395 @@
 """Operations to PyTorch calls: how each operation of `scaleout.program.operations` is carried out on a GPU.
 
+A maker takes the sizes and the data type of a kernel and returns a function without arguments that makes one call on
+its own random data. Backward kernels are called as autograd calls them.
+
 GEMMs run as PyTorch runs them by default, fp32 without tensor cores; both operands are stored row by row. (fp32 GEMMs
 whose second operand is stored by columns, as in `torch.nn.Linear`, are up to 28% slower if they are small.)
-Convolutions are stored channels last, and cuDNN chooses the algorithm.
+Convolutions are stored channels last, and cuDNN chooses the algorithm. Other operations run without a compiler: an
+unfused operation launches several kernels. Those that a compiler fuses into one kernel each go through `torch.compile`,
+which takes seconds at the first call of each shape. Batch norms and pooling are described by the number of elements
+alone; they run channels last on 64 channels of 56 by 56 or 7 by 7. All embedding tables of a rank are one tensor, and
+one call looks up all of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-from scaleout.validation.measure import layers, recommendation
-from scaleout.validation.measure.tensors import Call, Maker, Sizes, call_of, random
+Sizes = Mapping[str, int]
+Call = Callable[[], Any]
+Maker = Callable[[Sizes, torch.dtype], Call]
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp64": torch.float64,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "u8": torch.uint8,
+}
+"""Data types by the names that scaleout gives them."""
 
 
-def _gemm(s: Sizes, dtype: torch.dtype) -> Call:
-    a, b = random(s["M"], s["K"], dtype=dtype), random(s["K"], s["N"], dtype=dtype)
-    return lambda: a @ b
+def _random(*shape: int, dtype: torch.dtype, grad: bool = False) -> torch.Tensor:
+    """Return normal random numbers on the GPU; `grad`: they require a gradient."""
+    return torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_(grad)
+
+
+def _call(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, backward: bool, fused: bool = False) -> Call:
+    """Call a function, or its backward: its gradients with respect to all inputs that require one.
+
+    `fused`: compiled for these shapes; a backward is compiled with its forward.
+    """
+    if fused:
+        torch._dynamo.reset()
+        function = torch.compile(function, dynamic=False)
+    if not backward:
+        return lambda: function(*inputs)
+    output = function(*inputs)
+    gradient = torch.randn_like(output)
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    return lambda: torch.autograd.grad(output, wanted, gradient, retain_graph=True)
+
+
+def _of(function: Callable[..., torch.Tensor], *shapes: str, backward: bool = False, fused: bool = False) -> Maker:
+    """Make a call of a function, or its backward, on random tensors; a string names the sizes of each tensor."""
+
+    def make(s: Sizes, dtype: torch.dtype) -> Call:
+        tensors = [_random(*(s[size] for size in shape.split()), dtype=dtype, grad=backward) for shape in shapes]
+        return _call(function, *tensors, backward=backward, fused=fused)
+
+    return make
+
+
+# ---- GEMMs, convolutions and attention
 
 
 def _gemm_fp8(s: Sizes, dtype: torch.dtype) -> Call:
-    a, b = (random(s[rows], s["K"], dtype=torch.bfloat16).to(dtype) for rows in "MN")
+    a, b = (_random(s[rows], s["K"], dtype=torch.bfloat16).to(dtype) for rows in "MN")
     scale = torch.ones((), device="cuda")
     return lambda: torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
 def _gemv(s: Sizes, dtype: torch.dtype) -> Call:
-    matrix, vector = random(s["M"], s["N"], dtype=dtype), random(s["N"], dtype=dtype)
+    matrix, vector = _random(s["M"], s["N"], dtype=dtype), _random(s["N"], dtype=dtype)
     out = torch.empty(s["M"], device="cuda", dtype=dtype)
     return lambda: torch.mv(matrix, vector, out=out)
 
 
 def _channels_last(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return random(*shape, dtype=dtype).to(memory_format=torch.channels_last)
+    return _random(*shape, dtype=dtype).to(memory_format=torch.channels_last)
 
 
-def _convolution(*wanted: bool) -> Maker:
+def _convolution(s: Sizes, dtype: torch.dtype, *, wanted: tuple[bool, ...] = ()) -> Call:
     """Make the forward, or the gradients of the inputs and weights that are `wanted`."""
-
-    def make(s: Sizes, dtype: torch.dtype) -> Call:
-        window, stride = s["kernel"], s["stride"]
-        x = _channels_last(s["batch"], s["c_in"], s["hw"], s["hw"], dtype=dtype)
-        weight = _channels_last(s["c_out"], s["c_in"], window, window, dtype=dtype)
-        padding = window // 2
-        if not wanted:
-            return lambda: functional.conv2d(x, weight, stride=stride, padding=padding)
-        gradient = torch.randn_like(functional.conv2d(x, weight, stride=stride, padding=padding))
-        pair = [2 * [size] for size in (stride, padding, 1)]
-        return lambda: torch.ops.aten.convolution_backward(
-            gradient, x, weight, None, *pair, False, [0, 0], 1, [*wanted, False]
-        )
-
-    return make
+    window, stride = s["kernel"], s["stride"]
+    x = _channels_last(s["batch"], s["c_in"], s["hw"], s["hw"], dtype=dtype)
+    weight = _channels_last(s["c_out"], s["c_in"], window, window, dtype=dtype)
+    padding = window // 2
+    if not wanted:
+        return lambda: functional.conv2d(x, weight, stride=stride, padding=padding)
+    gradient = torch.randn_like(functional.conv2d(x, weight, stride=stride, padding=padding))
+    pair = [2 * [size] for size in (stride, padding, 1)]
+    return lambda: torch.ops.aten.convolution_backward(
+        gradient, x, weight, None, *pair, False, [0, 0], 1, [*wanted, False]
+    )
 
 
-def _attention(*, backward: bool, grouped: bool) -> Maker:
-    def make(s: Sizes, dtype: torch.dtype) -> Call:
-        def tensor(heads: int) -> torch.Tensor:
-            return random(s["batch"], heads, s["seq"], s["head_dim"], dtype=dtype, grad=backward)
+def _attention(s: Sizes, dtype: torch.dtype, *, backward: bool = False, grouped: bool = False) -> Call:
+    def tensor(heads: int) -> torch.Tensor:
+        return _random(s["batch"], heads, s["seq"], s["head_dim"], dtype=dtype, grad=backward)
 
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=bool(s["causal"]), enable_gqa=grouped)
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=bool(s["causal"]), enable_gqa=grouped)
 
-        kv_heads = s["kv_heads"] if grouped else s["heads"]
-        inputs = (tensor(s["heads"]), tensor(kv_heads), tensor(kv_heads))
-        return call_of(attend, *inputs, backward=backward)
-
-    return make
+    kv_heads = s["kv_heads"] if grouped else s["heads"]
+    return _call(attend, tensor(s["heads"]), tensor(kv_heads), tensor(kv_heads), backward=backward)
 
 
 def _attention_decode(s: Sizes, dtype: torch.dtype) -> Call:
-    q = random(s["batch"], s["heads"], 1, s["head_dim"], dtype=dtype)
-    k, v = (random(s["batch"], s["kv_heads"], s["kv_seq"], s["head_dim"], dtype=dtype) for _ in range(2))
+    q = _random(s["batch"], s["heads"], 1, s["head_dim"], dtype=dtype)
+    k, v = (_random(s["batch"], s["kv_heads"], s["kv_seq"], s["head_dim"], dtype=dtype) for _ in range(2))
     grouped = s["kv_heads"] != s["heads"]
     return lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
 
 
+# ---- Norms, point-wise functions, losses, optimizers and pooling
+
+
+def _copy(s: Sizes, dtype: torch.dtype) -> Call:
+    source, target = (torch.empty(s["elements"], device="cuda", dtype=dtype) for _ in range(2))
+    return lambda: target.copy_(source)
+
+
+def _swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """Gate with the sigmoid-weighted input."""
+    return functional.silu(x) * gate
+
+
+def _layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm(x, weight.shape, weight, bias)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.rms_norm(x, weight.shape, weight)
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+def _sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(dim=1)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the halves of each head by its angles."""
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+def _rope(s: Sizes, dtype: torch.dtype, *, backward: bool = False, fused: bool = False) -> Call:
+    head = min(128, s["hidden"])
+    x = _random(s["tokens"], s["hidden"] // head, head, dtype=dtype, grad=backward)
+    cos, sin = (_random(s["tokens"], 1, head, dtype=dtype) for _ in range(2))
+    return _call(_rotate, x, cos, sin, backward=backward, fused=fused)
+
+
+_VOCABULARY = 128256
+
+
+def _embedding(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    rows = s.get("vocab", _VOCABULARY)
+    table = _random(rows, s["hidden"], dtype=dtype, grad=backward)
+    ids = torch.randint(rows, (s["tokens"],), device="cuda")
+    return _call(lambda table: functional.embedding(ids, table), table, backward=backward)
+
+
+def _cross_entropy(s: Sizes, dtype: torch.dtype, *, backward: bool = False, fused: bool = False) -> Call:
+    def in_fp32(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(x.float(), y)
+
+    logits = _random(s["tokens"], s["vocab"], dtype=dtype, grad=backward)
+    target = torch.randint(s["vocab"], (s["tokens"],), device="cuda")
+    return _call(in_fp32 if fused else functional.cross_entropy, logits, target, backward=backward, fused=fused)
+
+
+def _top_k(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    def chosen(scores: torch.Tensor) -> torch.Tensor:
+        weights = torch.softmax(scores.float(), dim=-1).topk(s["topk"], dim=-1).values
+        return weights / weights.sum(dim=-1, keepdim=True)
+
+    return _call(chosen, _random(s["tokens"], s["experts"], dtype=dtype, grad=backward), backward=backward)
+
+
+def _router(s: Sizes, dtype: torch.dtype) -> Call:
+    x, weight = _random(s["tokens"], s["hidden"], dtype=dtype), _random(s["hidden"], 64, dtype=dtype)
+    return lambda: torch.softmax((x @ weight).float().topk(2, dim=-1).values, dim=-1)
+
+
+def _repeat_top_k(s: Sizes, dtype: torch.dtype) -> Call:
+    x = _random(s["tokens"], s["hidden"], dtype=dtype)
+    return lambda: x.repeat_interleave(s["topk"], dim=0)
+
+
+def _permute_rows(s: Sizes, dtype: torch.dtype) -> Call:
+    x, order = _random(s["tokens"], s["hidden"], dtype=dtype), torch.randperm(s["tokens"], device="cuda")
+    return lambda: x[order]
+
+
+def _heads_cat(s: Sizes, dtype: torch.dtype) -> Call:
+    """Concatenate queries, keys and values, a third of the heads each, along the last dimension."""
+    heads = s["heads"] // 3
+    of = (s["seq"], s["batch"], heads, s["head_dim"])  # as attention leaves gradients of a sequence-first layer
+    parts = [_random(*of, dtype=dtype).permute(1, 2, 0, 3) for _ in range(3)]
+    return lambda: torch.cat(parts, dim=-1)
+
+
+def _heads_to_rows(s: Sizes, dtype: torch.dtype) -> Call:
+    """From heads first to sequence first, the layout of the GEMM's output."""
+    x = _random(s["batch"], s["heads"] // 3, s["seq"], 3 * s["head_dim"], dtype=dtype)
+    return lambda: x.permute(2, 0, 1, 3).contiguous()
+
+
+def _adamw(s: Sizes, dtype: torch.dtype) -> Call:
+    tensors = [[_random(s["parameters"], dtype=dtype).abs_()] for _ in range(4)]
+    step = [torch.ones((), device="cuda")]
+    return lambda: torch._fused_adamw_(
+        *tensors, [], step, lr=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False
+    )  # fmt: skip
+
+
+_CHANNELS = 64
+
+
+def _images(s: Sizes, dtype: torch.dtype, *, grad: bool) -> torch.Tensor:
+    """Square images of about so many elements: 56 by 56, or 7 by 7 for few elements."""
+    side = 56 if s["elements"] >= 64 * 56**2 * _CHANNELS else 7
+    batch = max(1, s["elements"] // (side**2 * _CHANNELS))
+    return _channels_last(batch, _CHANNELS, side, side, dtype=dtype).requires_grad_(grad)
+
+
+def _batch_norm(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    x = _images(s, dtype, grad=backward)
+    weight, bias = (_random(_CHANNELS, dtype=torch.float32, grad=backward) for _ in range(2))
+    mean, variance = torch.zeros(_CHANNELS, device="cuda"), torch.ones(_CHANNELS, device="cuda")
+
+    def normalise(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(x, mean, variance, weight, bias, training=True)
+
+    return _call(normalise, x, weight, bias, backward=backward)
+
+
+def _pool(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    x = _images(s, dtype, grad=backward)
+    return _call(lambda x: functional.max_pool2d(x, 3, stride=2, padding=1), x, backward=backward)
+
+
+# ---- Recommendation models: pooled embedding tables and the feature interaction
+
+_ROWS = 1_000_000
+_TABLE_BYTES = 40e9
+"""Limit of the memory of one call's tables; larger tables get fewer rows."""
+
+
+def _indices(s: Sizes, rows: int) -> torch.Tensor:
+    """Return the (bags, pooling) rows that the bags look up, one table after the other."""
+    tables = torch.arange(s["tables"], device="cuda").repeat_interleave(s["batch"]) * rows
+    return torch.randint(rows, (s["batch"] * s["tables"], s["pooling"]), device="cuda") + tables[:, None]
+
+
+def _rows(s: Sizes) -> int:
+    return min(_ROWS, int(_TABLE_BYTES / (4 * s["dim"] * s["tables"])))
+
+
+def _bag(s: Sizes, dtype: torch.dtype) -> Call:
+    table = torch.empty(s["rows"] * s["tables"], s["dim"], device="cuda", dtype=dtype).normal_()
+    indices = _indices(s, s["rows"])
+    return lambda: functional.embedding_bag(indices, table, mode="sum")
+
+
+def _bag_back(s: Sizes, dtype: torch.dtype) -> Call:
+    rows = _rows(s)
+    table = torch.zeros(rows * s["tables"], s["dim"], device="cuda", dtype=dtype, requires_grad=True)
+    indices = _indices(s, rows)
+    return _call(lambda table: functional.embedding_bag(indices, table, mode="sum", sparse=True), table, backward=True)
+
+
+def _bag_update(s: Sizes, dtype: torch.dtype) -> Call:
+    from scaleout.validation.measure.fused_kernels import update_rows  # noqa: PLC0415 - needs Triton
+
+    rows = _rows(s)
+    table = torch.zeros(rows * s["tables"], s["dim"], device="cuda", dtype=dtype)
+    indices, gradient = _indices(s, rows), _random(s["batch"] * s["tables"], s["dim"], dtype=dtype)
+    return lambda: update_rows(table, indices, gradient)
+
+
+def _interaction_bmm(x: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(x, x.transpose(1, 2))
+
+
+def _interaction_gather(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    features = s["features"]
+    x = _random(s["batch"], features**2, dtype=dtype, grad=backward)
+    rows, columns = torch.tril_indices(features, features, offset=-1, device="cuda")
+    triangle = rows * features + columns
+    return _call(lambda x: x[:, triangle], x, backward=backward)
+
+
+def _interaction_cat(s: Sizes, dtype: torch.dtype) -> Call:
+    dense = _random(s["batch"], 1, s["dim"], dtype=dtype)
+    pooled = _random(s["batch"], max(1, s["features"] - 1), s["dim"], dtype=dtype)
+    return lambda: torch.cat((dense, pooled), dim=1)
+
+
+def _interaction_cat_back(s: Sizes, dtype: torch.dtype) -> Call:
+    gradient = _random(s["batch"], max(2, s["features"]), s["dim"], dtype=dtype)
+    return lambda: (gradient[:, :1].contiguous(), gradient[:, 1:].contiguous())
+
+
+def _interaction_sum_back(s: Sizes, dtype: torch.dtype) -> Call:
+    gradient = _random(s["batch"], 1, s["dim"], dtype=dtype)
+    return lambda: gradient.expand(-1, s["features"], -1).contiguous()
+
+
 MAKERS: Mapping[str, Maker] = {
-    "gemm": _gemm,
+    "gemm": _of(torch.matmul, "M K", "K N"),
     "gemm_fp8": _gemm_fp8,
     "gemv": _gemv,
-    "conv2d_fwd": _convolution(),
-    "conv2d_bwd_data": _convolution(True, False),
-    "conv2d_bwd_weight": _convolution(False, True),
-    "attention_fwd": _attention(backward=False, grouped=False),
-    "attention_bwd": _attention(backward=True, grouped=False),
-    "attention_gqa_fwd": _attention(backward=False, grouped=True),
-    "attention_gqa_bwd": _attention(backward=True, grouped=True),
+    "conv2d_fwd": _convolution,
+    "conv2d_bwd_data": partial(_convolution, wanted=(True, False)),
+    "conv2d_bwd_weight": partial(_convolution, wanted=(False, True)),
+    "attention_fwd": _attention,
+    "attention_bwd": partial(_attention, backward=True),
+    "attention_gqa_fwd": partial(_attention, grouped=True),
+    "attention_gqa_bwd": partial(_attention, backward=True, grouped=True),
     "attention_decode": _attention_decode,
-    **layers.MAKERS,
-    **recommendation.MAKERS,
+    "layer_norm_fwd": _of(_layer_norm, "tokens hidden", "hidden", "hidden"),
+    "layer_norm_bwd": _of(_layer_norm, "tokens hidden", "hidden", "hidden", backward=True),
+    "rms_norm_fwd": _of(_rms_norm, "tokens hidden", "hidden"),
+    "rms_norm_bwd": _of(_rms_norm, "tokens hidden", "hidden", backward=True),
+    "rope_fwd_unfused": _rope,
+    "rope_bwd": partial(_rope, backward=True),
+    "embedding_fwd": _embedding,
+    "embedding_bwd": partial(_embedding, backward=True),
+    "cross_entropy_fwd": _cross_entropy,
+    "cross_entropy_bwd": partial(_cross_entropy, backward=True),
+    "moe_router_64_experts": _router,
+    "moe_top_k": _top_k,
+    "moe_top_k_bwd": partial(_top_k, backward=True),
+    "moe_repeat_topk": _repeat_top_k,
+    "moe_sum_topk": _of(_sum, "tokens topk hidden"),
+    "moe_permute_rows": _permute_rows,
+    "heads_cat": _heads_cat,
+    "heads_to_rows": _heads_to_rows,
+    "add": _of(torch.add, "elements", "elements"),
+    "mul_scalar": _of(lambda x: x * 1.5, "elements"),
+    "clone": _of(torch.clone, "elements"),
+    "copy_d2d": _copy,
+    "gelu_fwd": _of(functional.gelu, "elements"),
+    "gelu_bwd": _of(functional.gelu, "elements", backward=True),
+    "silu_fwd": _of(functional.silu, "elements"),
+    "silu_bwd": _of(functional.silu, "elements", backward=True),
+    "relu_fwd": _of(functional.relu, "elements"),
+    "relu_bwd": _of(functional.relu, "elements", backward=True),
+    "dropout_fwd": _of(lambda x: torch.native_dropout(x, 0.1, True), "elements"),
+    "dropout_bwd": _of(lambda x: functional.dropout(x, 0.1), "elements", backward=True),
+    "softmax_fwd": _of(_softmax, "tokens keys"),
+    "softmax_bwd": _of(_softmax, "tokens keys", backward=True),
+    "cast_to_fp32": _of(lambda x: x.to(torch.float32), "elements"),
+    "accumulate_fp32": _of(torch.Tensor.add_, "elements", "elements"),
+    "sum_all": _of(torch.sum, "elements"),
+    "swiglu_fwd_unfused": _of(_swiglu, "elements", "elements"),
+    "swiglu_bwd": _of(_swiglu, "elements", "elements", backward=True),
+    "adamw_fused": _adamw,
+    "sgd": _of(lambda weight, gradient: weight.add_(gradient, alpha=-1e-6), "parameters", "parameters"),
+    "batch_norm_fwd": _batch_norm,
+    "batch_norm_bwd": partial(_batch_norm, backward=True),
+    "pool_fwd": _pool,
+    "pool_bwd": partial(_pool, backward=True),
+    "swiglu_fwd": _of(_swiglu, "elements", "elements", fused=True),
+    "swiglu_bwd_fused": _of(_swiglu, "elements", "elements", backward=True, fused=True),
+    "rope_fwd": partial(_rope, fused=True),
+    "rope_bwd_fused": partial(_rope, backward=True, fused=True),
+    "cross_entropy_fused_fwd": partial(_cross_entropy, fused=True),
+    "cross_entropy_fused_bwd": partial(_cross_entropy, backward=True, fused=True),
+    "embedding_bag_fwd": _bag,
+    "embedding_bag_bwd_sparse": _bag_back,
+    "embedding_sgd_sparse": _bag_update,
+    "permute_for_all_to_all": _of(lambda x: x.transpose(0, 1).contiguous(), "tables batch dim"),
+    "interaction_bmm_fwd": _of(_interaction_bmm, "batch features dim"),
+    "interaction_bmm_bwd": _of(_interaction_bmm, "batch features dim", backward=True),
+    "interaction_gather_fwd": _interaction_gather,
+    "interaction_gather_bwd": partial(_interaction_gather, backward=True),
+    "interaction_sum_fwd": _of(_sum, "batch features dim"),
+    "interaction_sum_bwd": _interaction_sum_back,
+    "interaction_cat_fwd": _interaction_cat,
+    "interaction_cat_bwd": _interaction_cat_back,
 }
 """Operation to the maker of its call."""

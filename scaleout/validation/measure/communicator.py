@@ -6,7 +6,6 @@ GPUs run concurrently, as many as fit. NCCL's choice of algorithm and protocol i
 """
 
 import re
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scaleout.validation.measure.session import Group, Session, captured, slowest_of, times_us
+from scaleout.validation.measure.session import Group, Session, captured, slowest_of, summed_up, times_us
 
 MOST_CALLS = 20
 _BYTES_OF_CALLS = 2**30
@@ -103,14 +102,7 @@ def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any] | Non
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the slowest process's time of each repeat, summed up, and NCCL's choice in the first process."""
-    times = slowest_of([each["times"] for each in found])["us"]
-    return {
-        "us": round(statistics.median(times), 3),
-        "us_min": round(min(times), 3),
-        "us_max": round(max(times), 3),
-        "note": found[0]["note"],
-        **found[0]["chosen"],
-    }
+    return {**summed_up(slowest_of(found)["us"]), "note": found[0]["note"], **found[0]["chosen"]}
 
 
 def _chosen(log: Path, read: int) -> Mapping[str, Any]:

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from scaleout.validation.measure.calls import MAKERS
+from scaleout.validation.measure.calls import DTYPES, MAKERS, Call
 from scaleout.validation.measure.communicator import CALLS
 from scaleout.validation.measure.session import Session, Work, captured, elapsed_us, slowest_of, times_us
-from scaleout.validation.measure.tensors import DTYPES, Call
 
 _SPAN_US = 2000
 """Approximate time of all calls of a graph."""
@@ -96,7 +95,7 @@ def _concurrent_us(timed: _Load, other: _Load, session: Session, agree: Callable
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the slowest rank's time of each repeat, summed up, and the slowdown of each by the other."""
-    times = slowest_of([each["times"] for each in found])
+    times = slowest_of(found)
     us = {name: statistics.median(values) for name, values in times.items()}
     return {
         "kind": "contention",

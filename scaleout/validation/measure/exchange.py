@@ -6,43 +6,42 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+Called = tuple[torch.Tensor, Any]
+"""The result of an exchange, and what waits for it if it was started asynchronously."""
 
-def all_reduce(x: torch.Tensor) -> torch.Tensor:
+
+def _all_reduce(x: torch.Tensor, asynchronous: bool) -> Called:
     """Sum in place."""
-    dist.all_reduce(x)
-    return x
+    return x, dist.all_reduce(x, async_op=asynchronous)
 
 
-def all_gather(x: torch.Tensor) -> torch.Tensor:
+def _all_gather(x: torch.Tensor, asynchronous: bool) -> Called:
     """Join the shards along the first dimension."""
     whole = x.new_empty(x.shape[0] * dist.get_world_size(), *x.shape[1:])
-    dist.all_gather_into_tensor(whole, x.contiguous())
-    return whole
+    return whole, dist.all_gather_into_tensor(whole, x.contiguous(), async_op=asynchronous)
 
 
-def reduce_scatter(x: torch.Tensor) -> torch.Tensor:
+def _reduce_scatter(x: torch.Tensor, asynchronous: bool) -> Called:
     """Sum, and keep a shard along the first dimension."""
     shard = x.new_empty(x.shape[0] // dist.get_world_size(), *x.shape[1:])
-    dist.reduce_scatter_tensor(shard, x.contiguous())
-    return shard
+    return shard, dist.reduce_scatter_tensor(shard, x.contiguous(), async_op=asynchronous)
 
 
-def all_to_all(x: torch.Tensor) -> torch.Tensor:
+def _all_to_all(x: torch.Tensor, asynchronous: bool) -> Called:
     """Exchange equal parts along the first dimension."""
     sent = x.contiguous()
     received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent)
-    return received
+    return received, dist.all_to_all_single(received, sent, async_op=asynchronous)
 
 
-COLLECTIVES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "nothing": lambda x: x,
-    "all_reduce": all_reduce,
-    "all_gather": all_gather,
-    "reduce_scatter": reduce_scatter,
-    "all_to_all": all_to_all,
+EXCHANGES: Mapping[str, Callable[[torch.Tensor, bool], Called]] = {
+    "nothing": lambda x, asynchronous: (x, None),
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
 }
-"""Name of an exchange to its call."""
+"""Kind of an exchange to its call."""
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]
@@ -51,13 +50,13 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forward: str, backward: str) -> torch.Tensor:
         ctx.kind = backward
-        return COLLECTIVES[forward](x)
+        return EXCHANGES[forward](x, False)[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return COLLECTIVES[ctx.kind](gradient), None, None
+        return EXCHANGES[ctx.kind](gradient, False)[0], None, None
 
 
 def exchange(x: torch.Tensor, forward: str, backward: str) -> torch.Tensor:
-    """Call one of `COLLECTIVES`, and another in its backward."""
+    """Call one of `EXCHANGES`, and another in its backward."""
     return _Exchange.apply(x, forward, backward)

@@ -5,12 +5,14 @@ bulk-synchronous baseline, with a table of local buffers only.
 
 Symbols: R ranks; G programs of a persistent kernel; T tables, B samples in the whole batch, D columns of a table.
 Source: the operators of Punniyamurthy et al., Optimizing distributed ML communication with fused
-computation-collective operations, SC 2024.
+computation-collective operations, SC 2024; `update_rows`, on one GPU: FBGEMM's table-batched embedding, Khudia et al.,
+arXiv:2101.05615, without its sorting.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 # ruff: noqa: N803, PLR0917
 
+import torch
 import triton
 import triton.language as tl
 
@@ -151,3 +153,25 @@ def gemm(
     target = tl.load(peers + to).to(tl.pointer_type(a.dtype.element_ty))
     place = (rank * local + line).to(tl.int64)[:, None] * N + across[None, :]
     tl.store(target + place, total.to(a.dtype.element_ty))
+
+
+@triton.jit
+def _update_rows(table, indices, gradient, dim, pooling, rate, WIDTH: tl.constexpr):
+    bag = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    inside = columns < dim
+    step = tl.load(gradient + bag * dim + columns, mask=inside) * rate
+    for position in range(pooling):
+        row = tl.load(indices + bag * pooling + position)
+        tl.atomic_add(table + row * dim + columns, step, mask=inside, sem="relaxed")
+
+
+def update_rows(table: torch.Tensor, indices: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Take a gradient step on a (rows, dim) table in fp32, from (bags, pooling) indices and (bags, dim) gradients.
+
+    The backward of pooled tables and their update are one kernel, as in production: each bag's gradient row is read
+    once and added atomically to every table row that the bag looked up.
+    """
+    bags, pooling = indices.shape
+    width = triton.next_power_of_2(table.shape[1])
+    _update_rows[(bags,)](table, indices, gradient, table.shape[1], pooling, -1e-6, WIDTH=width, num_warps=1)

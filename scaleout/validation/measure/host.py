@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from scaleout.validation.measure.exchange import COLLECTIVES, exchange
+from scaleout.validation.measure.exchange import EXCHANGES, exchange
 from scaleout.validation.measure.session import Session
 
 _LAYERS, _REPEATS, _WARM_UP = 8, 40, 8
@@ -204,7 +204,7 @@ def _loops(repeats: int) -> list[dict[str, Any]]:
         "gemm": lambda: x[:, 0] @ weights[2],
         "layer_norm": lambda: _layer_norm(x, weights),
         "attention": lambda: _attention(functional.linear(x, weights[1]), weights),
-        **{name: partial(call, x) for name, call in COLLECTIVES.items() if name != "nothing"},
+        **{kind: partial(make, x, False) for kind, make in EXCHANGES.items() if kind != "nothing"},
     }
     medians = {}
     for name, call in calls.items():

@@ -9,9 +9,10 @@ Symbols: S start-up; h latency of a round, of which a ring has k; n bytes of the
 links; B their bandwidth; p ranks; C the rate at which a rank's own shard is copied.
 """
 
+import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -82,29 +83,18 @@ def _reweighted(
     return found, errors
 
 
-_WITH_ATTENTION = {"heads_cat_backward": 0.0, "heads_to_rows_backward": 0.0}
 _DIRECTIONS = ("no_grad", "forward", "backward")
 _PLAIN = ("add", "attention", "gelu", "gemm", "layer_norm", "moe_repeat_topk", "moe_sum_topk", "relu")
-_PARTS = {"gemm_backward": 0.5}
-_EXCHANGES: Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "all_reduce": {
-        "forward": (("all_reduce_into_nothing", "forward"), ("nothing_into_all_reduce", "forward")),
-        "backward": (("nothing_into_all_reduce", "backward"), ("all_reduce_into_nothing", "backward")),
-        "no_grad": (("all_reduce_into_nothing", "no_grad"), ("nothing_into_all_reduce", "no_grad")),
-    },
-    "all_gather": {
-        "forward": (("all_gather_into_reduce_scatter", "forward"),),
-        "backward": (("reduce_scatter_into_all_gather", "backward"),),
-        "no_grad": (("all_gather_into_reduce_scatter", "no_grad"),),
-    },
-    "reduce_scatter": {
-        "forward": (("reduce_scatter_into_all_gather", "forward"),),
-        "backward": (("all_gather_into_reduce_scatter", "backward"),),
-        "no_grad": (("reduce_scatter_into_all_gather", "no_grad"),),
-    },
-    "all_to_all": {direction: (("all_to_all_into_all_to_all", direction),) for direction in _DIRECTIONS},
+_REDUCED = ("all_reduce_into_nothing", "nothing_into_all_reduce")
+_GATHERED, _SCATTERED = ("all_gather_into_reduce_scatter",), ("reduce_scatter_into_all_gather",)
+_EXCHANGED = ("all_to_all_into_all_to_all",)
+_EXCHANGES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "all_reduce": (_REDUCED, _REDUCED),
+    "all_gather": (_GATHERED, _SCATTERED),
+    "reduce_scatter": (_SCATTERED, _GATHERED),
+    "all_to_all": (_EXCHANGED, _EXCHANGED),
 }
-"""Collective and direction to the measured calls whose sum is its time."""
+"""Collective to the measured calls whose sum is its time: forward or without gradients, and in backward."""
 
 
 def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -116,25 +106,21 @@ def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     for row in rows:
         times[row["call"], row["direction"]].append(float(row["us"]))
     known = {key: median(values) for key, values in times.items()}
-    found: dict[str, float] = {}
-    for call in _PLAIN:
-        for direction in _DIRECTIONS:
-            if (call, direction) in known:
-                name = f"{call}_{direction}"
-                found[name] = known[call, direction] * _PARTS.get(name, 1.0)
-    for kind, directions in _EXCHANGES.items():
-        for direction, calls in directions.items():
-            if all(call in known for call in calls):
-                found[f"{kind}_{direction}"] = sum(known[call] for call in calls)
-    for direction in _DIRECTIONS:
-        if f"gelu_{direction}" in found:
-            found[f"pointwise_{direction}"] = found[f"gelu_{direction}"]
+    found = {
+        f"{call}_{direction}": us
+        for (call, direction), us in known.items()
+        if call in _PLAIN and direction in _DIRECTIONS
+    }
+    if "gemm_backward" in found:
+        found["gemm_backward"] *= 0.5
+    for (kind, (forward, backward)), direction in itertools.product(_EXCHANGES.items(), _DIRECTIONS):
+        calls = [(call, direction) for call in (backward if direction == "backward" else forward)]
+        if all(call in known for call in calls):
+            found[f"{kind}_{direction}"] = sum(known[call] for call in calls)
+    found |= {name.replace("gelu", "pointwise"): us for name, us in found.items() if name.startswith("gelu_")}
     if ("start", "backward") in known:
-        found |= {
-            "start_backward": known["start", "backward"],
-            "heads_cat_backward": 0.0,
-            "heads_to_rows_backward": 0.0,
-        }
+        start_us = known["start", "backward"]
+        found |= {"start_backward": start_us, "heads_cat_backward": 0.0, "heads_to_rows_backward": 0.0}
     loops = {call: us for (call, direction), us in known.items() if direction == "loop"}
     found |= {f"{call}_loop": us for call, us in loops.items()}
     exchanges = [loops[kind] for kind in _EXCHANGES if kind in loops]
@@ -176,32 +162,30 @@ def _write(path: Path, values: Mapping[str, Any]) -> Path:
     return path
 
 
-def shipped(gpu: str) -> Device | None:
-    """Return the shipped device of a GPU, or None."""
-    name = next((name for prefix, (name, _) in MACHINES.items() if gpu.startswith(prefix)), None)
-    return None if name is None else load_device(name)
+def _shipped(environment: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the shipped device and topology of a GPU, or None."""
+    return next((names for gpu, names in MACHINES.items() if str(environment["gpu"]).startswith(gpu)), None)
 
 
 def device_file(
     environment: Mapping[str, Any],
-    kernels: Iterable[Row],
-    host: Iterable[Row],
-    collectives: Iterable[Row],
+    kernels: Sequence[Row],
+    host: Sequence[Row],
+    collectives: Sequence[Row],
     *,
     where: str,
 ) -> dict[str, Any] | None:
     """Return the content of a device file; None if there are too few rows, or of an unknown GPU."""
-    known = shipped(str(environment["gpu"]))
-    kernels = list(kernels)
+    names = _shipped(environment)
+    known = load_device(names[0]) if names else None
     rates = _known_rates(known) if known else _measured_rates(kernels, where)
     if not kernels or rates is None:
         return None
     values: dict[str, Any] = {"name": environment["gpu"], "vendor": str(environment["gpu"]).split()[0], **rates}
-    for key, name in (("memory", "memory_bytes"), ("l2", "l2_bytes"), ("sms", "sms")):
+    for key, name, unit in (("memory", "memory_bytes", " B"), ("l2", "l2_bytes", " B"), ("sms", "sms", "")):
         if name in environment:
-            amount = environment[name]
-            value = amount if key == "sms" else f"{amount} B"
-            values[key] = {"value": value, "source": f"{where}: the driver, through PyTorch"}
+            value = f"{environment[name]}{unit}" if unit else environment[name]
+            values[key] = _sourced(value, f"{where}: the driver, through PyTorch")
     fastest = max((row["bytes"] / row["us"] * 1e6 for row in collectives if row["collective"] == "send"), default=0.0)
     if known is None:
         source = f"{where}: the fastest message from GPU to GPU" if fastest else f"{where}: no other GPU was measured"
@@ -263,10 +247,9 @@ _CACHED_BYTES = 100e6
 
 
 def machine_files(
-    environment: Mapping[str, Any], collectives: Iterable[Row], *, where: str
+    environment: Mapping[str, Any], rows: Sequence[Row], *, where: str
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Return the content of a topology file and of a library file; None where there are too few rows."""
-    rows = list(collectives)
     free = [row for row in rows if "protocol" not in row and row["collective"] in RINGS]
     if len(free) < _LEAST_ROWS:
         return None, None
@@ -297,7 +280,7 @@ def _forced(rows: Iterable[Row], protocol: str) -> list[Row]:
     return [row for row in rows if row.get("protocol") == protocol and least <= row["bytes"] <= LARGEST[protocol]]
 
 
-def _library(rows: list[Row], found: Mapping[str, Terms], where: str, best: Terms) -> dict[str, Any]:
+def _library(rows: Sequence[Row], found: Mapping[str, Terms], where: str, best: Terms) -> dict[str, Any]:
     protocols = [_protocol(name, list(RINGS), terms, best, where) for name, terms in found.items()]
     free = [row for row in rows if "protocol" not in row]
     messages = [row for row in free if row["collective"] in ("all_to_all", "send")]
@@ -324,12 +307,11 @@ def _library(rows: list[Row], found: Mapping[str, Terms], where: str, best: Term
 
 def _as_known(library: dict[str, Any], environment: Mapping[str, Any], best: Terms) -> dict[str, Any]:
     """Add what is shipped for NCCL on this GPU and not measured here: its expected times, and its contention."""
-    gpu = str(environment["gpu"])
-    names = [topology for prefix, (_, topology) in MACHINES.items() if gpu.startswith(prefix)]
-    if not names:
+    names = _shipped(environment)
+    if names is None:
         return library
-    known = load_topology(names[0])
-    file = find("topology", names[0])
+    known = load_topology(names[1])
+    file = find("topology", names[1])
     shipped_library = file.parent / str(read_yaml(file)["library"])
     contention = read_yaml(shipped_library).get("contention")
     scale = known.dimensions[0].bytes_per_s / best.bytes_per_s

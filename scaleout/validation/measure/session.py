@@ -5,6 +5,7 @@ A CUDA graph excludes the launch cost of the host and of PyTorch.
 """
 
 import os
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -119,9 +120,16 @@ def _options(max_ctas: int | None) -> Any:
     return options
 
 
-def slowest_of(found: Sequence[Times]) -> dict[str, list[float]]:
-    """Return the times of the slowest process, repeat by repeat."""
-    return {name: [max(each) for each in zip(*(times[name] for times in found), strict=True)] for name in found[0]}
+def slowest_of(found: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the `times` of the slowest of some processes, repeat by repeat."""
+    times: list[Times] = [each["times"] for each in found]
+    return {name: [max(each) for each in zip(*(of[name] for of in times), strict=True)] for name in times[0]}
+
+
+def summed_up(times: Sequence[float], key: str = "us", *, digits: int = 3) -> dict[str, float]:
+    """Return median, least and largest of some times by their keys in a file of rows."""
+    found = {key: statistics.median(times), f"{key}_min": min(times), f"{key}_max": max(times)}
+    return {name: round(time, digits) for name, time in found.items()}
 
 
 def elapsed_us(work: Work) -> float:

@@ -8,7 +8,6 @@ rows, and one after a gather. A time is from the first call to the end of the la
 """
 
 import itertools
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from scaleout.validation.measure.exchange import all_to_all, exchange
-from scaleout.validation.measure.session import Session, elapsed_us, slowest_of
+from scaleout.validation.measure.exchange import EXCHANGES, exchange
+from scaleout.validation.measure.session import Session, elapsed_us, slowest_of, summed_up
 
 Step = Callable[[], Any]
 Row = Mapping[str, Any]
@@ -39,7 +38,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, hidden: int, ranks: int, mode: str) -> None:
         super().__init__()
-        self.into, self.out = _EXCHANGES[mode]
+        self.into, self.out = _MODES[mode]
         self.norms = nn.ModuleList(nn.LayerNorm(hidden, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self.qkv, self.project = weight(3 * hidden // ranks, hidden), weight(hidden, hidden // ranks)
         self.widen, self.narrow = weight(4 * hidden // ranks, hidden), weight(hidden, 4 * hidden // ranks)
@@ -53,7 +52,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
         return x + exchange(y, *self.out)
 
 
-_EXCHANGES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
+_MODES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "dp": (("nothing", "nothing"), ("nothing", "nothing")),
     "fsdp": (("nothing", "nothing"), ("nothing", "nothing")),
     "tp": (("nothing", "all_reduce"), ("all_reduce", "nothing")),
@@ -179,7 +178,7 @@ def embedding_exchange(row: Row) -> Step:
 
     def step() -> None:
         with torch.no_grad():
-            tables.vectors(all_to_all(tables.pooled(sparse=False)))
+            tables.vectors(EXCHANGES["all_to_all"](tables.pooled(sparse=False), False)[0])
 
     return step
 
@@ -225,8 +224,6 @@ _WARM_UP = 5
 
 def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
     """Time the step of a row as one of the processes."""
-    if row["gpus"] != session.gpus:
-        return {"error": f"the row is for {row['gpus']} GPUs, and {session.gpus} take part"}
     step = _STEPS[row["name"]](row)
     for _ in range(_WARM_UP):
         step()
@@ -239,50 +236,15 @@ def measure(row: Mapping[str, Any], session: Session) -> Mapping[str, Any]:
 
 def join(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the slowest rank's time of each repeat, summed up."""
-    times = slowest_of([each["times"] for each in found])["step"]
-    return {
-        "step_us": round(statistics.median(times), 1),
-        "step_us_min": round(min(times), 1),
-        "step_us_max": round(max(times), 1),
-    }
-
-
-Start = Callable[[torch.Tensor], Any]
-"""From a part of a GEMM to its collective, started asynchronously."""
-
-
-def _start_all_reduce(part: torch.Tensor) -> Any:
-    return dist.all_reduce(part, async_op=True)
-
-
-def _start_reduce_scatter(part: torch.Tensor) -> Any:
-    shard = part.new_empty(part.shape[0] // dist.get_world_size(), part.shape[1])
-    return dist.reduce_scatter_tensor(shard, part, async_op=True)
-
-
-def _start_all_gather(part: torch.Tensor) -> Any:
-    whole = part.new_empty(part.shape[0] * dist.get_world_size(), part.shape[1])
-    return dist.all_gather_into_tensor(whole, part, async_op=True)
-
-
-def _start_all_to_all(part: torch.Tensor) -> Any:
-    return dist.all_to_all_single(torch.empty_like(part), part, async_op=True)
-
-
-_STARTS: Mapping[str, Start] = {
-    "all_reduce": _start_all_reduce,
-    "all_gather": _start_all_gather,
-    "reduce_scatter": _start_reduce_scatter,
-    "all_to_all": _start_all_to_all,
-}
+    return summed_up(slowest_of(found)["step"], "step_us", digits=1)
 
 
 def _chunked(row: Mapping[str, Any]) -> Step:
     a, b = weight(row["M"], row["K"]), weight(row["K"], row["N"])
-    start = _STARTS[row["collective"]]
+    start = EXCHANGES[row["collective"]]
 
     def step() -> None:
-        works = [start(part @ b) for part in a.detach().chunk(row["chunks"])]
+        works = [start(part @ b, True)[1] for part in a.detach().chunk(row["chunks"])]
         for work in works:
             work.wait()
 

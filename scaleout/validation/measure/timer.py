@@ -6,16 +6,14 @@ durations of the device kernels of a few calls on the same data: small data are 
 throttled.
 """
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from scaleout.program.operations import Kernel, kernel
-from scaleout.validation.measure.calls import MAKERS
-from scaleout.validation.measure.session import Session, captured, times_us
-from scaleout.validation.measure.tensors import DTYPES, Call
+from scaleout.validation.measure.calls import DTYPES, MAKERS, Call
+from scaleout.validation.measure.session import Session, captured, summed_up, times_us
 
 _CACHE_BYTES = 200e6
 """Data of all sets: more than three times the L2 cache of an H100 or H200."""
@@ -48,11 +46,7 @@ def _replayed(call: Kernel, repeats: int) -> Mapping[str, Any]:
     with torch.cuda.stream(stream):
         calls = _make(call, sets)
         replay = captured(calls, stream)
-        return _summary(times_us(replay, calls=sets, repeats=repeats, least_us=_AIM_US, most=200))
-
-
-def _summary(times: Sequence[float]) -> dict[str, Any]:
-    return {"us": round(statistics.median(times), 3), "us_min": round(min(times), 3), "us_max": round(max(times), 3)}
+        return summed_up(times_us(replay, calls=sets, repeats=repeats, least_us=_AIM_US, most=200))
 
 
 def _profiled(call: Kernel, repeats: int) -> Mapping[str, Any]:
@@ -71,7 +65,7 @@ def _profiled(call: Kernel, repeats: int) -> Mapping[str, Any]:
         sum(event.device_time_total for event in kernels[first : first + launches])
         for first in range(0, len(kernels), launches)
     ]
-    return {**_summary(times), "launches": launches}
+    return {**summed_up(times), "launches": launches}
 
 
 _METHODS: Mapping[str, Callable[[Kernel, int], Mapping[str, Any]]] = {
