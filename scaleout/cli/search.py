@@ -10,8 +10,9 @@ from scaleout.cli.options import NamedJob, job_options, json_option, output_opti
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.search.best import EvaluatedPlan, SearchRequest
+    from scaleout.study.search.best import EvaluatedPlan
     from scaleout.study.search.explanation import Explanation
+    from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
 
 
@@ -64,8 +65,7 @@ def search(
     import os
 
     from scaleout.errors import ConfigError
-    from scaleout.study.search.explanation import explanation
-    from scaleout.study.search.request import why_none
+    from scaleout.study.search.explanation import explanation, why_none
 
     request = _request(job, options, **wanted)
     answer = _find(request, output, workers, quiet=as_json)
@@ -89,7 +89,6 @@ def _request(
     """Make the request that a command line names; `wanted` are keywords of `request_of`."""
     from scaleout.cluster.device.spec import load_device
     from scaleout.errors import ConfigError
-    from scaleout.study.search.best import SIMULATIONS
     from scaleout.study.search.request import request_of
     from scaleout.workloads.config import load_workload
 
@@ -101,7 +100,7 @@ def _request(
         load_device(job.device or shipped.device),
         memory_bytes=None if memory is None else _memory(memory),
         changes=job.settings,
-        simulations=simulations or SIMULATIONS,
+        simulations=simulations,
         options=options,
         **wanted,
     )
@@ -128,7 +127,7 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from scaleout.config.units import format_seconds
-    from scaleout.study.search.checkpoint import CheckpointLog
+    from scaleout.study.search.best import CheckpointLog
     from scaleout.study.search.search import search as find
 
     with ExitStack() as stack:
@@ -157,7 +156,7 @@ def _write(
     if output is None:
         return []
     from scaleout.report.plots.plans import draw_plans
-    from scaleout.study.search.checkpoint import FILE
+    from scaleout.study.search.best import FILE
 
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     draw_plans(request, answer, output / "pareto.png")
@@ -183,7 +182,7 @@ def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | N
     if found is not None and answer.simulated is not None:
         counts = {key: value for key, value in vars(answer.simulated).items() if key != "found"}
         summary["simulated"] = {"simulated": len(answer.simulated.found), **counts}
-        summary["verdict"] = found.summary()
+        summary["explanation"] = found.summary()
     return summary
 
 
@@ -217,8 +216,8 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     from scaleout.study.search.explanation import REASONS
 
     rows = [
-        [each.axis, *map(format_seconds, (each.communication_s, each.hidden_s, *each.exposed_s.values()))]
-        for each in found.hidden
+        [each.axis, *map(format_seconds, (each.communication_s, each.overlapped_s, *each.exposed_s.values()))]
+        for each in found.overlap
     ]
     title = "communication of the fastest plan: overlapped with kernels, and exposed by reason"
     print_table(title, ("axis", "communication", "overlapped", *REASONS), rows)
@@ -233,8 +232,8 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     assert simulated is not None
     fastest_s = answer.fastest[0].estimate.step_s
     left = f"; {simulated.left:,} were not simulated" if simulated.left else ""
-    if simulated.least_s is not None:
-        left += f", of which none can be more than {1 - simulated.least_s / fastest_s:.1%} faster (--simulations)"
+    if simulated.lower_bound_s is not None:
+        left += f", of which none can be more than {1 - simulated.lower_bound_s / fastest_s:.1%} faster (--simulations)"
     elif simulated.left:
         left += ", of which none can be faster"
     console().print(

@@ -50,13 +50,16 @@ RENAMED: dict[str, str | None] = {
     "work_groups.product": "work_groups.gemm_slowdown",
     "generic Triton product": "generic Triton GEMM",
     "fusing costs the product": "fusing costs the GEMM",
+    "verdict": "explanation",
+    "hidden_s": "overlapped_s",
+    "least_s": "lower_bound_s",
     "data_intra": None,
     "data_inter": None,
 }
 """Names that changed on purpose since BEFORE: old to new, as keys and as words of text; a key with None is gone."""
 
-RENAMED_KEYS = {"products": "linear_dtype", "product": "gemm_slowdown"}
-"""Keys alone that changed on purpose, where the old one is a word of texts as well."""
+RENAMED_KEYS = {"products": "linear_dtype", "product": "gemm_slowdown", "verdict.hidden": "overlap"}
+"""Keys alone that changed on purpose, where the old one is a word of texts as well, or "parent.key"."""
 
 RENAMED_VALUES = {("context_exchange", "all_to_all"): "ulysses"}
 """Values of one key that changed on purpose."""
@@ -240,11 +243,13 @@ def record(out: Path, options: argparse.Namespace, *, repo: Path, commands: Path
     print(f"{out}: {len(lines)} commands")
 
 
-def renamed(value: Any) -> Any:
-    """Return what BEFORE recorded, in today's names."""
+def renamed(value: Any, parent: str = "") -> Any:
+    """Return what BEFORE recorded under a key, in today's names."""
     if isinstance(value, dict):
         return {
-            RENAMED_KEYS.get(key) or renamed(key): RENAMED_VALUES.get((key, str(each))) or renamed(each)
+            RENAMED_KEYS.get(key) or RENAMED_KEYS.get(f"{parent}.{key}") or renamed(key): (
+                RENAMED_VALUES.get((key, str(each))) or renamed(each, key)
+            )
             for key, each in value.items()
             if RENAMED.get(key, key) is not None
         }

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.study.search.best import SearchRequest
 from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
+from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.search import search
 from scaleout.study.search.stages import stages_of
 from scaleout.workloads.config import load_workload
@@ -49,7 +49,7 @@ def main() -> None:
         return bound_of(workload, stage_bounds_of(stages_of(workload, plan_costs_of(topology, device))))
 
     base = load_workload("gpt-3")
-    request = SearchRequest(base, topology, device, topology.num_ranks, BATCH, 80e9)
+    request = SearchRequest(base, topology, device, BATCH, 80e9)
     answers = []
     for what, call in (
         ("least kernels, first call", lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True)),

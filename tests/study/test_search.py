@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.study.search.best import SLACK, Best, EvaluatedPlan, SearchRequest
-from scaleout.study.search.checkpoint import FILE, CheckpointLog
+from scaleout.study.search.best import FILE, SLACK, Best, CheckpointLog, EvaluatedPlan
 from scaleout.study.search.evaluate import evaluate, peak_of
-from scaleout.study.search.request import request_of
+from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
 from scaleout.workloads import memory
@@ -42,8 +41,8 @@ def questions(draw):
     fixed = draw(st.sampled_from([{"recompute": "none"}, {"zero": 1}, {"sequence_parallel": False}]))
     topology = draw(st.sampled_from([cluster(4), cluster(2, 2)]))
     memory_bytes = draw(st.sampled_from([80e9, 0.35e9, 0.2e9]))
-    ranks, batch, top = topology.num_ranks, draw(st.sampled_from([8, 12])), draw(st.integers(1, 6))
-    return SearchRequest(model(changes), topology, DEVICE, ranks, batch, memory_bytes, top, fixed)
+    batch, top = draw(st.sampled_from([8, 12])), draw(st.integers(1, 6))
+    return SearchRequest(model(changes), topology, DEVICE, batch, memory_bytes, top, fixed)
 
 
 def everything(request):
@@ -78,13 +77,13 @@ def test_a_search_finds_what_evaluating_every_plan_finds(request):
 
 def test_some_plans_are_not_evaluated():
     """Otherwise the test before says nothing of bounds."""
-    request = SearchRequest(model({}), cluster(4, 2), DEVICE, 8, 16, 80e9, 3)
+    request = SearchRequest(model({}), cluster(4, 2), DEVICE, 16, 80e9, 3)
     counts = search(request, workers=1).counts
     assert counts.bounded > counts.evaluated > 3
 
 
 def test_processes_find_what_one_finds():
-    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 5)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 5)
     alone, together = search(request, workers=1), search(request, workers=2)
     assert (alone.fastest, alone.front) == (together.fastest, together.front)
 
@@ -140,7 +139,7 @@ def test_the_front_is_kept_in_order_of_time():
 
 
 def test_a_search_goes_on_where_it_was(tmp_path):
-    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
     with CheckpointLog(tmp_path, request) as journal:
         first = search(request, workers=1, known=journal.known, keep=journal.add)
     lines = (tmp_path / FILE).read_text().splitlines()
@@ -154,7 +153,7 @@ def test_a_search_goes_on_where_it_was(tmp_path):
 
 
 def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
-    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9, 3)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
     first = search(request, workers=1)
     monkeypatch.setattr("scaleout.study.search.search.evaluate", None)
     known = {found.choice: found.estimate for found in first.evaluated}
@@ -162,10 +161,10 @@ def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
-    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 4, 8, 80e9)
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9)
     CheckpointLog(tmp_path, request).__exit__(None, None, None)
     with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
-        CheckpointLog(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 4, 8, 80e9))
+        CheckpointLog(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 8, 80e9))
     (tmp_path / FILE).write_text("no journal\n")
     with pytest.raises(ConfigError, match="is not the log of a search"):
         CheckpointLog(tmp_path, request)
@@ -213,7 +212,7 @@ def test_what_cannot_be_searched(scaleout, options, message):
 
 def test_the_nearest_number_of_ranks_is_named():
     request = request_of("llama-3-8b", cluster(7), DEVICE, batch=8, changes={"pipeline_parallel": 1})
-    from scaleout.study.search.request import why_none
+    from scaleout.study.search.explanation import why_none
 
     message = why_none(request, search(request, workers=1))
     assert "on 7 ranks with a global batch of 8" in message

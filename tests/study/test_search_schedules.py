@@ -20,12 +20,11 @@ from scaleout.schedule.centauri.partition.group import levels_of
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
-from scaleout.study.search.best import BASELINE, SearchRequest
-from scaleout.study.search.checkpoint import CheckpointLog
-from scaleout.study.search.evaluate import evaluate
-from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, hidden_by_axis
+from scaleout.study.search.best import CheckpointLog
+from scaleout.study.search.evaluate import BASELINE, evaluate
+from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, overlap_by_axis
 from scaleout.study.search.lower_bound import lower_bounds_of
-from scaleout.study.search.request import request_of
+from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.scheduled import estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
@@ -61,7 +60,7 @@ def plans(draw):
     changes = changes | {"fused_accumulation": draw(st.booleans())}
     sizes, kind = draw(st.sampled_from([(4,), (2, 2), (4, 2)])), draw(st.sampled_from(["switch", "ring"]))
     topology = cluster(*sizes, kind=kind, bytes_per_s=draw(st.sampled_from([1e11, 5e9])))
-    request = SearchRequest(model(changes), topology, DEVICE, topology.num_ranks, draw(st.sampled_from([8, 12])), 80e9)
+    request = SearchRequest(model(changes), topology, DEVICE, draw(st.sampled_from([8, 12])), 80e9)
     found = [plan for family in families(request.base, request.num_ranks, request.batch) for plan in family.plans]
     return request.workload(draw(st.sampled_from(found))), topology
 
@@ -152,11 +151,11 @@ def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
     built = graph.build()
     timed = built.with_columns(duration_s=np.array([seconds.get(node, np.nan) for node in range(len(built))]))
     program = Program("by hand", (timed,), np.zeros(2, np.int64), groups)
-    data, tensor = hidden_by_axis(simulate(apply_schedule(program, "overlap"), topology))
+    data, tensor = overlap_by_axis(simulate(apply_schedule(program, "overlap"), topology))
     assert (data.axis, tensor.axis) == ("data", "tensor")
-    assert (data.communication_s, data.hidden_s) == pytest.approx((12e-6, 4e-6))
+    assert (data.communication_s, data.overlapped_s) == pytest.approx((12e-6, 4e-6))
     assert data.exposed_s == pytest.approx({BEGINNING: 2e-6, ALONE: 0.0, LONGER: 6e-6, END: 0.0}, abs=1e-15)
-    assert (tensor.communication_s, tensor.hidden_s) == pytest.approx((8e-6, 0.0), abs=1e-15)
+    assert (tensor.communication_s, tensor.overlapped_s) == pytest.approx((8e-6, 0.0), abs=1e-15)
     assert tensor.exposed_s == pytest.approx({BEGINNING: 0.0, ALONE: 5e-6, LONGER: 0.0, END: 3e-6}, abs=1e-15)
 
 
@@ -165,11 +164,11 @@ def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
 def test_hidden_and_exposed_are_all_communication(job, schedule):
     workload, topology = job
     result = run(Job(workload, DEVICE, topology, schedule)).result
-    for each in hidden_by_axis(result):
-        assert each.hidden_s + sum(each.exposed_s.values()) == pytest.approx(each.communication_s)
-        assert min(each.hidden_s, *each.exposed_s.values()) >= 0
+    for each in overlap_by_axis(result):
+        assert each.overlapped_s + sum(each.exposed_s.values()) == pytest.approx(each.communication_s)
+        assert min(each.overlapped_s, *each.exposed_s.values()) >= 0
         if schedule == BASELINE and each.axis not in ("pipeline", "context"):
-            assert each.hidden_s == pytest.approx(0.0, abs=1e-12)
+            assert each.overlapped_s == pytest.approx(0.0, abs=1e-12)
 
 
 # ---- The search
@@ -177,7 +176,7 @@ def test_hidden_and_exposed_are_all_communication(job, schedule):
 
 def asked(**changes):
     fixed = {"recompute": "none", "sequence_parallel": False, "pipeline_schedule": "1f1b"}
-    made = SearchRequest(model({"hidden": 1024}), cluster(2, 2, bytes_per_s=2e10), DEVICE, 4, 8, 80e9, 3, fixed)
+    made = SearchRequest(model({"hidden": 1024}), cluster(2, 2, bytes_per_s=2e10), DEVICE, 8, 80e9, 3, fixed)
     return replace(made, schedules=("overlap", "centauri"), **changes)
 
 
@@ -197,7 +196,7 @@ def test_enough_simulations_find_what_simulating_every_plan_finds():
     answer = search(request, workers=1)
     assert [found.estimate.step_s for found in answer.fastest] == sorted(step_s for step_s, _ in every)[:3]
     assert answer.simulated.left == 0
-    assert answer.simulated.least_s is None
+    assert answer.simulated.lower_bound_s is None
     assert 0 < len(answer.simulated.found) < answer.simulated.choices
 
 
@@ -207,8 +206,8 @@ def test_what_is_left_keeps_its_least_time():
     assert few.simulated.left > 0
     assert few.simulated.choices == few.simulated.bounded + few.simulated.left + len(few.simulated.found)
     assert few.fastest[0].estimate.step_s >= whole.fastest[0].estimate.step_s
-    if few.simulated.least_s is not None:
-        assert few.simulated.least_s <= whole.fastest[0].estimate.step_s
+    if few.simulated.lower_bound_s is not None:
+        assert few.simulated.lower_bound_s <= whole.fastest[0].estimate.step_s
 
 
 def test_processes_simulate_what_one_simulates():
@@ -292,10 +291,10 @@ def test_the_command_says_what_the_fastest_hides(scaleout):
     code, out, _ = scaleout(*SEARCH, *options, "--json")
     found = json.loads(out)
     assert code == 0
-    explanation = found["verdict"]
+    explanation = found["explanation"]
     assert explanation["plan"] == found["fastest"][0]["plan"]
     assert [row["schedule"] for row in explanation["same_plan"]] == ["baseline", "overlap", "centauri:group"]
-    assert {each["family"] for each in explanation["hidden"]} >= {"data"}
+    assert {each["family"] for each in explanation["overlap"]} >= {"data"}
     assert explanation["gain_over_best_under_baseline"] >= 1
     assert found["simulated"]["simulated"] <= 4
 

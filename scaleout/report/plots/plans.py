@@ -6,7 +6,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 
 from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, STYLE, save, time_scale
-from scaleout.study.search.best import SLACK, SearchRequest
+from scaleout.study.search.best import SLACK
+from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.search import Answer
 
 

@@ -1,24 +1,26 @@
-"""Costs of the work of plans on a machine: kernels, collectives and messages, each computed once.
+"""Costs of the work of plans on a machine: kernels, collectives and messages of parts, each computed once.
 
-A part takes the sum of its kernels and collectives, which share one stream. Parts with concurrent messages (context
-parallelism round a ring), or under another schedule than `baseline`, are simulated by `engine`; all neighbours do the
-same, so a rank receives what it sends. Process groups are placed once for all congruent plans.
+A part of a model is its embedding, a layer of each kind, or its head; stages are sums of parts. A part takes the sum of
+its kernels and collectives, which share one stream. Parts with concurrent messages (context parallelism round a ring),
+or under another schedule than `baseline`, are simulated by `engine`; all neighbours do the same, so a rank receives
+what it sends. Process groups are placed once for all congruent plans.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from scaleout.cluster.device.host import call_s
+from scaleout.cluster.device.host import Call, call_s, calls_of
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import Placement
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import CollectiveCost
-from scaleout.program.graph import COLLECTIVES, NONE, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.program.mesh import Mesh
 from scaleout.program.operations import Kernel
 from scaleout.program.program import GroupFamily, Program
@@ -26,35 +28,130 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation import engine
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.fold import placements_of
-from scaleout.study.search.work import Collective, Work
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.generate.axes import Axes
+from scaleout.workloads.generate.profile import MadeGradient, StageProfile, profiles_of
 
 
-def clock_s(
+@dataclass(frozen=True)
+class Collective:
+    """One collective, or the message of a ring: kind, bytes, and the name of the family of its groups."""
+
+    kind: str
+    size_bytes: int
+    family: str
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What a rank does in one action of a part.
+
+    Attributes
+    ----------
+    kernels : mapping
+        Kernel to how often it runs.
+    collectives : mapping
+        Collective to how often it runs.
+    graph : ExecutionGraph or None
+        Where there is more than kernels, who waits for whom.
+    families : tuple of str
+        Names that the graph's groups stand for.
+    calls : mapping
+        Call of the host to how often it makes it.
+    """
+
+    kernels: dict[Kernel, int]
+    collectives: dict[Collective, int]
+    graph: ExecutionGraph | None = None
+    families: tuple[str, ...] = ()
+    calls: dict[Call, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: ExecutionGraph, families: tuple[str, ...]) -> "Work":
+        """Count what a graph holds."""
+        used = graph.kernel[graph.kernel != NONE]
+        counts = np.bincount(used, minlength=len(graph.kernels)).tolist()
+        kernels = {kernel: count for kernel, count in zip(graph.kernels, counts, strict=True) if count}
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+        columns = zip(*(getattr(graph, name)[nodes].tolist() for name in ("collective", "bytes", "group")), strict=True)
+        collectives = Counter(Collective(COLLECTIVES[kind], size, families[group]) for kind, size, group in columns)
+        alone = len(nodes) == 0 and not (graph.kind > NodeKind.COLLECTIVE).any()
+        calls = {call: len(nodes) for call, nodes in calls_of(graph).items()}
+        return cls(kernels, dict(collectives), None if alone else graph, families, calls)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether it sends messages."""
+        return self.graph is not None and bool((self.graph.kind > NodeKind.COLLECTIVE).any())
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of all kernels."""
+        return sum(count * kernel.flops for kernel, count in self.kernels.items())
+
+
+NOTHING = Work({}, {})
+"""No work at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a model on one rank, for one micro-batch.
+
+    Attributes
+    ----------
+    works : tuple of Work
+        What each `Action` does; nothing for backward in two parts where that was not asked for.
+    gradients : tuple of MadeGradient
+        In the order in which they are made, neither added up nor reduced.
+    parameters : mapping
+        Name of a bucket to the parameters that the part holds.
+    partial_parameters : int
+        Those of them of which each tensor-parallel rank makes a part of the gradient.
+    """
+
+    works: tuple[Work, ...]
+    gradients: tuple[MadeGradient, ...] = ()
+    parameters: dict[str, int] = field(default_factory=dict)
+    partial_parameters: int = 0
+
+
+def parts_of(workload: LayeredModel, kinds: Iterable[str], *, split: bool) -> dict[str, Part]:
+    """Return the parts of a workload of some kinds, with backward in two parts as well if wanted (`split`)."""
+    profile_of = profiles_of(workload, backward=workload.mode == "training")
+    return {kind: _part(profile_of(kind), split) for kind in kinds}
+
+
+@functools.lru_cache(maxsize=65536)
+def _part(profile: StageProfile, split: bool) -> Part:
+    """Count the work of a profile."""
+
+    def count(graph: ExecutionGraph) -> Work:
+        return Work.of(graph, profile.families)
+
+    works, parameters = [count(profile.forward), NOTHING, NOTHING, NOTHING], profile.tape.parameters
+    if profile.tape.gradients is None:
+        return Part(tuple(works), parameters=parameters)
+    whole, made = profile.backward
+    works[1] = count(whole)
+    if split:
+        works[2:] = map(count, profile.split_backward)
+    return Part(tuple(works), made, parameters, sum(profile.tape.partial.values()))
+
+
+def _simulated_s(
     work: Work,
     kernel_s: Mapping[Kernel, float],
     collective_s: Mapping[Collective, float],
     messages: Mapping[int, CollectiveCost],
-    *,
-    schedule: str = "baseline",
+    schedule: str,
 ) -> float:
-    """Return the seconds of a rank's graph under a schedule, one rank standing for all.
-
-    Parameters
-    ----------
-    work : Work
-        With its graph.
-    kernel_s, collective_s : mapping
-        Seconds of each.
-    messages : mapping
-        Bytes of a message to its cost.
-    """
+    """Return the seconds of a rank's graph under a schedule, one rank standing for all; `messages` by their bytes."""
     assert work.graph is not None
     groups = tuple(GroupFamily(name, ()) for name in work.families)
     graph = apply_schedule(Program("part", (work.graph,), np.zeros(1, np.int64), groups), schedule).graphs[0]
     kind, sizes = graph.kind.tolist(), graph.bytes.tolist()
-    duration_s, wire_s, stream = [0.0] * len(graph), dict[int, float](), graph.stream.tolist()
+    duration_s, serialization_s, stream = [0.0] * len(graph), dict[int, float](), graph.stream.tolist()
     sends = max(stream, default=0) + 1
     users: list[list[int]] = [[] for _ in range(len(graph))]
     counts = np.diff(graph.dependency_offsets).tolist()
@@ -64,19 +161,18 @@ def clock_s(
         if kind[node] == NodeKind.COMPUTE and graph.kernel[node] != NONE:
             duration_s[node] = kernel_s[graph.kernels[graph.kernel[node]]]
         elif kind[node] == NodeKind.COLLECTIVE:
-            asked = Collective(COLLECTIVES[graph.collective[node]], sizes[node], work.families[graph.group[node]])
-            duration_s[node] = collective_s[asked]
+            family = work.families[graph.group[node]]
+            duration_s[node] = collective_s[Collective(COLLECTIVES[graph.collective[node]], sizes[node], family)]
         elif kind[node] == NodeKind.SEND:
             cost, stream[node] = messages[sizes[node]], sends
-            duration_s[node], wire_s[node] = cost.time_s, cost.serialization_s
+            duration_s[node], serialization_s[node] = cost.time_s, cost.serialization_s
         elif kind[node] == NodeKind.RECV:  # of the send before it
             stream[node] = NONE
             users[node - 1].append(node)
             counts[node] += 1
-    occupancy_s = [wire_s.get(node, seconds) for node, seconds in enumerate(duration_s)]
-    alone = [NONE] * len(graph)
-    priority = graph.priority.tolist()
-    times = engine.run(engine.Tasks(duration_s, occupancy_s, stream, priority, users, counts, alone, (), ()))
+    occupancy_s = [serialization_s.get(node, seconds) for node, seconds in enumerate(duration_s)]
+    no_instance, priority = [NONE] * len(graph), graph.priority.tolist()
+    times = engine.run(engine.Tasks(duration_s, occupancy_s, stream, priority, users, counts, no_instance, (), ()))
     return float(times.end_s.max())
 
 
@@ -169,25 +265,24 @@ class PlanCosts:
                 exposed_s[collective.family] = exposed_s.get(collective.family, 0.0) + seconds
             time = TimeBreakdown(self._compute[work], exposed_s)
             if work.graph is not None and (work.has_messages or self.schedule != "baseline"):
-                time = self._overlapped(time, self._on_the_clock(work, workload, axes))
+                time = self._overlapped(time, self._concurrent_s(work, workload, axes))
             self._work[key] = time
         return self._work[key]
 
-    def _overlapped(self, time: TimeBreakdown, clock_s: float) -> TimeBreakdown:
-        """Return what the clock says: waiting for messages on top, or less of collectives where they overlap."""
-        hidden = time.total_s - clock_s
-        if self.schedule == "baseline" or hidden <= 0 or not time.exposed_s:
-            return TimeBreakdown.total([(time, 1), (TimeBreakdown(0.0, {"context": max(-hidden, 0.0)}), 1)])
-        left = max(0.0, clock_s - time.compute_s) / (time.total_s - time.compute_s)
+    def _overlapped(self, time: TimeBreakdown, simulated_s: float) -> TimeBreakdown:
+        """Return what was simulated: waiting for messages on top, or less of collectives where they overlap."""
+        overlapped_s = time.total_s - simulated_s
+        if self.schedule == "baseline" or overlapped_s <= 0 or not time.exposed_s:
+            return TimeBreakdown.total([(time, 1), (TimeBreakdown(0.0, {"context": max(-overlapped_s, 0.0)}), 1)])
+        left = max(0.0, simulated_s - time.compute_s) / (time.total_s - time.compute_s)
         return TimeBreakdown(time.compute_s, {family: left * each for family, each in time.exposed_s.items()})
 
     def host_s(self, work: Work) -> float:
         """Return what the host spends to issue the work of a part; nothing on a device that does not say."""
+        if not self.device.host_launch_s:
+            return 0.0
         if work not in self._host:
-            known = self.device.host_launch_s
-            self._host[work] = (
-                sum(count * call_s(call, self.device) for call, count in work.calls.items()) if known else 0.0
-            )
+            self._host[work] = sum(count * call_s(call, self.device) for call, count in work.calls.items())
         return self._host[work]
 
     def start_s(self, *, backward: bool) -> float:
@@ -198,7 +293,7 @@ class PlanCosts:
         """Return what a message takes from each rank of a pipeline to the next, round to the first, length p."""
         return [cost.time_s for cost in self.model.messages(size_bytes, mesh, "pipeline")]
 
-    def _on_the_clock(self, work: Work, workload: LayeredModel, axes: Axes) -> float:
+    def _concurrent_s(self, work: Work, workload: LayeredModel, axes: Axes) -> float:
         """Time work whose neighbours all do the same at the same time; sites that cost the same share the answer."""
         assert work.graph is not None
         sizes = dict.fromkeys(work.graph.bytes[work.graph.kind == NodeKind.SEND].tolist())
@@ -211,7 +306,7 @@ class PlanCosts:
         key = (work, (*of_messages, *costs.values()))
         if key not in self._concurrent:
             kernels_s = {kernel: self.model.kernel_s(kernel) for kernel in work.kernels}
-            self._concurrent[key] = clock_s(work, kernels_s, costs, messages, schedule=self.schedule)
+            self._concurrent[key] = _simulated_s(work, kernels_s, costs, messages, self.schedule)
         return self._concurrent[key]
 
 

@@ -18,9 +18,8 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
-from scaleout.study.search.cost import PlanCosts, TimeBreakdown, plan_costs_of
+from scaleout.study.search.cost import Collective, PlanCosts, TimeBreakdown, plan_costs_of
 from scaleout.study.search.stages import Ledger, Stage, stages_of
-from scaleout.study.search.work import Collective
 from scaleout.workloads import memory
 from scaleout.workloads.config import LayeredModel, ModelFamily, layered
 from scaleout.workloads.generate.autograd_tape import Bucket
@@ -37,6 +36,9 @@ INSTANCES: Mapping[str, Callable[[LayeredModel, int], tuple[int, ...]]] = {
 }
 """Family of groups that reach over pipeline ranks, to the pipeline ranks of the group that a pipeline rank is in."""
 
+BASELINE = "baseline"
+"""The schedule under which every search evaluates plans."""
+
 ENOUGH = 4
 """Rounds of p micro-batches after which a pipeline holds as much memory as ever."""
 
@@ -46,14 +48,14 @@ RankStages = Sequence[Sequence[Stage]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a step of one plan takes; times are means over ranks, and add up to the step.
+    """What a step of one plan takes; times are means over ranks and add up to the step.
 
     Attributes
     ----------
     compute_s : float
         Kernels.
     exposed_s : mapping
-        Axis to the communication along it, none of which is hidden.
+        Axis to its exposed communication, which under `baseline` is all of it.
     bubble_s : float
         Waiting for other pipeline ranks, and for their messages.
     host_s : float
@@ -74,6 +76,13 @@ class Estimate:
     mfu: float
     memory_bytes: Mapping[str, float]
     host_s: float = 0.0
+
+    @classmethod
+    def of(cls, workload: LayeredModel, device: Device, step_s: float, **times: Any) -> "Estimate":
+        """Add tokens, MFU and memory to the times of a step; `times` are the other attributes."""
+        tokens_per_s = workload.tokens * workload.data_parallel / step_s
+        mfu, memory_bytes = mfu_of(workload, device, step_s), peak_of(workload).bytes_of
+        return cls(step_s, tokens_per_s=tokens_per_s, mfu=mfu, memory_bytes=memory_bytes, **times)
 
     @property
     def bubble(self) -> float:
@@ -98,7 +107,7 @@ class Estimate:
 
 
 def evaluate(
-    workload: ModelFamily, topology: Topology, device: Device, *, host: str = "none", schedule: str = "baseline"
+    workload: ModelFamily, topology: Topology, device: Device, *, host: str = "none", schedule: str = BASELINE
 ) -> Estimate:
     """Estimate a step of a model of layers, block by block.
 
@@ -243,14 +252,9 @@ def _simulated_ends(
 
 def _finish(ledger: Ledger, ranks: RankStages) -> list[list[tuple[TimeBreakdown, str]]]:
     """Return the end of the step on each pipeline rank: its costs in order, each with the group that it waits for."""
-    alike: dict[tuple[int, ...], list[tuple[TimeBreakdown, str]]] = {}
-    chains = []
-    for rank in ranks:
-        key = tuple(map(id, rank))
-        if key not in alike:
-            alike[key] = _end_of(ledger, rank)
-        chains.append(alike[key])
-    return chains
+    keys = [tuple(map(id, rank)) for rank in ranks]
+    ends = {key: _end_of(ledger, rank) for key, rank in dict(zip(keys, ranks, strict=True)).items()}
+    return [ends[key] for key in keys]
 
 
 @dataclass(frozen=True)
@@ -274,8 +278,8 @@ def _end_of(ledger: Ledger, rank: Sequence[Stage]) -> list[tuple[TimeBreakdown, 
     for node in range(len(graph)):
         if graph.kind[node] == NodeKind.COLLECTIVE:
             family = ledger.axes.names[graph.group[node]]
-            asked = Collective(COLLECTIVES[graph.collective[node]], int(graph.bytes[node]), family)
-            time = TimeBreakdown(0.0, {family: costs.collective_s(asked, workload, ledger.axes)})
+            collective = Collective(COLLECTIVES[graph.collective[node]], int(graph.bytes[node]), family)
+            time = TimeBreakdown(0.0, {family: costs.collective_s(collective, workload, ledger.axes)})
             chain.append((time, family if family in INSTANCES else ""))
         else:
             assert graph.kernel[node] != NONE
@@ -308,21 +312,12 @@ def _meet(
 
 
 def _estimate(ledger: Ledger, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]) -> Estimate:
-    workload = ledger.workload
     waits_s = sum(host_s) / len(host_s)
     mean = TimeBreakdown.total((each, 1 / len(times)) for each in times)
     exposed_s: dict[str, float] = {}
     for family, seconds in mean.exposed_s.items():
         axis = ledger.axes.axis_of(family)
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
-    tokens = workload.tokens * workload.data_parallel
-    return Estimate(
-        step_s,
-        mean.compute_s,
-        exposed_s,
-        bubble_s=max(0.0, step_s - mean.total_s - waits_s),
-        host_s=waits_s,
-        tokens_per_s=tokens / step_s,
-        mfu=mfu_of(workload, ledger.costs.device, step_s),
-        memory_bytes=peak_of(workload).bytes_of,
-    )
+    bubble_s = max(0.0, step_s - mean.total_s - waits_s)
+    parts = {"compute_s": mean.compute_s, "exposed_s": exposed_s, "bubble_s": bubble_s, "host_s": waits_s}
+    return Estimate.of(ledger.workload, ledger.costs.device, step_s, **parts)

@@ -1,4 +1,4 @@
-"""Why the fastest plan is the fastest: what it overlaps, what is exposed, and how schedules compare.
+"""Why the fastest plan is the fastest: what it overlaps, what is exposed, how schedules compare; or why there is none.
 
 A collective is exposed for one of four reasons: it runs before the first kernel, or after the last of forward and
 backward; kernels ran concurrently but not for as long; or no kernel was ready that did not depend on it. All times
@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import covered
+from scaleout.config.units import format_bytes
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
-from scaleout.study.search.best import BASELINE, Choice, EvaluatedPlan, SearchRequest
-from scaleout.study.search.evaluate import Estimate
+from scaleout.study.search.best import Choice, EvaluatedPlan
+from scaleout.study.search.evaluate import BASELINE
+from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import estimate_under, run_plan
 from scaleout.study.search.search import Answer, pool_of
+from scaleout.study.search.space import families
 
 BEGINNING = "at the beginning of the step"
 END = "at the end of the step"
@@ -33,8 +36,12 @@ _AFTERWARDS = NodeRole.REDUCTION | NodeRole.OPTIMIZER
 """Passes that follow forward and backward."""
 
 
+_TRIES = 64
+"""Numbers of ranks below and above the wanted one that are tried for a plan."""
+
+
 @dataclass(frozen=True)
-class Hidden:
+class Overlap:
     """Communication along an axis in a step, in seconds.
 
     Attributes
@@ -43,7 +50,7 @@ class Hidden:
         The parallelism axis that process groups lie along; `messages` for what has no group.
     communication_s : float
         Time in which it communicates.
-    hidden_s : float
+    overlapped_s : float
         The part of it in which kernels run.
     exposed_s : dict
         The rest, by reason.
@@ -51,12 +58,12 @@ class Hidden:
 
     axis: str
     communication_s: float
-    hidden_s: float
+    overlapped_s: float
     exposed_s: dict[str, float]
 
 
-def hidden_by_axis(result: Result) -> tuple[Hidden, ...]:
-    """Say of each axis what is hidden, the one that communicates longest first.
+def overlap_by_axis(result: Result) -> tuple[Overlap, ...]:
+    """Say of each axis what is overlapped, the one that communicates longest first.
 
     Moments in which several axes communicate count for each of them.
     """
@@ -72,7 +79,7 @@ def hidden_by_axis(result: Result) -> tuple[Hidden, ...]:
                 share = len(line.ranks) / num_ranks
                 totals[name] = totals.get(name, np.zeros(2 + len(REASONS))) + share * _of_nodes(line, nodes, computed)
     found = [
-        Hidden(name or "messages", float(row[0]), float(row[1]), dict(zip(REASONS, row[2:].tolist(), strict=True)))
+        Overlap(name or "messages", float(row[0]), float(row[1]), dict(zip(REASONS, row[2:].tolist(), strict=True)))
         for name, row in totals.items()
         if row[0] > 0
     ]
@@ -110,26 +117,26 @@ class _Computed:
 
 
 def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]], computed: _Computed) -> Floats:
-    """Return communication, what is hidden of it, and what is exposed by reason, of some nodes of a rank."""
+    """Return communication, what is overlapped of it, and what is exposed by reason, of some nodes of a rank."""
     start_s, end_s = line.start_s[nodes], line.end_s[nodes]
     communication_s = covered(start_s, end_s)
     order = np.argsort(start_s, kind="stable")
     reach = np.maximum.accumulate(np.r_[0.0, end_s[order]])[:-1]
     begin_s, stop_s = np.maximum(start_s[order], reach), np.maximum(end_s[order], reach)  # each moment once
-    beside_s = computed.between(begin_s, stop_s)
+    overlapped_s = computed.between(begin_s, stop_s)
     tail = np.clip(computed.end_s, begin_s, stop_s)
     late_s = (stop_s - tail) - computed.between(tail, stop_s)
     early = stop_s <= computed.begin_s
-    rest_s = (stop_s - begin_s) - beside_s - late_s
+    rest_s = (stop_s - begin_s) - overlapped_s - late_s
     rest_s[rest_s < _ROUNDING * (stop_s - begin_s)] = 0.0
-    partly = beside_s > _ROUNDING * (stop_s - begin_s)
+    partly = overlapped_s > _ROUNDING * (stop_s - begin_s)
     exposed_s = {
         BEGINNING: rest_s[early].sum(),
         ALONE: rest_s[~early & ~partly].sum(),
         LONGER: rest_s[~early & partly].sum(),
         END: late_s.sum(),
     }
-    return np.array([communication_s, beside_s.sum(), *(exposed_s[reason] for reason in REASONS)])
+    return np.array([communication_s, overlapped_s.sum(), *(exposed_s[reason] for reason in REASONS)])
 
 
 @dataclass(frozen=True)
@@ -138,16 +145,16 @@ class Explanation:
 
     Attributes
     ----------
-    hidden : tuple of Hidden
-        What it hides of each axis.
+    overlap : tuple of Overlap
+        What it overlaps of each axis.
     same : tuple of EvaluatedPlan
-        Its plan under `baseline` and every schedule asked for.
+        Its plan under `baseline` and every schedule of the request.
     other : tuple of EvaluatedPlan
         Likewise the plan that is fastest under `baseline`; empty if that is the same plan.
     """
 
     fastest: EvaluatedPlan
-    hidden: tuple[Hidden, ...]
+    overlap: tuple[Overlap, ...]
     same: tuple[EvaluatedPlan, ...]
     other: tuple[EvaluatedPlan, ...]
 
@@ -161,7 +168,7 @@ class Explanation:
         return {
             "plan": self.fastest.plan._asdict(),
             "schedule": self.fastest.schedule,
-            "hidden": [{**asdict(each), "family": each.axis} for each in self.hidden],
+            "overlap": [{**asdict(each), "family": each.axis} for each in self.overlap],
             "same_plan": _rows(self.same),
             "best_plan_under_baseline": _rows(self.other),
             "gain_over_best_under_baseline": self.gain,
@@ -189,18 +196,44 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int) -> Expl
     known = {found.choice: found.estimate for found in answer.evaluated}
     new = [choice for choice in choices if choice not in known]
     with pool_of(workers) as pool:
-        looked = pool.submit(_hidden, request, fastest.choice)
-        known |= dict(zip(new, pool.map(_estimate, [request] * len(new), new), strict=True))
-        hidden = looked.result()
+        overlap = pool.submit(_overlap, request, fastest.choice)
+        known |= dict(zip(new, pool.map(estimate_under, [request] * len(new), new), strict=True))
     found = [EvaluatedPlan(plan, known[plan, schedule], schedule) for plan, schedule in choices]
-    return Explanation(fastest, hidden, tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
+    return Explanation(fastest, overlap.result(), tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
 
 
-def _hidden(request: SearchRequest, choice: Choice) -> tuple[Hidden, ...]:
-    plan, schedule = choice
-    return hidden_by_axis(run_plan(request, plan, schedule).result)
+def _overlap(request: SearchRequest, choice: Choice) -> tuple[Overlap, ...]:
+    return overlap_by_axis(run_plan(request, choice).result)
 
 
-def _estimate(request: SearchRequest, choice: Choice) -> Estimate:
-    plan, schedule = choice
-    return estimate_under(request, plan, schedule)
+def why_none(request: SearchRequest, answer: Answer) -> str:
+    """Say why no plan was found, and what would be one."""
+    base, counts = request.base, answer.counts
+    about = f"workload {base.name!r} on {request.num_ranks} ranks with a global batch of {request.batch}"
+    held = "".join(f", {key} {value}" for key, value in request.fixed.items())
+    if answer.nearest is not None:
+        peak_bytes, plan = answer.nearest
+        short = format_bytes(peak_bytes - request.memory_bytes)
+        return (
+            f"no plan of {about}{held} fits {format_bytes(request.memory_bytes)} a rank; the nearest ({plan}) holds "
+            f"{format_bytes(peak_bytes)}, {short} more; give more ranks or a smaller batch"
+        )
+    if not counts.enumerated:
+        degrees = " x ".join(f"{key} {request.fixed[key]}" for key in request.fixed if key.endswith("_parallel"))
+        return (
+            f"no plan of {about} has {degrees}; choose degrees whose product divides "
+            f"{request.num_ranks}, and no more replicas than sequences"
+        )
+    sizes = {"layers": base.layers, **base.sizes}
+    listed = ", ".join(f"{key} {size}" for key, size in sizes.items())
+    reason = f"none of {counts.enumerated} plans of {about}{held} divides: {listed}, sequence {base.sequence}"
+    other = _nearest_ranks(request)
+    return f"{reason}; " + (f"the nearest number of ranks with a plan is {other}" if other else "choose other sizes")
+
+
+def _nearest_ranks(request: SearchRequest) -> int | None:
+    for away in range(1, _TRIES):
+        for ranks in (request.num_ranks - away, request.num_ranks + away):
+            if ranks > 0 and any(f.plans for f in families(request.base, ranks, request.batch, fixed=request.fixed)):
+                return ranks
+    return None

@@ -21,9 +21,8 @@ from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
-from scaleout.study.search.cost import PlanCosts, Site, plan_costs_of, site_of
+from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, parts_of, plan_costs_of, site_of
 from scaleout.study.search.stages import Ledger, Stage, contents_of
-from scaleout.study.search.work import Collective, Part, parts_of
 from scaleout.workloads.families.layered import Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
@@ -62,7 +61,7 @@ class StageBounds:
 
 
 def stage_bounds_of(stages: Sequence[Stage]) -> StageBounds:
-    """Return what stages that are timed take at least."""
+    """Return what stages that are timed take at bounds."""
     columns = []
     for stage in stages:
         forward, whole, inputs, weights = (time.total_s for time in stage.actions)
@@ -78,25 +77,25 @@ def stage_bounds_of(stages: Sequence[Stage]) -> StageBounds:
     return StageBounds(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
 
 
-def bound_of(workload: LayeredModel, least: StageBounds) -> float:
-    """Return the longest path through one place."""
+def bound_of(workload: LayeredModel, bounds: StageBounds) -> float:
+    """Return the longest path through one pipeline rank."""
     stage_of, copies = _stages(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
     m = workload.num_microbatches / copies
-    busy_s = (m * least.both_s + least.once_s)[stage_of].sum(axis=1)
-    last_s = least.last_s[stage_of].sum(axis=1)
-    begin_s = least.begin_s[stage_of].sum(axis=1)
+    busy_s = (m * bounds.both_s + bounds.once_s)[stage_of].sum(axis=1)
+    last_s = bounds.last_s[stage_of].sum(axis=1)
+    begin_s = bounds.begin_s[stage_of].sum(axis=1)
     if len(stage_of) == 1:
         return float(begin_s[0] + busy_s[0] + last_s[0])
     first = stage_of.min(axis=1)
-    before_s = np.maximum(np.r_[0.0, np.cumsum(least.forward_s)][first], begin_s)
-    # Behind its last gradient of an input a place may only have gradients of weights left.
-    later_s = (m * least.later_s)[stage_of].sum(axis=1)
-    back_s = np.r_[0.0, np.cumsum(least.back_s)][first] - later_s
+    before_s = np.maximum(np.r_[0.0, np.cumsum(bounds.forward_s)][first], begin_s)
+    # Behind its last gradient of an input a pipeline rank may only have gradients of weights left.
+    later_s = (m * bounds.later_s)[stage_of].sum(axis=1)
+    back_s = np.r_[0.0, np.cumsum(bounds.back_s)][first] - later_s
     return float((before_s + busy_s + np.maximum(back_s, last_s)).max())
 
 
 def family_bound(workload: LayeredModel, ledger: Ledger) -> float:
-    """Return what no plan of a family is faster than: all micro-batches through all parts, spread over all places."""
+    """Return a lower bound of all plans of a family: all micro-batches through all parts, over all pipeline ranks."""
     total_s = 0.0
     for content in contents_of(workload):
         for kind, count in content:
@@ -108,7 +107,7 @@ def family_bound(workload: LayeredModel, ledger: Ledger) -> float:
 
 @functools.lru_cache(maxsize=512)
 def _stages(name: str, p: int, v: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the stage of each chunk of each place, shape (p, v), and how many places hold each."""
+    """Return the stage of each virtual stage of each pipeline rank, shape (p, v), and how many ranks hold each."""
     pipeline = PIPELINES[name]
     return np.array([[pipeline.stage_of(r, c, p, v) for c in range(v)] for r in range(p)]), pipeline.copies
 
@@ -119,21 +118,21 @@ _ONCE = ("all_reduce", "all_gather", "reduce_scatter")
 
 @dataclass
 class LowerBounds:
-    """Least times on a device and a network, with all that was computed of them."""
+    """Lower bounds on a device and a network, with all that was computed of them."""
 
     costs: PlanCosts
     _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
     _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
 
     def kernels_s(self, workload: LayeredModel, *, ordered: bool) -> float:
-        """Return the longest path through one place of the pipeline, of kernels alone.
+        """Return the longest path through one pipeline rank, of kernels alone.
 
         `ordered` says whether a rank runs its actions one after another.
         """
         seconds = [self._of_content(workload, content) for content in contents_of(workload)]
         forward_s, whole_s, inputs_s, weights_s, adds_s = np.array(seconds).T
         later_s = weights_s + adds_s
-        least = StageBounds(
+        bounds = StageBounds(
             forward_s=forward_s,
             back_s=inputs_s,
             both_s=forward_s + whole_s + adds_s,
@@ -142,10 +141,10 @@ class LowerBounds:
             last_s=np.zeros(len(seconds)),
             begin_s=np.zeros(len(seconds)),
         )
-        return bound_of(workload, least)
+        return bound_of(workload, bounds)
 
     def spread_s(self, workload: LayeredModel) -> float:
-        """Return the kernels of all micro-batches, spread over all places: what no plan of a family is faster than."""
+        """Return the kernels of all micro-batches, spread over all pipeline ranks: a bound of all plans of a family."""
         seconds = [self._of_content(workload, content) for content in contents_of(workload)]
         total_s = sum(forward_s + whole_s for forward_s, whole_s, *_ in seconds)
         return workload.num_microbatches * total_s / workload.pipeline_parallel
@@ -192,32 +191,28 @@ class LowerBounds:
         return float(total.max()) / workload.pipeline_parallel
 
     def _carries(self, collectives: Mapping[Collective, int], workload: LayeredModel, axes: Axes) -> Floats:
-        """Return the least seconds for which collectives hold each dimension, shape (D,)."""
+        """Return lower bounds of the seconds for which collectives hold each dimension, shape (D,)."""
         total = np.zeros(len(self.costs.topology.dimensions))
         for collective, count in collectives.items():
             key = (site_of(workload), collective.family, collective.kind)
             if key not in self._needs:
-                self._needs[key] = self._per_byte(collective, axes)
+                topology, groups = self.costs.topology, axes.family(collective.family).members
+                if congruent_members(topology, groups) is not None:
+                    groups = groups[:1]
+                each = [_per_byte_s(collective.kind, topology, group) for group in groups]
+                self._needs[key] = np.min(each, axis=0)
             total += count * collective.size_bytes * self._needs[key]
         return total
-
-    def _per_byte(self, collective: Collective, axes: Axes) -> Floats:
-        """Return the least seconds for which each byte of a collective holds each dimension, shape (D,)."""
-        topology, kind = self.costs.topology, collective.kind
-        family = axes.family(collective.family)
-        alike = congruent_members(topology, family.members) is not None
-        each = [_per_byte(kind, topology, group) for group in (family.members[:1] if alike else family.members)]
-        return np.asarray(np.min(each, axis=0))
 
 
 @functools.lru_cache(maxsize=8)
 def lower_bounds_of(topology: Topology, device: Device) -> LowerBounds:
-    """Return the least times on a topology and a device, with all that this process has computed of them."""
+    """Return the lower bounds on a topology and a device, with all that this process has computed of them."""
     return LowerBounds(plan_costs_of(topology, device))
 
 
-def _per_byte(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
-    """Return the least seconds for which each byte of a group's collective holds each dimension, shape (D,)."""
+def _per_byte_s(kind: str, topology: Topology, group: Sequence[int]) -> Floats:
+    """Return the lower bound of the seconds for which a byte of a group's collective holds each dimension, (D,)."""
     placement = place(topology, group)
     along = np.flatnonzero(np.ptp(topology.coordinates(np.array(group)), axis=0)).tolist()
     needs = np.zeros(len(topology.dimensions))

@@ -5,20 +5,20 @@ of gradients and parameters overlapped, only orders the candidates. Under `basel
 again where pipeline messages and kernels contend, as `evaluate` leaves contention out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
-from scaleout.analysis.efficiency import mfu_of
 from scaleout.schedule import in_order
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
-from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, EvaluatedPlan, SearchRequest
+from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, Execution
 from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
 from scaleout.study.search.evaluate import Estimate, peak_of
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
+from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Plan
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.workloads.generate.axes import Axes
@@ -32,63 +32,44 @@ def estimate_of(outcome: Outcome) -> Estimate:
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
     exposed = exposed_by_family(result)  # of which messages are part of the bubble
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
-    tokens = workload.tokens * workload.data_parallel
-    return Estimate(
-        step_s,
-        compute_s,
-        exposed_s,
-        bubble_s=max(0.0, step_s - compute_s - sum(exposed_s.values())),
-        tokens_per_s=tokens / step_s,
-        mfu=mfu_of(workload, device, step_s),
-        memory_bytes=peak_of(workload).bytes_of,
-    )
+    bubble_s = max(0.0, step_s - compute_s - sum(exposed_s.values()))
+    return Estimate.of(workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, bubble_s=bubble_s)
 
 
-def estimate_under(request: SearchRequest, plan: Plan, schedule: str) -> Estimate:
+def estimate_under(request: SearchRequest, choice: Choice) -> Estimate:
     """Simulate a plan under a schedule, and say what a step takes."""
-    return estimate_of(run_plan(request, plan, schedule))
+    return estimate_of(run_plan(request, choice))
 
 
-def run_plan(request: SearchRequest, plan: Plan, schedule: str) -> Outcome:
+def run_plan(request: SearchRequest, choice: Choice) -> Outcome:
     """Simulate a plan under a schedule, which may fill as much memory as a rank of the request may hold."""
+    plan, schedule = choice
     device = request.device
     if device.memory_bytes != request.memory_bytes:
         device = replace(device, memory_bytes=request.memory_bytes)
     return run(Job(request.workload(plan), device, request.topology, schedule, request.options))
 
 
-def contended(
-    request: SearchRequest, found: Sequence[EvaluatedPlan], *, pool: Executor, workers: int
-) -> list[EvaluatedPlan]:
-    """Return plans under `baseline`, the `top` fastest of them as they are with contention and the request's clocks.
-
-    Parameters
-    ----------
-    found : sequence of EvaluatedPlan
-        As they are without.
-    """
+def contended(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> list[EvaluatedPlan]:
+    """Return plans under `baseline`, the `top` fastest of them simulated with contention and the request's clocks."""
     plans = {each.choice: each for each in found}
-    full_clock = request.options.clocks == "unthrottled"
-    if full_clock and contention_of(request.device, request.topology) is None:
+    unthrottled = request.options.clocks == "unthrottled"
+    if unthrottled and contention_of(request.device, request.topology) is None:
         return list(found)
-    simulated: set[Choice] = {each.choice for each in found if full_clock and each.plan.pipeline_parallel == 1}
+    simulated: set[Choice] = {each.choice for each in found if unthrottled and each.plan.pipeline_parallel == 1}
     while True:
         first = sorted(plans.values(), key=lambda each: each.key)[: request.top]
-        wanted = [each for each in first if each.choice not in simulated][:workers]
+        wanted = [each.choice for each in first if each.choice not in simulated][: execution.workers]
         if not wanted:
             return list(plans.values())
-        for each, estimate in zip(wanted, pool.map(_estimate, [request] * len(wanted), wanted), strict=True):
-            plans[each.choice] = replace(each, estimate=estimate)
-            simulated.add(each.choice)
-
-
-def _estimate(request: SearchRequest, found: EvaluatedPlan) -> Estimate:
-    return estimate_under(request, found.plan, BASELINE)
+        estimates = execution.pool.map(estimate_under, [request] * len(wanted), wanted)
+        plans |= {choice: EvaluatedPlan(choice[0], each) for choice, each in zip(wanted, estimates, strict=True)}
+        simulated.update(wanted)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that fits and may be among the fastest, with its promise and its least time."""
+    """A plan that fits and may be among the fastest, with its promise and its lower bound."""
 
     promise_s: float
     bound_s: float
@@ -102,7 +83,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What became of plans under the schedules besides `baseline`; a plan counts once for each.
+    """What became of plans under the schedules besides `baseline`; a plan counts once for each schedule.
 
     Attributes
     ----------
@@ -111,18 +92,18 @@ class Simulated:
     choices : int
         All plans whose sizes divide, times the schedules.
     bounded : int
-        That cannot be among the fastest by their least times, or do not fit.
+        That cannot be among the fastest by their lower bounds, or do not fit.
     left : int
         That were not simulated, as enough of greater promise were.
-    least_s : float or None
-        The least time of those left that may be faster than the fastest; none if there is no such plan.
+    lower_bound_s : float or None
+        The lowest bound of those left that may be faster than the fastest; none if there is no such plan.
     """
 
     found: tuple[EvaluatedPlan, ...]
     choices: int
     bounded: int
     left: int
-    least_s: float | None
+    lower_bound_s: float | None
 
 
 def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) -> list[Candidate]:
@@ -138,15 +119,13 @@ def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) 
         bound_s = max(bound_s, lower_bounds.links_s(workload))
         costs = plan_costs_of(request.topology, request.device)
         axes = Ledger.of(workload, costs).axes
-        in_the_way_s = bound_of(
-            workload, stage_bounds_of([_without_data(stage, axes) for stage in stages_of(workload, costs)])
-        )
-        found.append(Candidate(max(bound_s, in_the_way_s), bound_s, plan))
+        overlapped = [_without_data(stage, axes) for stage in stages_of(workload, costs)]
+        found.append(Candidate(max(bound_s, bound_of(workload, stage_bounds_of(overlapped))), bound_s, plan))
     return found
 
 
 def _without_data(stage: Stage, axes: Axes) -> Stage:
-    """Return a stage that communicates no gradients and parameters."""
+    """Return a stage whose communication of gradients and parameters is overlapped."""
 
     def rest(time: TimeBreakdown) -> TimeBreakdown:
         kept = {family: seconds for family, seconds in time.exposed_s.items() if axes.axis_of(family) != "data"}
@@ -162,21 +141,12 @@ def _without_data(stage: Stage, axes: Axes) -> Stage:
 
 
 def simulate_best(
-    request: SearchRequest,
-    candidates: Sequence[Candidate],
-    num_plans: int,
-    best: Best,
-    *,
-    pool: Executor,
-    workers: int,
-    known: Mapping[Choice, Estimate],
-    keep: Callable[[EvaluatedPlan], None],
-    tell: Callable[[int, int, int, Best], None],
+    request: SearchRequest, candidates: Sequence[Candidate], num_plans: int, best: Best, execution: Execution
 ) -> Simulated:
     """Simulate the fastest plan so far and the candidates of greatest promise under every schedule.
 
-    What they take is added to the best.
-    Which these are follows from the plans alone, so the answer is the same however many processes there are.
+    What they take is added to the best. Which these are follows from the plans alone, so the answer is the same however
+    many processes there are.
     """
     so_far = best.fastest[0].plan if best.fastest else None
     wanted = [each for each in candidates if _may_be_among(each, best)]
@@ -187,13 +157,13 @@ def simulate_best(
     found, todo = list[EvaluatedPlan](), iter(choices)
     skipped = 0
     while True:
-        while len(running) < workers and (choice := next(todo, None)) is not None:
-            candidate, schedule = choice
+        while len(running) < execution.workers and (next_choice := next(todo, None)) is not None:
+            candidate, schedule = next_choice
             if not _may_be_among(candidate, best):
                 skipped += 1
             else:
-                estimate = known.get((candidate.plan, schedule))
-                running.add(pool.submit(_simulate, request, candidate.plan, schedule, estimate))
+                choice = candidate.plan, schedule
+                running.add(execution.pool.submit(_simulate, request, choice, execution.known.get(choice)))
         if not running:
             break
         done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -203,8 +173,8 @@ def simulate_best(
         best.add(fitting)
         found += fitting
         for each in new:
-            keep(each)
-        tell(len(found) + skipped, len(choices), len(found), best)
+            execution.keep(each)
+        execution.tell(len(found) + skipped, len(choices), len(found), best)
     times = len(request.schedules)
     left = [each for each in rest if _may_be_among(each, best)]
     faster = [each.bound_s for each in left if each.bound_s < best.fastest[0].estimate.step_s * ROUNDING]
@@ -217,5 +187,6 @@ def _may_be_among(candidate: Candidate, best: Best) -> bool:
     return candidate.bound_s * ROUNDING <= best.last_s
 
 
-def _simulate(request: SearchRequest, plan: Plan, schedule: str, known: Estimate | None) -> EvaluatedPlan:
-    return EvaluatedPlan(plan, known or estimate_under(request, plan, schedule), schedule)
+def _simulate(request: SearchRequest, choice: Choice, known: Estimate | None) -> EvaluatedPlan:
+    plan, schedule = choice
+    return EvaluatedPlan(plan, known or estimate_under(request, choice), schedule)

@@ -7,16 +7,16 @@ time and memory up to `SLACK` slower than the fastest: the same as if every plan
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
-from scaleout.study.search.best import BASELINE, ROUNDING, Best, Choice, Counts, EvaluatedPlan, SearchRequest
+from scaleout.study.search.best import ROUNDING, Best, Choice, Counts, EvaluatedPlan, Execution
 from scaleout.study.search.cost import plan_costs_of
-from scaleout.study.search.evaluate import Estimate, evaluate, peak_of
+from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_of
 from scaleout.study.search.lower_bound import bound_of, family_bound, lower_bounds_of, stage_bounds_of
+from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
@@ -45,7 +45,7 @@ def _leave_interrupts() -> None:
 _WEIGHED_TOGETHER, _OPENED_TOGETHER = 256, 16
 
 
-@dataclass(frozen=True)
+@dataclass
 class Opened:
     """What opening some families gave.
 
@@ -53,10 +53,17 @@ class Opened:
     schedules may make one of the fastest.
     """
 
-    found: tuple[EvaluatedPlan, ...]
-    counts: Counts
-    nearest: tuple[float, Plan] | None
-    candidates: tuple[Candidate, ...]
+    evaluated: list[EvaluatedPlan] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    nearest: tuple[float, Plan] | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+
+    def add(self, other: "Opened") -> None:
+        """Add what opening others gave."""
+        self.evaluated += other.evaluated
+        self.counts.add(other.counts)
+        self.nearest = min(filter(None, (self.nearest, other.nearest)), default=None)
+        self.candidates += other.candidates
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,8 @@ class Answer:
 
     def best_under(self, schedule: str) -> EvaluatedPlan | None:
         """Return the fastest plan that was evaluated under a schedule."""
-        return min((found for found in self.evaluated if found.schedule == schedule), key=_key, default=None)
-
-
-def _key(found: EvaluatedPlan) -> tuple[Any, ...]:
-    return found.key
+        under = [found for found in self.evaluated if found.schedule == schedule]
+        return min(under, key=lambda found: found.key, default=None)
 
 
 def search(
@@ -116,82 +120,55 @@ def search(
         Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
     """
     workers = workers or os.cpu_count() or 1
-    known = known or {}
-    counts = Counts()
-    todo: list[Family] = []
+    opened, best = Opened(), Best(request.top)
+    counts, todo = opened.counts, list[Family]()
     for family in families(request.base, request.num_ranks, request.batch, fixed=request.fixed):
         counts.enumerated += family.num_plans
         counts.indivisible += family.num_plans - len(family.plans)
         if family.plans:
             todo.append(family)
-    kept = _Kept(counts, Best(request.top))
+    simulated = None
     with pool_of(workers) as pool:
-        for opened, done in _opened(request, todo, kept, known, pool=pool, workers=workers):
-            kept.add(opened)
-            for found in opened.found:
+        execution = Execution(pool, workers, known or {}, keep, tell)
+        for new, done in _opened(request, todo, counts, best, execution):
+            opened.add(new)
+            best.add(new.evaluated)
+            for found in new.evaluated:
                 keep(found)
-            tell(done, len(todo), len(kept.evaluated), kept.best)
-        simulated = None
+            tell(done, len(todo), len(opened.evaluated), best)
+        evaluated = opened.evaluated
         if request.schedules or request.options.clocks != "unthrottled":
-            kept.evaluated = contended(request, kept.evaluated, pool=pool, workers=workers)
-            kept.best = Best(request.top)
-            kept.best.add(kept.evaluated)
+            evaluated, best = contended(request, evaluated, execution), Best(request.top)
+            best.add(evaluated)
         if request.schedules:
             num_plans = counts.enumerated - counts.indivisible
-            simulated = simulate_best(
-                request, kept.candidates, num_plans, kept.best,
-                pool=pool, workers=workers, known=known, keep=keep, tell=tell,
-            )  # fmt: skip
-            kept.evaluated += simulated.found
-    best = kept.best
-    return Answer(tuple(best.fastest), tuple(best.near), tuple(kept.evaluated), counts, kept.nearest, simulated)
-
-
-@dataclass
-class _Kept:
-    """What is kept of opened families; see `Answer` and `Opened`."""
-
-    counts: Counts
-    best: Best
-    evaluated: list[EvaluatedPlan] = field(default_factory=list)
-    candidates: list[Candidate] = field(default_factory=list)
-    nearest: tuple[float, Plan] | None = None
-
-    def add(self, opened: Opened) -> None:
-        """Add what opening some more families gave."""
-        self.counts.add(opened.counts)
-        self.best.add(opened.found)
-        self.evaluated += opened.found
-        self.candidates += opened.candidates
-        self.nearest = min(filter(None, (self.nearest, opened.nearest)), default=None)
+            simulated = simulate_best(request, opened.candidates, num_plans, best, execution)
+            evaluated += simulated.found
+    return Answer(tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, opened.nearest, simulated)
 
 
 def _opened(
-    request: SearchRequest,
-    todo: Sequence[Family],
-    kept: _Kept,
-    known: Mapping[Choice, Estimate],
-    *,
-    pool: Executor,
-    workers: int,
+    request: SearchRequest, todo: Sequence[Family], counts: Counts, best: Best, execution: Execution
 ) -> Iterator[tuple[Opened, int]]:
     """Open the families that may be wanted, the most promising first; yield what each gave, and how many are done."""
-    chunks = list(_chunked(todo, _WEIGHED_TOGETHER))
+    chunks = _chunked(todo, _WEIGHED_TOGETHER)
     firsts = [[family.plans[0] for family in chunk] for chunk in chunks]
-    bounds = [bound for some in pool.map(_weigh, [request] * len(chunks), firsts) for bound in some]
+    weighed = execution.pool.map(_weigh, [request] * len(chunks), firsts)
+    bounds = [bound for some in weighed for bound in some]
     order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
     done = 0
     running: dict[Future[Opened], int] = {}
     left = iter(_chunked(order, _OPENED_TOGETHER))
     while True:
-        while len(running) < 2 * workers and (some := next(left, None)) is not None:
-            wanted = [number for number in some if _may_be_wanted(bounds[number], kept.best)]
-            kept.counts.bounded += sum(len(todo[number].plans) for number in some if number not in wanted)
+        while len(running) < 2 * execution.workers and (some := next(left, None)) is not None:
+            wanted = [number for number in some if _may_be_wanted(bounds[number], best)]
+            counts.bounded += sum(len(todo[number].plans) for number in some if number not in wanted)
             done += len(some) - len(wanted)
             if wanted:
                 plans = [plan for number in wanted for plan in todo[number].plans]
-                mine = {plan: known[plan, BASELINE] for plan in plans if (plan, BASELINE) in known}
-                running[pool.submit(_open, request, plans, mine, kept.best)] = len(wanted)
+                choices = [(plan, BASELINE) for plan in plans]
+                known = {choice: execution.known[choice] for choice in choices if choice in execution.known}
+                running[execution.pool.submit(_open, request, plans, known, best)] = len(wanted)
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -201,7 +178,7 @@ def _opened(
 
 
 _Bounds = tuple[float, float]
-"""What no plan of a family is faster than: under `baseline`, and under the schedules asked for."""
+"""Lower bounds of all plans of a family: under `baseline`, and under the schedules of the request."""
 
 
 def _may_be_wanted(bounds: _Bounds, best: Best) -> bool:
@@ -225,36 +202,34 @@ def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[_Bounds]:
     ]
 
 
-def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Plan, Estimate], best: Best) -> Opened:
+def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Choice, Estimate], best: Best) -> Opened:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
     costs = plan_costs_of(request.topology, request.device)
-    best, counts, found, nearest = replace(best), Counts(), list[EvaluatedPlan](), None
-    bounded = []
+    best, opened, bounded = replace(best), Opened(), []
     for plan in plans:
         workload = request.workload(plan)
         bounded.append((bound_of(workload, stage_bounds_of(stages_of(workload, costs))), plan, workload))
     for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
         if bound_s * ROUNDING > best.limit():
-            counts.bounded += 1
+            opened.counts.bounded += 1
             continue
         peak_bytes = peak_of(workload).total_bytes
         if peak_bytes > request.memory_bytes:
-            counts.too_large += 1
-            nearest = min(filter(None, (nearest, (peak_bytes, plan))))
+            opened.counts.too_large += 1
+            opened.nearest = min(filter(None, (opened.nearest, (peak_bytes, plan))))
         elif not best.wants(bound_s, peak_bytes):
-            counts.bounded += 1
+            opened.counts.bounded += 1
         else:
-            estimate = known.get(plan) or evaluate(
+            estimate = known.get((plan, BASELINE)) or evaluate(
                 workload, request.topology, request.device, host=request.options.host
             )
-            counts.evaluated += 1
-            found.append(EvaluatedPlan(plan, estimate))
-            best.add(found[-1:])
-    candidates = candidates_of(request, [plan for _, plan, _ in bounded], best.last_s) if request.schedules else []
-    return Opened(tuple(found), counts, nearest, tuple(candidates))
+            opened.counts.evaluated += 1
+            opened.evaluated.append(EvaluatedPlan(plan, estimate))
+            best.add(opened.evaluated[-1:])
+    if request.schedules:
+        opened.candidates = candidates_of(request, [plan for _, plan, _ in bounded], best.last_s)
+    return opened
 
 
-def _chunked(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
+def _chunked(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from scaleout.program.operations import Kernel, kernel
-from scaleout.study.search.cost import PlanCosts, TimeBreakdown, site_of
-from scaleout.study.search.work import Collective, Part, Work, parts_of
+from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of, site_of
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Call, GradientSync
 from scaleout.workloads.generate.profile import RECEIVES, SENDS, profile_key
@@ -103,8 +102,7 @@ class Ledger:
         axes = Axes(workload)
         kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
         parts = parts_of(workload, kinds, split=_splits(workload.pipeline_schedule))
-        dense = axes.dense()
-        sharing = {"dense": dense, "experts": axes.experts()}
+        sharing = {"dense": axes.dense(), "experts": axes.experts()}
         for part in parts.values():
             for work in part.works:
                 for family in work.families:
@@ -136,10 +134,9 @@ class Ledger:
         for action, reductions in reduced.items():
             extra = reductions if at_once else ()
             actions[action] = TimeBreakdown.total((time, 1) for time in (actions[action], saved, *extra))
-        parameters: dict[str, int] = {}
+        parameters = Counter[str]()
         for part, count in parts:
-            for name, number in part.parameters.items():
-                parameters[name] = parameters.get(name, 0) + count * number
+            parameters.update({name: count * number for name, number in part.parameters.items()})
         kinds = [kind for kind, _ in content]
         return Stage(
             tuple(actions),
@@ -241,7 +238,7 @@ class Ledger:
 
 @functools.cache
 def _splits(schedule: str) -> bool:
-    """Whether a schedule parts the gradient of the input from those of weights, seen from its smallest order."""
+    """Whether a schedule splits the backward into input and weight gradients, as its smallest order shows."""
     chunks = PIPELINES[schedule].num_chunks or 2
     slots = (slot for order in orders(schedule, stages=2, microbatches=8, chunks=chunks) for slot in order)
     return any(step.action == Action.INPUT_GRADIENT for slot in slots for step in slot)
