@@ -66,20 +66,20 @@ _Reader = Callable[[Any], Any]
 """A value of a file to the value of a field; a `ValueError` says what it must be instead."""
 
 
-def _integer(least: int) -> _Reader:
+def _integer(minimum: int) -> _Reader:
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < least:
-            raise ValueError(f"must be a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < minimum:
+            raise ValueError(f"must be a whole number of at least {minimum}")
         return int(value)
 
     return read
 
 
-def _number(least: float = 0.0, *, above: bool = False) -> _Reader:
+def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
     def read(value: Any) -> float:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or value < least or (above and value == least):
-            raise ValueError(f"must be a number {'above' if above else 'of at least'} {least:g}")
+        if not fits or value < minimum or (above and value == minimum):
+            raise ValueError(f"must be a number {'above' if above else 'of at least'} {minimum:g}")
         return float(value)
 
     return read
@@ -106,20 +106,20 @@ def _name(value: Any) -> str:
     return value
 
 
-def _list_of(item: _Reader, *, least: int = 0) -> _Reader:
+def _list_of(item: _Reader, *, minimum: int = 0) -> _Reader:
     def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) < least:
-            raise ValueError(f"must be a list{' with an entry for each dimension' * bool(least)}")
+        if not isinstance(value, list) or len(value) < minimum:
+            raise ValueError(f"must be a list{' with an entry for each dimension' * bool(minimum)}")
         return tuple(map(item, value))
 
     return read
 
 
 NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
-    "topology": ("topology", _list_of(_one_of(*HOPS), least=1)),
-    "npus_count": ("npus_count", _list_of(_integer(2), least=1)),
-    "bandwidth": ("bandwidth", _list_of(_number(above=True), least=1)),
-    "latency": ("latency", _list_of(_number(), least=1)),
+    "topology": ("topology", _list_of(_one_of(*HOPS), minimum=1)),
+    "npus_count": ("npus_count", _list_of(_integer(2), minimum=1)),
+    "bandwidth": ("bandwidth", _list_of(_number(above=True), minimum=1)),
+    "latency": ("latency", _list_of(_number(), minimum=1)),
 }
 SYSTEM_KEYS: Mapping[str, tuple[str, _Reader]] = {
     "preferred-dataset-splits": ("splits", _integer(1)),

@@ -8,6 +8,7 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
 """
 
 import bisect
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -66,8 +67,7 @@ class Unit:
     def split(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
         """Split into units of these ranks, all at the same point."""
         for ranks in groups:
-            unit = Unit.__new__(Unit)
-            unit.__dict__.update(self.__dict__)
+            unit = copy.copy(self)
             unit.ranks, unit.successors = tuple(ranks), []
             unit.num_collectives, unit.running = self.num_collectives.copy(), set(self.running)
             unit.start_ns, unit.end_ns = list(self.start_ns), list(self.end_ns)

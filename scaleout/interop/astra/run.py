@@ -111,7 +111,7 @@ class _Simulation:
         self.instances: dict[tuple[str, int], CollectiveInstance] = {}
         self.num_runs: Counter[tuple[Plan, tuple[int, ...]]] = Counter()
         self.everyone = tuple(range(job.network.num_ranks))
-        self.plan_world: Callable[..., Plan] = lru_cache(maxsize=None)(self._plan_world)
+        self.plan_world: Callable[..., Plan] = lru_cache(maxsize=None)(partial(plan_collective, job))
         self.lines: Callable[[tuple[int, ...]], Lines] = lru_cache(maxsize=None)(partial(Lines, job.network))
         self.plan_group: Callable[[str, int, int, Turns], Plan] = lru_cache(maxsize=None)(partial(plan_group, job))
         _check_peers(job)
@@ -226,10 +226,7 @@ class _Simulation:
         if task.group != EVERYONE and num_members < len(self.everyone):
             return self.plan_group(task.kind, task.size_bytes, num_members, unit.turns)
         involved = task.involved if task.group == EVERYONE else ()
-        return self.plan_world(task.kind, task.size_bytes, involved, unit.turns)
-
-    def _plan_world(self, kind: str, size_bytes: int, involved: tuple[bool, ...], turns: Turns) -> Plan:
-        return plan_collective(self.job, kind, size_bytes, involved=involved, turns=turns)
+        return self.plan_world(task.kind, task.size_bytes, involved=involved, turns=unit.turns)
 
 
 def _units(job: Job) -> list[Unit]:
@@ -272,20 +269,18 @@ def explain(units: Sequence[Unit], instances: Sequence[CollectiveInstance]) -> s
     total = sum(len(unit.ranks) for unit in units)
     by_rank = {rank: unit for unit in units for rank in unit.ranks}
     lines = [_instance(instance, by_rank) for instance in instances]
+    running = [(unit, unit.graph.tasks[index]) for unit in units for index in unit.running]
     lines += [
-        f"rank {rank} waits for {unit.graph.tasks[index]} from rank {unit.graph.tasks[index].peer} (tag "
-        f"{unit.graph.tasks[index].tag}, {unit.graph.tasks[index].size_bytes} bytes), which "
-        f"{_state(by_rank[unit.graph.tasks[index].peer])}"
-        for unit in units
-        for index in unit.running
+        f"rank {rank} waits for {task} from rank {task.peer} (tag {task.tag}, {task.size_bytes} bytes), which "
+        f"{_state(by_rank[task.peer])}"
+        for unit, task in running
         for rank in unit.ranks
-        if unit.graph.tasks[index].work == Work.RECV
+        if task.work == Work.RECV
     ]
     lines += [
-        f"rank {unit.ranks[0]} waits until rank {unit.graph.tasks[index].peer} receives {unit.graph.tasks[index]}"
-        for unit in units
-        for index in unit.running
-        if unit.graph.tasks[index].work == Work.SEND
+        f"rank {unit.ranks[0]} waits until rank {task.peer} receives {task}"
+        for unit, task in running
+        if task.work == Work.SEND
     ]
     shown = lines[:_MOST_LINES]
     if len(lines) > len(shown):

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -225,43 +226,28 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
     role = _Role(graph)
     for node in range(len(graph)):
         kind = NodeKind(int(graph.kind[node]))
+        grouped = kind == NodeKind.COLLECTIVE and families[graph.group[node]].first_key > 0
         message = Node(
             id=node,
             name=graph.names[node],
             type=_NODE_TYPES[kind],
             data_deps=graph.dependencies_of(node).tolist(),
-            attr=[traced("is_cpu_op", False)],
+            duration_micros=_whole_micros(float(graph.duration_s[node])) if kind == NodeKind.COMPUTE else 0,
+            attr=[
+                traced(name, value)
+                for name, value in _values(graph, node, grouped=grouped).items()
+                if value is not None
+            ],
         )
-        if kind == NodeKind.COMPUTE:
-            message.duration_micros = _whole_micros(float(graph.duration_s[node]))
-            message.attr.extend(_compute(graph, node))
-        elif kind == NodeKind.COLLECTIVE:
-            message.attr.extend(_collective(graph, node))
-            attrs = {attr.name: attr for attr in message.attr}
+        attrs = {attr.name: attr for attr in message.attr}
+        if kind == NodeKind.COLLECTIVE:
             role.sizes[node] = attrs["comm_size"]
-            if families[graph.group[node]].first_key:
-                role.names[node] = message.attr.add(name="pg_name")
-        else:
-            message.attr.extend(_message(graph, node))
-            if graph.group[node] != NONE:
-                role.peers[node] = next(attr for attr in message.attr if attr.name in ("comm_dst", "comm_src"))
-        phase = graph.phases[graph.phase[node]]
-        if phase:
-            message.attr.append(traced(vocabulary.PHASE, phase))
-        message.attr.extend(_model_part(graph, node))
+            if grouped:
+                role.names[node] = attrs["pg_name"]
+        elif kind != NodeKind.COMPUTE and graph.group[node] != NONE:
+            role.peers[node] = attrs["comm_dst" if kind == NodeKind.SEND else "comm_src"]
         role.nodes.append(message)
     return role
-
-
-def _model_part(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
-    columns = {
-        vocabulary.MICROBATCH: graph.microbatch,
-        vocabulary.STAGE: graph.stage,
-        vocabulary.LAYER: graph.layer,
-    }
-    attrs = [traced(name, int(column[node])) for name, column in columns.items() if column[node] != NONE]
-    role = vocabulary.role_text(int(graph.role[node]))
-    return [*attrs, traced(vocabulary.ROLE, role)] if role else attrs
 
 
 def _whole_micros(duration_s: float) -> int:
@@ -269,35 +255,43 @@ def _whole_micros(duration_s: float) -> int:
     return max(round(duration_s * 1e6), 1) if duration_s > 0 else 0
 
 
-def _compute(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
-    attrs = [
-        traced("num_ops", int(graph.flops[node])),
-        traced("tensor_size", int(graph.bytes[node])),
-        traced(vocabulary.DURATION, float(graph.duration_s[node])),
-        traced(vocabulary.TIME_SOURCE, vocabulary.time_source_text(int(graph.time_source[node]))),
-    ]
-    if graph.kernel[node] != NONE:
-        attrs.append(traced(vocabulary.KERNEL, vocabulary.kernel_text(graph.kernels[graph.kernel[node]])))
-    if graph.priority[node]:
-        attrs.append(traced(vocabulary.PRIORITY, int(graph.priority[node])))
-    return attrs
-
-
-def _collective(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
-    return [
-        traced("comm_type", COMM_TYPES[COLLECTIVES[graph.collective[node]]]),
-        traced("comm_size", 0),  # `_Role.address` knows the group
-        traced("comm_priority", int(graph.priority[node])),
-        traced(vocabulary.GROUP, int(graph.group[node])),
-    ]
-
-
-def _message(graph: ExecutionGraph, node: int) -> list[AttributeProto]:
-    # The own side is left out: it defaults to the rank whose file it is, and ranks can share a file's bytes.
-    peer = "comm_dst" if graph.kind[node] == NodeKind.SEND else "comm_src"
-    return [
-        traced("comm_size", int(graph.bytes[node])),
-        traced(peer, int(graph.peer[node])),
-        traced("comm_tag", int(graph.tag[node])),
-        traced("comm_priority", int(graph.priority[node])),
-    ]
+def _values(graph: ExecutionGraph, node: int, *, grouped: bool) -> dict[str, Any]:
+    """Return the attributes of a node, name to value or None; `_Role.address` fills in what depends on the rank."""
+    kind, kernel = graph.kind[node], graph.kernel[node]
+    if kind == NodeKind.COMPUTE:
+        values: dict[str, Any] = {
+            "num_ops": int(graph.flops[node]),
+            "tensor_size": int(graph.bytes[node]),
+            vocabulary.DURATION: float(graph.duration_s[node]),
+            vocabulary.TIME_SOURCE: vocabulary.time_source_text(int(graph.time_source[node])),
+            vocabulary.KERNEL: vocabulary.kernel_text(graph.kernels[kernel]) if kernel != NONE else None,
+            vocabulary.PRIORITY: int(graph.priority[node]) or None,
+        }
+    elif kind == NodeKind.COLLECTIVE:
+        values = {
+            "comm_type": COMM_TYPES[COLLECTIVES[graph.collective[node]]],
+            "comm_size": 0,
+            "comm_priority": int(graph.priority[node]),
+            vocabulary.GROUP: int(graph.group[node]),
+            "pg_name": "" if grouped else None,
+        }
+    else:
+        # The own side is left out: it defaults to the rank whose file it is, and ranks can share a file's bytes.
+        values = {
+            "comm_size": int(graph.bytes[node]),
+            "comm_dst" if kind == NodeKind.SEND else "comm_src": int(graph.peer[node]),
+            "comm_tag": int(graph.tag[node]),
+            "comm_priority": int(graph.priority[node]),
+        }
+    model_part = {
+        vocabulary.MICROBATCH: graph.microbatch,
+        vocabulary.STAGE: graph.stage,
+        vocabulary.LAYER: graph.layer,
+    }
+    return {
+        "is_cpu_op": False,
+        **values,
+        vocabulary.PHASE: graph.phases[graph.phase[node]] or None,
+        **{name: int(column[node]) if column[node] != NONE else None for name, column in model_part.items()},
+        vocabulary.ROLE: vocabulary.role_text(int(graph.role[node])) or None,
+    }
