@@ -1,27 +1,21 @@
 """Collective algorithms: kind, group and algorithm to the rounds of messages that carry the collective out.
 
-Knows nothing of time: `network` costs the rounds. One algorithm a file, all of them in `ALGORITHMS`.
+Knows nothing of time: `network` costs the rounds. A file for each kind of algorithm, all of them in `ALGORITHMS`.
 """
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import (
-    bidirectional_ring,
-    binomial_tree,
-    dimension_wise,
     direct,
     disjoint_rings,
     double_binary_tree,
     hierarchical,
     in_network,
     multiported_bucket,
-    pairwise,
-    point_to_point,
-    rabenseifner,
-    recursive_doubling,
+    recursive,
     ring,
-    scatter_all_gather,
+    rooted,
 )
 from scaleout.network.collectives.algorithm import (
     BUS_FACTORS,
@@ -37,10 +31,10 @@ ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
         ring.ALGORITHM,
-        bidirectional_ring.ALGORITHM,
+        ring.BIDIRECTIONAL,
         direct.ALGORITHM,
-        recursive_doubling.ALGORITHM,
-        rabenseifner.ALGORITHM,
+        recursive.DOUBLING,
+        recursive.RABENSEIFNER,
         double_binary_tree.ALGORITHM,
         in_network.ALGORITHM,
         hierarchical.ALGORITHM,
@@ -49,11 +43,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         multiported_bucket.ALGORITHM,
         disjoint_rings.ALGORITHM,
         disjoint_rings.RELAYED,
-        pairwise.ALGORITHM,
-        dimension_wise.ALGORITHM,
-        binomial_tree.ALGORITHM,
-        scatter_all_gather.ALGORITHM,
-        point_to_point.ALGORITHM,
+        direct.PAIRWISE,
+        direct.DIMENSION_WISE,
+        rooted.BINOMIAL_TREE,
+        rooted.SCATTER_ALL_GATHER,
+        rooted.POINT_TO_POINT,
     )
 }
 """Name to algorithm. Of equally fast ones `auto` takes the first."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
 from scaleout.errors import ConfigError
-from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, Round, Schedule
+from scaleout.network.collectives.rounds import Round, Schedule
 
 Scheduler = Callable[[Placement], Schedule]
 
@@ -34,12 +34,6 @@ def any_placement(placement: Placement) -> str | None:
     """Put no condition on the group."""
     del placement
     return None
-
-
-def power_of_two(placement: Placement) -> str | None:
-    """Demand a power of two of ranks."""
-    count = placement.num_ranks
-    return None if count & (count - 1) == 0 else f"needs a power of two of ranks, not {count}"
 
 
 def several_dimensions(placement: Placement) -> str | None:
@@ -73,28 +67,6 @@ class Algorithm:
         if kind not in self.schedules:
             return f"does {', '.join(self.schedules)}, not {kind}"
         return None if kind in self.unconditional else self.condition(placement)
-
-
-def folded(
-    placement: Placement, core: Callable[[int, int], tuple[Round, ...]], *, added: Callable[[int], float]
-) -> Schedule:
-    """Carry out an all-reduce among a power of two of members, for all.
-
-    Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last. The
-    members that take part, and how many of them stand for two, give the rounds (`core`) and what each adds up, as a
-    fraction of the bytes (`added`).
-    """
-    taking_part = 1 << (placement.num_ranks.bit_length() - 1)
-    extra = placement.num_ranks - taking_part
-    if not extra:
-        return Schedule(core(taking_part, 0), added=added(taking_part))
-    rounds = (Round(Fold(extra), 1.0), *core(taking_part, extra), Round(Fold(extra, back=True), 1.0))
-    return Schedule(rounds, added=1 + added(taking_part))
-
-
-def exchange(bit: int, extra: int) -> Exchange | FoldedExchange:
-    """Return the exchange by a bit, where so many members stand for two."""
-    return FoldedExchange(bit, extra) if extra else Exchange(bit)
 
 
 def then(first: Scheduler, second: Scheduler) -> Scheduler:

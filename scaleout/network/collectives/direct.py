@@ -1,16 +1,22 @@
-"""Direct algorithms: each rank sends to every other at once, in one round.
+"""Direct algorithms: each rank sends to every other itself, at once or one after another.
 
-Reduce-scatter, all-gather and all-to-all: shards of ``n / p``; all-reduce is the first two, in two rounds. Broadcast
-and reduce: the root sends to, or receives from, all others. On a switch ``t = alpha + (p - 1) / p n beta`` for a
-round; on a ring the links carry every message over all its hops. That a rank must also issue ``p - 1`` messages is
-not charged.
+`direct` sends all at once: shards of ``n / p`` in reduce-scatter, all-gather and all-to-all; all-reduce is the first
+two, in two rounds; in broadcast and reduce the root sends to, or receives from, all others. On a switch a round takes
+``alpha + (p - 1) / p n beta``; on a ring the links carry every message over all its hops. That a rank must also issue
+``p - 1`` messages is not charged. `pairwise` has a round for each distance, by k ranks or by a vector of offsets on a
+grid: ``(p - 1) (alpha + n / p * beta)`` on a switch. `dimension_wise` has an all-to-all along each dimension of ``m``
+members, in which a rank sends each of the others ``1 / m`` of its buffer; chunks follow one another, so that the
+dimensions work at the same time.
 
 Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005 (pairwise); ASTRA-sim's multi-dimensional all-to-all.
 """
 
+import itertools
+
 from scaleout.cluster.topology.placement import Placement
-from scaleout.network.collectives.algorithm import Algorithm, then
-from scaleout.network.collectives.rounds import Edges, Everyone, Round, Schedule
+from scaleout.network.collectives.algorithm import Algorithm, several_dimensions, then
+from scaleout.network.collectives.rounds import Edges, Everyone, Round, Schedule, Shift
 
 
 def _shards(placement: Placement) -> Schedule:
@@ -25,6 +31,18 @@ def _reduce(placement: Placement) -> Schedule:
     return Schedule((Round(Edges.from_root(placement.num_ranks).reversed(), 1.0),))
 
 
+def _pairwise(placement: Placement) -> Schedule:
+    p = placement.num_ranks
+    shape = placement.shape if placement.regular else (p,)
+    offsets = itertools.product(*(range(size) for size in shape))
+    return Schedule(tuple(Round(Shift(offset), 1 / p) for offset in offsets if any(offset)))
+
+
+def _dimension_wise(placement: Placement) -> Schedule:
+    sizes = enumerate(placement.shape)
+    return Schedule(tuple(Round(Everyone(), 1 / m, dimensions=(number,)) for number, m in sizes), pipelined=True)
+
+
 ALGORITHM = Algorithm(
     "direct",
     "each rank sends to every other at once",
@@ -36,4 +54,15 @@ ALGORITHM = Algorithm(
         "broadcast": _broadcast,
         "reduce": _reduce,
     },
+)
+
+PAIRWISE = Algorithm(
+    "pairwise", "one partner after another, all ranks over the same distance", {"all_to_all": _pairwise}
+)
+
+DIMENSION_WISE = Algorithm(
+    "dimension_wise",
+    "an all-to-all along each dimension, one after another, in chunks",
+    {"all_to_all": _dimension_wise},
+    several_dimensions,
 )

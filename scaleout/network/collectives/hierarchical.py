@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.cluster.topology.topology import Dimension
-from scaleout.network.collectives import bidirectional_ring, direct, double_binary_tree, in_network, ring
+from scaleout.network.collectives import direct, double_binary_tree, in_network, ring
 from scaleout.network.collectives.algorithm import Algorithm, Scheduler, along, on_dimension, several_dimensions
 from scaleout.network.collectives.rounds import Round, Schedule
 
@@ -24,7 +24,7 @@ def _best(dimension: Dimension) -> Algorithm:
     """Algorithm that takes the least time for large buffers along a dimension."""
     if dimension.in_network_reduction:
         return in_network.ALGORITHM
-    return bidirectional_ring.ALGORITHM if dimension.structure.neighbours else direct.ALGORITHM
+    return ring.BIDIRECTIONAL if dimension.structure.neighbours else direct.ALGORITHM
 
 
 def _direct(dimension: Dimension) -> Algorithm:

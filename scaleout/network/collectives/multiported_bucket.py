@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 
 from scaleout.cluster.topology.placement import Extent, Placement
-from scaleout.network.collectives import bidirectional_ring
+from scaleout.network.collectives import ring
 from scaleout.network.collectives.algorithm import Algorithm, along, on_dimension, several_dimensions, then
 from scaleout.network.collectives.rounds import Round, Schedule
 
@@ -44,8 +44,8 @@ def _chain(placement: Placement, first: int, share: float) -> tuple[Round, ...]:
     rounds: tuple[Round, ...] = ()
     for k, number in enumerate(order):
         within = math.prod(placement.shape[before] for before in order[:k])
-        ring = bidirectional_ring.ALGORITHM.schedules["reduce_scatter"](along(placement, number))
-        rounds += on_dimension(ring, number, fraction=share / within)
+        rounds_of_line = ring.BIDIRECTIONAL.schedules["reduce_scatter"](along(placement, number))
+        rounds += on_dimension(rounds_of_line, number, fraction=share / within)
     return tuple(replace(round_, chain=first) for round_ in rounds)
 
 

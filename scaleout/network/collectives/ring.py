@@ -1,32 +1,45 @@
-"""Ring algorithms, one way: each rank sends to the next, all at once, ``p - 1`` rounds a phase.
+"""Ring algorithms: each rank sends to the next, all at once, or half of each message to the previous one.
 
-All-reduce is reduce-scatter, then all-gather. For all-to-all each rank passes on what is not its own; after ``k``
-rounds ``p - k`` shards of every rank are still under way.
-
-On a ring of links: ``t = (p - 1) (alpha + n / p * beta)`` for a phase, so each of the links in this direction
-carries ``(p - 1) / p n``; the links in the other direction rest.
+All-reduce is reduce-scatter, then all-gather, of ``p - 1`` rounds each. On a ring of links a phase takes
+``(p - 1) (alpha + n / p * beta)`` one way, and half the serialization both ways; on a switch, where a rank has one
+port, both ways gain nothing. For all-to-all each rank passes on what is not its own: one way ``p - k`` shards of every
+rank are still under way after ``k`` rounds; both ways a shard goes the shorter way round, in ``p // 2`` rounds.
 
 Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 Source: Patarasuk and Yuan, JPDC 69(2), 2009.
 """
 
+from collections.abc import Callable
+
 from scaleout.cluster.topology.placement import Placement
-from scaleout.network.collectives.algorithm import Algorithm, then
+from scaleout.network.collectives.algorithm import Algorithm, Scheduler, then
 from scaleout.network.collectives.rounds import Ring, Round, Schedule
 
 
-def _phase(placement: Placement) -> Schedule:
-    p = placement.num_ranks
-    return Schedule((Round(Ring(), 1 / p, repeat=p - 1),))
+def _kinds(pattern: Ring, shards_under_way: Callable[[int], list[float]]) -> dict[str, Scheduler]:
+    def phase(placement: Placement) -> Schedule:
+        p = placement.num_ranks
+        return Schedule((Round(pattern, 1 / p, repeat=p - 1),))
+
+    def all_to_all(placement: Placement) -> Schedule:
+        p = placement.num_ranks
+        return Schedule(tuple(Round(pattern, shards / p) for shards in shards_under_way(p)))
+
+    return {"all_reduce": then(phase, phase), "reduce_scatter": phase, "all_gather": phase, "all_to_all": all_to_all}
 
 
-def _all_to_all(placement: Placement) -> Schedule:
-    p = placement.num_ranks
-    return Schedule(tuple(Round(Ring(), (p - k) / p) for k in range(1, p)))
+def _both_ways(p: int) -> list[float]:
+    # Each way, after k - 1 rounds, the shards for the ranks at distances k, k + 1, ..., p / 2 are still under way:
+    # p / 2 - k of them whole, and half of the last if p is even. The pattern's message is both ways together.
+    return [2 * ((p - 1) / 2 - (k - 1)) for k in range(1, p // 2 + 1)]
 
 
 ALGORITHM = Algorithm(
-    "ring",
-    "each rank sends to the next on a ring",
-    {"all_reduce": then(_phase, _phase), "reduce_scatter": _phase, "all_gather": _phase, "all_to_all": _all_to_all},
+    "ring", "each rank sends to the next on a ring", _kinds(Ring(), lambda p: [p - k for k in range(1, p)])
+)
+
+BIDIRECTIONAL = Algorithm(
+    "bidirectional_ring",
+    "each rank sends half to the next and half to the previous on a ring",
+    _kinds(Ring(both_ways=True), _both_ways),
 )

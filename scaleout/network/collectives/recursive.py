@@ -1,0 +1,83 @@
+"""Recursive halving and doubling: in round k the ranks whose numbers differ in bit k exchange what they have.
+
+`recursive_doubling` exchanges the whole buffer in each round of an all-reduce: ``log2(p) (alpha + n beta)`` on a
+switch, the fewest rounds, for small buffers. Its all-gather starts from the own shard, and what a rank has doubles each
+time: ``log2(p) alpha + (p - 1) / p n beta``. `rabenseifner` is a reduce-scatter by halving, the largest messages to the
+nearest ranks, then that all-gather backwards: the same time for each of the two. Of ranks that are no power of two an
+all-reduce has two rounds of the whole buffer besides; the others need a power of two.
+
+Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.
+"""
+
+from collections.abc import Callable
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.network.collectives.algorithm import Algorithm
+from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, Round, Schedule
+
+
+def _power_of_two(placement: Placement) -> str | None:
+    """Demand a power of two of ranks."""
+    count = placement.num_ranks
+    return None if count & (count - 1) == 0 else f"needs a power of two of ranks, not {count}"
+
+
+def _folded(
+    placement: Placement, core: Callable[[int, int], tuple[Round, ...]], *, added: Callable[[int], float]
+) -> Schedule:
+    """Carry out an all-reduce among a power of two of members, for all.
+
+    Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last. The
+    members that take part, and how many of them stand for two, give the rounds (`core`) and what each adds up, as a
+    fraction of the bytes (`added`).
+    """
+    taking_part = 1 << (placement.num_ranks.bit_length() - 1)
+    extra = placement.num_ranks - taking_part
+    if not extra:
+        return Schedule(core(taking_part, 0), added=added(taking_part))
+    rounds = (Round(Fold(extra), 1.0), *core(taking_part, extra), Round(Fold(extra, back=True), 1.0))
+    return Schedule(rounds, added=1 + added(taking_part))
+
+
+def _exchanges(num_ranks: int, extra: int, fraction: Callable[[int], float]) -> tuple[Round, ...]:
+    """Exchanges by one bit after another of a fraction of the bytes, where so many members stand for two."""
+    bits = range(num_ranks.bit_length() - 1)
+    return tuple(Round(FoldedExchange(bit, extra) if extra else Exchange(bit), fraction(bit)) for bit in bits)
+
+
+def _whole(num_ranks: int, extra: int) -> tuple[Round, ...]:
+    return _exchanges(num_ranks, extra, lambda bit: 1.0)
+
+
+def _halving(num_ranks: int, extra: int) -> tuple[Round, ...]:
+    return _exchanges(num_ranks, extra, lambda bit: 0.5 ** (bit + 1))
+
+
+def _halving_and_back(num_ranks: int, extra: int) -> tuple[Round, ...]:
+    rounds = _halving(num_ranks, extra)
+    return rounds + rounds[::-1]
+
+
+DOUBLING = Algorithm(
+    "recursive_doubling",
+    "ranks that differ in bit k exchange all they have",
+    {
+        "all_reduce": lambda group: _folded(group, _whole, added=lambda members: members.bit_length() - 1),
+        "all_gather": lambda group: Schedule(_exchanges(group.num_ranks, 0, lambda bit: 2**bit / group.num_ranks)),
+    },
+    _power_of_two,
+    ("all_reduce",),
+)
+
+RABENSEIFNER = Algorithm(
+    "rabenseifner",
+    "recursive halving, then recursive doubling",
+    {
+        "all_reduce": lambda group: _folded(group, _halving_and_back, added=lambda members: 1 - 1 / members),
+        "reduce_scatter": lambda group: Schedule(_halving(group.num_ranks, 0)),
+        "all_gather": lambda group: Schedule(_halving(group.num_ranks, 0)[::-1]),
+    },
+    _power_of_two,
+    ("all_reduce",),
+)

@@ -1,0 +1,67 @@
+"""Broadcast, reduce and send: from one rank, or to it.
+
+`binomial_tree`: the ranks that have the buffer double in each of ``ceil(log2 p)`` rounds, the farthest messages first,
+so that those of a round do not cross: ``ceil(log2 p) (alpha + n beta)`` on a switch. `scatter_all_gather`: the root
+sends a shard to each rank, and the ranks gather them on a ring, both ways; for large buffers on networks on which a
+tree would cross the same links again and again. Reduce is the mirror image of broadcast in both. `point_to_point` is
+one message: ``alpha + n beta`` on a switch.
+
+Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005 (tree); van de Geijn, JPDC 22(2), 1994 (scatter).
+"""
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.network.collectives import ring
+from scaleout.network.collectives.algorithm import Algorithm, then
+from scaleout.network.collectives.rounds import Edges, Round, Schedule
+
+
+def _levels(num_ranks: int) -> list[Edges]:
+    levels = []
+    for bit in range((num_ranks - 1).bit_length())[::-1]:
+        sources = range(0, num_ranks - (1 << bit), 2 << bit)
+        levels.append(Edges(tuple(sources), tuple(source + (1 << bit) for source in sources)))
+    return levels
+
+
+def _broadcast(placement: Placement) -> Schedule:
+    return Schedule(tuple(Round(edges, 1.0) for edges in _levels(placement.num_ranks)))
+
+
+def _reduce(placement: Placement) -> Schedule:
+    return Schedule(tuple(Round(edges.reversed(), 1.0) for edges in _levels(placement.num_ranks)[::-1]))
+
+
+def _scatter(placement: Placement) -> Schedule:
+    p = placement.num_ranks
+    return Schedule((Round(Edges.from_root(p), 1 / p),))
+
+
+def _gather(placement: Placement) -> Schedule:
+    p = placement.num_ranks
+    return Schedule((Round(Edges.from_root(p).reversed(), 1 / p),))
+
+
+def _pair(placement: Placement) -> str | None:
+    count = placement.num_ranks
+    return None if count <= 2 else f"needs a group of two ranks, sender and receiver, not {count}"
+
+
+_RING = ring.BIDIRECTIONAL.schedules
+
+BINOMIAL_TREE = Algorithm(
+    "binomial_tree", "the ranks that have the buffer double in each round", {"broadcast": _broadcast, "reduce": _reduce}
+)
+
+SCATTER_ALL_GATHER = Algorithm(
+    "scatter_all_gather",
+    "shards from the root, gathered on a ring both ways",
+    {"broadcast": then(_scatter, _RING["all_gather"]), "reduce": then(_RING["reduce_scatter"], _gather)},
+)
+
+POINT_TO_POINT = Algorithm(
+    "point_to_point",
+    "one message from one rank to another",
+    {"send": lambda pair: Schedule((Round(Edges((0,), (1,)), 1.0),))},
+    _pair,
+)
