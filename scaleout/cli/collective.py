@@ -255,15 +255,14 @@ def _link(
     """Algorithm to what the link model says of it."""
     from scaleout.config.units import BYTES_PER_S, parse
     from scaleout.network.flow.collective import collective_cost, collective_costs
+    from scaleout.network.routes.links import links_of
 
-    limit = None if injection is None else parse(injection, BYTES_PER_S)
+    links = links_of(cluster, injection_bytes_per_s=None if injection is None else parse(injection, BYTES_PER_S))
     if algorithm == "auto":
-        costs = collective_costs(kind, size_bytes, cluster, members, injection_bytes_per_s=limit, num_chunks=chunks)
+        costs = collective_costs(kind, size_bytes, links, members, num_chunks=chunks)
         taken = min(costs, key=lambda name: costs[name].time_s)
     else:
-        cost = collective_cost(
-            kind, size_bytes, cluster, members, algorithm, injection_bytes_per_s=limit, num_chunks=chunks
-        )
+        cost = collective_cost(kind, size_bytes, links, members, algorithm, num_chunks=chunks)
         costs, taken = {algorithm: cost}, ""
     return {
         name: {

@@ -56,11 +56,6 @@ class Folding:
     representative: Ints
     families: dict[int, FoldedFamily]
 
-    @property
-    def ranks_of_class(self) -> Ints:
-        """(C,) number of ranks in each class."""
-        return np.bincount(self.class_of_rank, minlength=len(self.representative)).astype(np.int64)
-
 
 def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: Ints | None = None) -> Folding:
     """Find the classes of ranks of a program on a topology.

@@ -7,6 +7,7 @@ collective is and what it costs in isolation. Knows neither time nor what is in 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class CollectiveInstances:
         return self.tasks[self.offsets[:-1]]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class FoldedProgram:
     """A program on a topology with one graph for each class of ranks; tasks are the nodes of all classes in order."""
 
@@ -74,31 +75,67 @@ class FoldedProgram:
     topology: Topology
     algorithms: Mapping[str, str]
     folding: Folding
-    graphs: list[ExecutionGraph]
-    offsets: list[int]
-    costs: dict[tuple[int, int, str, float], CollectiveCost] = field(default_factory=dict)
-    groups: dict[tuple[int, int], tuple[Group, ...]] = field(default_factory=dict)
+    _costs: dict[tuple[int, int, str, float], CollectiveCost] = field(default_factory=dict)
+    _groups: dict[tuple[int, int], tuple[Group, ...]] = field(default_factory=dict)
 
+    @cached_property
+    def graphs(self) -> list[ExecutionGraph]:
+        """The graph of each class of ranks."""
+        return [self.program.graphs[self.program.role_of_rank[rank]] for rank in self.folding.representative]
 
-def folded_program_of(
-    program: Program, topology: Topology, algorithms: Mapping[str, str], folding: Folding
-) -> FoldedProgram:
-    """Lay out the graphs of all classes of ranks."""
-    graphs = [program.graphs[program.role_of_rank[rank]] for rank in folding.representative]
-    offsets = [0, *np.cumsum([len(graph) for graph in graphs]).tolist()]
-    return FoldedProgram(program, topology, algorithms, folding, graphs, offsets)
+    @cached_property
+    def offsets(self) -> list[int]:
+        """First task of each class, and the number of tasks."""
+        return [0, *np.cumsum([len(graph) for graph in self.graphs]).tolist()]
 
+    def column(self, name: str) -> Any:
+        """Return a column of the graphs of all classes, one after another, (N,)."""
+        return np.concatenate([getattr(graph, name) for graph in self.graphs])
 
-def column_of(folded: FoldedProgram, name: str) -> Any:
-    """Return a column of the graphs of all classes, one after another, (N,)."""
-    return np.concatenate([getattr(graph, name) for graph in folded.graphs])
+    def locate(self, task: int) -> tuple[int, int]:
+        """Return the class and the index within its graph of a task."""
+        number = bisect_right(self.offsets, task) - 1
+        return number, task - self.offsets[number]
+
+    def name(self, number: int, node: int) -> str:
+        """Name a node of a class, for the user."""
+        return f"rank {self.folding.representative[number]}, node {node} ({self.graphs[number].names[node]!r})"
+
+    def groups_of(self, instance: CollectiveInstance) -> tuple[Group, ...]:
+        """Return all groups that an instance stands for; the same object for the same ones."""
+        key = (instance.family, instance.group_class)
+        if key not in self._groups:
+            members = self.program.groups[instance.family].members
+            chosen = np.flatnonzero(self.folding.families[instance.family].class_of_group == instance.group_class)
+            self._groups[key] = tuple(members[number] for number in chosen.tolist())
+        return self._groups[key]
+
+    def request_of(self, instance: CollectiveInstance) -> tuple[str, float, int]:
+        """Return the kind of an instance's collective, the bytes of its whole transfer, and its number of slices."""
+        number, node = self.locate(instance.tasks[0])
+        graph = self.graphs[number]
+        slices = int(graph.slices[node])
+        return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * slices)), slices
+
+    def cost_of(self, instance: CollectiveInstance) -> CollectiveCost:
+        """Cost of the whole transfer that an instance is a slice of, with the algorithm of the whole."""
+        kind, size_bytes, _ = self.request_of(instance)
+        return self.cost_among(self.folding.families[instance.family], instance.group_class, kind, size_bytes)
+
+    def cost_among(self, family: FoldedFamily, group_class: int, kind: str, size_bytes: float) -> CollectiveCost:
+        """Cost of a collective of the groups of a class."""
+        key = (id(family), group_class, kind, size_bytes)
+        if key not in self._costs:
+            placement = family.placement_of_class[group_class]
+            self._costs[key] = collective_cost(kind, size_bytes, placement, self.algorithms.get(kind, "auto"))
+        return self._costs[key]
 
 
 def instances_of(folded: FoldedProgram) -> CollectiveInstances:
     """Match the collectives of all classes: the k-th of a rank on its group meets the k-th of the other members."""
-    tasks = np.flatnonzero(column_of(folded, "kind") == NodeKind.COLLECTIVE)
+    tasks = np.flatnonzero(folded.column("kind") == NodeKind.COLLECTIVE)
     number = np.searchsorted(folded.offsets, tasks, side="right") - 1
-    family = column_of(folded, "group")[tasks].astype(np.int64)
+    family = folded.column("group")[tasks].astype(np.int64)
     node = tasks - np.array(folded.offsets, np.int64)[number]
 
     calls, first, of_task = np.unique(number * _wide(family) + family, return_index=True, return_inverse=True)
@@ -152,20 +189,20 @@ def _check_agreement(folded: FoldedProgram, instances: CollectiveInstances) -> N
     """Refuse an instance whose members differ in what they call."""
     firsts = np.repeat(instances.firsts, np.diff(instances.offsets))
     for column in _AGREED:
-        values = column_of(folded, column)
+        values = folded.column(column)
         if (values[instances.tasks] != values[firsts]).any():
             for instance in instances:
                 _check_instance(folded, instance)
 
 
 def _check_instance(folded: FoldedProgram, instance: CollectiveInstance) -> None:
-    first, *others = [locate(folded, task) for task in instance.tasks]
+    first, *others = [folded.locate(task) for task in instance.tasks]
     for number, node in others:
         mine, theirs = folded.graphs[first[0]], folded.graphs[number]
         for column in _AGREED:
             if getattr(mine, column)[first[1]] != getattr(theirs, column)[node]:
                 raise SimulationError(
-                    f"{name_of(folded, *first)} meets {name_of(folded, number, node)} on the same group, but they "
+                    f"{folded.name(*first)} meets {folded.name(number, node)} on the same group, but they "
                     f"differ in {column}: {describe(mine, first[1])} against {describe(theirs, node)}; all members "
                     f"of a group must call the same collectives in the same order"
                 )
@@ -176,56 +213,6 @@ def describe(graph: ExecutionGraph, node: int) -> str:
     return f"{COLLECTIVES[graph.collective[node]]} of {graph.bytes[node]} B"
 
 
-def locate(folded: FoldedProgram, task: int) -> tuple[int, int]:
-    """Return the class and the index within its graph of a task."""
-    number = bisect_right(folded.offsets, task) - 1
-    return number, task - folded.offsets[number]
-
-
-def name_of(folded: FoldedProgram, number: int, node: int) -> str:
-    """Name a node, for the user."""
-    return f"rank {folded.folding.representative[number]}, node {node} ({folded.graphs[number].names[node]!r})"
-
-
-def groups_of(folded: FoldedProgram, instance: CollectiveInstance) -> tuple[Group, ...]:
-    """Return all groups that an instance stands for; the same object for the same ones."""
-    key = (instance.family, instance.group_class)
-    if key not in folded.groups:
-        members = folded.program.groups[instance.family].members
-        chosen = np.flatnonzero(
-            folded.folding.families[instance.family].class_of_group == instance.group_class
-        ).tolist()
-        folded.groups[key] = tuple(members[number] for number in chosen)
-    return folded.groups[key]
-
-
-def request_of(folded: FoldedProgram, instance: CollectiveInstance) -> tuple[str, float, int]:
-    """Return the kind of an instance's collective, the bytes of its whole transfer, and its number of slices."""
-    number, node = locate(folded, instance.tasks[0])
-    graph = folded.graphs[number]
-    slices = int(graph.slices[node])
-    return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * slices)), slices
-
-
 def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:
     """Return the kind and bytes that a collective is timed as: a barrier as the shortest all-reduce."""
     return ("all_reduce", 1.0) if kind == "barrier" else (kind, size_bytes)
-
-
-def cost_of(folded: FoldedProgram, instance: CollectiveInstance) -> CollectiveCost:
-    """Cost of the whole transfer that an instance is a slice of, with the algorithm of the whole."""
-    name, size_bytes, _ = request_of(folded, instance)
-    return cost_among(folded, folded.folding.families[instance.family], instance.group_class, name, size_bytes)
-
-
-def cost_among(
-    folded: FoldedProgram, family: FoldedFamily, group_class: int, kind: str, size_bytes: float
-) -> CollectiveCost:
-    """Cost of a collective of the groups of a class."""
-    key = (id(family), group_class, kind, size_bytes)
-    cost = folded.costs.get(key)
-    if cost is None:
-        placement = family.placement_of_class[group_class]
-        cost = collective_cost(kind, size_bytes, placement, folded.algorithms.get(kind, "auto"))
-        folded.costs[key] = cost
-    return cost

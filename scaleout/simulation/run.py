@@ -23,18 +23,7 @@ from scaleout.program.program import Program
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.engine import Tasks, Times, run
 from scaleout.simulation.fold import fold
-from scaleout.simulation.folded_program import (
-    CollectiveInstances,
-    FoldedProgram,
-    cost_of,
-    describe,
-    folded_program_of,
-    groups_of,
-    instances_of,
-    locate,
-    name_of,
-    request_of,
-)
+from scaleout.simulation.folded_program import CollectiveInstances, FoldedProgram, describe, instances_of
 from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
 from scaleout.simulation.shared_devices import SharedDevices
@@ -80,7 +69,7 @@ def simulate(
     check_network(network, algorithms or {}, injection_bytes_per_s=injection_bytes_per_s)
     check_ranks(topology, program.num_ranks)
     program = slow_ranks(program, dict(topology.slow_ranks))
-    folded = folded_program_of(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
+    folded = FoldedProgram(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
     links = None
     if network == "link":
         folded, found = _on_links(folded, unfold=unfold)
@@ -107,17 +96,17 @@ def _on_links(folded: FoldedProgram, *, unfold: bool) -> tuple[FoldedProgram, Sy
     if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
         found = Symmetry()
         folding = fold(folded.program, folded.topology, unfold=True)
-    return folded_program_of(folded.program, folded.topology, folded.algorithms, folding), found
+    return FoldedProgram(folded.program, folded.topology, folded.algorithms, folding), found
 
 
 def _symmetry(folded: FoldedProgram) -> Symmetry:
     """Find the moves of all ranks that keep their roles, groups and messages."""
     messages = {}
     for instance in instances_of(folded):
-        name, algorithm = request_of(folded, instance)[0], cost_of(folded, instance).algorithm
+        name, algorithm = folded.request_of(instance)[0], folded.cost_of(instance).algorithm
         key = (instance.family, instance.group_class, name, algorithm)
         if algorithm and key not in messages:
-            messages[key] = demand.messages_of(folded.topology, groups_of(folded, instance), name, algorithm)
+            messages[key] = demand.messages_of(folded.topology, folded.groups_of(instance), name, algorithm)
     sets = [pairs for found in messages.values() for pairs in found]
     for ends in relative_peers_of_program(folded.program).values():
         having = np.flatnonzero(ends != NONE)
@@ -170,18 +159,18 @@ def _why_stuck(folded: FoldedProgram, tasks: Tasks, times: Times, instances: Col
         arrived = [task for task in instance.tasks if times.posted[task]]
         if not arrived:
             continue
-        classes = {locate(folded, task)[0] for task in arrived}
+        classes = {folded.locate(task)[0] for task in arrived}
         absent = [
             c
             for c in folded.folding.families[instance.family].members_of_class[instance.group_class]
             if c not in classes
         ]
         ranks = [int(folded.folding.representative[number]) for number in absent]
-        number, node = locate(folded, arrived[0])
+        number, node = folded.locate(arrived[0])
         never = len(instance.tasks) < tasks.instance_size[index]
         verb = "never calls it" if never else "has not reached it"
         reasons.append(
-            f"{name_of(folded, number, node)} waits in {describe(folded.graphs[number], node)} for rank "
+            f"{folded.name(number, node)} waits in {describe(folded.graphs[number], node)} for rank "
             f"{', '.join(map(str, ranks))}, which {verb}"
         )
     advice = "all members of a group must call the same collectives in the same order"
@@ -201,5 +190,5 @@ def _waiting_for_messages(folded: FoldedProgram, times: Times) -> list[str]:
             if started[graph.dependencies_of(node)].all():
                 peer = peer_of(folded.program, int(folded.folding.representative[number]), graph, node)
                 verb = "waits to send a message to" if graph.kind[node] == NodeKind.SEND else "waits for a message from"
-                reasons.append(f"{name_of(folded, number, node)} {verb} rank {peer}")
+                reasons.append(f"{folded.name(number, node)} {verb} rank {peer}")
     return reasons

@@ -19,12 +19,22 @@ from scaleout.simulation.contention import Contention
 
 
 @dataclass(slots=True)
-class _Running:
-    """A kernel, or a transfer: the isolated time left of it, infinite where another timer times it, and its rate."""
+class Running:
+    """A kernel or a transfer, and its rate.
+
+    Attributes
+    ----------
+    left_s : isolated time that is left of it; infinite if another timer times it
+    kernel : a kernel and its isolated time; None for a transfer
+    posted : devices on which a transfer was launched long before, by something that waits for it in turn: it holds SMs
+        from its start there, and waits for none
+    races : whether it competes with kernels that start when it arrives
+    communicator : transfers of one are one kernel of as many channels as the widest; `NONE` is one of its own
+    """
 
     devices: tuple[int, ...]
     left_s: float
-    kernel: tuple[Kernel | None, float] | None
+    kernel: tuple[Kernel | None, float] | None = None
     channels: int = 0
     posted: frozenset[int] = frozenset()
     races: bool = False
@@ -66,9 +76,9 @@ class SharedDevices:
         """Instance to a kernel's device, to itself and its isolated time, and to when the host issues it."""
         self._alike: dict[tuple[int, int, float, float], tuple[int, tuple[Kernel | None, float], float]] = {}
         """What was registered, each kernel of a device once: layers are alike."""
-        self._registered: dict[int, _Running] = {}
+        self._registered: dict[int, Running] = {}
         self._device_of: dict[int, int] = {}
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         self._kernels: dict[int, list[int]] = {}
         """Device to the kernels that run on it."""
         self._arrived: dict[int, dict[int, _Arrival]] = {}
@@ -92,21 +102,9 @@ class SharedDevices:
         key = (device, id(kernel), duration_s, issue_s)
         self._registered_kernels[instance] = self._alike.setdefault(key, (device, (kernel, duration_s), issue_s))
 
-    def register_transfer(
-        self, instance: int, devices: Sequence[int], duration_s: float, *, channels: int,
-        device_of: Mapping[int, int] | None = None, posted: Collection[int] = (), races: bool = False,
-        communicator: int = NONE,
-    ) -> None:  # fmt: skip
-        """Register a collective or a message over some devices; of infinite duration if another timer times it.
-
-        `device_of` says where each of its tasks runs that waits for the others there. On devices in `posted` it was
-        launched long before, by something that waits for it in turn: it holds SMs from its start, and waits for none.
-        One that `races` does so with kernels that start when it arrives. Those of one `communicator` are one kernel of
-        as many channels as the widest; `NONE` is a communicator of its own.
-        """
-        self._registered[instance] = _Running(
-            tuple(devices), duration_s, None, channels, frozenset(posted), races, communicator
-        )
+    def register_transfer(self, instance: int, transfer: Running, device_of: Mapping[int, int] | None = None) -> None:
+        """Register a collective or a message, and where each of its tasks runs that waits for the others there."""
+        self._registered[instance] = transfer
         self._device_of |= device_of or {}
 
     def arrive(self, instance: int, task: int, now_s: float) -> None:
@@ -150,7 +148,7 @@ class SharedDevices:
 
     def _start_kernel(self, instance: int, now_s: float) -> None:
         device, kernel, issue_s = self._registered_kernels.pop(instance)
-        entry = self._running[instance] = _Running((device,), kernel[1], kernel, since_s=now_s, started_s=now_s)
+        entry = self._running[instance] = Running((device,), kernel[1], kernel, since_s=now_s, started_s=now_s)
         self._kernels.setdefault(device, []).append(instance)
         arrived = self._arrived.get(device)
         if not arrived:
@@ -281,7 +279,7 @@ class SharedDevices:
             elif rate > 0:
                 heapq.heappush(self._ends, (now_s + entry.left_s / rate, instance, entry.version))
 
-    def _transfer_rate(self, instance: int, entry: _Running) -> float:
+    def _transfer_rate(self, instance: int, entry: Running) -> float:
         if self._waits(instance, entry):
             return 0.0
         concurrent = {
@@ -289,7 +287,7 @@ class SharedDevices:
         }
         return 1.0 / max((self._slows_of(kernel, entry.channels) for kernel in concurrent if kernel), default=1.0)
 
-    def _waits(self, instance: int, entry: _Running) -> bool:
+    def _waits(self, instance: int, entry: Running) -> bool:
         """Whether a transfer at which all have arrived still waits for kernels somewhere."""
         arrivals = (self._arrived[device][instance] for device in entry.devices)
         return any(arrival.behind or arrival.races for arrival in arrivals)
@@ -300,7 +298,7 @@ class SharedDevices:
             self._slows[key] = self.contention.slows(*kernel, channels=channels)
         return self._slows[key]
 
-    def _kernel_rate(self, entry: _Running) -> float:
+    def _kernel_rate(self, entry: Running) -> float:
         assert entry.kernel is not None
         held = self._held(entry.devices[0], spared=entry.spares or ())
         if not held:

@@ -19,19 +19,8 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, users_in
 from scaleout.simulation.engine import Tasks
-from scaleout.simulation.folded_program import (
-    CollectiveInstance,
-    CollectiveInstances,
-    FoldedProgram,
-    column_of,
-    cost_among,
-    cost_of,
-    groups_of,
-    locate,
-    name_of,
-    request_of,
-)
-from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
+from scaleout.simulation.shared_devices import Running, SharedDevices
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -79,7 +68,7 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
         rank = int(folded.folding.representative[number])
         for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
             peer = peer_of(folded.program, rank, graph, node)
-            check_peer(folded.program, peer, name_of(folded, number, node))
+            check_peer(folded.program, peer, folded.name(number, node))
             tag, task, group = int(graph.tag[node]), folded.offsets[number] + node, int(graph.group[node])
             if graph.kind[node] == NodeKind.RECV:
                 receives[class_of_rank[peer], number, group, tag].append(task)
@@ -90,17 +79,17 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
     messages: list[Message] = []
     puts: list[tuple[tuple[int, ...], Message]] = []
     for key in sorted(sends.keys() | receives.keys()):
-        sent, received = sends.get(key, []), receives.get(key, [])
+        sent, received = sends[key], receives[key]
         if len(sent) != len(received):
             lonely = max(sent, received, key=len)[min(len(sent), len(received))]
             source, destination = (int(folded.folding.representative[number]) for number in key[:2])
             raise SimulationError(
-                f"{name_of(folded, *locate(folded, lonely))}: rank {source} sends {len(sent)} messages to rank "
+                f"{folded.name(*folded.locate(lonely))}: rank {source} sends {len(sent)} messages to rank "
                 f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
             )
         for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
-            number, node = locate(folded, send)
-            size_bytes, ends = _size_of(folded, (number, node), locate(folded, receive)), peers[send]
+            number, node = folded.locate(send)
+            size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
             if folded.graphs[number].collective[node] == NONE:
                 cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
                 messages.append(Message(send, receive, size_bytes, ends, cost, rendezvous=key[2] != NONE))
@@ -128,7 +117,7 @@ def _share(
         return CollectiveCost(0.0, 0.0), ()
     family = folded.folding.families[group]
     group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
-    whole = cost_among(folded, family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
+    whole = folded.cost_among(family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
     share = members / (members - 1) / int(graph.slices[node])
     return replace(whole, serialization_s=whole.serialization_s * share), family.dimensions_of_class[group_class]
 
@@ -144,7 +133,7 @@ def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, i
     sent, received = (int(folded.graphs[number].bytes[node]) for number, node in (send, receive))
     if sent != received:
         raise SimulationError(
-            f"{name_of(folded, *send)} sends {sent} B and {name_of(folded, *receive)} receives {received} B of the "
+            f"{folded.name(*send)} sends {sent} B and {folded.name(*receive)} receives {received} B of the "
             f"same message; give both ends the same size"
         )
     return float(sent)
@@ -164,16 +153,15 @@ def tasks_of(
     instance_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
     of_task = np.repeat(of_instance, sizes)
     duration_s[instances.tasks], occupancy_s[instances.tasks] = lasts_s[of_task], holds_s[of_task]
-    instance_of[instances.tasks], algorithms[instances.tasks] = (
-        np.repeat(np.arange(len(sizes)), sizes),
-        served_by[of_task],
-    )
+    instance_of[instances.tasks] = np.repeat(np.arange(len(sizes)), sizes)
+    algorithms[instances.tasks] = served_by[of_task]
     cost_of_each = [costs[kind] for kind in of_instance.tolist()]
     if links is not None:
         for index, cost in enumerate(cost_of_each):
             if cost.is_sent:
-                paced = shared is not None and cost.is_kernel
-                _register(folded, instances[index], links, index=index, paced=paced)
+                _register(folded, instances[index], links, index)
+                if shared is not None and cost.is_kernel:
+                    links.pace(index)
     users, counts = _dependencies(folded)
     laid = _Laid(
         folded, duration_s.tolist(), occupancy_s.tolist(), users, counts, instance_of.tolist(),
@@ -183,7 +171,7 @@ def tasks_of(
     _add_messages(laid, links, shared)
     if shared is not None:
         _share_devices(laid, instances, shared, cost_of_each)
-    issue_s, priority = column_of(folded, "issue_s"), column_of(folded, "priority")
+    issue_s, priority = folded.column("issue_s"), folded.column("priority")
     tasks = Tasks(
         laid.duration_s, laid.occupancy_s, _streams(folded), priority.tolist(), users, counts, laid.instance_of,
         laid.sizes, laid.ports, issue_s.tolist() if issue_s.any() else (), laid.port_s,
@@ -208,7 +196,7 @@ class _Cost(NamedTuple):
 
 def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
     """Cost the kinds of collectives that differ; return them, and which of them each instance is, (M,)."""
-    columns = [column_of(folded, name)[instances.firsts] for name in ("collective", "bytes", "slices", "stream")]
+    columns = [folded.column(name)[instances.firsts] for name in ("collective", "bytes", "slices", "stream")]
     keys = np.stack([instances.family, instances.group_class, *columns])
     _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
@@ -216,11 +204,13 @@ def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: b
 
 def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool) -> _Cost:
     """Cost of a collective; what links time has no duration of its own."""
-    cost = cost_of(folded, instance)
-    slices = request_of(folded, instance)[2]
+    cost = folded.cost_of(instance)
+    slices = folded.request_of(instance)[2]
     serialization_s = cost.serialization_s / slices
     lasts_s = cost.latency_s + serialization_s
-    early = slices > 1 or (cost.concurrent and _is_aside(folded, instance))
+    # On a stream of its group a collective may release the stream while its last bytes are in flight.
+    number, node = folded.locate(instance.tasks[0])
+    early = slices > 1 or (cost.concurrent and folded.graphs[number].stream[node] != 0)
     holds_s = serialization_s if early else lasts_s
     family = folded.folding.families[instance.family]
     members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
@@ -248,12 +238,6 @@ def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) 
     return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
 
 
-def _is_aside(folded: FoldedProgram, instance: CollectiveInstance) -> bool:
-    """Whether a collective is on a stream of its group, so that others may be under way while its last bytes fly."""
-    number, node = locate(folded, instance.tasks[0])
-    return int(folded.graphs[number].stream[node]) != 0
-
-
 class _Laid(NamedTuple):
     """Tasks as they are laid out; see `Tasks`."""
 
@@ -277,10 +261,8 @@ def _share_devices(
         if cost.is_kernel:
             devices = folded.folding.families[instance.family].members_of_class[instance.group_class]
             lasts_s = np.inf if cost.is_sent else cost.lasts_s
-            shared.register_transfer(
-                index, devices, lasts_s, channels=shared.contention.resource_use.num_sms,
-                device_of={task: locate(folded, task)[0] for task in instance.tasks}, races=True,
-            )  # fmt: skip
+            entry = Running(devices, lasts_s, channels=shared.contention.resource_use.num_sms, races=True)
+            shared.register_transfer(index, entry, {task: folded.locate(task)[0] for task in instance.tasks})
             for task in instance.tasks:
                 laid.duration_s[task] = laid.occupancy_s[task] = np.nan
     for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
@@ -313,9 +295,9 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevice
         is_shared = shared is not None and message.rendezvous and not message.put and lasts_s > 0
         if links is not None and on_links:
             source, destination = message.ranks
-            links.register_message(
-                len(laid.sizes), message.size_bytes, source=source, destination=destination, paced=is_shared
-            )
+            links.register_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
+            if is_shared:
+                links.pace(len(laid.sizes))
         if shared is not None and is_shared:
             _share_message(laid, message, ends, np.inf if on_links else lasts_s, shared)
         if on_links or is_shared:
@@ -325,7 +307,7 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevice
             laid.instance_of[task] = len(laid.sizes) if message.rendezvous or on_links else NONE
         if message.rendezvous or on_links:
             laid.sizes.append(len(ends))
-            of, to = ([locate(laid.folded, task)[0]] for task in (message.send, message.receive))
+            of, to = ([laid.folded.locate(task)[0]] for task in (message.send, message.receive))
             along = () if on_links else message.along
             laid.ports.append((*_ports(laid.folded, of, along, _OUT), *_ports(laid.folded, to, along, _IN)))
             laid.port_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
@@ -333,24 +315,24 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevice
 
 def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
     """Let a message hold channels at both ends; a receive that follows nothing was posted before it was needed."""
-    device_of = {task: locate(laid.folded, task)[0] for task in ends}
+    device_of = {task: laid.folded.locate(task)[0] for task in ends}
     posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
-    devices = sorted({*device_of.values(), *posted})
-    number, node = locate(laid.folded, message.send)
-    shared.register_transfer(
-        len(laid.sizes), devices, lasts_s, channels=shared.contention.resource_use.message_sms, device_of=device_of,
-        posted=posted, communicator=int(laid.folded.graphs[number].group[node]),
+    number, node = laid.folded.locate(message.send)
+    entry = Running(
+        tuple(sorted({*device_of.values(), *posted})), lasts_s, channels=shared.contention.resource_use.message_sms,
+        posted=frozenset(posted), communicator=int(laid.folded.graphs[number].group[node]),
     )  # fmt: skip
+    shared.register_transfer(len(laid.sizes), entry, device_of)
 
 
 def _durations(folded: FoldedProgram) -> Floats:
     """Times of all kernels, and zero or nothing yet for all else."""
-    duration_s: Floats = column_of(folded, "duration_s")
-    untimed = np.flatnonzero(np.isnan(duration_s) & (column_of(folded, "kind") == NodeKind.COMPUTE))
+    duration_s: Floats = folded.column("duration_s")
+    untimed = np.flatnonzero(np.isnan(duration_s) & (folded.column("kind") == NodeKind.COMPUTE))
     if untimed.size:
-        number, node = locate(folded, int(untimed[0]))
+        number, node = folded.locate(int(untimed[0]))
         raise GraphError(
-            f"{name_of(folded, number, node)} is a kernel with no time; name the device that it runs on (--device)"
+            f"{folded.name(number, node)} is a kernel with no time; name the device that it runs on (--device)"
         )
     return duration_s
 
@@ -365,20 +347,11 @@ def _dependencies(folded: FoldedProgram) -> tuple[list[tuple[int, ...]], list[in
     return users, counts
 
 
-def _register(
-    folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", *, index: int, paced: bool
-) -> None:
+def _register(folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", index: int) -> None:
     """Register what an instance sends with the links: all groups that it stands for."""
-    name, size_bytes, slices = request_of(folded, instance)
-    links.register(
-        index,
-        name,
-        size_bytes / slices,
-        groups=groups_of(folded, instance),
-        cost=cost_of(folded, instance),
-        slice_of_more=slices > 1,
-        paced=paced,
-    )
+    kind, size_bytes, slices = folded.request_of(instance)
+    groups, cost = folded.groups_of(instance), folded.cost_of(instance)
+    links.register(index, kind, size_bytes / slices, groups=groups, cost=cost, sliced=slices > 1)
 
 
 def _streams(folded: FoldedProgram) -> list[int]:

@@ -20,9 +20,9 @@ import numpy as np
 from scaleout.cluster.topology.placement import siblings
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.network.flow.demand import Demand, demand_of, demand_of_message, messages_of
-from scaleout.network.flow.traffic import Traffic
+from scaleout.network.flow.traffic import Traffic, Transfer
 from scaleout.network.routes.links import links_of
-from scaleout.network.routes.symmetry import Symmetry, symmetry
+from scaleout.network.routes.symmetry import Symmetry, group_of_rank, symmetry
 
 SIZE_BYTES = 64e6
 LIMIT_S = 60
@@ -105,9 +105,7 @@ def lay_out(case: Case, topology: Topology, *, folded: bool) -> list[Demand]:
 
 
 def symmetry_of(case: Case, topology: Topology, groups: Sequence[tuple[int, ...]]) -> Symmetry:
-    family = np.full(topology.num_ranks, -1, np.int64)
-    for number, group in enumerate(groups):
-        family[list(group)] = number
+    family = group_of_rank(groups, topology.num_ranks)
     return symmetry(topology, [family], messages=messages_of(topology, groups, case.kind, case.algorithm))
 
 
@@ -115,14 +113,14 @@ def carry(topology: Topology, demands: Sequence[Demand], case: Case) -> float:
     """Let all collectives begin, some time apart, each again when it is done, and return when the last is done."""
     traffic = Traffic(links_of(topology))
     for number, demand in enumerate(demands):
-        traffic.start(number, demand, SIZE_BYTES, now_s=0.0, before_s=number * case.apart_s)
+        traffic.start(number, Transfer(demand, SIZE_BYTES, before_s=number * case.apart_s), 0.0)
     now_s, left = 0.0, dict.fromkeys(range(len(demands)), case.times)
     while left:
         now_s, _, done = traffic.advance()
         for number in done:
             left[number] -= 1
             if left[number]:
-                traffic.start(number, demands[number], SIZE_BYTES, now_s=now_s)
+                traffic.start(number, Transfer(demands[number], SIZE_BYTES), now_s)
             else:
                 del left[number]
     return now_s
@@ -144,7 +142,7 @@ def report(case: Case, *, folded: bool) -> str:
 def load_compiled() -> None:
     """Run a small case message by message, so that what numba has compiled is loaded, or compiled."""
     traffic = Traffic(links_of(load_topology("ring-128")), compiled=True)
-    traffic.start(0, demand_of_message(traffic.links, 0, 1), SIZE_BYTES, now_s=0.0)
+    traffic.start(0, Transfer(demand_of_message(traffic.links, 0, 1), SIZE_BYTES), 0.0)
     traffic.advance()
 
 

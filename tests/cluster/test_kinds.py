@@ -199,7 +199,7 @@ def test_a_kind_that_knows_its_links_only_costs_what_the_same_links_do(hypercube
     by_closed_form, found = (
         [
             collective_cost(kind, N, place(topology, range(8)), "rabenseifner").time_s,
-            link.collective_cost(kind, N, topology, range(8), "rabenseifner").time_s,
+            link.collective_cost(kind, N, links_of(topology), range(8), "rabenseifner").time_s,
         ]
         for topology in (hypercube, product)
     )

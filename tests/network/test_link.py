@@ -7,6 +7,7 @@ construction, a bound holds.
 import itertools
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +24,10 @@ from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, schedule, transfers
 from scaleout.network.flow.batched import BatchedFlows
-from scaleout.network.flow.collective import _demand, collective_cost
+from scaleout.network.flow.collective import collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.flow.max_min import level_of_all, max_min
-from scaleout.network.flow.traffic import Traffic
+from scaleout.network.flow.traffic import Traffic, Transfer
 from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, symmetry
@@ -41,10 +42,11 @@ SWITCH4 = Topology("switch-4", (Dimension("switch", 4, BANDWIDTH, ALPHA),))
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
 
 
-def cost_of(name, kind, algorithm, group=None, size_bytes=N, **options):
+def cost_of(name, kind, algorithm, group=None, size_bytes=N, *, injection_bytes_per_s=None, num_chunks=None):
     topology = load_topology(name) if isinstance(name, str) else name
     ranks = range(topology.num_ranks) if group is None else group
-    return collective_cost(kind, size_bytes, topology, ranks, algorithm, **options)
+    links = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
+    return collective_cost(kind, size_bytes, links, ranks, algorithm, num_chunks=num_chunks)
 
 
 # ---- Links and routes
@@ -83,7 +85,7 @@ def test_ways_that_are_kept_are_those_worked_out_one_by_one(mesh, data):
     pairs = np.array(data.draw(st.lists(st.tuples(rank, rank), min_size=1, max_size=40))).T
     kept = links_of(topology).routes(*pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crossing, "_FEW", 0)
+        patch.setattr(crossing, "MOST_KEPT", 0)
         crossing.route_table.cache_clear()
         worked_out = links_of(topology).routes(*pairs)
     crossing.route_table.cache_clear()
@@ -228,7 +230,7 @@ def run(topology, messages):
     traffic = Traffic(links_of(topology))
     for number, (source, destination, size_bytes, start_s) in enumerate(messages):
         demand = demand_of_message(traffic.links, source, destination)
-        traffic.start(number, demand, size_bytes, now_s=0.0, before_s=start_s)
+        traffic.start(number, Transfer(demand, size_bytes, before_s=start_s), 0.0)
     arrived = {}
     while len(arrived) < len(messages):
         now_s, _, done = traffic.advance()
@@ -272,7 +274,7 @@ def test_a_message_at_half_speed_leaves_the_others_their_share(compiled):
     links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
     traffic = Traffic(links, compiled=compiled)
     for number in range(2):
-        traffic.start(number, demand_of_message(links, 0, 1), 1e9, now_s=0.0)
+        traffic.start(number, Transfer(demand_of_message(links, 0, 1), 1e9), 0.0)
     assert traffic.advance(1.0) == (1.0, [], [])
     traffic.set_speeds({0: 0.5}, 1.0)
     assert traffic.next_s() == pytest.approx(2.0)
@@ -291,7 +293,7 @@ def test_latency_lasts_as_many_times_longer(compiled):
     """1 s before, 1 s of bytes, 0.1 s of latency: at half speed from 0.5 s to 1 s, and from 2 s to the end."""
     links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
     traffic = Traffic(links, compiled=compiled)
-    traffic.start(0, demand_of_message(links, 0, 1), 1e9, now_s=0.0, before_s=1.0)
+    traffic.start(0, Transfer(demand_of_message(links, 0, 1), 1e9, before_s=1.0), 0.0)
     for at_s, speed in ((0.5, 0.5), (1.0, 1.0), (2.0, 0.5)):
         assert traffic.advance(at_s) == (at_s, [], [])
         traffic.set_speeds({0: speed}, at_s)
@@ -482,9 +484,7 @@ def test_steps_that_are_done_again_and_again_may_go_as_one(monkeypatch):
     topology = load_topology("ring-128")
     one_by_one = cost_of(topology, "all_reduce", "ring")
     monkeypatch.setattr("scaleout.network.flow.demand.MOST_ROUNDS", 100)
-    _demand.cache_clear()
-    together = cost_of(topology, "all_reduce", "ring")
-    _demand.cache_clear()
+    together = cost_of(replace(topology, name="again"), "all_reduce", "ring")
     assert together.time_s == pytest.approx(one_by_one.time_s, rel=1e-12)
     assert together.num_transfers == one_by_one.num_transfers
 
@@ -636,7 +636,7 @@ def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
     assume(len(group) > 1)
     links = links_of(topology)
     able = [(a.name, kind) for a in ALGORITHMS.values() for kind in kinds_of(a, place(topology, group))]
-    offers = []
+    requests = []
     for number in range(data.draw(st.integers(1, 4))):
         if data.draw(st.booleans()):
             algorithm, kind = data.draw(st.sampled_from(able))
@@ -645,13 +645,13 @@ def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
             pair = data.draw(st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, max_size=2, unique=True))
             demand = demand_of_message(links, *pair)
         before_s, latencies = data.draw(st.sampled_from([0.0, 1e-7, 3.3e-5, 1e-3])), data.draw(st.booleans())
-        offers.append((number, demand, size_bytes * (1 + number), before_s, latencies))
+        requests.append(Transfer(demand, size_bytes * (1 + number), before_s, 1e-6, latencies))
     batches, messages, handed_over = (Traffic(links, compiled=compiled) for compiled in (False, True, None))
-    handed_over._worth_s = data.draw(st.sampled_from([0.0, 1e-4, 1e-3]))
+    handed_over.worth_s = data.draw(st.sampled_from([0.0, 1e-4, 1e-3]))
     for traffic in (batches, messages, handed_over):
-        for number, demand, size, before_s, latencies in offers[:-1]:
-            traffic.start(number, demand, size, now_s=0.0, before_s=before_s, after_s=1e-6, latencies=latencies)
-    seen = [visible(traffic, offers[-1]) for traffic in (batches, messages, handed_over)]
+        for number, request in enumerate(requests[:-1]):
+            traffic.start(number, request, 0.0)
+    seen = [visible(traffic, len(requests) - 1, requests[-1]) for traffic in (batches, messages, handed_over)]
     assert seen[0] == seen[1] == seen[2]
     assert batches.link_bytes == pytest.approx(messages.link_bytes, rel=1e-12)
 
@@ -686,7 +686,7 @@ def ends_of(links, begun, *, compiled):
     """When each of some demands of a size that begin at some time is done."""
     traffic = Traffic(links, compiled=compiled)
     for number, (demand, size_bytes, before_s) in enumerate(begun):
-        traffic.start(number, demand, size_bytes, now_s=0.0, before_s=before_s)
+        traffic.start(number, Transfer(demand, size_bytes, before_s), 0.0)
     ends_s = {}
     while len(ends_s) < len(begun):
         now_s, _, done = traffic.advance()
@@ -694,9 +694,8 @@ def ends_of(links, begun, *, compiled):
     return ends_s
 
 
-def visible(traffic, last):
+def visible(traffic, number, last):
     """Advance in small rounds, at changing speeds; begin one more and again the same, and run; all that can be seen."""
-    number, demand, size_bytes, _, latencies = last
     seen, done = [], set()
     for until_s, speed in ((1e-7, 0.7), (2e-6, 1 / 3), (5e-5, 1.0)):
         while (found := traffic.advance(until_s))[1:] != ([], []):
@@ -704,7 +703,7 @@ def visible(traffic, last):
             done.update(found[2])
         traffic.set_speeds({each: speed for each in range(0, number, 2) if each not in done}, until_s)
     for again in (number, number + 1):
-        traffic.start(again, demand, size_bytes, now_s=5e-5, latencies=latencies)
+        traffic.start(again, replace(last, before_s=0.0, after_s=0.0), 5e-5)
     while (found := traffic.advance())[1:] != ([], []):
         seen.append((found[0], sorted(found[1]), sorted(found[2])))
     return seen

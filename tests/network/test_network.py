@@ -14,6 +14,7 @@ from scaleout.network.alpha_beta.cost import MAX_CHUNKS, collective_cost, send_c
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS
 from scaleout.network.flow.collective import collective_cost as link_cost
+from scaleout.network.routes.links import links_of
 
 ALPHA, BANDWIDTH = 700e-9, 25e9  # Table II of the fused-computation-collectives paper: 700 ns, 200 Gb/s
 RCCL = 25e-6  # what any call costs on the machines of MI210
@@ -167,7 +168,7 @@ def test_who_lacks_ranks_of_a_node_reaches_its_port_through_the_host():
     assert levels.serialization_s == pytest.approx(N / 8 / host)
     message = send_cost(N, topology, source=3, destination=11)
     assert message.serialization_s == pytest.approx(N / host)
-    linked = link_cost("all_gather", N, topology, (3, 11), "ring")
+    linked = link_cost("all_gather", N, links_of(topology), (3, 11), "ring")
     assert linked.time_s == pytest.approx(rail.time_s)
 
 

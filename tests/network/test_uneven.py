@@ -47,7 +47,7 @@ def cost(topology, kind, algorithm, ranks=None):
     ranks = range(topology.num_ranks) if ranks is None else ranks
     placement = place(topology, ranks)
     charged = alpha_beta.collective_cost(kind, N, placement, algorithm).time_s
-    found = link.collective_cost(kind, N, topology, ranks, algorithm).time_s
+    found = link.collective_cost(kind, N, links_of(topology), ranks, algorithm).time_s
     assert min(charged, found) >= lower_bound_s(kind, N, placement) * (1 - 1e-9)
     return charged, found
 
@@ -244,7 +244,7 @@ def test_no_answer_is_below_the_wire_and_the_models_are_near(algorithm, case):
         if placement.num_ranks > 1 and algorithm.supports(kind, placement) is None:
             bound_s = lower_bound_s(kind, N, placement) * (1 - 1e-9)
             charged = alpha_beta.collective_cost(kind, N, placement, algorithm.name)
-            found = link.collective_cost(kind, N, topology, ranks, algorithm.name)
+            found = link.collective_cost(kind, N, links_of(topology), ranks, algorithm.name)
             assert 0 < bound_s < math.inf
             assert charged.serialization_s >= bound_s
             assert bound_s <= found.time_s

@@ -24,7 +24,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.engine import Tasks, run
 from scaleout.simulation.run import simulate
-from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.simulation.shared_devices import Running, SharedDevices
 from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.measured.kernels import loops
 from scaleout.workloads.config import load_workload
@@ -62,7 +62,7 @@ def test_a_collective_waits_for_the_kernel_that_fills_the_device_then_both_slow_
     shared = SharedDevices(HALF)
     shared.register_kernel(0, 0, None, 4.0)
     shared.register_kernel(1, 0, None, 2.0)
-    shared.register_transfer(2, (0,), 3.0, channels=66)
+    shared.register_transfer(2, Running((0,), 3.0, channels=66))
     # Kernel 1 takes twice its 2 s on half of the SMs: from 4 to 8. Until then 4 / 1.5 s of the collective are done.
     expected = {0: 4.0, 1: 8.0, 2: 8.0 + 3.0 - 4.0 / 1.5}
     assert ends(shared, (0.0, 0), (1.0, 2), (4.0, 1)) == pytest.approx(expected)
@@ -70,7 +70,7 @@ def test_a_collective_waits_for_the_kernel_that_fills_the_device_then_both_slow_
 
 def test_a_kernel_that_begins_beside_a_collective_is_fast_once_that_has_ended():
     shared = SharedDevices(HALF)
-    shared.register_transfer(0, (0, 1), 3.0, channels=66)
+    shared.register_transfer(0, Running((0, 1), 3.0, channels=66))
     shared.register_kernel(1, 1, None, 4.0)
     # The collective goes at 1 / 1.5 from 1 on: it ends at 1 + 2 * 1.5. The kernel has done 1.5 of its 4 s by then.
     assert ends(shared, (0.0, 0), (1.0, 1)) == pytest.approx({0: 4.0, 1: 4.0 + 2.5})
@@ -78,7 +78,7 @@ def test_a_kernel_that_begins_beside_a_collective_is_fast_once_that_has_ended():
 
 def test_devices_that_do_not_communicate_are_left_alone():
     shared = SharedDevices(HALF)
-    shared.register_transfer(0, (0,), 3.0, channels=66)
+    shared.register_transfer(0, Running((0,), 3.0, channels=66))
     shared.register_kernel(1, 1, None, 4.0)
     assert ends(shared, (0.0, 0), (0.0, 1)) == {0: 3.0, 1: 4.0}
 
@@ -92,7 +92,7 @@ def test_who_waits_for_others_holds_its_sms_already():
     shared = SharedDevices(HALF)
     shared.register_kernel(0, 0, None, 2.0)
     shared.register_kernel(1, 0, None, 4.0)
-    shared.register_transfer(2, (0, 1), 1.0, channels=66, device_of={10: 0, 11: 1})
+    shared.register_transfer(2, Running((0, 1), 1.0, channels=66), {10: 0, 11: 1})
     come = ((1.0, (2, 10)), (5.0, (2, 11)))
     found = ends(shared, (0.0, 0), (2.0, 1), (5.0, 2), come=come)
     assert found == pytest.approx({0: 2.0, 2: 6.5, 1: 6.5 + 4.0 - 2.25})
@@ -111,7 +111,7 @@ def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_qu
         shared = SharedDevices(queue)
         shared.register_kernel(0, 0, None, 4.0)
         shared.register_kernel(1, 0, None, 2.0, issue_s=issue_s)
-        shared.register_transfer(2, (0,), 1.0, channels=66, device_of={10: 0}, races=races)
+        shared.register_transfer(2, Running((0,), 1.0, channels=66, races=races), {10: 0})
         shared.start(0, 0.0)
         now, _, done = shared.advance(4.0)
         assert (now, done) == (4.0, [0])
@@ -139,7 +139,7 @@ def test_ranks_race_once_and_lag_from_there_on():
     for number, duration_s, issue_s in ((0, 4.0, 0.5), (1, 2.0, 1.0), (3, 2.0, 1.5)):
         shared.register_kernel(number, 0, None, duration_s, issue_s=issue_s)
     for number, task in ((2, 10), (4, 11)):
-        shared.register_transfer(number, (0,), 1.0, channels=66, device_of={task: 0}, races=True)
+        shared.register_transfer(number, Running((0,), 1.0, channels=66, races=True), {task: 0})
     shared.start(0, 0.0)
     follow(shared, shared.advance(float("inf"))[0], kernel=1, transfer=2, task=10)
     assert shared.advance(float("inf")) == (pytest.approx(7.5), [], [2])
@@ -156,9 +156,9 @@ def test_a_transfer_behind_a_product_gets_the_sms_that_wait_for_late_blocks():
     A transfer that came behind it moves its bytes from 8 to 9, and takes nothing from it.
     """
     shared = SharedDevices(Contention(H200, ResourceUse(24, 16, 1e12, 19, 1.0, 0.0)))
-    shared.register_transfer(0, (0,), 1.5, channels=24)
+    shared.register_transfer(0, Running((0,), 1.5, channels=24))
     shared.register_kernel(1, 0, PRODUCT, 8.0)
-    shared.register_transfer(2, (0,), 1.0, channels=24, device_of={10: 0})
+    shared.register_transfer(2, Running((0,), 1.0, channels=24), {10: 0})
     found = ends(shared, (0.0, 0), (0.0, 1), (2.0, 2), come=((2.0, (2, 10)),))
     assert found == pytest.approx({0: 1.5, 1: 8.5, 2: 9.0})
 
@@ -190,7 +190,7 @@ def test_a_message_posted_long_before_waits_for_no_kernel():
     for posted, end_s in (((), 4.0 + 3.0), ((0,), 1.0 + 3.0 * 1.5)):
         shared = SharedDevices(HALF)
         shared.register_kernel(0, 0, None, 4.0)
-        shared.register_transfer(1, (0,), 3.0, channels=66, posted=posted)
+        shared.register_transfer(1, Running((0,), 3.0, channels=66, posted=frozenset(posted)))
         assert ends(shared, (0.0, 0), (1.0, 1))[1] == pytest.approx(end_s)
 
 
@@ -215,7 +215,7 @@ def test_messages_of_a_communicator_hold_sms_once():
         shared = SharedDevices(HALF)
         for number, communicator in enumerate(communicators):
             shared.register_transfer(
-                number, (0, 1), 1.0, channels=66, device_of={10 + number: 0}, communicator=communicator
+                number, Running((0, 1), 1.0, channels=66, communicator=communicator), {10 + number: 0}
             )
         shared.register_kernel(2, 0, None, 2.0)
         come = tuple((0.0, (number, 10 + number)) for number in (0, 1))
@@ -338,8 +338,9 @@ def test_two_collectives_share_a_link_and_a_kernel_slows_one_of_them():
     shared = SharedDevices(HALF, links.set_speed)
     shared.register_kernel(0, 0, None, 100.0)
     for instance, device in ((1, 0), (2, 5)):
-        links.register_message(instance, 1e9, source=0, destination=1, paced=True)
-        shared.register_transfer(instance, (device,), np.inf, channels=66, device_of={instance: device})
+        links.register_message(instance, 1e9, source=0, destination=1)
+        links.pace(instance)
+        shared.register_transfer(instance, Running((device,), np.inf, channels=66), {instance: device})
     unknown = [np.nan] * 3
     tasks = Tasks(unknown, unknown, [0, 1, 2], [0] * 3, [[]] * 3, [0] * 3, range(3), [1] * 3, [()] * 3)
     # The kernel arrives first and fills its device, unless the transfer is the first in the order of streams.

@@ -33,7 +33,7 @@ from scaleout.network.collectives.rounds import (
     uncombined,
 )
 from scaleout.network.routes.links import Floats, Ints, Links, Routes, links_of
-from scaleout.network.routes.symmetry import symmetry
+from scaleout.network.routes.symmetry import group_of_rank, links_of_orbits, symmetry
 
 
 def through_switches(pattern: Combined, extents: tuple[Extent, ...]) -> list[tuple[Floats, int]]:
@@ -227,11 +227,7 @@ def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ..
 def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[float, Floats]:
     """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone; by orbits."""
     topology = links.topology
-    family = np.full(topology.num_ranks, -1)
-    for number, group in enumerate(groups):
-        family[list(group)] = number
-    found = symmetry(topology, [family])
-    fixing = np.array([found.fixing(*links.spread(port)) for port in links.ports], np.float64)
+    found = symmetry(topology, [group_of_rank(groups, topology.num_ranks)])
     representative = found.representatives(np.arange(topology.num_ranks))
     carried, latency_s = np.zeros(len(links)), 0.0
     for group in groups:
@@ -239,9 +235,7 @@ def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> t
         senders = members[representative[members] == members]
         for some in np.array_split(senders, math.ceil(len(senders) * len(members) / _AT_ONCE)) if len(senders) else ():
             routes = links.routes(np.repeat(some, len(members)), np.tile(members, len(some)))
-            ports, indices = np.divmod(routes.links, topology.num_ranks)
-            of_orbit = ports * topology.num_ranks + representative[indices]
-            carried += np.bincount(of_orbit, routes.shares * fixing[ports], minlength=len(links))
+            carried += np.bincount(*links_of_orbits(links, found, routes), minlength=len(links))
             latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
     every_link = np.arange(len(links.ports))[:, None] * topology.num_ranks + representative
     return latency_s, carried[every_link.ravel()]

@@ -11,20 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numpy as np
-
 from scaleout.cluster.topology.placement import place, siblings
-from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.collectives import schedule
 from scaleout.network.flow.demand import TooManyMessagesError, check_rounds, demand_of, messages_of
 from scaleout.network.flow.flows import Demand
+from scaleout.network.flow.instances import whole_transfer
 from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
 from scaleout.network.flow.traffic import Traffic
-from scaleout.network.routes.links import Ints, Links, links_of
-from scaleout.network.routes.symmetry import Symmetry, symmetry
+from scaleout.network.routes.links import Links
+from scaleout.network.routes.symmetry import Symmetry, group_of_rank, symmetry
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,7 @@ class LinkCost:
 
 
 def collective_cost(
-    kind: str,
-    size_bytes: float,
-    topology: Topology,
-    ranks: Sequence[int],
-    algorithm: str,
-    *,
-    injection_bytes_per_s: float | None = None,
-    num_chunks: int | None = None,
+    kind: str, size_bytes: float, links: Links, ranks: Sequence[int], algorithm: str, *, num_chunks: int | None = None
 ) -> LinkCost:
     """Cost of one collective, with all groups of its axis active at the same time; zero for no bytes or one rank.
 
@@ -66,12 +57,12 @@ def collective_cost(
     ----------
     kind, size_bytes, num_chunks
         As in `alpha_beta.collective_cost`.
+    links : Links
+        From `links_of` a topology.
     ranks : sequence of int
         The group; its siblings are all groups like it that the topology has room for.
     algorithm : str
         One of `collectives.ALGORITHMS`, or ``"auto"`` for the one that is fastest on the links.
-    injection_bytes_per_s : float, optional
-        What a rank can send over all its links together.
 
     Raises
     ------
@@ -79,28 +70,25 @@ def collective_cost(
         As `alpha_beta.collective_cost`, or if the algorithm sends more messages than can be routed.
 
     >>> from scaleout.cluster.topology.topology import load_topology
-    >>> cost = collective_cost("all_to_all", 128e6, load_topology("torus-8x16"), range(128), "direct")
+    >>> from scaleout.network.routes.links import links_of
+    >>> cost = collective_cost("all_to_all", 128e6, links_of(load_topology("torus-8x16")), range(128), "direct")
     >>> round(cost.time_s * 1e6, 3)  # 12 hops of 0.7 us, and 2 n over a link of 25 GB/s
     10248.4
     >>> cost.busiest_links[0].link, cost.busiest_links[0].alike
     ('ring 1: 0 -> 8', 128)
     """
     if algorithm == "auto":
-        costs = collective_costs(
-            kind, size_bytes, topology, ranks, injection_bytes_per_s=injection_bytes_per_s, num_chunks=num_chunks
-        )
+        costs = collective_costs(kind, size_bytes, links, ranks, num_chunks=num_chunks)
         return min(costs.values(), key=lambda cost: cost.time_s)
-    placement = place(topology, ranks)
+    placement = place(links.topology, ranks)
     if placement.num_ranks > 1:
         check_rounds(schedule(kind, placement, algorithm=algorithm), kind, algorithm, placement.num_ranks)
     cost = alpha_beta.collective_cost(kind, size_bytes, placement, algorithm, num_chunks=num_chunks)
     if not cost.algorithm:
         return LinkCost(0.0)
-    links, found, demand = _demand(kind, topology, tuple(ranks), algorithm, injection_bytes_per_s)
+    found, demand = _demand(kind, links, tuple(ranks), algorithm)
     traffic = Traffic(links)
-    chunked_s = cost.latency_s - cost.before_s if demand.steady else 0.0
-    sent_bytes = size_bytes * cost.inflation
-    traffic.start(0, demand, sent_bytes, now_s=0.0, before_s=cost.before_s, after_s=chunked_s)
+    traffic.start(0, whole_transfer(demand, size_bytes, cost), 0.0)
     done: list[int] = []
     time_s = 0.0
     while not done:
@@ -110,13 +98,7 @@ def collective_cost(
 
 
 def collective_costs(
-    kind: str,
-    size_bytes: float,
-    topology: Topology,
-    ranks: Sequence[int],
-    *,
-    injection_bytes_per_s: float | None = None,
-    num_chunks: int | None = None,
+    kind: str, size_bytes: float, links: Links, ranks: Sequence[int], *, num_chunks: int | None = None
 ) -> dict[str, LinkCost]:
     """Cost of one collective with each algorithm that can do it but those with more messages than can be routed.
 
@@ -127,16 +109,10 @@ def collective_costs(
     """
     costs: dict[str, LinkCost] = {}
     refused: ConfigError | None = None
-    for algorithm in collectives.candidates(kind, place(topology, ranks)):
+    for algorithm in collectives.candidates(kind, place(links.topology, ranks)):
         try:
             costs[algorithm.name] = collective_cost(
-                kind,
-                size_bytes,
-                topology,
-                ranks,
-                algorithm.name,
-                injection_bytes_per_s=injection_bytes_per_s,
-                num_chunks=num_chunks,
+                kind, size_bytes, links, ranks, algorithm.name, num_chunks=num_chunks
             )
         except TooManyMessagesError as error:
             refused = error
@@ -145,25 +121,13 @@ def collective_costs(
     return costs
 
 
-_Demand = tuple[Links, Symmetry, Demand]
-
-
 @lru_cache(maxsize=16)
-def _demand(
-    kind: str, topology: Topology, ranks: tuple[int, ...], algorithm: str, injection_bytes_per_s: float | None
-) -> _Demand:
-    """The demand of a collective for the links, at any size."""
-    groups = siblings(topology, ranks)
-    links = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
-    found = _symmetry(topology, groups, kind, algorithm)
-    return links, found, demand_of(links, found, groups, kind, algorithm)
-
-
-def _symmetry(topology: Topology, groups: Sequence[tuple[int, ...]], kind: str, algorithm: str) -> Symmetry:
-    family: Ints = np.full(topology.num_ranks, -1, np.int64)
-    for number, group in enumerate(groups):
-        family[list(group)] = number
-    return symmetry(topology, [family], messages=messages_of(topology, groups, kind, algorithm))
+def _demand(kind: str, links: Links, ranks: tuple[int, ...], algorithm: str) -> tuple[Symmetry, Demand]:
+    """The demand of a collective for the links, at any size, and the symmetry that it is told up to."""
+    groups = siblings(links.topology, ranks)
+    messages = messages_of(links.topology, groups, kind, algorithm)
+    found = symmetry(links.topology, [group_of_rank(groups, links.topology.num_ranks)], messages=messages)
+    return found, demand_of(links, found, groups, kind, algorithm)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.load import combined
 from scaleout.network.collectives import Round, Schedule, schedule, transfers
-from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Ring, Shift, among, uncombined
+from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Pattern, Ring, Shift, among, uncombined
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.routes.crossing import Crossing, Part
-from scaleout.network.routes.links import Floats, Ints, Links, Routes
-from scaleout.network.routes.symmetry import Pairs, Symmetry
+from scaleout.network.routes.links import Ints, Links, Routes
+from scaleout.network.routes.symmetry import Pairs, Symmetry, links_of_orbits
 
 _GRAIN = 2.0**40
 """Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
@@ -41,8 +41,33 @@ again go as one, with the bytes and the latency of all, if their messages have t
 
 Group = tuple[int, ...]
 
-ALONE = Symmetry()
-"""Nothing is alike."""
+NOTHING_ALIKE = Symmetry()
+
+_Key = tuple[Pattern, tuple[int, ...] | None]
+"""Pattern and dimensions: rounds that have them in common send the same messages."""
+
+
+def _key(round_: Round) -> _Key:
+    return round_.pattern, round_.dimensions
+
+
+class _Plan(NamedTuple):
+    """An algorithm on a group, whose ranks are in the order of its grid."""
+
+    placement: Placement
+    ranks: Ints
+    schedule: Schedule
+    kind: str
+    algorithm: str
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        return self.schedule.rounds
+
+    @property
+    def distinct(self) -> dict[_Key, Round]:
+        """One of the rounds that send the same messages, in the order of the first of them."""
+        return {_key(round_): round_ for round_ in self.rounds}
 
 
 class TooManyMessagesError(ConfigError):
@@ -55,21 +80,20 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     Each set of messages once, and without rounds that are kept wherever the groups or the other rounds are: those in
     which everyone sends to everyone, or over a distance that is the sum of distances of others.
     """
-    chosen: dict[tuple[object, object], int] = {}
-    found = _plan(topology, groups[0], kind, algorithm)[2].rounds
-    rounds = {(round_.pattern, round_.dimensions) for round_ in found}
-    for index, round_ in enumerate(found):
-        if not isinstance(uncombined(round_.pattern), Everyone) and not _sum_of_others(round_, rounds):
-            chosen.setdefault((round_.pattern, round_.dimensions), index)
+    first = _plan(topology, groups[0], kind, algorithm)
+    chosen = [
+        round_
+        for (pattern, _), round_ in first.distinct.items()
+        if not isinstance(uncombined(pattern), Everyone) and not _sum_of_others(round_, first.distinct)
+    ]
     if not chosen:
         return []
     lying = congruent_members(topology, groups)
     if lying is not None:
-        placement = _plan(topology, groups[0], kind, algorithm)[0]
-        ends = [transfers(found[index], placement)[:2] for index in chosen.values()]
+        ends = [transfers(round_, first.placement)[:2] for round_ in chosen]
         return [(lying[:, sources].ravel(), lying[:, destinations].ravel()) for sources, destinations in ends]
     plans = [_plan(topology, group, kind, algorithm) for group in groups]
-    return [_spelled(plans, index) for index in chosen.values()]
+    return [_spelled(plans, first.rounds.index(round_)) for round_ in chosen]
 
 
 def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
@@ -81,37 +105,35 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
     members = np.unique(symmetry.representatives(np.array([rank for group in groups for rank in group], np.int64)))
     representatives = set(members.tolist())
     plans = _plans(topology, [group for group in groups if not representatives.isdisjoint(group)], kind, algorithm)
-    _check_everyone(len(members), plans[0], kind, algorithm)
-    if plans[0][2].pipelined:
-        busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm), kind, algorithm)
+    first = plans[0]
+    _check_everyone(len(members), first)
+    if first.schedule.pipelined:
+        busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm))
         return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
-    known: dict[tuple[object, object], int] = {}
+    number_of: dict[_Key, int] = {}
     sent: list[Pairs] = []
-    shares: list[float] = []
     num_messages = 0
-    for index, round_ in enumerate(plans[0][2].rounds):
-        key = (round_.pattern, round_.dimensions)
-        if key not in known:
-            pairs = _representatives_of(symmetry, plans, index)
-            num_messages += len(pairs[0])
-            _check_number(num_messages, kind, algorithm, plans[0][0].num_ranks)
-            known[key] = len(sent)
-            sent.append(pairs)
-            shares.append(_share(round_, plans[0][0]))
+    for index, round_ in enumerate(first.rounds):
+        if number_of.setdefault(_key(round_), len(sent)) == len(sent):
+            sent.append(_representatives_of(symmetry, plans, index))
+            num_messages += len(sent[-1][0])
+            _check_number(num_messages, first)
+    shares = [_share(round_, first.placement) for round_ in first.distinct.values()]
     flows = _flows(links, symmetry, sent, members)
-    many = sum(round_.repeat for round_ in plans[0][2].rounds) > MOST_ROUNDS
+    many = sum(round_.repeat for round_ in first.rounds) > MOST_ROUNDS
     rounds: list[tuple[Flows, float, int]] = []
-    for round_ in plans[0][2].rounds:
-        number, times = known[round_.pattern, round_.dimensions], round_.repeat if many else 1
+    for round_ in first.rounds:
+        number, times = number_of[_key(round_)], round_.repeat if many else 1
         if times > 1 and np.ptp(flows[number].latency_s):
-            _refuse_rounds(round_.repeat, kind, algorithm, plans[0][0].num_ranks)
+            _refuse_rounds(round_.repeat, kind, algorithm, first.placement.num_ranks)
         sends = _train(flows[number], times) if many else flows[number]
         rounds += [(sends, shares[number] * round_.fraction * times, round_.chain)] * (round_.repeat // times)
+    chains = tuple(chain for _, _, chain in rounds)
     return Demand(
         len(members),
         tuple(sends for sends, _, _ in rounds),
         tuple(fraction for _, fraction, _ in rounds),
-        chain_of_round=tuple(chain for _, _, chain in rounds) if len({chain for _, _, chain in rounds}) > 1 else (),
+        chain_of_round=chains if len(set(chains)) > 1 else (),
     )
 
 
@@ -120,7 +142,7 @@ def _train(flows: Flows, repeat: int) -> Flows:
     return replace(flows, latency_s=flows.latency_s * repeat, alike=flows.alike * repeat)
 
 
-def _sum_of_others(round_: Round, rounds: Collection[tuple[object, object]]) -> bool:
+def _sum_of_others(round_: Round, rounds: Collection[_Key]) -> bool:
     """Whether a round sends over a distance that is the sum of unit distances, all among the rounds.
 
     >>> rounds = {(Shift(offsets), None) for offsets in ((1, 0), (0, 1), (2, 1))}
@@ -134,24 +156,21 @@ def _sum_of_others(round_: Round, rounds: Collection[tuple[object, object]]) -> 
     return all((Shift(single), round_.dimensions) in rounds for single in singles)
 
 
-_Plan = tuple[Placement, Ints, Schedule]
-
-
 def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
     found = schedule(kind, placement, algorithm=algorithm)
     check_rounds(found, kind, algorithm, placement.num_ranks)
-    distinct = {(round_.pattern, round_.dimensions): round_ for round_ in found.rounds}
-    _check_number(sum(_size(round_, placement) for round_ in distinct.values()), kind, algorithm, placement.num_ranks)
-    return placement, np.array(ranks, np.int64), found
+    plan = _Plan(placement, np.array(ranks, np.int64), found, kind, algorithm)
+    _check_number(sum(_size(round_, placement) for round_ in plan.distinct.values()), plan)
+    return plan
 
 
 def _plans(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[_Plan]:
     lying = congruent_members(topology, groups) if len(groups) > 1 else None
     if lying is None:
         return [_plan(topology, group, kind, algorithm) for group in groups]
-    placement, _, found = _plan(topology, groups[0], kind, algorithm)
-    return [(placement, ranks, found) for ranks in lying]
+    first = _plan(topology, groups[0], kind, algorithm)
+    return [first._replace(ranks=ranks) for ranks in lying]
 
 
 def check_rounds(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:
@@ -168,20 +187,18 @@ def _refuse_rounds(num_rounds: int, kind: str, algorithm: str, num_ranks: int) -
     )
 
 
-def _check_everyone(num_senders: int, plan: _Plan, kind: str, algorithm: str) -> None:
+def _check_everyone(num_senders: int, plan: _Plan) -> None:
     """Refuse rounds in which so many members send to everyone that they cannot be listed."""
-    placement, _, found = plan
-    for round_ in {(round_.pattern, round_.dimensions): round_ for round_ in found.rounds}.values():
+    for round_ in plan.distinct.values():
         if isinstance(round_.pattern, Everyone):
-            joined = among(round_, placement, np.zeros(1, np.int64)).size
-            _check_number(num_senders * joined, kind, algorithm, placement.num_ranks)
+            _check_number(num_senders * among(round_, plan.placement, np.zeros(1, np.int64)).size, plan)
 
 
-def _check_number(num_messages: int, kind: str, algorithm: str, num_ranks: int) -> None:
+def _check_number(num_messages: int, plan: _Plan) -> None:
     if num_messages > MOST_MESSAGES:
         raise TooManyMessagesError(
-            f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
-            f"{num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} "
+            f"algorithm {plan.algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
+            f"{plan.placement.num_ranks} ranks, too many to route one by one; choose another algorithm for {plan.kind} "
             f"(--algorithm), a smaller group, or the network model alpha_beta"
         )
 
@@ -203,13 +220,13 @@ def _size(round_: Round, placement: Placement) -> int:
 
 def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
     """Messages of one round of some groups, as ranks; computed once for groups of the same placement."""
-    schedules = {placement: found for placement, _, found in plans}
-    ends = {placement: transfers(found.rounds[index], placement) for placement, found in schedules.items()}
-    each = [(ranks, ends[placement]) for placement, ranks, _ in plans]
+    rounds = {plan.placement: plan.rounds[index] for plan in plans}
+    ends = {placement: transfers(round_, placement) for placement, round_ in rounds.items()}
+    each = [(plan.ranks, ends[plan.placement]) for plan in plans]
     return _joined([(ranks[found.sources], ranks[found.destinations]) for ranks, found in each])
 
 
-def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = ALONE) -> Demand:
+def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = NOTHING_ALIKE) -> Demand:
     """Return the demand of a message from an orbit representative, and of all that are alike by the symmetry."""
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
     members = np.unique(symmetry.representatives(np.concatenate(pairs)))
@@ -232,22 +249,22 @@ def _joined(pairs: Sequence[Pairs]) -> Pairs:
 
 def _representatives_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
     """Orbit representatives of the messages of one round; not all of them are listed first where avoidable."""
-    round_ = plans[0][2].rounds[index]
+    round_ = plans[0].rounds[index]
     if not isinstance(round_.pattern, Everyone) and (
         not isinstance(round_.pattern, Shift) or round_.dimensions is not None
     ):
         return _representatives(symmetry, _spelled(plans, index))
     pairs = []
-    for placement, ranks, _ in plans:
-        places = np.flatnonzero(symmetry.representatives(ranks) == ranks)
+    for placement, ranks, *_ in plans:
+        members = np.flatnonzero(symmetry.representatives(ranks) == ranks)
         if isinstance(round_.pattern, Everyone):
-            joined = ranks[among(round_, placement, places)]
-            sources, destinations = np.repeat(ranks[places], joined.shape[1]), joined.ravel()
+            joined = ranks[among(round_, placement, members)]
+            sources, destinations = np.repeat(ranks[members], joined.shape[1]), joined.ravel()
             others = sources != destinations
             pairs.append((sources[others], destinations[others]))
         else:
             shape = placement.shape if placement.regular else (placement.num_ranks,)
-            pairs.append((ranks[places], ranks[round_.pattern.moved(places, shape)]))
+            pairs.append((ranks[members], ranks[round_.pattern.moved(members, shape)]))
     return _joined(pairs)
 
 
@@ -270,7 +287,7 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
         crossing, latency_s = links.crossed(sources, destinations)
         if symmetry.digits:
             routes = Routes(*crossing.pairs, latency_s)
-            crossed, weights = _representative_links(links, symmetry, routes)
+            crossed, weights = links_of_orbits(links, symmetry, routes)
             crossing = Crossing((Part(routes.messages, crossed, share=weights),), len(sources))
         senders = np.searchsorted(members, sources)
         receivers = np.searchsorted(members, symmetry.representatives(destinations))
@@ -282,28 +299,18 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
     return found
 
 
-def _representative_links(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
-    """Representatives of the links of routes, and the load of all messages of an orbit on one of them."""
-    if not symmetry.digits:
-        return routes.links, routes.shares
-    ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
-    fixing = np.array([symmetry.fixing(*links.spread(port)) for port in links.ports], np.float64)
-    return np.asarray(
-        ports * links.topology.num_ranks + symmetry.representatives(ranks), np.int64
-    ), routes.shares * fixing[ports]
-
-
 def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
     """One flow for each orbit of groups: the loads of all its rounds, over that of its busiest link."""
     orbits: dict[bytes, int] = {}
     flows, found, weights = [], [], []
     for plan in plans:
-        orbit = orbits.setdefault(np.sort(symmetry.representatives(plan[1])).tobytes(), len(orbits))
-        for index, round_ in enumerate(plan[2].rounds):
+        orbit = orbits.setdefault(np.sort(symmetry.representatives(plan.ranks)).tobytes(), len(orbits))
+        for index, round_ in enumerate(plan.rounds):
             routes = _representative_routes(links, symmetry, plan, index)
-            each = np.round(round_.repeat * round_.fraction * _share(round_, plan[0]) / busiest * _GRAIN) / _GRAIN
+            load = round_.repeat * round_.fraction * _share(round_, plan.placement) / busiest
+            each = np.round(load * _GRAIN) / _GRAIN
             flows.append(np.full(len(routes.links), orbit))
-            crossed, shares = _representative_links(links, symmetry, routes)
+            crossed, shares = links_of_orbits(links, symmetry, routes)
             found.append(crossed)
             weights.append(each * shares)
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
@@ -315,32 +322,27 @@ def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Se
 
 def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
     """Routes of the orbit representatives of a round; combined messages have the share of representative members."""
-    ranks, pattern = plan[1], plan[2].rounds[index].pattern
+    pattern = plan.rounds[index].pattern
     if not isinstance(pattern, Combined):
         return links.routes(*_representatives_of(symmetry, [plan], index))
-    routes = _combined_routes(links, plan, index)
-    return routes._replace(shares=routes.shares * np.mean(symmetry.representatives(ranks) == ranks))
-
-
-def _combined_routes(links: Links, plan: _Plan, index: int) -> Routes:
-    """Routes of all messages of one round of a group, without what switches combine."""
     ends = _spelled([plan], index)
-    return combined(plan[2].rounds[index].pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
+    routes = combined(pattern, links.routes(*ends), ends, np.zeros(len(ends[0]), np.int64))
+    return routes._replace(shares=routes.shares * np.mean(symmetry.representatives(plan.ranks) == plan.ranks))
 
 
-def _busiest(links: Links, symmetry: Symmetry, plan: _Plan, kind: str, algorithm: str) -> float:
+def _busiest(links: Links, symmetry: Symmetry, plan: _Plan) -> float:
     """Load of the busiest link, for each byte of the collective, of one isolated group, at the slowest link's speed.
 
     Counted in whole grains, round by round: the same to the last bit whatever the symmetry.
     """
-    switched = any(isinstance(round_.pattern, Combined) for round_ in plan[2].rounds)
-    own = Symmetry() if switched else symmetry.keeping(plan[1])
-    _check_everyone(int(np.count_nonzero(own.representatives(plan[1]) == plan[1])), plan, kind, algorithm)
+    switched = any(isinstance(round_.pattern, Combined) for round_ in plan.rounds)
+    own = NOTHING_ALIKE if switched else symmetry.keeping(plan.ranks)
+    _check_everyone(int(np.count_nonzero(own.representatives(plan.ranks) == plan.ranks)), plan)
     total = np.zeros(len(links))
-    for index, round_ in enumerate(plan[2].rounds):
+    for index, round_ in enumerate(plan.rounds):
         routes = _representative_routes(links, own, plan, index)
         whole = routes._replace(shares=np.round(routes.shares * _GRAIN) / _GRAIN)
-        messages = np.bincount(*_representative_links(links, own, whole), minlength=len(links))
-        total += round_.repeat * round_.fraction * _share(round_, plan[0]) * messages
+        messages = np.bincount(*links_of_orbits(links, own, whole), minlength=len(links))
+        total += round_.repeat * round_.fraction * _share(round_, plan.placement) * messages
     speeds = links.bytes_per_s(np.flatnonzero(total))
     return float((total[total > 0] / speeds).max() * speeds.min())

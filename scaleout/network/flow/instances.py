@@ -6,27 +6,14 @@ instance that shared devices slow down is *paced*: their timer sets its speed fr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.network.flow.demand import Group, demand_of, demand_of_message
 from scaleout.network.flow.flows import Demand
-from scaleout.network.flow.traffic import Traffic
+from scaleout.network.flow.traffic import Traffic, Transfer
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry
-
-
-@dataclass(frozen=True)
-class _Transfer:
-    """What an instance sends, see `Traffic.begin`; back to back if its latency is paid once, after its bytes."""
-
-    demand: Demand
-    size_bytes: float
-    before_s: float
-    after_s: float
-    back_to_back: bool
-    paced: bool
 
 
 class LinkNetwork:
@@ -35,34 +22,35 @@ class LinkNetwork:
     def __init__(self, topology: Topology, symmetry: Symmetry, *, injection_bytes_per_s: float | None = None) -> None:
         self.symmetry = symmetry
         self.traffic = Traffic(links_of(topology, injection_bytes_per_s=injection_bytes_per_s))
-        self._transfers: dict[int, _Transfer] = {}
-        self._messages: dict[tuple[int, int, float], _Transfer] = {}
+        self._transfers: dict[int, Transfer] = {}
+        self._messages: dict[tuple[int, int, float], Transfer] = {}
         self._routed: dict[tuple[int, int], Demand] = {}
         self._demands: dict[tuple[str, str, int], tuple[Demand, Sequence[Group]]] = {}
         self._speeds: dict[int, float] = {}
         """Speeds that were set at the present moment, which has to be over before they count: the last one does."""
         self._set_s = 0.0
+        self._paced: set[int] = set()
         self._moving: set[int] = set()
         """Paced instances that have their SMs."""
 
     def register(
         self, instance: int, kind: str, size_bytes: float, *, groups: Sequence[Group], cost: CollectiveCost,
-        slice_of_more: bool, paced: bool,
+        sliced: bool,
     ) -> None:  # fmt: skip
-        """Register a collective of some groups, told apart by identity, with the algorithm and latency of the whole."""
+        """Register a collective of some groups, told apart by identity, with the algorithm and latency of the whole.
+
+        Its bytes are those of a slice of the whole if it is `sliced`.
+        """
         key = (kind, cost.algorithm, id(groups))
         if key not in self._demands:
             demand = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
             self._demands[key] = demand, groups  # kept, lest the id returns
         demand = self._demands[key][0]
-        sent_bytes = size_bytes * cost.inflation
-        if slice_of_more:
-            self._transfers[instance] = _Transfer(demand, sent_bytes, 0.0, cost.latency_s, True, paced)
-        else:
-            after_s = cost.latency_s - cost.before_s if demand.steady else 0.0
-            self._transfers[instance] = _Transfer(demand, sent_bytes, cost.before_s, after_s, False, paced)
+        self._transfers[instance] = (
+            _back_to_back(demand, size_bytes, cost) if sliced else whole_transfer(demand, size_bytes, cost)
+        )
 
-    def register_message(self, instance: int, size_bytes: float, *, source: int, destination: int, paced: bool) -> None:
+    def register_message(self, instance: int, size_bytes: float, *, source: int, destination: int) -> None:
         """Register one message between two ranks."""
         key = source, destination, size_bytes
         if key not in self._messages:
@@ -70,24 +58,20 @@ class LinkNetwork:
             if ends not in self._routed:
                 self._routed[ends] = demand_of_message(links, source, destination, self.symmetry)
             cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
-            sent_bytes = size_bytes * cost.inflation
-            self._messages[key] = _Transfer(self._routed[ends], sent_bytes, 0.0, cost.latency_s, True, paced=False)
-        self._transfers[instance] = replace(self._messages[key], paced=True) if paced else self._messages[key]
+            self._messages[key] = _back_to_back(self._routed[ends], size_bytes, cost)
+        self._transfers[instance] = self._messages[key]
+
+    def pace(self, instance: int) -> None:
+        """Let an instance wait for its speed, and go at it."""
+        self._paced.add(instance)
 
     def arrive(self, instance: int, task: int, now_s: float) -> None:
         """Take note that a task has arrived at an instance, which uses no links yet."""
 
     def start(self, instance: int, now_s: float) -> None:
         """Start an instance that is not paced; others start when they are given a speed."""
-        transfer = self._transfers.get(instance)
-        if transfer is not None and not transfer.paced:
-            self._start(instance, transfer, now_s)
-
-    def _start(self, instance: int, transfer: _Transfer, now_s: float) -> None:
-        self.traffic.start(
-            instance, transfer.demand, transfer.size_bytes, now_s=now_s, before_s=transfer.before_s,
-            after_s=transfer.after_s, latencies=not transfer.back_to_back,
-        )  # fmt: skip
+        if instance in self._transfers and instance not in self._paced:
+            self.traffic.start(instance, self._transfers[instance], now_s)
 
     def set_speed(self, instance: int, speed: float, now_s: float) -> None:
         """Set the speed of a paced instance from now on, as a fraction of its fair rate; 0 before it moves."""
@@ -102,7 +86,7 @@ class LinkNetwork:
                 assert speed > 0, "what has its SMs keeps them"
                 changed[instance] = speed
             elif speed > 0:
-                self._start(instance, self._transfers[instance], self._set_s)
+                self.traffic.start(instance, self._transfers[instance], self._set_s)
                 self._moving.add(instance)
                 if speed < 1:
                     changed[instance] = speed
@@ -123,7 +107,18 @@ class LinkNetwork:
         return now_s, sorted(filter(self._releases_early, sent)), sorted(done)
 
     def _releases_early(self, instance: int) -> bool:
-        return self._transfers[instance].back_to_back and not self._transfers[instance].paced
+        return instance not in self._paced and not self._transfers[instance].latencies
 
     def end(self, instances: Sequence[int], now_s: float) -> None:
         """Take note of instances that ended elsewhere: kernels, which use no links."""
+
+
+def whole_transfer(demand: Demand, size_bytes: float, cost: CollectiveCost) -> Transfer:
+    """Return what a whole collective sends; the latency of chunks comes after a steady flow."""
+    after_s = cost.latency_s - cost.before_s if demand.steady else 0.0
+    return Transfer(demand, size_bytes * cost.inflation, cost.before_s, after_s)
+
+
+def _back_to_back(demand: Demand, size_bytes: float, cost: CollectiveCost) -> Transfer:
+    """Return what a slice or a message sends: its latency is paid once, after its bytes."""
+    return Transfer(demand, size_bytes * cost.inflation, after_s=cost.latency_s, latencies=False)

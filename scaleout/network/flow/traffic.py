@@ -9,8 +9,9 @@ collective calls `advance`. See docs/models/flow-network.md.
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any, Protocol
+from typing import Protocol
 
 from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.flows import Demand
@@ -18,6 +19,24 @@ from scaleout.network.routes.links import Floats, Links
 
 _WORTH_S, _LOADED_S = 0.5, 0.002
 """Time wasted batch by batch for which the compiled loop is loaded, about what that takes; and once it is."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a collective or a message sends: a demand, of more than zero bytes.
+
+    Attributes
+    ----------
+    before_s, after_s : time before its first message starts, and after its last message has arrived
+    latencies : bool
+        Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
+    """
+
+    demand: Demand
+    size_bytes: float
+    before_s: float = 0.0
+    after_s: float = 0.0
+    latencies: bool = True
 
 
 class _Loop(Protocol):
@@ -40,7 +59,7 @@ class _Loop(Protocol):
 class Traffic:
     """The links and all that is in flight.
 
-    `compiled` says whether to go message by message; by default where it is worth it.
+    `compiled` says whether to go message by message; by default where batches have wasted `worth_s`.
     """
 
     def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
@@ -49,7 +68,7 @@ class Traffic:
         self._batched: BatchedFlows | None = BatchedFlows(links)
         self._loop: _Loop = self._batched
         worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
-        self._worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
+        self.worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
         self._log: list[tuple[float, Callable[[_Loop], None]]] = []
         """What the loop was called for, and when."""
         self._reached_s = -math.inf
@@ -59,33 +78,18 @@ class Traffic:
         """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them."""
         return self._loop.link_bytes
 
-    def start(
-        self,
-        name: int,
-        demand: Demand,
-        size_bytes: float,
-        *,
-        now_s: float,
-        before_s: float = 0.0,
-        after_s: float = 0.0,
-        latencies: bool = True,
-    ) -> None:
-        """Start a collective, of more than zero bytes, which `advance` shall call by a name.
-
-        Parameters
-        ----------
-        now_s : float
-            Not before any time that was advanced to.
-        before_s, after_s : float
-            Time before its first message starts, and after its last message has arrived.
-        latencies : bool
-            Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
-        """
-        self._chains[name] = [len(demand.chains), len(demand.chains)]
-        for chain in demand.chains:
-            requests: dict[str, Any] = {"name": name, "chain": chain, "size_bytes": size_bytes, "latencies": latencies}
-            requests |= {"start_s": now_s + before_s, "after_s": after_s}
-            self._do(now_s, methodcaller("start", **requests))
+    def start(self, name: int, transfer: Transfer, now_s: float) -> None:
+        """Start a transfer, which `advance` shall call by a name, not before any time that was advanced to."""
+        chains = transfer.demand.chains
+        self._chains[name] = [len(chains), len(chains)]
+        for chain in chains:
+            self._do(
+                now_s,
+                methodcaller(
+                    "start", name, chain, transfer.size_bytes, start_s=now_s + transfer.before_s,
+                    after_s=transfer.after_s, latencies=transfer.latencies,
+                ),
+            )  # fmt: skip
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
         """Set the speeds, above zero and at most 1, of some collectives in flight from now on.
@@ -110,7 +114,7 @@ class Traffic:
         `until_s`: infinite if nothing is in flight.
         """
         while True:
-            if self._batched is not None and self._batched.wasted_s > self._worth_s:
+            if self._batched is not None and self._batched.wasted_s > self.worth_s:
                 self._go_one_by_one()
             now_s, chains_sent, chains_done = self._loop.advance(until_s)
             sent = [name for name in chains_sent if self._last_chain(name, 0)]

@@ -17,7 +17,7 @@ from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds.kind import Floats, Ints
 from scaleout.network.routes.routing import Flags
 
-_FEW = 100
+MOST_KEPT = 100
 """Ranks along a dimension up to which the routes of all pairs, less than its cube of links, are kept."""
 
 
@@ -214,7 +214,7 @@ def route_table(dimension: Dimension, *, num_ranks: int, weight: int) -> RouteTa
     From one port of a rank to the next it is `num_ranks` links, from one coordinate to the next `weight` ranks.
     """
     n = dimension.size
-    if n > _FEW:
+    if n > MOST_KEPT:
         return None
     pairs = np.flatnonzero(np.arange(n * n) % (n + 1))
     found = dimension.structure.routes(dimension, (pairs // n, pairs % n))

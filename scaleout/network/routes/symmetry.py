@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from scaleout.cluster.topology.topology import Dimension, Topology
-from scaleout.network.routes.links import Ints, links_of
+from scaleout.network.routes.links import Floats, Ints, Links, Routes, links_of
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,24 @@ def symmetry(
                 s *= min(d for d in range(2, room + 1) if room % d == 0)
         weight *= dimension.size
     return Symmetry(tuple(digits))
+
+
+def group_of_rank(groups: Sequence[Sequence[int]], num_ranks: int) -> Ints:
+    """(R,) number of each rank's group among groups that are disjoint, or -1 for ranks outside."""
+    family: Ints = np.full(num_ranks, -1, np.int64)
+    for number, group in enumerate(groups):
+        family[list(group)] = number
+    return family
+
+
+def links_of_orbits(links: Links, symmetry: Symmetry, routes: Routes) -> tuple[Ints, Floats]:
+    """Orbit representatives of the links of routes, and the load of all messages of an orbit on one of them."""
+    if not symmetry.digits:
+        return routes.links, routes.shares
+    ports, ranks = np.divmod(routes.links, links.topology.num_ranks)
+    fixing = np.array([symmetry.fixing(*links.spread(port)) for port in links.ports], np.float64)
+    representatives = ports * links.topology.num_ranks + symmetry.representatives(ranks)
+    return representatives, routes.shares * fixing[ports]
 
 
 def _room(dimension: Dimension, s: int) -> int:

@@ -29,7 +29,7 @@ from scaleout.schedule.fusion.gather import most_work_groups
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.engine import run as run_tasks
-from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.simulation.shared_devices import Running, SharedDevices
 from scaleout.validation.measured.rows import Case, NoModelError, Row
 
 _NAMES = {"send_recv": "send"}
@@ -189,7 +189,7 @@ def loops(
         if task < first:
             shared.register_kernel(task, 0, calls[task % len(calls)], isolated_s["compute"] / len(calls))
         else:
-            shared.register_transfer(task, (0,), isolated_s["collective"], channels=channels, device_of={task: 0})
+            shared.register_transfer(task, Running((0,), isolated_s["collective"], channels=channels), {task: 0})
     unknown = [math.nan] * size
     stream = [int(task >= first) for task in range(size)]
     tasks = Tasks(
