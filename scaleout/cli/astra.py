@@ -138,7 +138,7 @@ def _write(outcome: "Outcome", compared: "SideBySide", output: Path) -> list[tup
 def _print_dimensions(outcome: "Outcome") -> None:
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes
-    from scaleout.interop.astra.load import dimension_loads
+    from scaleout.interop.astra.physical import dimension_loads
 
     print_table(
         "busiest link of each dimension, of collectives by ASTRA-sim's algorithms",

@@ -15,8 +15,7 @@ from test_astra_oracle import job_of
 from scaleout.analysis.breakdown import critical_path
 from scaleout.errors import ConfigError
 from scaleout.interop.astra import simulate
-from scaleout.interop.astra.load import dimension_loads
-from scaleout.interop.astra.physical import side_by_side
+from scaleout.interop.astra.physical import dimension_loads, side_by_side
 from scaleout.simulation.options import NETWORKS
 
 BYTES_PER_NS = 27 * 2**30 / 1e9

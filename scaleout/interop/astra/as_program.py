@@ -1,13 +1,15 @@
-"""A run of ASTRA-sim to a program and a topology of ours.
+"""A run of ASTRA-sim to a program, a topology and a result of ours.
 
 Computation keeps its time. A collective spans the same ranks (all, lines along its dimensions, or a communicator group)
 and is called in the order in which ASTRA-sim issued it; broadcasts, which ASTRA-sim replays, become collectives. A
 switch, which it crosses in two hops, becomes one hop of twice the latency. Endpoint delays and the memory time of
-reductions have no counterpart. Knows neither how long communication takes nor which algorithm carries it out.
+reductions have no counterpart. As in our results, a collective lasts from the arrival of its last member, and a receive
+takes no time of its own.
 """
 
 import itertools
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -21,9 +23,18 @@ from scaleout.interop.astra.plan import dimensions_of
 from scaleout.interop.astra.run import History, Outcome
 from scaleout.interop.astra.trace import EVERYONE, Graph, Task, Work
 from scaleout.interop.chakra.trace_set import Group, gathered_families
-from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, topological_order
+from scaleout.program.graph import (
+    COLLECTIVES,
+    NONE,
+    ExecutionGraph,
+    GraphBuilder,
+    Ints,
+    NodeKind,
+    topological_order,
+)
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
+from scaleout.simulation.result import Result, Timeline
 
 KINDS = {"Ring": "ring", "Switch": "switch", "FullyConnected": "fully_connected"}
 """ASTRA-sim's kinds of dimension to ours."""
@@ -165,3 +176,119 @@ def _columns(task: Task, group: tuple[int, int] | None) -> dict[str, Any]:
         "time_source": TimeSource.GIVEN,
         "stream": _CPU_STREAM if task.work == Work.CPU else _COMPUTE_STREAM,
     }
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """Ranks of one history and one role; times by node [ns]."""
+
+    ranks: tuple[int, ...]
+    graph: ExecutionGraph
+    tasks: list[Task]
+    issued: Ints
+    start: Ints
+    end: Ints
+    offset: int
+
+    def before(self, node: int) -> int:
+        """Return the node whose end let this one start, its dependencies first; `NONE` for none."""
+        at = self.issued[node]
+        candidates = np.flatnonzero(self.end == at)
+        earlier = candidates[(self.issued[candidates] < at) | (candidates < node)]
+        needed = earlier[np.isin(earlier, self.graph.dependencies_of(node))]
+        found = needed if needed.size else earlier
+        return self.offset + int(found[-1]) if found.size else NONE
+
+
+def result_of(outcome: Outcome, ours: Counterpart) -> Result:
+    """Turn an outcome into a result of the counterpart's program."""
+    lines = _lines(outcome, ours)
+    causes = _causes(lines, ours)
+    job = outcome.job
+    names = {kind.replace("-", "_"): "+".join(job.system.implementation(kind)) for kind in job.algorithms}
+    timelines = []
+    for line, cause in zip(lines, causes, strict=True):
+        start_s, end_s = (np.asarray(times * 1e-9, np.float64) for times in (line.start, line.end))
+        used = tuple(names.get(line.graph.operation(node), "") for node in range(len(line.graph)))
+        timelines.append(
+            Timeline(line.graph, line.ranks, start_s, end_s, end_s - start_s, end_s - start_s, cause, used)
+        )
+    network = "aware" if job.aware else "unaware"
+    return Result(ours.program, ours.topology.name, network, tuple(timelines))
+
+
+def _lines(outcome: Outcome, ours: Counterpart) -> list[_Line]:
+    lines = []
+    offset = 0
+    for history in outcome.histories:
+        by_role: dict[int, list[int]] = defaultdict(list)
+        for rank in history.ranks:
+            by_role[int(ours.program.role_of_rank[rank])].append(rank)
+        for role, ranks in by_role.items():
+            order = ours.orders[role]
+            issued = np.array([history.start_ns[task] for task in order], np.int64)
+            end = np.array([history.end_ns[task] for task in order], np.int64)
+            tasks = [outcome.job.graphs[history.graph].tasks[task] for task in order]
+            start = np.where([task.work == Work.RECV for task in tasks], end, issued)
+            lines.append(_Line(tuple(ranks), ours.program.graphs[role], tasks, issued, start, end, offset))
+            offset += len(order)
+    return lines
+
+
+def _causes(lines: Sequence[_Line], ours: Counterpart) -> list[Ints]:
+    """Return what each node waited for last, and let collectives start when their last member has arrived."""
+    last = _last_members(lines, ours)
+    sends = _sends(lines)
+    causes = []
+    for line in lines:
+        cause = np.array([line.before(node) for node in range(len(line.graph))], np.int64)
+        received: dict[tuple[int, int, int], int] = defaultdict(int)
+        for node in np.argsort(line.issued, kind="stable").tolist():
+            task = line.tasks[node]
+            if task.work == Work.RECV:
+                key = (task.peer, task.tag, task.size_bytes)
+                sent, arrived = sends[(*key, line.ranks[0])][received[key]]
+                received[key] += 1
+                cause[node] = sent if arrived == line.end[node] else cause[node]
+        causes.append(cause)
+    by_offset = {line.offset + node: (line, node) for line in lines for node in range(len(line.graph))}
+    for line, cause in zip(lines, causes, strict=True):
+        for node, latest in last.get(line.offset, {}).items():
+            other, other_node = by_offset[latest]
+            line.start[node] = min(other.issued[other_node], line.end[node])
+            cause[node] = other.before(other_node)
+    return causes
+
+
+def _last_members(lines: Sequence[_Line], ours: Counterpart) -> dict[int, dict[int, int]]:
+    """Return, by line and node of a collective, the node of its last member to arrive."""
+    latest: dict[tuple[int, int, int], tuple[int, int]] = {}
+    arrivals: list[tuple[int, int, list[tuple[int, int, int]]]] = []
+    for line in lines:
+        count: dict[int, int] = defaultdict(int)
+        for node in np.argsort(line.issued, kind="stable").tolist():
+            if line.tasks[node].work != Work.COLLECTIVE:
+                continue
+            family = int(line.graph.group[node])
+            groups = {ours.program.groups[family].group_of_rank[rank] for rank in line.ranks}
+            keys = [(family, group, count[family]) for group in sorted(groups)]
+            count[family] += 1
+            for key in keys:
+                latest[key] = max(latest.get(key, (-1, NONE)), (int(line.issued[node]), line.offset + node))
+            arrivals.append((line.offset, node, keys))
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for offset, node, keys in arrivals:
+        found[offset][node] = max(latest[key] for key in keys)[1]
+    return found
+
+
+def _sends(lines: Sequence[_Line]) -> dict[tuple[int, int, int, int], list[tuple[int, int]]]:
+    """Return nodes that sent, and when the message arrived: by source, tag, bytes and target, in order."""
+    sends: dict[tuple[int, int, int, int], list[tuple[int, int]]] = defaultdict(list)
+    for line in lines:
+        for node in np.argsort(line.issued, kind="stable").tolist():
+            task = line.tasks[node]
+            if task.work == Work.SEND:
+                key = (line.ranks[0], task.tag, task.size_bytes, task.peer)
+                sends[key].append((line.offset + node, int(line.end[node])))
+    return sends

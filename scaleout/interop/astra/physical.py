@@ -1,13 +1,14 @@
-"""A run of ASTRA-sim to a `Result`, and to a comparison with the same work on our own networks.
+"""A run of ASTRA-sim to a comparison with the same work on our own networks, and to the load of each dimension.
 
 Our network runs the same program on the same topology, by the algorithm nearest to the one in system.json. Where a
 collective or message of ASTRA-sim takes less time than its bytes need on the links, the comparison says by how much.
-As in our results, a collective lasts from the arrival of its last member, and a receive takes no time of its own.
+The load of a dimension is that of its busiest link by collectives; without contention links carry more than they can.
+A message loads the links of the first dimension in which its ends differ, where its time is counted too.
 """
 
 import csv
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,135 +21,20 @@ from scaleout.cluster.topology.placement import Placement, place, place_alone
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.interop.astra import Outcome as AstraOutcome
-from scaleout.interop.astra.algorithms import TREE, Named
-from scaleout.interop.astra.as_program import Counterpart, counterpart
-from scaleout.interop.astra.load import dimension_loads
-from scaleout.interop.astra.trace import Task, Work
+from scaleout.interop.astra.algorithms import NOBODY, TREE, Named, Pattern, Tree
+from scaleout.interop.astra.as_program import counterpart, result_of
+from scaleout.interop.astra.job import Job
+from scaleout.interop.astra.links import folded_route, route
+from scaleout.interop.astra.network import Dimension
+from scaleout.interop.astra.plan import FLAT, GROUP, Phase
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
-from scaleout.simulation.result import Result, Timeline
+from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import Comparison
 from scaleout.study.job import Outcome
-
-
-@dataclass(frozen=True, eq=False)
-class _Line:
-    """Ranks of one history and one role; times by node [ns]."""
-
-    ranks: tuple[int, ...]
-    graph: ExecutionGraph
-    tasks: list[Task]
-    issued: Ints
-    start: Ints
-    end: Ints
-    offset: int
-
-    def before(self, node: int) -> int:
-        """Return the node whose end let this one start, its dependencies first; `NONE` for none."""
-        at = self.issued[node]
-        candidates = np.flatnonzero(self.end == at)
-        earlier = candidates[(self.issued[candidates] < at) | (candidates < node)]
-        needed = earlier[np.isin(earlier, self.graph.dependencies_of(node))]
-        found = needed if needed.size else earlier
-        return self.offset + int(found[-1]) if found.size else NONE
-
-
-def result_of(outcome: AstraOutcome, ours: Counterpart) -> Result:
-    """Turn an outcome into a result of the counterpart's program."""
-    lines = _lines(outcome, ours)
-    causes = _causes(lines, ours)
-    job = outcome.job
-    names = {kind.replace("-", "_"): "+".join(job.system.implementation(kind)) for kind in job.algorithms}
-    timelines = []
-    for line, cause in zip(lines, causes, strict=True):
-        start_s, end_s = (np.asarray(times * 1e-9, np.float64) for times in (line.start, line.end))
-        used = tuple(names.get(line.graph.operation(node), "") for node in range(len(line.graph)))
-        timelines.append(
-            Timeline(line.graph, line.ranks, start_s, end_s, end_s - start_s, end_s - start_s, cause, used)
-        )
-    network = "aware" if job.aware else "unaware"
-    return Result(ours.program, ours.topology.name, network, tuple(timelines))
-
-
-def _lines(outcome: AstraOutcome, ours: Counterpart) -> list[_Line]:
-    lines = []
-    offset = 0
-    for history in outcome.histories:
-        by_role: dict[int, list[int]] = defaultdict(list)
-        for rank in history.ranks:
-            by_role[int(ours.program.role_of_rank[rank])].append(rank)
-        for role, ranks in by_role.items():
-            order = ours.orders[role]
-            issued = np.array([history.start_ns[task] for task in order], np.int64)
-            end = np.array([history.end_ns[task] for task in order], np.int64)
-            tasks = [outcome.job.graphs[history.graph].tasks[task] for task in order]
-            start = np.where([task.work == Work.RECV for task in tasks], end, issued)
-            lines.append(_Line(tuple(ranks), ours.program.graphs[role], tasks, issued, start, end, offset))
-            offset += len(order)
-    return lines
-
-
-def _causes(lines: Sequence[_Line], ours: Counterpart) -> list[Ints]:
-    """Return what each node waited for last, and let collectives start when their last member has arrived."""
-    last = _last_members(lines, ours)
-    sends = _sends(lines)
-    causes = []
-    for line in lines:
-        cause = np.array([line.before(node) for node in range(len(line.graph))], np.int64)
-        received: dict[tuple[int, int, int], int] = defaultdict(int)
-        for node in np.argsort(line.issued, kind="stable").tolist():
-            task = line.tasks[node]
-            if task.work == Work.RECV:
-                key = (task.peer, task.tag, task.size_bytes)
-                sent, arrived = sends[(*key, line.ranks[0])][received[key]]
-                received[key] += 1
-                cause[node] = sent if arrived == line.end[node] else cause[node]
-        causes.append(cause)
-    by_offset = {line.offset + node: (line, node) for line in lines for node in range(len(line.graph))}
-    for line, cause in zip(lines, causes, strict=True):
-        for node, latest in last.get(line.offset, {}).items():
-            other, other_node = by_offset[latest]
-            line.start[node] = min(other.issued[other_node], line.end[node])
-            cause[node] = other.before(other_node)
-    return causes
-
-
-def _last_members(lines: Sequence[_Line], ours: Counterpart) -> dict[int, dict[int, int]]:
-    """Return, by line and node of a collective, the node of its last member to arrive."""
-    latest: dict[tuple[int, int, int], tuple[int, int]] = {}
-    arrivals: list[tuple[int, int, list[tuple[int, int, int]]]] = []
-    for line in lines:
-        count: dict[int, int] = defaultdict(int)
-        for node in np.argsort(line.issued, kind="stable").tolist():
-            if line.tasks[node].work != Work.COLLECTIVE:
-                continue
-            family = int(line.graph.group[node])
-            groups = {ours.program.groups[family].group_of_rank[rank] for rank in line.ranks}
-            keys = [(family, group, count[family]) for group in sorted(groups)]
-            count[family] += 1
-            for key in keys:
-                latest[key] = max(latest.get(key, (-1, NONE)), (int(line.issued[node]), line.offset + node))
-            arrivals.append((line.offset, node, keys))
-    found: dict[int, dict[int, int]] = defaultdict(dict)
-    for offset, node, keys in arrivals:
-        found[offset][node] = max(latest[key] for key in keys)[1]
-    return found
-
-
-def _sends(lines: Sequence[_Line]) -> dict[tuple[int, int, int, int], list[tuple[int, int]]]:
-    """Return nodes that sent, and when the message arrived: by source, tag, bytes and target, in order."""
-    sends: dict[tuple[int, int, int, int], list[tuple[int, int]]] = defaultdict(list)
-    for line in lines:
-        for node in np.argsort(line.issued, kind="stable").tolist():
-            task = line.tasks[node]
-            if task.work == Work.SEND:
-                key = (line.ranks[0], task.tag, task.size_bytes, task.peer)
-                sends[key].append((line.offset + node, int(line.end[node])))
-    return sends
-
 
 NEAREST: Mapping[str, tuple[str, ...]] = {
     "ring": ("ring",),
@@ -355,6 +241,94 @@ def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             values = {name: round(float(seconds) * 1e9, 3) for name, seconds in times_s.items()}
             rows |= {rank: {"network": outcome.schedule, "rank": rank, **values} for rank in line.ranks}
         yield from (rows[rank] for rank in sorted(rows))
+
+
+@dataclass(frozen=True)
+class DimensionLoad:
+    """Load of a dimension by collectives.
+
+    Attributes
+    ----------
+    link_bytes : int
+        On the busiest link.
+    link_ns : float
+        Time that these bytes need on the link, latency left out.
+    """
+
+    dimension: int
+    kind: str
+    size: int
+    link_bytes: int
+    link_ns: float
+
+
+def dimension_loads(outcome: AstraOutcome) -> tuple[DimensionLoad, ...]:
+    """Add up the bytes of all collectives on the busiest link of each dimension."""
+    job = outcome.job
+    totals: list[Counter[Hashable]] = [Counter() for _ in job.network.dimensions]
+    for (plan, members), times in outcome.num_runs.items():
+        for phase, count in Counter(phase for stream in plan.streams for phase in stream).items():
+            for number, link, size_bytes in _loads(job, phase, members):
+                totals[number][link] += size_bytes * times * count
+    return tuple(
+        DimensionLoad(
+            number,
+            dimension.kind,
+            dimension.size,
+            most := max(totals[number].values(), default=0),
+            most / dimension.bytes_per_ns,
+        )
+        for number, dimension in enumerate(job.network.dimensions)
+    )
+
+
+def _loads(job: Job, phase: Phase, members: tuple[int, ...]) -> Iterator[tuple[int, Hashable, int]]:
+    """Yield dimension, link and bytes of all messages of a phase; one line represents all lines of a dimension."""
+    if phase.dimension not in (FLAT, GROUP):
+        for link, size_bytes in _line_loads(job.network.dimensions[phase.dimension], phase.pattern):
+            yield phase.dimension, link, size_bytes
+        return
+    finders = [route(dimension) for dimension in job.network.dimensions]
+    for source, target, size_bytes in _messages(phase.pattern):
+        here, there = members[source], members[target]
+        for number, dimension in enumerate(job.network.dimensions):
+            coordinate, other = (rank // dimension.stride % dimension.size for rank in (here, there))
+            if coordinate != other:
+                line = here - coordinate * dimension.stride
+                yield from ((number, (line, link), size_bytes) for link in finders[number](coordinate, other))
+                break
+
+
+def _line_loads(dimension: Dimension, pattern: Pattern) -> Iterator[tuple[Hashable, int]]:
+    if isinstance(pattern, Tree) or (pattern.xor and dimension.kind == "Ring"):
+        find = route(dimension)
+        for source, target, size_bytes in _messages(pattern):
+            yield from ((("line", link), size_bytes) for link in find(source, target))
+        return
+    folded = folded_route(dimension)
+    for offset, size_bytes in _by_offset(pattern).items():
+        yield from ((("line", link), size_bytes) for link in folded(0, pattern.target(0, offset)))
+
+
+def _by_offset(pattern: Pattern) -> Counter[int]:
+    assert not isinstance(pattern, Tree)
+    sent: Counter[int] = Counter()
+    for index in range(pattern.num_sends):
+        sent[pattern.offset(index)] += pattern.size_bytes(index)
+    return sent
+
+
+def _messages(pattern: Pattern) -> Iterator[tuple[int, int, int]]:
+    """Yield source, target and bytes; those between the same two in one."""
+    if isinstance(pattern, Tree):
+        for child, parent in enumerate(pattern.parents):
+            if parent != NOBODY:
+                yield child, parent, pattern.size_bytes
+                yield parent, child, pattern.size_bytes
+        return
+    for offset, size_bytes in _by_offset(pattern).items():
+        for source in range(pattern.num_ranks):
+            yield source, pattern.target(source, offset), size_bytes
 
 
 def _algorithms(astra: AstraOutcome, program: Program, topology: Topology) -> dict[str, str]:
