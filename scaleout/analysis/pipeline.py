@@ -13,7 +13,7 @@ from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind,
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.memory import KINDS, Ledger
-from scaleout.workloads.pipeline import PIPELINES, Action
+from scaleout.workloads.pipeline import Action
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +83,9 @@ def _actions(line: Timeline, pipeline_rank: int, workload: LayeredModel) -> Acti
     chosen = np.flatnonzero(runs & (graph.stage != NONE))
     rest = np.flatnonzero(runs & (graph.stage == NONE))
     rest_s = tuple(zip(line.start_s[rest].tolist(), line.end_s[rest].tolist(), strict=True))
-    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
     chunk_of_stage = np.zeros(workload.num_stages, np.int64)
-    chunk_of_stage[[pipeline.stage_of(pipeline_rank, chunk, p, v) for chunk in range(v)]] = np.arange(v)
-    shape = (len(Action), v, workload.num_microbatches)
+    chunk_of_stage[workload.stages_of_ranks[pipeline_rank]] = np.arange(workload.chunks)
+    shape = (len(Action), workload.chunks, workload.num_microbatches)
     columns = (kinds[chosen], chunk_of_stage[graph.stage[chosen]], graph.microbatch[chosen])
     keys, which = np.unique(np.ravel_multi_index(columns, shape), return_inverse=True)
     start_s, end_s = np.full(len(keys), np.inf), np.zeros(len(keys))
@@ -143,5 +142,5 @@ def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTi
     order = np.lexsort((sum(sizes), time_s))  # memory freed at a time serves what is allocated then
     kinds = ("activations", "recomputed_activations", "temporary_results")
     bytes_of = {kind: np.cumsum(size[order]).clip(0.0) for kind, size in zip(kinds, sizes, strict=True)}
-    standing = {kind: np.full(len(order), size) for kind, size in ledger.standing[done.pipeline_rank].items()}
-    return MemoryOverTime(done.pipeline_rank, done.line.ranks, time_s[order], standing | bytes_of)
+    persistent = {kind: np.full(len(order), size) for kind, size in ledger.persistent[done.pipeline_rank].items()}
+    return MemoryOverTime(done.pipeline_rank, done.line.ranks, time_s[order], persistent | bytes_of)

@@ -12,7 +12,7 @@ from speed import median_s
 
 from scaleout.workloads.pipeline import PIPELINES, chunks_of, orders
 from scaleout.workloads.pipeline.blocks import connect
-from scaleout.workloads.pipeline.clock import run
+from scaleout.workloads.pipeline.clock import Durations, run
 
 STAGES, MICROBATCHES, INTERLEAVED = 16, 192, 2
 
@@ -30,7 +30,7 @@ def main() -> None:
         times = (
             median_s(lambda name=name, sizes=sizes: orders.__wrapped__(name, **sizes)),
             median_s(lambda pipeline=pipeline, found=found, v=v: connect(pipeline, found, num_chunks=v)),
-            median_s(lambda blocks=blocks, action_s=action_s: run(blocks, action_s, send_s=0.1)),
+            median_s(lambda blocks=blocks, action_s=action_s: run(blocks, Durations(action_s, send_s=0.1))),
         )
         table.add_row(name, str(sum(map(len, found))), *(f"{seconds * 1e3:.1f} ms" for seconds in times))
     Console().print(table)

@@ -116,8 +116,8 @@ def test_parts_add_up_to_whole_stages(keys, model, uneven):
     job = valid(model | keys | {"stage_layers": uneven, "batch_per_replica": 16})
     if job is None:
         return
-    for place, stages in zip(Ledger.of(job).stages, stages_of(job, Axes(job)), strict=True):
-        for part, stage in zip(place, stages, strict=True):
+    for parts, stages in zip(Ledger.of(job).stages, stages_of(job, Axes(job)), strict=True):
+        for part, stage in zip(parts, stages, strict=True):
             tape = stage.tape
             assert part.kept_bytes == pytest.approx(tape.kept_bytes)
             assert part.recompute_bytes == pytest.approx(tape.recompute_bytes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scaleout.errors import ConfigError, SimulationError
 from scaleout.workloads.pipeline import PIPELINES, Action, Step, chunks_of, named, orders
 from scaleout.workloads.pipeline.blocks import blocks, connect
-from scaleout.workloads.pipeline.clock import run
+from scaleout.workloads.pipeline.clock import Durations, run
 
 FORWARD, BACKWARD, INPUT, WEIGHT = Action
 
@@ -53,9 +53,9 @@ def table(draw, *shape):
     return np.array(draw(st.lists(quarters, min_size=number, max_size=number))).reshape(shape)
 
 
-def makers(pipeline, p, v, rank, step):
+def makers(layout, p, v, rank, step):
     """What a step needs by the meaning of stages alone: (rank, step) each; a gradient may be of either action."""
-    action, stage = step.action, pipeline.stage_of(rank, step.chunk, p, v)
+    action, stage = step.action, layout.stage_of(rank, step.chunk, p, v)
     gradients = (BACKWARD, INPUT)
     if action == WEIGHT:
         return [(rank, Step(INPUT, step.chunk, step.microbatch))]
@@ -63,7 +63,7 @@ def makers(pipeline, p, v, rank, step):
     found = [
         (other, Step(made, chunk, step.microbatch))
         for other, chunk in itertools.product(range(p), range(v))
-        if pipeline.path_of(chunk) == pipeline.path_of(step.chunk) and pipeline.stage_of(other, chunk, p, v) == wanted
+        if layout.path_of(chunk) == layout.path_of(step.chunk) and layout.stage_of(other, chunk, p, v) == wanted
         for made in ((FORWARD,) if action == FORWARD else gradients)
     ]
     return found if action == FORWARD else [*found, (rank, Step(FORWARD, step.chunk, step.microbatch))]
@@ -71,17 +71,17 @@ def makers(pipeline, p, v, rank, step):
 
 def naive_clock(found, slot_s, send_s, *, blocking):
     """Start of every slot: go round and round until nobody can start, with dictionaries only."""
-    pipeline, p, v = found.pipeline, found.num_ranks, found.num_chunks
+    layout, p, v = found.pipeline.layout, found.num_ranks, found.num_chunks
     everyone = {(rank, step) for rank in range(p) for slot in found.orders[rank] for step in slot}
     ended, start, free, upcoming = {}, [[] for _ in range(p)], [0.0] * p, [0] * p
-    stages = {(pipeline.path_of(c), pipeline.stage_of(r, c, p, v)): (r, c) for r in range(p) for c in range(v)}
+    stages = {(layout.path_of(c), layout.stage_of(r, c, p, v)): (r, c) for r in range(p) for c in range(v)}
 
     def link(rank, other, step, by):
         """Seconds between the neighbours of which the one with the lower stage gives the link its number."""
         if rank == other:
             return 0.0
-        stage = pipeline.stage_of(rank, step.chunk, p, v) + min(by, 0)
-        return send_s[stages[pipeline.path_of(step.chunk), stage]]
+        stage = layout.stage_of(rank, step.chunk, p, v) + min(by, 0)
+        return send_s[stages[layout.path_of(step.chunk), stage]]
 
     moved = True
     while moved:
@@ -89,9 +89,7 @@ def naive_clock(found, slot_s, send_s, *, blocking):
         for rank, order in enumerate(found.orders):
             while upcoming[rank] < len(order):
                 slot = order[upcoming[rank]]
-                needs = [
-                    (step, need) for step in slot for need in makers(pipeline, p, v, rank, step) if need in everyone
-                ]
+                needs = [(step, need) for step in slot for need in makers(layout, p, v, rank, step) if need in everyone]
                 if any(need not in ended for _, need in needs):
                     break
                 arrivals = [
@@ -104,8 +102,8 @@ def naive_clock(found, slot_s, send_s, *, blocking):
                 sent = [0.0]
                 for step in slot:
                     by = {FORWARD: 1, WEIGHT: 0}.get(step.action, -1)
-                    stage = pipeline.stage_of(rank, step.chunk, p, v) + by
-                    other = stages.get((pipeline.path_of(step.chunk), stage))
+                    stage = layout.stage_of(rank, step.chunk, p, v) + by
+                    other = stages.get((layout.path_of(step.chunk), stage))
                     if by and other:
                         sent.append(link(rank, other[0], step, by))
                 free[rank] = at + seconds + (max(sent) if blocking else 0.0)
@@ -125,15 +123,15 @@ def test_each_action_is_done_once(pipeline, data):
     for rank, order in enumerate(found.orders):
         for step in itertools.chain(*order):
             for part in {BACKWARD: (INPUT, WEIGHT)}.get(step.action, (step.action,)):
-                path, stage = pipeline.path_of(step.chunk), pipeline.stage_of(rank, step.chunk, p, v)
+                path, stage = pipeline.layout.path_of(step.chunk), pipeline.layout.stage_of(rank, step.chunk, p, v)
                 done[part, path, stage, step.microbatch] += 1
-    paths = [{key[3] for key in done if key[1] == path} for path in range(pipeline.copies)]
+    paths = [{key[3] for key in done if key[1] == path} for path in range(pipeline.layout.copies)]
     assert sorted(itertools.chain(*paths)) == list(range(m))
     assert set(done) == {
         (part, path, stage, microbatch)
         for part in (FORWARD, INPUT, WEIGHT)
-        for path in range(pipeline.copies)
-        for stage in range(pipeline.num_stages(p, v))
+        for path in range(pipeline.layout.copies)
+        for stage in range(pipeline.layout.num_stages(p, v))
         for microbatch in paths[path]
     }
     assert set(done.values()) == {1}
@@ -143,17 +141,18 @@ def test_each_action_is_done_once(pipeline, data):
 @pytest.mark.parametrize("p", [1, 2, 5])
 def test_stages_lie_on_ranks_and_meet_their_neighbours(pipeline, p):
     v = chunks_of(pipeline.name, 1 if pipeline.num_chunks else 3)
-    places = list(itertools.product(range(p), range(v)))
-    stages = Counter((pipeline.path_of(chunk), pipeline.stage_of(rank, chunk, p, v)) for rank, chunk in places)
-    assert stages == Counter(itertools.product(range(pipeline.copies), range(p * v // pipeline.copies)))
-    for rank, chunk in places:
-        stage = pipeline.stage_of(rank, chunk, p, v)
-        for other, by in ((pipeline.before(rank, chunk, p, v), -1), (pipeline.after(rank, chunk, p, v), 1)):
+    layout, positions = pipeline.layout, list(itertools.product(range(p), range(v)))
+    stages = Counter((layout.path_of(chunk), layout.stage_of(rank, chunk, p, v)) for rank, chunk in positions)
+    assert stages == Counter(itertools.product(range(layout.copies), range(p * v // layout.copies)))
+    for rank, chunk in positions:
+        stage = layout.stage_of(rank, chunk, p, v)
+        for by in (-1, 1):
+            other = layout.neighbour(rank, chunk, p, v, by)
             if other is None:
-                assert stage == (0 if by < 0 else pipeline.num_stages(p, v) - 1)
+                assert stage == (0 if by < 0 else layout.num_stages(p, v) - 1)
             else:
-                assert pipeline.stage_of(*other, p, v) == stage + by
-                assert pipeline.path_of(other[1]) == pipeline.path_of(chunk)
+                assert layout.stage_of(*other, p, v) == stage + by
+                assert layout.path_of(other[1]) == layout.path_of(chunk)
 
 
 @each_pipeline
@@ -174,7 +173,7 @@ def test_the_clock_is_the_naive_one(pipeline, data):
             return together(rank, *slot)
         return action_s[slot[0].action, rank, slot[0].chunk]
 
-    timeline = run(found, action_s, send_s=send_s, together_s=together, blocking=blocking)
+    timeline = run(found, Durations(action_s, send_s=send_s), together_s=together, blocking=blocking)
     expected = naive_clock(found, slot_s, send_s, blocking=blocking)
     assert [starts.tolist() for starts in timeline.start_s] == expected
     busy = [sum(slot_s(rank, slot) for slot in order) for rank, order in enumerate(found.orders)]
@@ -190,13 +189,13 @@ def test_the_makespan_is_no_less_than_the_busiest_rank_and_the_way_of_one_microb
     found, _ = data.draw(schedules(pipeline))
     p, v = found.num_ranks, found.num_chunks
     action_s, send_s = table(data.draw, 4, p, v), table(data.draw, p, v)
-    timeline = run(found, action_s, send_s=send_s)
+    timeline = run(found, Durations(action_s, send_s=send_s))
     way_s = Counter()
     for rank, chunk in itertools.product(range(p), range(v)):
-        after = pipeline.after(rank, chunk, p, v)
+        after = pipeline.layout.neighbour(rank, chunk, p, v, 1)
         sent = 2 * send_s[rank, chunk] if after is not None and after[0] != rank else 0.0
-        way_s[pipeline.path_of(chunk)] += action_s[FORWARD, rank, chunk] + sent
-        way_s[pipeline.path_of(chunk)] += min(action_s[BACKWARD, rank, chunk], action_s[INPUT, rank, chunk])
+        way_s[pipeline.layout.path_of(chunk)] += action_s[FORWARD, rank, chunk] + sent
+        way_s[pipeline.layout.path_of(chunk)] += min(action_s[BACKWARD, rank, chunk], action_s[INPUT, rank, chunk])
     assert timeline.makespan_s >= timeline.busy_s.max()
     assert timeline.makespan_s >= max(way_s.values())
 
@@ -220,7 +219,7 @@ def bubble_s(name, p, m, v=1, *, forward, backward, weight=0.0, together=None, g
     """Bubble of each rank with stages that are alike; B is the whole backward, W the weights' part of it."""
     action_s = np.array([forward, backward, backward - weight, weight])[:, None, None]
     found = blocks(name, stages=p, microbatches=m, chunks=v, group=group)
-    return run(found, action_s, together_s=together and (lambda *_: together)).bubble_s
+    return run(found, Durations(action_s), together_s=together and (lambda *_: together)).bubble_s
 
 
 def peaks(name, p, m, v=1, group=None):
@@ -307,7 +306,7 @@ def test_published_bubbles(name, data):
     assert bubble.max() == bubble_of(pp, forward, backward, weight, pair)
     assert max(peaks(name, p, m)) == activations_of(pp)
     held = chunks_of(name)  # stages of a rank
-    assert held / PIPELINES[name].num_stages(p, held) == parameters / pp
+    assert held / PIPELINES[name].layout.num_stages(p, held) == parameters / pp
 
 
 @given(p=st.integers(1, 8), more=st.integers(0, 9), forward=quarters, backward=quarters, weight=quarters)
@@ -324,7 +323,7 @@ def test_zb_v_has_no_bubble_at_the_memory_of_1f1b(p, more, seconds):
     """Where F = I = W no rank waits once it has begun; 2 p chunks are in flight: arXiv:2401.10241 (ZB-V)."""
     m = 2 * p - 1 + more
     action_s = np.array([seconds, 0, seconds, seconds])[:, None, None]
-    timeline = run(blocks("zb_v", stages=p, microbatches=m), action_s)
+    timeline = run(blocks("zb_v", stages=p, microbatches=m), Durations(action_s))
     assert timeline.idle_s.tolist() == [0.0] * p
     assert [starts[0] for starts in timeline.start_s] == [rank * seconds for rank in range(p)]
     assert timeline.makespan_s == (6 * m + p - 1) * seconds
@@ -336,9 +335,9 @@ def test_dualpipe_v_is_half_of_dualpipe(data):
     """The lower half of its ranks at the same times, and the upper half its mirror image, if links are alike."""
     p, m, _ = data.draw(st.sampled_from(SIZES["dualpipe_v"]))
     times = table(data.draw, 4, p, 2)
-    half = run(blocks("dualpipe_v", stages=p, microbatches=m), times)
+    half = run(blocks("dualpipe_v", stages=p, microbatches=m), Durations(times))
     mirrored = np.concatenate([times, times[:, ::-1, ::-1]], axis=1)
-    both = run(blocks("dualpipe", stages=2 * p, microbatches=2 * m), mirrored)
+    both = run(blocks("dualpipe", stages=2 * p, microbatches=2 * m), Durations(mirrored))
     for rank in range(p):
         assert both.start_s[rank].tolist() == half.start_s[rank].tolist()
         assert both.start_s[2 * p - 1 - rank].tolist() == half.start_s[rank].tolist()
@@ -355,15 +354,14 @@ def test_1f1b_by_hand():
     action_s = np.zeros((4, 2, 1))
     action_s[:2, :, 0] = [[1, 2], [2, 3]]
     found = blocks("1f1b", stages=2, microbatches=3)
-    timeline = run(found, action_s, send_s=1.0)
+    timeline = run(found, Durations(action_s, send_s=1.0))
     assert [s.tolist() for s in timeline.start_s] == [[0, 1, 8, 10, 13, 18], [2, 4, 7, 9, 12, 14]]
     assert timeline.makespan_s == 20
     assert timeline.busy_s.tolist() == [9, 15]
-    held = run(found, action_s, send_s=1.0, blocking=True)
+    held = run(found, Durations(action_s, send_s=1.0), blocking=True)
     assert [s.tolist() for s in held.start_s] == [[0, 2, 8, 10, 14, 20], [2, 4, 8, 10, 14, 16]]
-    once = run(
-        found, action_s, send_s=1.0, begin_s=[0, 5], first_s=[[-1], [0]], last_s=[[10], [0]], last_after_s=[[0], [4]]
-    )  # fmt: skip
+    ends = {"first_s": [[-1], [0]], "last_s": [[10], [0]], "last_after_s": [[0], [4]]}
+    once = run(found, Durations(action_s, send_s=1.0, begin_s=[0, 5], **ends))
     assert [s.tolist() for s in once.start_s] == [[0, 1, 11, 12, 16, 21], [5, 7, 10, 12, 15, 17]]
     assert once.makespan_s == 33
     assert once.busy_s.tolist() == [18, 19]
@@ -453,4 +451,4 @@ def test_orders_that_cannot_be(given_orders, error, message):
 )
 def test_seconds_that_cannot_be(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        run(blocks("1f1b", stages=2, microbatches=2), **arguments)
+        run(blocks("1f1b", stages=2, microbatches=2), Durations(**arguments))

@@ -33,9 +33,9 @@ from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Stage, Turn
 from scaleout.workloads.memory import Peak, peak
 from scaleout.workloads.memory.advice import advise
-from scaleout.workloads.pipeline import PIPELINES, Action, named
+from scaleout.workloads.pipeline import Action, named
 from scaleout.workloads.pipeline.blocks import blocks
-from scaleout.workloads.pipeline.clock import run
+from scaleout.workloads.pipeline.clock import Durations, run
 from scaleout.workloads.pipeline.messages import sends_s
 
 
@@ -116,19 +116,15 @@ def step_s(workload: LayeredModel, stages: Sequence[Costs], messages_s: Sequence
     `stages` has the costs of every stage, `messages_s`, of length p, what a message takes from each rank to the next.
     """
     name, p, v = workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks
-    at = np.array([[PIPELINES[name].stage_of(place, chunk, p, v) for chunk in range(v)] for place in range(p)])
+    at = workload.stages_of_ranks
     gather_s, reduce_s, forward_s, backward_s = np.array([astuple(each) for each in stages]).T[:, at]
     share = 1 / np.maximum(np.array(workload.layers_of_stage)[at], 1)  # of a layer in its stage
     action_s = np.zeros((len(Action), p, v))
     action_s[Action.FORWARD], action_s[Action.BACKWARD] = forward_s, backward_s
-    found = blocks(name, stages=p, microbatches=workload.num_microbatches, chunks=v, group=workload.microbatch_group)
-    timeline = run(
-        found,
-        action_s,
-        send_s=sends_s(messages_s, name, p, v),
-        ready_s=np.cumsum(gather_s, axis=1) - (1 - share) * np.minimum(gather_s, forward_s),
-        blocking=not workload.overlap_sends,
-    )
+    found = blocks(name, **workload.pipeline_sizes)
+    ready_s = np.cumsum(gather_s, axis=1) - (1 - share) * np.minimum(gather_s, forward_s)
+    durations = Durations(action_s, send_s=sends_s(messages_s, name, p, v), ready_s=ready_s)
+    timeline = run(found, durations, blocking=not workload.overlap_sends)
     # Reductions of a pipeline rank follow each other, layer by layer as their virtual stage's last backward makes them.
     end_s = np.concatenate(timeline.end_s)[found.last_gradients]
     first_s, last_s = end_s - (1 - share) * backward_s, end_s + share * reduce_s

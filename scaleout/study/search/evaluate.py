@@ -26,12 +26,12 @@ from scaleout.workloads.generate.autograd_tape import Bucket
 from scaleout.workloads.generate.step import Finish, forward_only
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 from scaleout.workloads.pipeline.blocks import Blocks, blocks, connect
-from scaleout.workloads.pipeline.clock import run
+from scaleout.workloads.pipeline.clock import Durations, run
 from scaleout.workloads.pipeline.messages import sends_s
 
 INSTANCES: Mapping[str, Callable[[LayeredModel, int], tuple[int, ...]]] = {
     "pipeline_copies": lambda workload, rank: (rank, workload.pipeline_parallel - 1 - rank),
-    "pipeline_ends": lambda workload, _rank: _ends(workload),
+    "pipeline_ends": lambda workload, _rank: workload.end_ranks,
     "world": lambda workload, _rank: tuple(range(workload.pipeline_parallel)),
 }
 """Family of groups that reach over pipeline ranks, to the pipeline ranks of the group that a pipeline rank is in."""
@@ -171,13 +171,9 @@ def check_block_keys(workload: LayeredModel) -> None:
 
 
 def _blocks(workload: LayeredModel) -> Blocks:
-    sizes = {
-        "stages": workload.pipeline_parallel, "microbatches": workload.num_microbatches, "chunks": workload.chunks,
-        "group": workload.microbatch_group,
-    }  # fmt: skip
     if workload.mode == "training":
-        return blocks(workload.pipeline_schedule, **sizes)
-    order = tuple(map(forward_only, orders(workload.pipeline_schedule, **sizes)))
+        return blocks(workload.pipeline_schedule, **workload.pipeline_sizes)
+    order = tuple(map(forward_only, orders(workload.pipeline_schedule, **workload.pipeline_sizes)))
     return connect(PIPELINES[workload.pipeline_schedule], order, num_chunks=workload.chunks)
 
 
@@ -197,8 +193,7 @@ def peak_of(workload: LayeredModel) -> memory.Peak:
 def stages_of_ranks(workload: LayeredModel, costs: PlanCosts) -> list[list[Stage]]:
     """Return the stages of each pipeline rank, by chunk; stages that are alike are one object."""
     stages = stages_of(workload, costs)
-    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
-    return [[stages[pipeline.stage_of(rank, chunk, p, v)] for chunk in range(v)] for rank in range(p)]
+    return [[stages[number] for number in rank] for rank in workload.stages_of_ranks.tolist()]
 
 
 def _of_blocks(rank: Sequence[Stage], counts: Any) -> TimeBreakdown:
@@ -236,8 +231,7 @@ def _simulated_ends(
         ]
     )
     messages_s = costs.messages_s(workload.message_bytes, workload.mesh)
-    timeline = run(
-        found,
+    durations = Durations(
         action_s - after_s,
         send_s=sends_s(messages_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
         after_s=after_s,
@@ -245,8 +239,8 @@ def _simulated_ends(
         first_s=[[-stage.saved.total_s for stage in rank] for rank in ranks],
         last_s=[[stage.reduced[0].total_s for stage in rank] for rank in ranks],
         last_after_s=[[stage.reduced[1].total_s for stage in rank] for rank in ranks],
-        blocking=not workload.overlap_sends,
     )
+    timeline = run(found, durations, blocking=not workload.overlap_sends)
     return [float(end_s[-1] + kept) for end_s, kept in zip(timeline.end_s, timeline.kept_s, strict=True)]
 
 
@@ -285,12 +279,6 @@ def _end_of(ledger: Ledger, rank: Sequence[Stage]) -> list[tuple[TimeBreakdown, 
             assert graph.kernel[node] != NONE
             chain.append((TimeBreakdown(costs.model.kernel_s(graph.kernels[graph.kernel[node]])), ""))
     return chain
-
-
-def _ends(workload: LayeredModel) -> tuple[int, ...]:
-    """Return the pipeline ranks that hold the embedding and the head."""
-    layout, p, v = PIPELINES[workload.pipeline_schedule].layout, workload.pipeline_parallel, workload.chunks
-    return tuple(sorted({layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}))
 
 
 def _meet(

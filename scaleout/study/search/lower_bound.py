@@ -79,8 +79,8 @@ def stage_bounds_of(stages: Sequence[Stage]) -> StageBounds:
 
 def bound_of(workload: LayeredModel, bounds: StageBounds) -> float:
     """Return the longest path through one pipeline rank."""
-    stage_of, copies = _stages(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
-    m = workload.num_microbatches / copies
+    stage_of = workload.stages_of_ranks
+    m = workload.num_microbatches / PIPELINES[workload.pipeline_schedule].layout.copies
     busy_s = (m * bounds.both_s + bounds.once_s)[stage_of].sum(axis=1)
     last_s = bounds.last_s[stage_of].sum(axis=1)
     begin_s = bounds.begin_s[stage_of].sum(axis=1)
@@ -103,13 +103,6 @@ def family_bound(workload: LayeredModel, ledger: Ledger) -> float:
             works = (part.works[action] for action in (Action.FORWARD, Action.BACKWARD))
             total_s += count * sum(ledger.costs.work(work, workload, ledger.axes).total_s for work in works)
     return workload.num_microbatches * total_s / workload.pipeline_parallel
-
-
-@functools.lru_cache(maxsize=512)
-def _stages(name: str, p: int, v: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the stage of each virtual stage of each pipeline rank, shape (p, v), and how many ranks hold each."""
-    pipeline = PIPELINES[name]
-    return np.array([[pipeline.stage_of(r, c, p, v) for c in range(v)] for r in range(p)]), pipeline.copies
 
 
 _ONCE = ("all_reduce", "all_gather", "reduce_scatter")

@@ -177,5 +177,5 @@ def _stages(plan: Plan, base: LayeredModel, microbatches: int) -> bool:
         pipeline = pipeline.in_groups(base.microbatch_group)
     if pipeline.check(p, microbatches, chunks) is not None:
         return False
-    stages = pipeline.num_stages(p, chunks)
+    stages = pipeline.layout.num_stages(p, chunks)
     return len(base.stage_layers) == stages if base.stage_layers else base.layers % stages == 0

@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
 from scaleout.config.validated import nearest, renamed
@@ -15,7 +17,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.family import Count, Dtype
 from scaleout.workloads.families.frameworks import WithFramework
-from scaleout.workloads.pipeline import PIPELINES, named
+from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
 
 
 class Training(WithFramework):
@@ -248,7 +250,26 @@ class Training(WithFramework):
     @property
     def num_stages(self) -> int:
         """Parts that the model is cut into, over all ranks of a pipeline."""
-        return PIPELINES[self.pipeline_schedule].num_stages(self.pipeline_parallel, self.chunks)
+        return PIPELINES[self.pipeline_schedule].layout.num_stages(self.pipeline_parallel, self.chunks)
+
+    @property
+    def pipeline_sizes(self) -> dict[str, Any]:
+        """Sizes of the pipeline, as `pipeline.orders` and `pipeline.blocks.blocks` take them."""
+        return {
+            "stages": self.pipeline_parallel, "microbatches": self.num_microbatches, "chunks": self.chunks,
+            "group": self.microbatch_group,
+        }  # fmt: skip
+
+    @property
+    def stages_of_ranks(self) -> npt.NDArray[np.int64]:
+        """Virtual stage of each chunk of each pipeline rank, shape (p, v)."""
+        return stages_of_ranks(self.pipeline_schedule, self.pipeline_parallel, self.chunks)
+
+    @property
+    def end_ranks(self) -> tuple[int, ...]:
+        """Pipeline ranks that hold the first or the last stage of the first path."""
+        holder_of, p, v = PIPELINES[self.pipeline_schedule].layout.holder_of, self.pipeline_parallel, self.chunks
+        return tuple(sorted({holder_of(0, number, p, v)[0] for number in (0, self.num_stages - 1)}))
 
     @property
     def layers_of_stage(self) -> tuple[int, ...]:

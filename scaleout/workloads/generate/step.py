@@ -36,13 +36,7 @@ def generate(workload: LayeredModel) -> Program:
     """Write the graphs of all ranks, in one role for each pipeline rank."""
     axes = Axes(workload)
     stages = stages_of(workload, axes)
-    orders = pipelines.orders(
-        workload.pipeline_schedule,
-        stages=workload.pipeline_parallel,
-        microbatches=workload.num_microbatches,
-        chunks=workload.chunks,
-        group=workload.microbatch_group,
-    )
+    orders = pipelines.orders(workload.pipeline_schedule, **workload.pipeline_sizes)
     if workload.mode != "training":
         orders = tuple(forward_only(order) for order in orders)
     items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
@@ -58,8 +52,7 @@ def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
 
 def stages_of(workload: LayeredModel, axes: Axes) -> list[list[Stage]]:
     """Return the stages that each pipeline rank holds, by chunk."""
-    pipeline, p, v = PIPELINES[workload.pipeline_schedule], workload.pipeline_parallel, workload.chunks
-    return [[Stage(workload, axes, pipeline.stage_of(rank, chunk, p, v)) for chunk in range(v)] for rank in range(p)]
+    return [[Stage(workload, axes, number) for number in rank] for rank in workload.stages_of_ranks.tolist()]
 
 
 _Of = tuple[bool, int, int]
@@ -272,20 +265,18 @@ class Finish:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
             size_bytes = sum(stage.partial_parameters for stage in self.stages) * workload.gradient_bytes
             self._all_reduce(size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
-        p, v = workload.pipeline_parallel, workload.chunks
-        pipeline = PIPELINES[workload.pipeline_schedule]
-        if pipeline.copies > 1 and p > 1:
+        p = workload.pipeline_parallel
+        if PIPELINES[workload.pipeline_schedule].layout.copies > 1 and p > 1:
             pairs = [(rank, p - 1 - rank) for rank in range(p // 2)]
             size_bytes = self._held() * workload.gradient_bytes
             self._all_reduce(size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
-        ends = {pipeline.layout.place_of(0, number, p, v)[0] for number in (0, workload.num_stages - 1)}
         holds_end = any(stage.first or stage.last for stage in self.stages)
         elements = workload.tied_parameters
         if elements and workload.num_stages > 1 and holds_end:
-            if len(ends) == 1:
+            if len(workload.end_ranks) == 1:
                 self._chain_kernel("add", elements=elements)
             else:
-                group = self.axes.at("pipeline_ends", [sorted(ends)])
+                group = self.axes.at("pipeline_ends", [workload.end_ranks])
                 self._all_reduce(elements * workload.gradient_bytes, group, "tied_gradients_all_reduce")
 
     def _held(self) -> int:

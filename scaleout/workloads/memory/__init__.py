@@ -1,28 +1,208 @@
 """Workload to the bytes that its ranks hold: persistent state, and activations as micro-batches pass.
 
-What a layer holds is counted as its forward is written (`generate.profile`). How many micro-batches are in flight
-follows from the order of the pipeline schedule, so nothing is simulated. Left out: transient memory of forward, the
-allocator's fragments, and the libraries' own memory. See docs/models/memory.md.
+What a layer holds is counted as its forward is written (`generate.profile`). ZeRO divides persistent state. How many
+micro-batches are in flight follows from the order of the pipeline schedule, so nothing is simulated. Left out:
+transient memory of forward, the allocator's fragments, and the libraries' own memory. See docs/models/memory.md.
 
 Symbols: p pipeline ranks; v model chunks of a rank; K moments at which the memory of a rank can be highest.
-Source: Korthikanti et al., arXiv:2205.05198 (activations); Rajbhandari et al., ZeRO, arXiv:1910.02054 (states).
+Source: Korthikanti et al., arXiv:2205.05198 (activations); Rajbhandari et al., ZeRO, arXiv:1910.02054 (states); FSDP,
+arXiv:2304.11277 (gathered units); Liu et al., arXiv:2310.01889 (what a ring holds).
 """
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.layered import ENDS, Content, LayeredModel
-from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.memory.parts import Held, units_of_stages
-from scaleout.workloads.memory.persistent import standing
+from scaleout.workloads.generate.axes import Axes, GradientSync
+from scaleout.workloads.generate.profile import StageProfile, profiles_of
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders
 from scaleout.workloads.pipeline.blocks import blocks
 
+Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a part of a model holds on a rank.
+
+    Attributes
+    ----------
+    kept_bytes : float
+        Activations of one micro-batch, from its forward to the end of its backward.
+    recompute_bytes, all_recompute_bytes : float
+        What backward recomputes: the most of a part at a time, and of all parts together.
+    parameters : tuple of int
+        Of the dense bucket, and of the experts'.
+    transient_bytes : float
+        The most that backward makes beyond what is kept when it begins.
+    weights : frozenset of (int, int)
+        Outputs and inputs of the weights of which placeholders of gradients are held.
+    """
+
+    kept_bytes: float = 0.0
+    recompute_bytes: float = 0.0
+    all_recompute_bytes: float = 0.0
+    parameters: tuple[int, int] = (0, 0)
+    transient_bytes: float = 0.0
+    weights: frozenset[tuple[int, int]] = frozenset()
+
+    @classmethod
+    def of(cls, profile: StageProfile, workload: LayeredModel) -> "Held":
+        """Take it from a profile."""
+        tape = profile.tape
+        return cls(
+            tape.kept_bytes,
+            tape.recompute_bytes,
+            tape.all_recompute_bytes,
+            (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0)),
+            profile.transient_bytes if workload.transient_memory else 0.0,
+            frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
+        )
+
+    def __add__(self, other: "Held") -> "Held":
+        return Held(
+            self.kept_bytes + other.kept_bytes,
+            max(self.recompute_bytes, other.recompute_bytes),
+            self.all_recompute_bytes + other.all_recompute_bytes,
+            (self.parameters[0] + other.parameters[0], self.parameters[1] + other.parameters[1]),
+            max(other.transient_bytes, self.transient_bytes - other.kept_bytes),  # backward begins with the other
+            self.weights | other.weights,
+        )
+
+    def times(self, count: int) -> "Held":
+        """Return what as many parts hold."""
+        dense, experts = self.parameters
+        if count == 0:
+            return Held()
+        parameters = (count * dense, count * experts)
+        return replace(
+            self,
+            kept_bytes=count * self.kept_bytes,
+            all_recompute_bytes=count * self.all_recompute_bytes,
+            parameters=parameters,
+        )
+
+
+Units = tuple[tuple[Held, int], ...]
+"""Parts of a stage in order, each with how many of it follow one another."""
+
+
+def units_of_stages(workload: LayeredModel) -> list[Units]:
+    """Return the embedding, the layers of each kind, and the head, as far as each stage has them."""
+    profile_of, contents = profiles_of(workload, backward=True), workload.contents
+    held = {
+        kind: Held.of(profile_of(kind), workload)
+        for kind in dict.fromkeys(kind for content in contents for kind, _ in content)
+    }
+    return [tuple((held[kind], count) for kind, count in content) for content in contents]
+
+
+_SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
+"""Level of ZeRO from which on a kind is sharded."""
+
+_STATES_OF_OPTIMIZER = {"adamw": 2, "none": 0}
+"""Numbers in fp32 that an optimizer keeps for each parameter."""
+
+Shares = tuple[GradientSync, GradientSync]
+"""Who shares the parameters that are no expert's, and the experts'."""
+
+
+def persistent_bytes(
+    workload: LayeredModel, units: Sequence[Units], sharing: Shares, *, cached_bytes: int
+) -> Mapping[str, float]:
+    """Return the bytes of all kinds but activations that a rank holds; its layers cache some bytes of a sequence."""
+    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].layout.copies
+    trains = workload.mode == "training"
+    item_bytes = {
+        "parameters": workload.item_bytes,
+        "gradients": workload.gradient_bytes if trains else 0,
+        "optimizer_states": _state_bytes(workload) if trains else 0,
+    }
+    held = [(part.parameters, count) for stage in units for part, count in stage]
+    totals = [sum(count * parameters[bucket] for parameters, count in held) for bucket in range(2)]
+    found = {
+        kind: float(
+            sum(
+                size * -(-total // (_divided(workload, kind, share) if workload.zero >= _SHARDED_FROM[kind] else 1))
+                for total, share in zip(totals, sharing, strict=True)
+            )
+        )
+        for kind, size in item_bytes.items()
+    }
+    shapes = frozenset().union(*(part.weights for stage in units for part, _ in stage))
+    found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
+    return found | {
+        "communication_buffers": _buffers(workload, units, sharing),
+        "kv_cache": 0.0 if trains else float(sequences * cached_bytes),
+    }
+
+
+def _divided(workload: LayeredModel, kind: str, share: GradientSync) -> int:
+    """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
+    whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
+    return share.shards if whole else share.owners
+
+
+def _state_bytes(workload: LayeredModel) -> int:
+    """Return the bytes of an optimizer's states of one parameter, a copy of it in fp32 included."""
+    states = _STATES_OF_OPTIMIZER[workload.optimizer]
+    single = ITEM_BYTES["fp32"]
+    copies = int(states > 0 and workload.master_weights and workload.item_bytes < single)
+    return single * (states + copies)
+
+
+def _buffers(workload: LayeredModel, units: Sequence[Units], sharing: Shares) -> float:
+    """Return the bytes of the buffers that a rank communicates from and into; those of one layer take turns."""
+    if workload.transient_memory:
+        exchanged = passed_on = 0  # what is exchanged is kept, or made by backward
+    else:
+        exchanged = workload.exchanged_bytes
+        passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
+    if workload.sequence_parallel:
+        passed_on //= workload.tensor_parallel
+    whole = _whole_bytes(workload, units, sharing)
+    gathered = (
+        max(_widest(stage, 1 + max(workload.prefetch, workload.gathered_ahead)) for stage in whole)
+        if workload.zero == 3
+        else 0
+    )
+    if workload.zero == 3 and not workload.reshard_after_forward:
+        gathered = sum(map(sum, whole))
+    bucket = 0.0
+    if workload.zero >= 2 and workload.mode == "training":
+        ratio = workload.gradient_bytes / workload.item_bytes
+        everything, largest = ratio * sum(map(sum, whole)), ratio * max(map(max, filter(None, whole)), default=0)
+        least = 0.0 if math.isinf(workload.bucket_bytes) else workload.bucket_bytes  # a layer's, largest
+        bucket = min(everything, max(least, largest))
+    return exchanged + passed_on + gathered + bucket
+
+
+def _whole_bytes(workload: LayeredModel, units: Sequence[Units], sharing: Shares) -> list[list[int]]:
+    """Return the bytes of those parameters of each unit of each stage that are sharded, before they are."""
+    sharded = [share.shards > 1 for share in sharing]
+    return [
+        [
+            workload.item_bytes * sum(n for n, is_sharded in zip(part.parameters, sharded, strict=True) if is_sharded)
+            for part, count in stage
+            for _ in range(count)
+        ]
+        for stage in units
+    ]
+
+
+def _widest(sizes: Sequence[int], width: int) -> int:
+    """Return the largest sum of as many neighbours."""
+    ends = np.cumsum([0, *sizes])
+    width = min(width, len(sizes))
+    return int((ends[width:] - ends[:-width]).max()) if width else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +231,13 @@ class Moments:
 
 def moments_of(workload: LayeredModel) -> Moments:
     """Return the moments at which the memory of a workload's ranks can be highest."""
-    return _moments(
-        workload.pipeline_schedule, workload.pipeline_parallel, workload.num_microbatches, workload.chunks,
-        workload.microbatch_group,
-    )  # fmt: skip
+    return _moments(workload.pipeline_schedule, **workload.pipeline_sizes)
 
 
 @functools.lru_cache(maxsize=512)
-def _moments(name: str, p: int, m: int, v: int, group: int | None) -> Moments:
-    found = blocks(name, stages=p, microbatches=m, chunks=v, group=group)
+def _moments(name: str, **sizes: Any) -> Moments:
+    found = blocks(name, **sizes)
+    p, v = found.num_ranks, found.num_chunks
     kept = np.concatenate(found.in_flight())
     after_inputs = kept - np.concatenate(found.in_flight(Action.INPUT_GRADIENT))
     action, chunk = found.what // (p * v), found.what % v
@@ -81,8 +259,6 @@ def _moments(name: str, p: int, m: int, v: int, group: int | None) -> Moments:
     rank, slot, parts = columns[:, 0], columns[:, 1], columns[:, 2:].reshape(-1, 3, v)
     return Moments(np.searchsorted(rank, np.arange(p)), rank, slot, parts[:, 0], parts[:, 1], parts[:, 2])
 
-
-Floats = npt.NDArray[np.float64]
 
 KINDS = (
     "parameters",
@@ -161,19 +337,19 @@ class Ledger:
     ----------
     stages : sequence of sequence of Held
         For each rank, its chunks.
-    standing : sequence of mapping
+    persistent : sequence of mapping
         For each rank, the bytes of each of `KINDS` that it holds all through a step.
     activation_bytes, recomputed_bytes, transient_bytes : (p,)
         At the moment when they are highest together.
     peak_bytes : (p,)
-        With what stands.
+        With the persistent state.
     peak_moment : (p,)
         Which moment of `moments_of` that is.
     """
 
     workload: LayeredModel
     stages: Sequence[Sequence[Held]]
-    standing: Sequence[Mapping[str, float]]
+    persistent: Sequence[Mapping[str, float]]
     activation_bytes: Floats
     recomputed_bytes: Floats
     transient_bytes: Floats
@@ -184,43 +360,39 @@ class Ledger:
     def of(cls, workload: LayeredModel) -> "Ledger":
         """Count them."""
         units = units_of_stages(workload)
-        numbers = _stages_of_places(workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks)
+        numbers = workload.stages_of_ranks.tolist()
         of_stage = [sum((held.times(count) for held, count in stage), Held()) for stage in units]
         stages = [[of_stage[number] for number in rank] for rank in numbers]
         axes = Axes(workload)
         sharing = (axes.dense(), axes.experts())
         contents = workload.contents
         alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
-        of_place = []
+        persistent = []
         for rank in numbers:
             key = tuple(contents[number] for number in rank)
             if key not in alike:
                 cached = sum(
                     count * workload.cache_bytes(kind) for content in key for kind, count in content if kind not in ENDS
                 )
-                alike[key] = standing(workload, [units[number] for number in rank], sharing, cached_bytes=cached)
-            of_place.append(alike[key])
+                alike[key] = persistent_bytes(
+                    workload, [units[number] for number in rank], sharing, cached_bytes=cached
+                )
+            persistent.append(alike[key])
         kept, again, made, moment = _highest(workload, stages)
-        total = np.array([sum(each.values()) for each in of_place]) + kept + again + made
-        return cls(workload, stages, of_place, kept, again, made, total, moment)
+        total = np.array([sum(each.values()) for each in persistent]) + kept + again + made
+        return cls(workload, stages, persistent, kept, again, made, total, moment)
 
     def peak_of(self, rank: int) -> Peak:
         """Return the most that a pipeline rank holds."""
         passing = (self.activation_bytes, self.recomputed_bytes, self.transient_bytes)
         bytes_of = {
-            **self.standing[rank],
+            **self.persistent[rank],
             **{kind: float(b[rank]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
         }
         if self.workload.mode != "training":
             return Peak(rank, bytes_of)
         moments, row = moments_of(self.workload), int(self.peak_moment[rank])
-        order = orders(
-            self.workload.pipeline_schedule,
-            stages=self.workload.pipeline_parallel,
-            microbatches=self.workload.num_microbatches,
-            chunks=self.workload.chunks,
-            group=self.workload.microbatch_group,
-        )[rank]
+        order = orders(self.workload.pipeline_schedule, **self.workload.pipeline_sizes)[rank]
         slot = int(moments.slot[row])
         return Peak(rank, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
 
@@ -247,9 +419,3 @@ def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[
     at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
     first = at[np.searchsorted(of[at], np.arange(len(stages)))]
     return held[first], recomputed[first], made[first], first
-
-
-@functools.lru_cache(maxsize=512)
-def _stages_of_places(name: str, p: int, v: int) -> tuple[tuple[int, ...], ...]:
-    pipeline = PIPELINES[name]
-    return tuple(tuple(pipeline.stage_of(rank, chunk, p, v) for chunk in range(v)) for rank in range(p))

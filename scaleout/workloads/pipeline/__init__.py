@@ -1,34 +1,33 @@
 """Pipeline schedules: stages and microbatches to the order of steps on every rank.
 
-One schedule a file, all of them in `PIPELINES`. Knows nothing of kernels, graphs, devices or networks; how long an
-order takes is said by `clock`, given the seconds of each step.
+All schedules stand in `PIPELINES`. Knows nothing of kernels, graphs, devices or networks; how long an order takes is
+said by `clock`, given the seconds of each step.
 
 Symbols: p ranks (stages of the pipeline); m microbatches; v model chunks of a rank; L microbatches of a group.
 """
 
 import functools
 
+import numpy as np
+import numpy.typing as npt
+
 from scaleout.config import validated
 from scaleout.errors import ConfigError
-from scaleout.workloads.pipeline import dualpipe, dualpipe_v, gpipe, interleaved, one_forward_one_backward, zb_h1, zb_v
-from scaleout.workloads.pipeline.layout import Layout
+from scaleout.workloads.pipeline.dualpipe import DUALPIPE, DUALPIPE_V
+from scaleout.workloads.pipeline.gpipe import GPIPE
+from scaleout.workloads.pipeline.one_forward_one_backward import INTERLEAVED, ONE_FORWARD_ONE_BACKWARD
 from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Slot, Step
+from scaleout.workloads.pipeline.zero_bubble import ZB_H1, ZB_V
 
 PIPELINES: dict[str, Pipeline] = {
     pipeline.name: pipeline
-    for pipeline in (
-        gpipe.PIPELINE,
-        one_forward_one_backward.PIPELINE,
-        interleaved.PIPELINE,
-        zb_h1.PIPELINE,
-        zb_v.PIPELINE,
-        dualpipe.PIPELINE,
-        dualpipe_v.PIPELINE,
-    )
+    for pipeline in (GPIPE, ONE_FORWARD_ONE_BACKWARD, INTERLEAVED, ZB_H1, ZB_V, DUALPIPE, DUALPIPE_V)
 }
 """Name to pipeline schedule."""
 
-__all__ = ["PIPELINES", "Action", "Layout", "Order", "Pipeline", "Slot", "Step", "chunks_of", "named", "orders"]
+__all__ = [
+    "PIPELINES", "Action", "Order", "Pipeline", "Slot", "Step", "chunks_of", "named", "orders", "stages_of_ranks",
+]  # fmt: skip
 
 
 def named(name: str, group: int | None = None) -> Pipeline:
@@ -102,3 +101,10 @@ def orders(
     if reason is not None:
         raise ConfigError(f"pipeline schedule {name!r} cannot be: {reason}")
     return tuple(pipeline.order(rank, stages, microbatches, v) for rank in range(stages))
+
+
+@functools.lru_cache(maxsize=512)
+def stages_of_ranks(name: str, p: int, v: int) -> npt.NDArray[np.int64]:
+    """Return which virtual stage each chunk of each rank is, shape (p, v)."""
+    stage_of = PIPELINES[name].layout.stage_of
+    return np.array([[stage_of(rank, chunk, p, v) for chunk in range(v)] for rank in range(p)])

@@ -72,14 +72,10 @@ class Blocks:
         previous[self.offsets[:-1]] = len(self.what) + 1 + np.arange(self.num_ranks)
         return previous
 
-    @functools.cached_property
+    @property
     def first_forwards(self) -> Index:
         """Slot in which each chunk of each rank takes its first micro-batch forward, shape (p, v)."""
-        pv = self.num_ranks * self.num_chunks
-        slot, step = np.nonzero(self.what // pv == Action.FORWARD)
-        first = np.full(pv, len(self.what))
-        np.minimum.at(first, self.what[slot, step] % pv, slot)
-        return first.reshape(self.num_ranks, -1)
+        return self._first_and_last(Action.FORWARD)[0]
 
     @property
     def first_gradients(self) -> Index:
@@ -93,13 +89,16 @@ class Blocks:
 
     @functools.cached_property
     def _weight_gradient_slots(self) -> tuple[Index, Index]:
+        return self._first_and_last(Action.BACKWARD, Action.WEIGHT_GRADIENT)
+
+    def _first_and_last(self, *actions: Action) -> tuple[Index, Index]:
         pv = self.num_ranks * self.num_chunks
-        slot, step = np.nonzero(np.isin(self.what // pv, (Action.BACKWARD, Action.WEIGHT_GRADIENT)))
-        position = self.what[slot, step] % pv
+        slot, step = np.nonzero(np.isin(self.what // pv, actions))
+        chunk = self.what[slot, step] % pv
         first, last = np.full(pv, len(self.what)), np.full(pv, _NOTHING)
-        np.minimum.at(first, position, slot)
-        np.maximum.at(last, position, slot)
-        assert (last != _NOTHING).all(), "every chunk learns"
+        np.minimum.at(first, chunk, slot)
+        np.maximum.at(last, chunk, slot)
+        assert (last != _NOTHING).all(), "every chunk has such an action"
         return first.reshape(self.num_ranks, -1), last.reshape(self.num_ranks, -1)
 
     @functools.cached_property
@@ -235,7 +234,7 @@ class _Steps:
 def _neighbours(pipeline: Pipeline, p: int, v: int) -> tuple[Index, Index]:
     """Return the positions before and after each position, shape (p v,); p v if there is none."""
     positions = [(rank, chunk) for rank in range(p) for chunk in range(v)]
-    found = [[way(*position, p, v) for position in positions] for way in (pipeline.before, pipeline.after)]
+    found = [[pipeline.layout.neighbour(*position, p, v, by) for position in positions] for by in (-1, 1)]
     before, after = ([p * v if other is None else other[0] * v + other[1] for other in row] for row in found)
     return np.array(before), np.array(after)
 

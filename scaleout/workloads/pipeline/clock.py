@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import ConfigError
-from scaleout.workloads.pipeline.blocks import Blocks, Index
+from scaleout.workloads.pipeline.blocks import Blocks
 from scaleout.workloads.pipeline.pipeline import Action, Step
 
 Floats = npt.NDArray[np.float64]
@@ -56,22 +56,63 @@ class Timeline:
         ranks = zip(self.start_s, self.end_s, strict=True)
         return np.array([end_s[-1] - start_s[0] for start_s, end_s in ranks]) + self.kept_s - self.busy_s
 
-    def in_flight(self, until: Action = Action.WEIGHT_GRADIENT) -> tuple[Index, ...]:
-        """Return the microbatches in flight during each slot; see `Blocks.in_flight`."""
-        return self.blocks.in_flight(until)
+
+@dataclass(frozen=True, eq=False)
+class Durations:
+    """Seconds of what the slots of a pipeline do.
+
+    Attributes
+    ----------
+    action_s : array_like, broadcast to shape (4, p, v)
+        Each `Action` on a microbatch, for each chunk of each rank.
+    send_s : array_like, broadcast to shape (p, v)
+        A message between a chunk and its successor, either way; the receiver waits for it. That of a last stage, or
+        between two chunks of one rank, is not used.
+    after_s : array_like, broadcast to shape (4, p, v)
+        How long each action keeps its rank once its output is there, such as to reduce gradients.
+    begin_s : array_like, broadcast to shape (p,)
+        When each rank begins with its first slot at the earliest.
+    ready_s : array_like, broadcast to shape (p, v)
+        When each chunk begins with its first forward at the earliest, such as after its parameters were gathered; of
+        schedules with one step a slot.
+    first_s, last_s : array_like, broadcast to shape (p, v)
+        How much longer the first and the last gradients of weights of each chunk take than others; less if below zero:
+        there are none yet to add the first ones to.
+    last_after_s : array_like, broadcast to shape (p, v)
+        How long the last gradients of weights of each chunk keep their rank besides, as `after_s`.
+    """
+
+    action_s: npt.ArrayLike
+    send_s: npt.ArrayLike = 0.0
+    after_s: npt.ArrayLike = 0.0
+    begin_s: npt.ArrayLike = 0.0
+    ready_s: npt.ArrayLike = 0.0
+    first_s: npt.ArrayLike = 0.0
+    last_s: npt.ArrayLike = 0.0
+    last_after_s: npt.ArrayLike = 0.0
+
+    def spread(self, what: str, *shape: int) -> Floats:
+        """Return one of them as a flat array that has been spread to a shape.
+
+        Raises
+        ------
+        ConfigError
+            If it has another shape, or its seconds are negative or not finite.
+        """
+        array = np.asarray(getattr(self, what), np.float64)
+        try:
+            array = np.broadcast_to(array, shape)
+        except ValueError:
+            raise ConfigError(f"{what} has the shape {array.shape}; give one that spreads to {shape}") from None
+        if not (np.isfinite(array).all() and (what == "first_s" or (array >= 0).all())):
+            raise ConfigError(f"{what} holds seconds that are negative or not finite; give a time of 0 or more")
+        return array.ravel()
 
 
 def run(
     blocks: Blocks,
-    action_s: npt.ArrayLike,
+    durations: Durations,
     *,
-    send_s: npt.ArrayLike = 0.0,
-    after_s: npt.ArrayLike = 0.0,
-    begin_s: npt.ArrayLike = 0.0,
-    ready_s: npt.ArrayLike = 0.0,
-    first_s: npt.ArrayLike = 0.0,
-    last_s: npt.ArrayLike = 0.0,
-    last_after_s: npt.ArrayLike = 0.0,
     together_s: Callable[[int, Step, Step], float] | None = None,
     blocking: bool = False,
 ) -> Timeline:
@@ -79,25 +120,6 @@ def run(
 
     Parameters
     ----------
-    blocks : Blocks
-        The slots and who waits for whom.
-    action_s : array_like, broadcast to shape (4, p, v)
-        Seconds of each `Action` on a microbatch, for each chunk of each rank.
-    send_s : array_like, broadcast to shape (p, v)
-        Seconds that a message takes between a chunk and its successor, either way; the receiver waits for it. That of
-        a last stage, or between two chunks of one rank, is not used.
-    after_s : array_like, broadcast to shape (4, p, v)
-        Seconds that each action keeps its rank once its output is there, such as to reduce gradients.
-    begin_s : array_like, broadcast to shape (p,)
-        When each rank begins with its first slot at the earliest.
-    ready_s : array_like, broadcast to shape (p, v)
-        When each chunk begins with its first forward at the earliest, such as after its parameters were gathered; of
-        schedules with one step a slot.
-    first_s, last_s : array_like, broadcast to shape (p, v)
-        Seconds that the first and the last gradients of weights of each chunk take more than others; less if below
-        zero: there are none yet to add the first ones to.
-    last_after_s : array_like, broadcast to shape (p, v)
-        Seconds that the last gradients of weights of each chunk keep their rank besides, as `after_s`.
     together_s : function, optional
         From rank and two steps to the seconds of both in one slot, the same for all microbatches; their sum if not
         given.
@@ -110,25 +132,26 @@ def run(
         If the arrays have other shapes, or seconds are negative or not finite.
     """
     p, v = blocks.num_ranks, blocks.num_chunks
-    seconds = np.r_[_spread(action_s, (len(Action), p, v), "action_s"), 0.0]
-    link_s = np.r_[_spread(send_s, (p, v), "send_s"), 0.0]
-    slot_s = seconds[blocks.what].sum(axis=1)
+    spread = durations.spread
+    link_s = np.r_[spread("send_s", p, v), 0.0]
+    slot_s, kept_s = (
+        np.r_[spread(what, len(Action), p, v), 0.0][blocks.what].sum(axis=1) for what in ("action_s", "after_s")
+    )
     if together_s is not None:
         _overlap(blocks, slot_s, together_s)
-    kept_s = np.r_[_spread(after_s, (len(Action), p, v), "after_s"), 0.0][blocks.what].sum(axis=1)
-    if np.any(first_s):
-        np.add.at(slot_s, blocks.first_gradients.ravel(), _spread(first_s, (p, v), "first_s", signed=True))
-    if np.any(last_s):
-        np.add.at(slot_s, blocks.last_gradients.ravel(), _spread(last_s, (p, v), "last_s"))
-    if np.any(last_after_s):
-        np.add.at(kept_s, blocks.last_gradients.ravel(), _spread(last_after_s, (p, v), "last_after_s"))
+    if np.any(durations.first_s):
+        np.add.at(slot_s, blocks.first_gradients.ravel(), spread("first_s", p, v))
+    if np.any(durations.last_s):
+        np.add.at(slot_s, blocks.last_gradients.ravel(), spread("last_s", p, v))
+    if np.any(durations.last_after_s):
+        np.add.at(kept_s, blocks.last_gradients.ravel(), spread("last_after_s", p, v))
     held_s = np.maximum(kept_s, link_s[blocks.sends].max(axis=1)) if blocking else kept_s
     receive_s = link_s[blocks.receives]
-    if np.any(ready_s):
+    if np.any(durations.ready_s):
         first = blocks.first_forwards.ravel()
-        assert (blocks.makers[first, 1] == len(slot_s)).all(), "a second step needs this place"
-        receive_s[first, 1] = _spread(ready_s, (p, v), "ready_s")
-    start = _longest_paths(blocks, slot_s, held_s, receive_s, _spread(begin_s, (p,), "begin_s"))
+        assert (blocks.makers[first, 1] == len(slot_s)).all(), "a second step needs this column"
+        receive_s[first, 1] = spread("ready_s", p, v)
+    start = _longest_paths(blocks, slot_s, held_s, receive_s, spread("begin_s", p))
     end = start + slot_s
     cuts = blocks.offsets[1:-1]
     return Timeline(
@@ -139,17 +162,6 @@ def run(
         busy_s=np.add.reduceat(slot_s + kept_s, blocks.offsets[:-1]),
         makespan_s=float((end + kept_s).max()),
     )
-
-
-def _spread(values: npt.ArrayLike, shape: tuple[int, ...], what: str, *, signed: bool = False) -> Floats:
-    array = np.asarray(values, np.float64)
-    try:
-        array = np.broadcast_to(array, shape)
-    except ValueError:
-        raise ConfigError(f"{what} has the shape {array.shape}; give one that spreads to {shape}") from None
-    if not (np.isfinite(array).all() and (signed or (array >= 0).all())):
-        raise ConfigError(f"{what} holds seconds that are negative or not finite; give a time of 0 or more")
-    return array.ravel()
 
 
 def _overlap(blocks: Blocks, slot_s: Floats, together_s: Callable[[int, Step, Step], float]) -> None:

@@ -1,8 +1,8 @@
 """When the ends of messages are posted: orders of slots to orders of slots, sends and receives.
 
-A stage's output goes to another rank as a message. Both its ends have a place among what their rank does. *At need*, a
-receive stands just before the slot that needs it, and messages wait for nothing but their makers. *As made*, the way
-of runtimes that lower a schedule to one list a rank, both ends are posted as soon as the maker is in a list: ranks take
+A stage's output goes to another rank as a message, each end of which is one of the things that its rank does. *At
+need*, a receive comes just before the slot that needs it, and messages wait for nothing but their makers. *As made*, as
+runtimes do that lower a schedule to one list a rank, both ends are posted as soon as the maker is in a list: ranks take
 turns, first to last, each to put its next slot into its list if its inputs have been posted. A rank's messages are then
 carried out in that order, one at a time, so that one which waits holds up those behind it, as in a stream of NCCL's.
 
@@ -95,20 +95,18 @@ def _ends(pipeline: Pipeline, rank: int, step: Step, *, p: int, v: int) -> tuple
     """What a step receives and sends."""
     if step.action == Action.WEIGHT_GRADIENT:
         return None, None
-    forward = step.action == Action.FORWARD
-    before, after = pipeline.before(rank, step.chunk, p, v), pipeline.after(rank, step.chunk, p, v)
-    source, target = (before, after) if forward else (after, before)
-    stage = pipeline.stage_of(rank, step.chunk, p, v)
-    made_by = stage + (-1 if forward else 1)
+    forward, stage = step.action == Action.FORWARD, pipeline.layout.stage_of(rank, step.chunk, p, v)
+    by = 1 if forward else -1
+    source, target = (pipeline.layout.neighbour(rank, step.chunk, p, v, way) for way in (-by, by))
     here = (forward, step.chunk, step.microbatch)
     return (
-        None if source is None or source[0] == rank else Message(False, *here, source[0], made_by),
+        None if source is None or source[0] == rank else Message(False, *here, source[0], stage - by),
         None if target is None or target[0] == rank else Message(True, *here, target[0], stage),
     )
 
 
 def _other_end(pipeline: Pipeline, rank: int, send: Message, *, p: int, v: int) -> Message:
-    target = (pipeline.after if send.forward else pipeline.before)(rank, send.chunk, p, v)
+    target = pipeline.layout.neighbour(rank, send.chunk, p, v, 1 if send.forward else -1)
     assert target is not None
     return Message(False, send.forward, target[1], send.microbatch, rank, send.maker)
 
@@ -132,6 +130,6 @@ def _targets(name: str, p: int, v: int) -> tuple[tuple[int | None, ...], ...]:
     """Return the rank that each chunk of each rank sends to; None for the last stage, or its own rank."""
     rows = []
     for rank in range(p):
-        found = [PIPELINES[name].after(rank, chunk, p, v) for chunk in range(v)]
+        found = [PIPELINES[name].layout.neighbour(rank, chunk, p, v, 1) for chunk in range(v)]
         rows.append(tuple(None if to is None or to[0] == rank else to[0] for to in found))
     return tuple(rows)

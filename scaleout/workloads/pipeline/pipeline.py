@@ -1,8 +1,11 @@
 """What a pipeline schedule is: for every rank, the order of its forward and backward steps.
 
 A schedule says nothing of time. A *step* is one action of one model chunk on one microbatch; a *slot* holds the steps
-that a rank runs at the same time. The backward of a chunk is one step, or two where the schedule parts the gradient
+that a rank runs at the same time. The backward of a chunk is one step, or two where the schedule splits the gradient
 of the input, for which the stage before waits, from the gradient of the weights, for which nobody waits.
+
+A *layout* says which virtual stage each chunk of each rank is. A *path* is one way of microbatches through all stages
+of the model: most layouts have one, and two where two directions run over the same ranks.
 
 Symbols: p ranks (stages of the pipeline); m microbatches; v model chunks of a rank.
 """
@@ -10,8 +13,6 @@ Symbols: p ranks (stages of the pipeline); m microbatches; v model chunks of a r
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-
-from scaleout.workloads.pipeline.layout import Layout
 
 
 class Action(IntEnum):
@@ -29,12 +30,8 @@ class Step:
 
     Attributes
     ----------
-    action : Action
-        What is done.
-    chunk : int
-        Which of the rank's model chunks does it.
-    microbatch : int
-        Which of the m microbatches it is done to.
+    chunk, microbatch : int
+        Which of the rank's v model chunks does it, to which of the m microbatches.
     """
 
     action: Action
@@ -54,9 +51,56 @@ def alone(action: Action, microbatch: int, chunk: int = 0) -> Slot:
     return (Step(action, chunk, microbatch),)
 
 
-def always(_p: int, _m: int, _v: int) -> str | None:
-    """Hold for all sizes."""
-    return None
+@dataclass(frozen=True)
+class Layout:
+    """Virtual stages over ranks and chunks.
+
+    Attributes
+    ----------
+    stage_of : function
+        From rank, chunk, p and v to the virtual stage.
+    holder_of : function
+        From path, virtual stage, p and v to the rank and chunk that hold it.
+    copies : int
+        Ranks that hold each stage, which is the number of paths; of two, chunk 0 goes the one, chunk 1 the other.
+    """
+
+    stage_of: Callable[[int, int, int, int], int]
+    holder_of: Callable[[int, int, int, int], tuple[int, int]]
+    copies: int = 1
+
+    def num_stages(self, p: int, v: int) -> int:
+        """Return the number of virtual stages that the model is cut into."""
+        return p * v // self.copies
+
+    def path_of(self, chunk: int) -> int:
+        """Return the path that the microbatches of a chunk take; chunks of other paths are other copies."""
+        return chunk if self.copies > 1 else 0
+
+    def neighbour(self, rank: int, chunk: int, p: int, v: int, by: int) -> tuple[int, int] | None:
+        """Return the rank and chunk `by` stages along the path of a chunk, or None if that has no such stage."""
+        stage = self.stage_of(rank, chunk, p, v) + by
+        return self.holder_of(self.path_of(chunk), stage, p, v) if 0 <= stage < self.num_stages(p, v) else None
+
+
+LOOP = Layout(
+    stage_of=lambda rank, chunk, p, _v: chunk * p + rank,
+    holder_of=lambda _path, stage, p, _v: (stage % p, stage // p),
+)
+"""Down the ranks, once for each chunk; with one chunk the plain pipeline."""
+
+VEE = Layout(
+    stage_of=lambda rank, chunk, p, _v: rank if chunk == 0 else 2 * p - 1 - rank,
+    holder_of=lambda _path, stage, p, _v: (stage, 0) if stage < p else (2 * p - 1 - stage, 1),
+)
+"""Down the ranks and up again: the first and the last stage lie on rank 0, and the last rank hands over to itself."""
+
+TWO_WAY = Layout(
+    stage_of=lambda rank, chunk, p, _v: rank if chunk == 0 else p - 1 - rank,
+    holder_of=lambda path, stage, p, _v: (stage if path == 0 else p - 1 - stage, path),
+    copies=2,
+)
+"""Two copies of the model: microbatches of chunk 0 flow down the ranks, those of chunk 1 up."""
 
 
 @dataclass(frozen=True)
@@ -90,30 +134,5 @@ class Pipeline:
     num_chunks: int | None
     order: Callable[[int, int, int, int], Order]
     layout: Layout
-    check: Callable[[int, int, int], str | None] = always
+    check: Callable[[int, int, int], str | None] = lambda _p, _m, _v: None
     in_groups: Callable[[int], "Pipeline"] | None = None
-
-    @property
-    def copies(self) -> int:
-        """Ranks that hold the parameters of each stage: a rank holds v stages, ``copies / p`` of the model."""
-        return self.layout.copies
-
-    def num_stages(self, p: int, v: int) -> int:
-        """Return the number of virtual stages that the model is cut into."""
-        return self.layout.num_stages(p, v)
-
-    def stage_of(self, rank: int, chunk: int, p: int, v: int) -> int:
-        """Return the virtual stage that a chunk of a rank is."""
-        return self.layout.stage_of(rank, chunk, p, v)
-
-    def path_of(self, chunk: int) -> int:
-        """Return the path that the microbatches of a chunk take; chunks of other paths are other copies."""
-        return self.layout.path_of(chunk)
-
-    def before(self, rank: int, chunk: int, p: int, v: int) -> tuple[int, int] | None:
-        """Return the rank and chunk that make the input of a chunk, or None for the first stage."""
-        return self.layout.before(rank, chunk, p, v)
-
-    def after(self, rank: int, chunk: int, p: int, v: int) -> tuple[int, int] | None:
-        """Return the rank and chunk that take the output of a chunk, or None for the last stage."""
-        return self.layout.after(rank, chunk, p, v)

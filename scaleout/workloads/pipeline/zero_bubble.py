@@ -1,6 +1,10 @@
-"""ZB-V: two chunks a rank laid out as a V, with the backward in two parts: no bubble where F, I and W are alike.
+"""Zero-bubble schedules: the backward is split, and gradients of weights fill what was bubble.
 
-The first and the last stage lie on rank 0. With F, I and W alike, messages reach rank r as its slots end:
+**ZB-H1**: forwards and input gradients take 1F1B's turns, so the stage before waits for half a backward only. Rank r
+defers its gradients of weights by r microbatches: with the ``p - r`` that 1F1B has in flight there, every rank has p.
+
+**ZB-V** has two chunks a rank laid out as a V: the first and the last stage lie on rank 0. Where a forward, an input
+and a weight gradient last equally long, messages reach rank r as its slots end:
 
 1. forwards of its first chunk until the first microbatch comes back: ``2 (p - r) - 1``;
 2. forwards of both chunks in turn until that microbatch's gradient comes down: r of each;
@@ -9,20 +13,40 @@ The first and the last stage lie on rank 0. With F, I and W alike, messages reac
 5. input gradients of both chunks in turn, r of each; input and weight gradient of the first chunk, ``p - r`` times;
    the 2 r gradients of weights that were deferred.
 
-There are 2 p chunks, p whole microbatches, in flight on every rank: what rank 0 has under 1F1B. With
-``F = I = W`` every rank is busy from its first forward, r slots after that of rank 0, to its last gradient: the
-makespan is longer than a rank's work by ``(p - 1) F``. With fewer than ``2 p - 1`` microbatches ranks wait.
+With fewer than ``2 p - 1`` microbatches ranks wait.
 
-Symbols: p ranks; r a rank; m microbatches; F, I, W seconds of a forward, an input and a weight gradient of a chunk.
-Source: Qi et al., Zero Bubble Pipeline Parallelism, arXiv:2401.10241 (ZB-V).
+Symbols: p ranks; r a rank; m microbatches.
+Source: Qi et al., Zero Bubble Pipeline Parallelism, arXiv:2401.10241: section 2.1 (ZB-H1), ZB-V.
 """
 
 from collections.abc import Iterator
 
-from scaleout.workloads.pipeline.layout import VEE
-from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Step
+from scaleout.workloads.pipeline.pipeline import LOOP, VEE, Action, Order, Pipeline, Slot, Step, alone
 
-FORWARD, INPUT, WEIGHT = Action.FORWARD, Action.INPUT_GRADIENT, Action.WEIGHT_GRADIENT
+FORWARD, _, INPUT, WEIGHT = Action
+
+
+def _order_h1(rank: int, p: int, m: int, _v: int) -> Order:
+    ahead = min(p - 1 - rank, m)
+    order: list[Slot] = [alone(FORWARD, i) for i in range(ahead)]
+    for i in range(m + rank):
+        if ahead + i < m:
+            order.append(alone(FORWARD, ahead + i))
+        if i < m:
+            order.append(alone(INPUT, i))
+        if i >= rank:
+            order.append(alone(WEIGHT, i - rank))
+    return tuple(order)
+
+
+ZB_H1 = Pipeline(
+    "zb_h1",
+    "1f1b with weight gradients deferred into the bubble, at 1f1b's memory",
+    "Qi et al., arXiv:2401.10241",
+    num_chunks=1,
+    order=_order_h1,
+    layout=LOOP,
+)
 
 
 def _turns(rank: int, p: int, m: int) -> Iterator[tuple[Action, int]]:
@@ -40,7 +64,7 @@ def _turns(rank: int, p: int, m: int) -> Iterator[tuple[Action, int]]:
     yield from [(WEIGHT, up), (WEIGHT, down)] * rank
 
 
-def _order(rank: int, p: int, m: int, _v: int) -> Order:
+def _order_v(rank: int, p: int, m: int, _v: int) -> Order:
     reached = dict.fromkeys(((action, chunk) for action in Action for chunk in range(2)), 0)
     order = []
     for turn in _turns(rank, p, max(m, 2 * p - 1)):
@@ -51,11 +75,11 @@ def _order(rank: int, p: int, m: int, _v: int) -> Order:
     return tuple(order)
 
 
-PIPELINE = Pipeline(
+ZB_V = Pipeline(
     "zb_v",
     "two chunks a rank in a V: no bubble where forward, input and weight gradient are alike, at 1f1b's memory",
     "Qi et al., arXiv:2401.10241",
     num_chunks=2,
-    order=_order,
+    order=_order_v,
     layout=VEE,
 )
