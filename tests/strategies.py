@@ -3,6 +3,7 @@
 Times are multiples of a quarter of a microsecond in part, so that ties, where order is decided by rule, are common.
 """
 
+import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
@@ -231,3 +232,13 @@ def pipelines(draw):
         built.append(graph.build())
     everyone = GroupFamily("world", (tuple(range(p)),))
     return Program("pipeline", tuple(built), np.arange(p), (everyone,)), topology
+
+
+def longest_chain_s(line):
+    """Length of a timeline's longest chain of dependencies, with networkx: no schedule of these nodes is shorter."""
+    chain = nx.DiGraph()
+    for node in range(len(line.graph)):
+        chain.add_edge(("start", node), ("end", node), weight=line.duration_s[node])
+        for before in line.graph.dependencies_of(node).tolist():
+            chain.add_edge(("end", before), ("start", node), weight=0.0)
+    return nx.dag_longest_path_length(chain) if len(line.graph) else 0.0

@@ -113,7 +113,7 @@ def by_axis(exposed_s: Mapping[GroupFamily | None, float]) -> dict[str, float]:
 
 
 def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> float:
-    """Idle time that ends with a chosen node, or with the makespan, in seconds, the mean over ranks.
+    """Idle time that ends with a node that `chooses` picks, or with the makespan, in seconds, the mean over ranks.
 
     A rank that neither computes nor communicates waits for the node that starts next; of several, for any chosen one.
     """
@@ -221,28 +221,10 @@ def critical_path(result: Result) -> list[Segment]:
         graph = line.graph
         start = float(line.start_s[index])
         if until > start:
-            path.append(
-                Segment(
-                    line.ranks[0],
-                    index,
-                    graph.names[index],
-                    graph.operation(index),
-                    graph.phases[graph.phase[index]],
-                    bool(line.is_communication[index]),
-                    start,
-                    until,
-                )
-            )
+            name, phase = graph.names[index], graph.phases[graph.phase[index]]
+            communicates, times_s = bool(line.is_communication[index]), (start, until)
+            path.append(Segment(line.ranks[0], index, name, graph.operation(index), phase, communicates, *times_s))
         node, until = int(line.cause[index]), start
     if path and until > 0:  # nothing that ran held the first node up: the host had not issued it
         path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=until))
     return path[::-1]
-
-
-def longest_chain_s(line: Timeline) -> float:
-    """Length of a timeline's longest chain of dependencies: no schedule of these nodes is shorter."""
-    finish = np.zeros(len(line.graph))
-    for node in range(len(line.graph)):
-        before = finish[line.graph.dependencies_of(node)]
-        finish[node] = line.duration_s[node] + (before.max() if len(before) else 0.0)
-    return float(finish.max()) if len(finish) else 0.0

@@ -41,19 +41,16 @@ def buckets(
     from scaleout.cli.collective import parse_sizes
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.errors import ConfigError
     from scaleout.study.buckets import best, sweep_buckets
+    from scaleout.study.job import Job
 
+    if "gradient_bucket" in job.settings:
+        raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
     workload = str(job.workload)
-    _, topology, device = job.load()
-    rows = sweep_buckets(
-        workload,
-        sizes_bytes=parse_sizes(sizes),
-        ways=tuple(dict.fromkeys(ways)),
-        topology=topology,
-        device=device,
-        changes=job.settings,
-        options=options,
-    )
+    loaded, topology, device = job.load()
+    swept = Job(loaded, device, topology, "overlap", options)
+    rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)))
     found = best(rows)
     summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}
     written = []

@@ -76,14 +76,14 @@ def strategies(
 
 def _row(each: "Followed", first_s: float) -> dict[str, Any]:
     """Return what became of a strategy as plain values."""
-    if each.outcome is None or each.fit is None:
+    if each.outcome is None or each.outcome.fit is None:
         return {"strategy": each.name, "reason": each.reason}
     return {
         "strategy": each.name,
         "schedule": each.outcome.schedule,
         "speedup": first_s / each.outcome.makespan_s,
         **asdict(each.outcome.breakdown),
-        "memory_bytes": each.fit.peak.total_bytes,
+        "memory_bytes": each.outcome.fit.peak.total_bytes,
         "fits": each.fits,
         "decisions": list(each.outcome.decisions),
     }

@@ -81,15 +81,21 @@ def compare_backends(
     """
     ranks = tuple(ranks) or default_ranks(topology)
     sizes = tuple(sizes_bytes) or tuple(4 << shift for shift in range(29))
-    known = tuple(name for name, _ in topology.backends)
-    if not known:
-        return _algorithms(topology, names, ranks, sizes)
-    names = tuple(names) or known
-    for name in names:
-        backend(topology, name)
-    machines = [with_policy(topology, name) for name in names]
-    times = [[_times(machine, count, sizes, "auto") for count in ranks] for machine in machines]
-    return BackendComparison(topology.name, tuple(names), ranks, sizes, np.array(times))
+    if topology.backends:
+        chosen = tuple(names) or tuple(name for name, _ in topology.backends)
+        for name in chosen:
+            backend(topology, name)
+        machines = [with_policy(topology, name) for name in chosen]
+        times = [[_times(machine, count, sizes, "auto") for count in ranks] for machine in machines]
+    else:
+        able = {count: [found.name for found in candidates(KIND, place(topology, range(count)))] for count in ranks}
+        chosen = tuple(names) or tuple(able[ranks[-1]])
+        never = [math.inf] * len(sizes)  # where an algorithm cannot serve fewer ranks
+        times = [
+            [_times(topology, count, sizes, name) if names or name in able[count] else never for count in ranks]
+            for name in chosen
+        ]
+    return BackendComparison(topology.name, chosen, ranks, sizes, np.array(times))
 
 
 def default_ranks(topology: Topology) -> tuple[int, ...]:
@@ -105,20 +111,3 @@ def default_ranks(topology: Topology) -> tuple[int, ...]:
 def _times(topology: Topology, count: int, sizes: Sequence[int], algorithm: str) -> list[float]:
     group = place(topology, range(count))
     return [collective_cost(KIND, size, group, algorithm).time_s for size in sizes]
-
-
-def _algorithms(
-    topology: Topology, names: Sequence[str], ranks: Sequence[int], sizes: Sequence[int]
-) -> BackendComparison:
-    """Compare the algorithms that can serve the largest group; where one cannot serve fewer ranks it takes for ever."""
-    able = [{found.name for found in candidates(KIND, place(topology, range(count)))} for count in ranks]
-    chosen = tuple(names) or tuple(found.name for found in candidates(KIND, place(topology, range(ranks[-1]))))
-    never = [math.inf] * len(sizes)
-    times = [
-        [
-            _times(topology, count, sizes, name) if name in can or names else never
-            for count, can in zip(ranks, able, strict=True)
-        ]
-        for name in chosen
-    ]
-    return BackendComparison(topology.name, chosen, tuple(ranks), tuple(sizes), np.array(times))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scaleout.analysis.efficiency import Fit, fit
+from scaleout.analysis.efficiency import fit
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest, validate
@@ -27,17 +27,7 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to train.
-
-    Attributes
-    ----------
-    description : str
-        One line.
-    source : str
-        Where it was published.
-    keys : function
-        From a workload to the keys of the step that the strategy sets.
-    """
+    """A way to train; `keys` maps a workload to the keys of the step that the strategy sets."""
 
     description: str
     source: str
@@ -58,7 +48,7 @@ def _sharded(zero: int) -> Callable[[LayeredModel], Keys]:
 
 
 def _interleaved(job: LayeredModel) -> Keys:
-    """Interleave the fewest chunks a rank into which its layers divide, where micro-batches do; else as it is."""
+    """Interleave the fewest virtual stages into which a rank's layers divide, where micro-batches do; else nothing."""
     p = job.pipeline_parallel
     if p == 1 or job.pipeline_schedule != "1f1b" or job.stage_layers or job.num_microbatches % p or job.layers % p:
         return {}
@@ -89,12 +79,12 @@ def _breadth_first(job: LayeredModel) -> Keys:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy("gradients reduced over replicas beside backward", "Li et al., VLDB 2020", _replicated),
+    "ddp": Strategy("gradients reduced over replicas during backward", "Li et al., VLDB 2020", _replicated),
     "zero-1": Strategy("optimizer states sharded; parameters gathered at the end", "arXiv:1910.02054", _sharded(1)),
     "zero-2": Strategy("gradients sharded too", "arXiv:1910.02054", _sharded(2)),
     "zero-3": Strategy("parameters sharded too (FSDP), a layer gathered ahead", "arXiv:2304.11277", _sharded(3)),
     "out-of-order": Strategy(
-        "gradients of weights put off behind those of activations", "Oh et al., EuroSys 2022", _replicated,
+        "weight gradients deferred behind input gradients", "Oh et al., EuroSys 2022", _replicated,
         "out-of-order",
     ),
     "megatron": Strategy(
@@ -108,10 +98,10 @@ STRATEGIES: dict[str, Strategy] = {
         _megatron_core,
     ),
     "breadth-first": Strategy(
-        "all micro-batches of a model chunk before the next chunk's", "Lamy-Poirier, arXiv:2211.05953", _breadth_first
+        "all micro-batches of a virtual stage before the next stage's", "Lamy-Poirier, arXiv:2211.05953", _breadth_first
     ),
     "coconet": Strategy(
-        "collectives substituted, and cut into even chunks with their products", "Jangda et al., ASPLOS 2022",
+        "collectives substituted, and partitioned evenly with their GEMMs", "Jangda et al., ASPLOS 2022",
         _replicated, "coconet",
     ),
     "centauri": Strategy(
@@ -124,28 +114,16 @@ STRATEGIES: dict[str, Strategy] = {
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """A step of a job under a strategy.
-
-    Attributes
-    ----------
-    workload : LayeredModel, optional
-        With the strategy's keys, and those that it chose; None if they cannot be.
-    fit : Fit, optional
-        Whether it fits the memory of a device.
-    reason : str
-        Why it cannot be, if so.
-    """
+    """A step of a job under a strategy; without an outcome where its keys cannot be, for the `reason`."""
 
     name: str
-    workload: LayeredModel | None = None
     outcome: Outcome | None = None
-    fit: Fit | None = None
     reason: str = ""
 
     @property
     def fits(self) -> bool:
-        """Whether it runs."""
-        return self.fit is not None and self.fit.peak.total_bytes <= self.fit.capacity_bytes
+        """Whether it runs and fits the memory of a device."""
+        return self.outcome is not None and self.outcome.fit is not None and self.outcome.fit.fits
 
 
 def follow(
@@ -181,9 +159,7 @@ def follow(
         outcome = run(Job(job, device, topology, schedule or strategy.schedule, options or SimulationOptions()))
     except ConfigError as error:
         return Followed(name, reason=str(error))
-    job = outcome.workload or job
-    held = fit(job, device)
-    return Followed(name, job, replace(outcome, fit=held), held)
+    return Followed(name, replace(outcome, fit=fit(outcome.workload or job, device)))
 
 
 def side_by_side(found: Sequence[Followed], *, device: Device) -> Comparison:

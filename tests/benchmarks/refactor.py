@@ -53,6 +53,10 @@ RENAMED: dict[str, str | None] = {
     "verdict": "explanation",
     "hidden_s": "overlapped_s",
     "least_s": "lower_bound_s",
+    "gradients reduced over replicas beside backward": "gradients reduced over replicas during backward",
+    "gradients of weights put off behind those of activations": "weight gradients deferred behind input gradients",
+    "and cut into even chunks with their products": "and partitioned evenly with their GEMMs",
+    "of a model chunk before the next chunk's": "of a virtual stage before the next stage's",
     "data_intra": None,
     "data_inter": None,
 }

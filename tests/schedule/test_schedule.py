@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import jobs, pipelines
+from strategies import jobs, longest_chain_s, pipelines
 
-from scaleout.analysis.breakdown import longest_chain_s
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError

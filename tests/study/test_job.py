@@ -32,9 +32,7 @@ def test_options_mean_the_same_in_a_comparison_a_strategy_a_sweep_and_a_search()
     compared = compare(workload, topology=NODE, device=H200, schedules=["overlap"], options=EAGER)
     assert compared.outcomes[0].makespan_s == expected_s
     assert follow("ddp", workload, topology=NODE, device=H200, options=EAGER).outcome.makespan_s == expected_s
-    (swept,) = sweep_buckets(
-        "llama-3-8b", sizes_bytes=[2**25], topology=NODE, device=H200, changes=SIZES, options=EAGER
-    )
+    (swept,) = sweep_buckets(Job(job(), H200, NODE, "overlap", EAGER), sizes_bytes=[2**25])
     bucketed = run(Job(job(gradient_bucket="32 MiB"), H200, NODE, "overlap", EAGER))
     assert swept.step_s == bucketed.makespan_s
 

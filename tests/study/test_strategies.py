@@ -46,12 +46,12 @@ def test_what_strategies_set():
     assert keys["megatron-core"]["overlap_parameter_gather"]
     assert keys["breadth-first"]["microbatch_group"] == pipeline.num_microbatches
     assert "pipeline_schedule" not in STRATEGIES["megatron"].keys(job(**{**PIPELINE, "layers": 2}))
-    assert followed("zero-1", pipeline).workload.zero == 1
+    assert followed("zero-1", pipeline).outcome.workload.zero == 1
 
 
 def test_sharding_holds_less_and_overlap_takes_less():
     found = {name: followed(name, job(batch_per_replica=4)) for name in ("ddp", "zero-1", "zero-2", "zero-3")}
-    held = [each.fit.peak.total_bytes for each in found.values()]
+    held = [each.outcome.fit.peak.total_bytes for each in found.values()]
     assert held == sorted(held, reverse=True)
     pipeline = {name: followed(name, job(**PIPELINE)) for name in ("megatron", "megatron-core")}
     assert pipeline["megatron-core"].outcome.makespan_s < pipeline["megatron"].outcome.makespan_s

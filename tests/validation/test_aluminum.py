@@ -9,12 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from scaleout import cli
+from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
 from scaleout.study.backends import compare_backends, default_ranks
 from scaleout.study.buckets import best, sweep_buckets
+from scaleout.study.job import Job
 from scaleout.validation.papers.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
+from scaleout.workloads.config import load_workload
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +83,9 @@ def test_any_topology_can_be_compared():
 def test_the_best_bucket_is_found_between_latency_and_the_tail():
     """One reduction a buffer pays up to 510 steps of a ring for each, and one for all is hidden by nothing."""
     sizes = (1, 2**28, 2**35)
-    rows = sweep_buckets(
-        "llama-3-8b", sizes_bytes=sizes, ways=("auto", "ring"), topology="dgx-h200-32", changes={"data_parallel": 256}
-    )
+    workload, topology = load_workload("llama-3-8b", {"data_parallel": 256}), load_topology("dgx-h200-32")
+    job = Job(workload, load_device(workload.device), topology, "overlap")
+    rows = sweep_buckets(job, sizes_bytes=sizes, ways=("auto", "ring"))
     assert best(rows).bucket_bytes == 2**28
     for way in ("auto", "ring"):
         small, between, whole = (row for row in rows if row.way == way)

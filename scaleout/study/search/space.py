@@ -6,7 +6,7 @@ workload would say, which a test checks.
 Symbols: N ranks; B sequences in a step, over all replicas.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -80,7 +80,11 @@ def families(
     fixed : mapping, optional
         Keys of `Plan` that are not to be chosen, and their values.
     """
-    choose = _Choices(fixed or {})
+    held = fixed or {}
+
+    def choose(key: str, values: Sequence[Any]) -> Sequence[Any]:
+        return (held[key],) if key in held else values
+
     for tensor in choose("tensor_parallel", divisors(num_ranks)):
         for pipeline in choose("pipeline_parallel", divisors(num_ranks // tensor)):
             for context in choose("context_parallel", _contexts(base, num_ranks // (tensor * pipeline))):
@@ -89,18 +93,12 @@ def families(
                     yield from _of_degrees(base, batch, (tensor, context, pipeline, data), choose)
 
 
-class _Choices:
-    """What a key may be: the values that make sense, or the one that is fixed."""
-
-    def __init__(self, fixed: Mapping[str, Any]) -> None:
-        self.fixed = fixed
-
-    def __call__(self, key: str, values: Sequence[Any]) -> Sequence[Any]:
-        return (self.fixed[key],) if key in self.fixed else values
+_Choose = Callable[[str, Sequence[Any]], Sequence[Any]]
+"""From a key and the values that make sense to those that are tried."""
 
 
 def _of_degrees(
-    base: LayeredModel, batch: int, degrees: tuple[int, int, int, int], choose: _Choices
+    base: LayeredModel, batch: int, degrees: tuple[int, int, int, int], choose: _Choose
 ) -> Iterator[Family]:
     tensor, context, pipeline, data = degrees
     levels = choose("zero", (0, 1, 2, 3) if data * context > 1 else (0,))
@@ -119,16 +117,16 @@ def _of_degrees(
             for schedule, chunks in schedules
         ]
         if found:
-            alike = divides(found[0], base, batch)
-            yield Family(tuple(plan for plan in found if alike and fits(plan, base, batch)), len(found))
+            whole = divides(found[0], base, batch)
+            yield Family(tuple(plan for plan in found if whole and fits(plan, base, batch)), len(found))
 
 
 def _contexts(base: LayeredModel, num_ranks: int) -> tuple[int, ...]:
     return tuple(n for n in divisors(num_ranks) if n == 1 or base.sequence >= n * LEAST_TOKENS)
 
 
-def _schedules(base: LayeredModel, pipeline: int, choose: _Choices) -> list[tuple[str, int | None]]:
-    """Return the schedules worth a try, with their chunks where these are free; one place needs none."""
+def _schedules(base: LayeredModel, pipeline: int, choose: _Choose) -> list[tuple[str, int | None]]:
+    """Return the schedules worth a try, with their virtual stages where these are free; one rank needs none."""
     found: list[tuple[str, int | None]] = []
     for name in choose("pipeline_schedule", tuple(PIPELINES) if pipeline > 1 else ("1f1b",)):
         free = name in PIPELINES and PIPELINES[name].num_chunks is None

@@ -106,10 +106,10 @@ def step(strategy: str, size: str, *, on: tuple[str, int] = ("A", 2), **changes:
     device, schedule = load_device(job.device), OF_PAPER.get(strategy)
     found = follow(strategy, job, topology=topology, device=device, schedule=schedule, options=ON_RINGS)
     assert found.outcome is not None, found.reason
-    assert found.workload is not None
+    assert found.outcome.workload is not None
     assert found.outcome.efficiency is not None
     exposed_s = found.outcome.efficiency.exposed_s
-    return Step(found.workload, found.outcome.result, topology, found.fits, exposed_s, found.outcome.decisions)
+    return Step(found.outcome.workload, found.outcome.result, topology, found.fits, exposed_s, found.outcome.decisions)
 
 
 def gain(base: Step, other: Step) -> float:
