@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scaleout.cluster.device.kernel_times import source_names
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, ExecutionGraph, Floats
-from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.result import Result, Timeline
 
@@ -49,7 +49,8 @@ def breakdown(result: Result) -> Breakdown:
     """Say how a result's time divides into compute, exposed communication and idle time."""
     makespan_s = result.makespan_s
     compute, communication, busy = np.zeros(3)
-    sources = dict.fromkeys((TimeSource.MEASURED, TimeSource.INTERPOLATED, TimeSource.ROOFLINE, TimeSource.GIVEN), 0.0)
+    names = source_names()
+    sources = dict.fromkeys((number for number in names if number >= 0), 0.0)  # less `UNKNOWN`
     for line in result.timelines:
         ranks = len(line.ranks)
         kernels = ~line.is_communication
@@ -61,7 +62,7 @@ def breakdown(result: Result) -> Breakdown:
     num_ranks = result.program.num_ranks
     compute_s, communication_s, busy_s = (float(total) / num_ranks for total in (compute, communication, busy))
     total = sum(sources.values())
-    shares = {source.name.lower(): seconds / total for source, seconds in sources.items()} if total else {}
+    shares = {names[source]: seconds / total for source, seconds in sources.items()} if total else {}
     if not shares.get("given"):
         shares.pop("given", None)
     idle_s = makespan_s - busy_s if busy_s < makespan_s * (1 - SAME) else 0.0  # what rounding leaves is none

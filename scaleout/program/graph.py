@@ -8,12 +8,12 @@ Source: the node kinds are those of Chakra (MLCommons, execution-trace schema 1.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +84,15 @@ class NodeRole(IntFlag):
 class ExecutionGraph:
     """What one rank does, as columns over N nodes and dependencies in compressed sparse rows.
 
+    A node column's type names the value of nodes that have no such thing.
+
     Attributes
     ----------
     names : tuple of str, length N
     kind : (N,) of `NodeKind`
     kernel : (N,) index into `kernels`, or `NONE`
     duration_s : (N,) seconds of a compute node; NaN until timed, and for communication, which the network times
-    time_source : (N,) of `TimeSource`
+    time_source : (N,) of `TimeSource`, or of `kernel_times.source_names`
     flops, bytes : (N,) work of a compute node (bytes of memory traffic); payload of a communication node
     collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that such one-sided puts
         carry out
@@ -111,25 +113,25 @@ class ExecutionGraph:
     """
 
     names: tuple[str, ...]
-    kind: Ints
-    kernel: Ints
-    duration_s: Floats
-    time_source: Ints
-    flops: Ints
-    bytes: Ints
-    collective: Ints
-    group: Ints
-    peer: Ints
-    tag: Ints
-    slices: Ints
-    stream: Ints
-    priority: Ints
-    phase: Ints
-    issue_s: Floats
-    microbatch: Ints
-    stage: Ints
-    role: Ints
-    layer: Ints
+    kind: Annotated[Ints, NodeKind.COMPUTE]
+    kernel: Annotated[Ints, NONE]
+    duration_s: Annotated[Floats, np.nan]
+    time_source: Annotated[Ints, TimeSource.UNKNOWN]
+    flops: Annotated[Ints, 0]
+    bytes: Annotated[Ints, 0]
+    collective: Annotated[Ints, NONE]
+    group: Annotated[Ints, NONE]
+    peer: Annotated[Ints, NONE]
+    tag: Annotated[Ints, 0]
+    slices: Annotated[Ints, 1]
+    stream: Annotated[Ints, 0]
+    priority: Annotated[Ints, 0]
+    phase: Annotated[Ints, 0]
+    issue_s: Annotated[Floats, 0.0]
+    microbatch: Annotated[Ints, NONE]
+    stage: Annotated[Ints, NONE]
+    role: Annotated[Ints, 0]
+    layer: Annotated[Ints, NONE]
     dependency_offsets: Ints
     dependencies: Ints
     kernels: tuple[Kernel, ...] = ()
@@ -183,6 +185,16 @@ class ExecutionGraph:
         return replace(self, **columns)
 
 
+NEUTRAL: Mapping[str, float] = {
+    name: column.__metadata__[0]
+    for name, column in get_type_hints(ExecutionGraph, include_extras=True).items()
+    if get_origin(column) is Annotated
+}
+"""Node column to its value where a node has no such thing."""
+
+FLOAT_COLUMNS = ("duration_s", "issue_s")
+"""Node columns that hold times; all others hold whole numbers."""
+
 _WORK_COLUMNS = ("flops", "bytes", "slices")
 
 
@@ -197,8 +209,9 @@ def _check(graph: ExecutionGraph) -> None:
             raise GraphError(
                 f"node {node} ({graph.names[node]!r}) has {column} = {values[node]}; work cannot be negative"
             )
-    if size and not (np.isnan(graph.duration_s) | (graph.duration_s >= 0)).all():
-        node = int(np.flatnonzero(~(np.isnan(graph.duration_s) | (graph.duration_s >= 0)))[0])
+    negative = np.flatnonzero(graph.duration_s < 0)
+    if negative.size:
+        node = int(negative[0])
         raise GraphError(f"node {node} ({graph.names[node]!r}) lasts {graph.duration_s[node]} s; give a time >= 0")
     counts = np.diff(graph.dependency_offsets)
     assert len(counts) == size
@@ -241,49 +254,17 @@ class GraphBuilder:
         """Begin a phase of a pass, for the nodes that follow."""
         self.phase, self.role = phase, int(role)
 
-    def compute(
-        self,
-        kernel: Kernel,
-        *,
-        after: Iterable[int] = (),
-        name: str = "",
-        duration_s: float = float("nan"),
-        role: int = 0,
-    ) -> int:
-        """Add one kernel that waits for the nodes `after`, and return its index."""
-        return self.add(
-            after,
-            name=name or kernel.op,
-            kind=NodeKind.COMPUTE,
-            kernel=self.kernel_index(kernel),
-            duration_s=duration_s,
-            flops=kernel.flops,
-            bytes=kernel.bytes,
-            role=role,
-        )
+    def compute(self, kernel: Kernel, *, after: Iterable[int] = (), name: str = "", **columns: Any) -> int:
+        """Add one kernel that waits for the nodes `after`, and return its index; see `add`."""
+        work = {"kernel": self.kernel_index(kernel), "flops": kernel.flops, "bytes": kernel.bytes}
+        return self.add(after, name=name or kernel.op, **work, **columns)
 
     def collective(
-        self,
-        kind: str,
-        size_bytes: int,
-        *,
-        group: int,
-        after: Iterable[int] = (),
-        name: str = "",
-        priority: int = 0,
-        role: int = 0,
+        self, kind: str, size_bytes: int, *, group: int, after: Iterable[int] = (), name: str = "", **columns: Any
     ) -> int:
-        """Add one collective over the rank's group of a family of groups, and return its index."""
-        return self.add(
-            after,
-            name=name or kind,
-            kind=NodeKind.COLLECTIVE,
-            bytes=size_bytes,
-            collective=COLLECTIVES.index(kind),
-            group=group,
-            priority=priority,
-            role=role,
-        )
+        """Add one collective over the rank's group of a process-group set, and return its index; see `add`."""
+        columns |= {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(kind), "group": group}
+        return self.add(after, name=name or kind, bytes=size_bytes, **columns)
 
     def join(self, after: Iterable[int], *, name: str = "join") -> int:
         """Add a node that takes no time and ends when all of `after` have; for one of them, return that one."""
@@ -337,33 +318,6 @@ class GraphBuilder:
             phases=tuple(self._phases) or ("",),
             **columns,
         )
-
-
-NEUTRAL: dict[str, float] = {
-    "kind": NodeKind.COMPUTE,
-    "kernel": NONE,
-    "duration_s": np.nan,
-    "time_source": TimeSource.UNKNOWN,
-    "flops": 0,
-    "bytes": 0,
-    "collective": NONE,
-    "group": NONE,
-    "peer": NONE,
-    "tag": 0,
-    "slices": 1,
-    "stream": 0,
-    "priority": 0,
-    "phase": 0,
-    "issue_s": 0.0,
-    "microbatch": NONE,
-    "stage": NONE,
-    "role": 0,
-    "layer": NONE,
-}
-"""Node column to its value where a node has no such thing."""
-
-FLOAT_COLUMNS = ("duration_s", "issue_s")
-"""Node columns that hold times; all others hold whole numbers."""
 
 
 def compress(dependencies: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:

@@ -66,7 +66,10 @@ class Operation(NamedTuple):
 
 
 class TimeSource(IntEnum):
-    """Where the duration of a kernel comes from; `UNKNOWN` until a device has timed it."""
+    """Where the duration of a kernel comes from, as a graph counts it; `UNKNOWN` until a device has timed it.
+
+    Models of kernel times may add sources; `kernel_times.source_names` has them all.
+    """
 
     UNKNOWN = -1
     MEASURED = 0

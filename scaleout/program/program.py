@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from scaleout.errors import GraphError
-from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import ExecutionGraph, Ints, NodeKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +139,3 @@ class Program:
     def map_graphs(self, change: Callable[[ExecutionGraph], ExecutionGraph]) -> "Program":
         """Return the program with each graph replaced; this one stays as it is."""
         return replace(self, graphs=tuple(change(graph) for graph in self.graphs))
-
-    def world_group(self) -> int:
-        """Return the index of the family whose one group is all ranks, or `NONE`."""
-        everyone = tuple(range(self.num_ranks))
-        return next((i for i, family in enumerate(self.groups) if family.members == (everyone,)), NONE)

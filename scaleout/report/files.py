@@ -17,11 +17,11 @@ import numpy as np
 
 from scaleout.analysis.breakdown import critical_path
 from scaleout.analysis.pipeline import actions, over_time
+from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.errors import ConfigError
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
-from scaleout.program.operations import TimeSource
 from scaleout.simulation.result import Result, Timeline
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _place(graph: ExecutionGraph, node: int) -> dict[str, int]:
 def _facts(result: Result, line: Timeline, node: int) -> dict[str, Any]:
     graph = line.graph
     if graph.kind[node] == NodeKind.COMPUTE:
-        source = TimeSource(int(graph.time_source[node])).name.lower()
+        source = source_names()[int(graph.time_source[node])]
         return {"flops": int(graph.flops[node]), "bytes": int(graph.bytes[node]), "time": source}
     facts: dict[str, Any] = {"bytes": int(graph.bytes[node])}
     if graph.kind[node] == NodeKind.COLLECTIVE:
@@ -255,7 +255,7 @@ def _columns(outcome: "Outcome") -> list[dict[str, Any]]:
     """Columns over the nodes of each class of ranks of one schedule."""
     result = outcome.result
     critical = {(segment.rank, segment.node) for segment in critical_path(result)}
-    tables = []
+    tables, sources = [], source_names()
     for line in result.timelines:
         graph = line.graph
         nodes = range(len(graph))
@@ -278,7 +278,7 @@ def _columns(outcome: "Outcome") -> list[dict[str, Any]]:
                 "duration_s": line.duration_s,
                 "flops": graph.flops,
                 "bytes": graph.bytes,
-                "time_source": [TimeSource(source).name.lower() for source in graph.time_source.tolist()],
+                "time_source": [sources[source] for source in graph.time_source.tolist()],
                 "algorithm": list(line.algorithm),
                 "critical": [(line.ranks[0], node) in critical for node in nodes],
             }

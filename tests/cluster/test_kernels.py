@@ -141,7 +141,7 @@ def test_a_data_sheet_never_beats_its_roofline(op, data):
     call = kernel(op, dtype="fp16", **shape)
     found = kernel_time(H100, call)
     bound = max(call.bytes / H100.memory_bytes_per_s, call.flops / H100.peak("fp16"))
-    assert found.source is TimeSource.ROOFLINE
+    assert found.source == "roofline"
     assert found.seconds >= max(bound, TABLE.shortest_s) * (1 - 1e-12)
 
 
@@ -164,11 +164,11 @@ def test_a_gemm_on_matrix_units_is_transferred_with_its_tiles_and_waves(rows, co
     a100 = dataclasses.replace(load_device("a100-80g"), calibration={"gemm": ratio})
     call = kernel("gemm", dtype="fp16", M=rows, N=cols, K=depth)
     reference, found = kernel_time(H200, call), kernel_time(a100, call)
-    assume(reference.source is not TimeSource.ROOFLINE)
+    assume(reference.source != "roofline")
     calls = calls_of([call])
     transferred_s = reference.seconds * float(estimate(calls, a100)[0] / estimate(calls, H200)[0]) / ratio
     assert found.seconds == pytest.approx(max(transferred_s, float(roofline(calls, a100)[0])), rel=1e-6)
-    assert found.source is TimeSource.ROOFLINE  # nothing was measured on this device
+    assert found.source == "roofline"  # nothing was measured on this device
 
 
 @given(cols=st.integers(64, 4096), depth=st.integers(64, 4096), dtype=st.sampled_from(["bf16", "fp16"]))
@@ -195,7 +195,7 @@ def test_a_kernel_that_waits_for_sms_takes_as_long_beside_a_slower_memory_with_a
 
 def test_far_shapes_take_the_roofline():
     found = kernel_time(H200, kernel("gemm", dtype="bf16", M=8192, N=2000000, K=8192))
-    assert found.source is TimeSource.ROOFLINE
+    assert found.source == "roofline"
     assert 0.5 * 989.5e12 < 2 * 8192 * 2000000 * 8192 / found.seconds < 989.5e12
 
 

@@ -76,9 +76,3 @@ def test_roles_of_ranks_cannot_be_written():
     program = Program("one role", (graph_of(1),), np.zeros(4, np.int64), (PAIRS,))
     with pytest.raises(ValueError, match="read-only"):
         program.role_of_rank[0] = 1
-
-
-def test_the_world_group_is_found_if_there_is_one():
-    graphs, roles = (graph_of(1),), np.zeros(4, np.int64)
-    assert Program("with", graphs, roles, (PAIRS, WORLD)).world_group() == 1
-    assert Program("without", graphs, roles, (PAIRS,)).world_group() == NONE

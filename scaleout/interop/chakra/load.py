@@ -69,7 +69,7 @@ class _Row(NamedTuple):
     kind: NodeKind = NodeKind.COMPUTE
     kernel: Kernel | None = None
     duration_s: float | None = None
-    time_source: TimeSource = TimeSource.UNKNOWN
+    time_source: int = TimeSource.UNKNOWN
     flops: int = 0
     bytes: int = 0
     collective: int = NONE

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.errors import GraphError, TraceError
 from scaleout.interop.chakra import vocabulary
@@ -263,7 +264,7 @@ def _values(graph: ExecutionGraph, node: int, *, grouped: bool) -> dict[str, Any
             "num_ops": int(graph.flops[node]),
             "tensor_size": int(graph.bytes[node]),
             vocabulary.DURATION: float(graph.duration_s[node]),
-            vocabulary.TIME_SOURCE: vocabulary.time_source_text(int(graph.time_source[node])),
+            vocabulary.TIME_SOURCE: source_names()[int(graph.time_source[node])],
             vocabulary.KERNEL: vocabulary.kernel_text(graph.kernels[kernel]) if kernel != NONE else None,
             vocabulary.PRIORITY: int(graph.priority[node]) or None,
         }

@@ -9,11 +9,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from scaleout.cluster.device.kernel_times import source_names
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute
 from scaleout.interop.chakra.schema import AttributeProto, CollectiveCommType
 from scaleout.program.graph import COLLECTIVES, NodeRole
-from scaleout.program.operations import CUSTOM, Kernel, TimeSource, custom, kernel
+from scaleout.program.operations import CUSTOM, Kernel, custom, kernel
 
 DURATION = "scaleout_duration_s"
 TIME_SOURCE = "scaleout_time_source"
@@ -30,7 +31,7 @@ GROUPS = "scaleout_groups"
 OWN_KINDS: Mapping[str, str] = MappingProxyType(
     {
         DURATION: "double_val",  # exact seconds, where duration_micros is whole microseconds
-        TIME_SOURCE: "string_val",  # a `TimeSource` in lower case
+        TIME_SOURCE: "string_val",  # one of `source_names`
         KERNEL: "string_val",  # operation, dtype and sizes: "gemm bf16 M=1024 N=4096 K=512"
         PHASE: "string_val",  # absent for the phase ""
         PRIORITY: "int64_val",  # of a kernel, if not 0; communication has comm_priority
@@ -58,18 +59,9 @@ def traced(name: str, value: Any) -> AttributeProto:
     return attribute(name, (OWN_KINDS if name in OWN_KINDS else CONVENTIONAL_KINDS)[name], value)
 
 
-def time_source_text(source: int) -> str:
-    """Write where a time comes from.
-
-    >>> time_source_text(TimeSource.MEASURED)
-    'measured'
-    """
-    return TimeSource(source).name.lower()
-
-
-def parse_time_source(text: str) -> TimeSource:
-    """Read back what `time_source_text` wrote."""
-    known = {time_source_text(source): source for source in TimeSource}
+def parse_time_source(text: str) -> int:
+    """Read where a time comes from, which is written by its name in results."""
+    known = {name: number for number, name in source_names().items()}
     if text not in known:
         raise TraceError(f"{TIME_SOURCE} is {text!r}; use one of {', '.join(known)}")
     return known[text]

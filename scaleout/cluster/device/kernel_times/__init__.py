@@ -35,13 +35,22 @@ class KernelTime(NamedTuple):
     """Isolated time of one kernel on a device, and where it comes from."""
 
     seconds: float
-    source: TimeSource
+    source: str
 
 
 def kernel_time(device: Device, kernel: Kernel) -> KernelTime:
     """Return the time of one kernel; see `kernel_times`."""
     seconds, sources = kernel_times(device, (kernel,))
-    return KernelTime(float(seconds[0]), TimeSource(int(sources[0])))
+    return KernelTime(float(seconds[0]), source_names()[int(sources[0])])
+
+
+def source_names() -> dict[int, str]:
+    """Return the number of each source of kernel times, as in the column `time_source`, to its name in results.
+
+    First `TimeSource`, then what models call their times besides.
+    """
+    names = [source.name.lower() for source in TimeSource] + [model.SOURCE for model in MODELS.values()]
+    return dict(enumerate(dict.fromkeys(names), start=TimeSource.UNKNOWN))
 
 
 def kernel_times(
@@ -59,7 +68,7 @@ def kernel_times(
     -------
     seconds : ndarray of float64, shape (K,)
     sources : ndarray of int8, shape (K,)
-        Values of `TimeSource`.
+        Their numbers in `source_names`.
 
     Raises
     ------
@@ -69,7 +78,7 @@ def kernel_times(
         If the device has no peak rate for a dtype that needs one, none of its models knows a kernel, or a file of
         measurements is not valid.
     """
-    models = models_of(device)
+    models, numbers = models_of(device), {name: number for number, name in source_names().items()}
     series: dict[Key, list[int]] = {}
     for index, kernel in enumerate(kernels):
         if kernel.flops <= 0 and kernel.bytes <= 0:
@@ -81,7 +90,8 @@ def kernel_times(
     seconds, sources = np.zeros(len(kernels)), np.zeros(len(kernels), dtype=np.int8)
     for (op, dtype), indices in series.items():
         calls = calls_of([kernels[index] for index in indices])
-        seconds[indices], sources[indices] = first_answers(models, device, calls)
+        seconds[indices], names = first_answers(models, device, calls)
+        sources[indices] = [numbers.get(name, TimeSource.UNKNOWN) for name in names]
         if np.isnan(seconds[indices]).any():
             raise ConfigError(
                 f"device {device.name!r}: none of its kernel_models ({', '.join(device.kernel_models)}) knows the time "
@@ -96,10 +106,10 @@ def kernel_times(
 def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
     """Return the time of a kernel as if it had not been measured on the device; None if too few others were."""
     found = kernel_time(device, kernel)
-    if found.source is not TimeSource.MEASURED:
+    if found.source != measured.SOURCE:
         return found
     seconds = interpolated.left_out_s(device, kernel)
-    return None if seconds is None else KernelTime(seconds, TimeSource.INTERPOLATED)
+    return None if seconds is None else KernelTime(seconds, interpolated.SOURCE)
 
 
 def models_of(device: Device) -> tuple[KernelTimeModel, ...]:

@@ -24,9 +24,9 @@ from scaleout.cluster.device.kernel_times.measured import KernelTable, table_of
 from scaleout.cluster.device.kernel_times.model import Array, Calls, Key
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.errors import ConfigError
-from scaleout.program.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Family, TimeSource
+from scaleout.program.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Family
 
-SOURCE = TimeSource.ROOFLINE
+SOURCE = "roofline"
 
 _SMALL_S = 1e-6
 """A call whose roofline is below this does next to nothing: it takes what launches and latencies take."""

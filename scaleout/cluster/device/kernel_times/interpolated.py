@@ -28,9 +28,9 @@ from scaleout.cluster.device.kernel_times.gaussian_process import Points, Smooth
 from scaleout.cluster.device.kernel_times.measured import table_of
 from scaleout.cluster.device.kernel_times.model import Array, Bools, Calls, Key, Shape
 from scaleout.cluster.device.spec import Device
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, TimeSource
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel
 
-SOURCE = TimeSource.INTERPOLATED
+SOURCE = "interpolated"
 
 RANGE_OCTAVES = 2.0
 """A size is inside the measured neighbourhood up to this far outside the range of its axis."""

@@ -24,9 +24,9 @@ from scaleout.cluster.device.kernel_times.model import Array, Calls, Key, Shape
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS, TimeSource
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS
 
-SOURCE = TimeSource.MEASURED
+SOURCE = "measured"
 
 Source = tuple[int, str]
 """Number of the file, and the method."""

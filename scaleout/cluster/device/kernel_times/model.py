@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.device.spec import Device
-from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.operations import Kernel
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -82,23 +82,22 @@ class KernelTimeModel(Protocol):
     """A model of kernel times. A module with these two names is one."""
 
     @property
-    def SOURCE(self) -> TimeSource:  # noqa: N802 - a constant of the module
-        """What results call a time of this model."""
+    def SOURCE(self) -> str:  # noqa: N802 - a constant of the module
+        """What results call a time of this model: a name of its own, or that of another model."""
 
     def times(self, device: Device, calls: Calls) -> Array:
         """Return the seconds of calls, each isolated on a device, shape (N,); NaN where the model knows no time."""
 
 
-def first_answers(
-    models: Iterable[KernelTimeModel], device: Device, calls: Calls
-) -> tuple[Array, npt.NDArray[np.int8]]:
-    """Return the times of calls by the first model that knows one, and their sources; NaN where none does."""
+def first_answers(models: Iterable[KernelTimeModel], device: Device, calls: Calls) -> tuple[Array, list[str]]:
+    """Return the times of calls by the first model that knows one, and its source; NaN and "" where none does."""
     seconds = np.full(len(calls.bytes), np.nan)
-    sources = np.full(len(seconds), TimeSource.UNKNOWN, dtype=np.int8)
+    sources = [""] * len(seconds)
     for model in models:
         unknown = np.isnan(seconds)
         if not unknown.any():
             break
         seconds[unknown] = model.times(device, calls.select(unknown))
-        sources[unknown & ~np.isnan(seconds)] = model.SOURCE
+        for call in np.flatnonzero(unknown & ~np.isnan(seconds)).tolist():
+            sources[call] = model.SOURCE
     return seconds, sources

@@ -12,9 +12,8 @@ from scaleout.cluster.device.kernel_times.analytical import measures_like, refer
 from scaleout.cluster.device.kernel_times.estimate import estimate, on_matrix_units, roofline
 from scaleout.cluster.device.kernel_times.model import Array, Calls, first_answers
 from scaleout.cluster.device.spec import Device
-from scaleout.program.operations import TimeSource
 
-SOURCE = TimeSource.ROOFLINE
+SOURCE = "roofline"
 """Nothing was measured on the device itself."""
 
 
