@@ -12,7 +12,7 @@ Inside the package there are only seconds, bytes, FLOPs and their quotients. A `
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -44,29 +44,22 @@ SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns
 HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
 WATTS = Quantity("a power", _with_prefixes("W", 1.0, _DECIMAL), "700 W")
 JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ")
-FLOPS_PER_S = Quantity(
-    "a compute rate",
-    _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL),
-    "989 TFLOP/s",
-)
+_FLOP_UNITS = _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL)
+FLOPS_PER_S = Quantity("a compute rate", _FLOP_UNITS, "989 TFLOP/s")
 
 
 def parse(text: str | float, quantity: Quantity) -> float:
     """Turn a string with a unit, such as ``"64MiB"`` or ``"200 Gb/s"``, into SI units, or raise `ConfigError`."""
-    if isinstance(text, bool) or not isinstance(text, str | int | float):
+    is_number = isinstance(text, int | float) and not isinstance(text, bool)
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if not (is_number or match):
         raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
-    if isinstance(text, str):
-        match = _NUMBER.fullmatch(text)
-        if match is None:
-            raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
-        number, unit = match.groups()
-        if unit and unit not in quantity.factors:
-            raise ConfigError(
-                f"{text!r}: unknown unit {unit!r} for {quantity.name}; use one of {', '.join(quantity.factors)}"
-            )
-        value = float(number) * quantity.factors.get(unit, 1.0)
-    else:
-        value, unit = float(text), ""
+    number, unit = match.groups() if match else (text, "")
+    if unit and unit not in quantity.factors:
+        raise ConfigError(
+            f"{text!r}: unknown unit {unit!r} for {quantity.name}; use one of {', '.join(quantity.factors)}"
+        )
+    value = float(number) * quantity.factors.get(unit, 1.0)
     if not math.isfinite(value) or value < 0:
         raise ConfigError(f"{text!r} is not {quantity.name}: it must be finite and not negative")
     if value and not unit and quantity is not BYTES:
@@ -74,9 +67,13 @@ def parse(text: str | float, quantity: Quantity) -> float:
     return value
 
 
-def _validator(quantity: Quantity) -> BeforeValidator:
-    def validate(value: str | float) -> float:
+def _validator(quantity: Quantity, *, by_level: bool = False) -> BeforeValidator:
+    """Parse a value of a file; `by_level` one value or a list of them, to a tuple."""
+
+    def validate(value: Any) -> float | tuple[float, ...]:
         try:
+            if by_level:
+                return tuple(parse(each, quantity) for each in (value if isinstance(value, list) else [value]))
             return parse(value, quantity)
         except ConfigError as error:
             raise ValueError(str(error)) from None
@@ -91,20 +88,8 @@ Watts = Annotated[float, _validator(WATTS)]
 Joules = Annotated[float, _validator(JOULES)]
 FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
 Hertz = Annotated[float, _validator(HERTZ)]
-
-
-def _one_or_more(quantity: Quantity) -> BeforeValidator:
-    def validate(value: str | float | list[str | float]) -> tuple[float, ...]:
-        try:
-            return tuple(parse(each, quantity) for each in (value if isinstance(value, list) else [value]))
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-
-    return BeforeValidator(validate)
-
-
-BytesPerSecondByLevel = Annotated[tuple[float, ...], _one_or_more(BYTES_PER_S)]
-SecondsByLevel = Annotated[tuple[float, ...], _one_or_more(SECONDS)]
+BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True)]
+SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)]
 """One value for all levels of a network, or a list of one each."""
 
 

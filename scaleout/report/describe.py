@@ -7,7 +7,6 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
@@ -91,6 +90,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
     found = load_topology(name_or_file)
     everyone = place(found, range(found.num_ranks))
     kinds = [kind for kind in KINDS if kind != "send"]
+    used = found.library.resource_use if found.library else None
     return {
         "topology": found.name,
         "ranks": found.num_ranks,
@@ -119,7 +119,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
         **({"protocols": _protocols(found.library)} if found.library else {}),
-        **({"contention": asdict(found.library.resource_use)} if found.library and found.library.resource_use else {}),
+        **({"contention": used.model_dump(exclude={"source"})} if used else {}),
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "wire_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,

@@ -31,7 +31,14 @@ from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
 
 H200 = load_device("h200")
-HALF = Contention(H200, ResourceUse(66, 66, 1.2e12, 1e9, 1.5, 1.0))
+
+
+def resource_use(*values):
+    """What a collective takes from the device, its values in the order of the fields."""
+    return ResourceUse.model_construct(**dict(zip(ResourceUse.model_fields, values)))  # noqa: B905 - the rest by default
+
+
+HALF = Contention(H200, resource_use(66, 66, 1.2e12, 1e9, 1.5, 1.0))
 """Takes half of the SMs. Links never fill, so that a collective takes 1.5 times as long as alone, or up to 2.5."""
 MEASURED = Path(__file__).parents[3] / "shared" / "measurements" / "h200-x4" / "contention.jsonl"
 PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=4096, K=1024)
@@ -105,7 +112,7 @@ def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_qu
     that was issued less than 1 s before the event lets the collective go first: it takes 1.5 s, in which the kernel
     does 0.75 of its 2 s. A transfer that does not race goes first as well, and each where no host issues calls.
     """
-    queue = replace(HALF, resource_use=replace(HALF.resource_use, queue_s=1.0))
+    queue = replace(HALF, resource_use=HALF.resource_use.model_copy(update={"queue_s": 1.0}))
     for issue_s, races, expected in ((3.0, True, (7.75, 7.5)), (3.5, True, (6.75, 5.5)), (3.0, False, (6.75, 5.5)),
                                     (0.0, True, (6.75, 5.5))):  # fmt: skip
         shared = SharedDevices(queue)
@@ -135,7 +142,7 @@ def test_ranks_race_once_and_lag_from_there_on():
 
     So kernel 3 is not slowed down, and the bytes move when it has ended, from 9.75 on.
     """
-    shared = SharedDevices(replace(HALF, resource_use=replace(HALF.resource_use, queue_s=1.0)))
+    shared = SharedDevices(replace(HALF, resource_use=HALF.resource_use.model_copy(update={"queue_s": 1.0})))
     for number, duration_s, issue_s in ((0, 4.0, 0.5), (1, 2.0, 1.0), (3, 2.0, 1.5)):
         shared.register_kernel(number, 0, None, duration_s, issue_s=issue_s)
     for number, task in ((2, 10), (4, 11)):
@@ -155,7 +162,7 @@ def test_a_transfer_behind_a_product_gets_the_sms_that_wait_for_late_blocks():
 
     A transfer that came behind it moves its bytes from 8 to 9, and takes nothing from it.
     """
-    shared = SharedDevices(Contention(H200, ResourceUse(24, 16, 1e12, 19, 1.0, 0.0)))
+    shared = SharedDevices(Contention(H200, resource_use(24, 16, 1e12, 19, 1.0, 0.0)))
     shared.register_transfer(0, Running((0,), 1.5, channels=24))
     shared.register_kernel(1, 0, PRODUCT, 8.0)
     shared.register_transfer(2, Running((0,), 1.0, channels=24), {10: 0})
@@ -169,7 +176,7 @@ def test_a_product_of_few_waves_loses_one_to_a_short_collective():
     With h = 0.5 there are 864 + 24 * 7 = 1032 at 8. With 1.5 only 1008 at 8, and 1032 at 8.5, the last 24 on the SMs
     that were held; with 2.5 still 1008 at 8.5, and 1116 at 9. Held throughout it is 1024 / 108 rounded up.
     """
-    some = Contention(H200, ResourceUse(24, 16, 1e12, 19, 1.3, 1.6))
+    some = Contention(H200, resource_use(24, 16, 1e12, 19, 1.3, 1.6))
     for held_s, expected_s in ((0.0, 8.0), (0.5, 8.0), (1.5, 8.5), (2.5, 9.0), (9.0, 10.0), (9.9, 10.0), (11.0, 11.0)):
         others_s = 8.0 if held_s == 1.5 else expected_s
         assert some.freed_s(PRODUCT, 8.0, num_sms=24, held_s=held_s) == pytest.approx((expected_s, others_s))
@@ -272,7 +279,7 @@ def test_what_a_kernel_suffers_depends_on_what_it_needs():
 
 def test_channels_that_the_links_hold_up_suffer_less():
     """Of 19 channels to fill the links four are as slow as the memory makes them, and 76 are as fast as the links."""
-    some = Contention(H200, ResourceUse(24, 16, 1e12, 19, 2.0, 0.0))
+    some = Contention(H200, resource_use(24, 16, 1e12, 19, 2.0, 0.0))
     assert some.slows(None, 1.0, channels=4) == pytest.approx(2.0, rel=0.01)
     assert some.slows(None, 1.0, channels=76) == pytest.approx(1.0, abs=0.05)
     assert 1.0 < some.slows(None, 1.0, channels=24) < some.slows(None, 1.0, channels=16) < 2.0

@@ -209,8 +209,11 @@ BARE = Protocol("", (), BARE_LINKS)
 """Bare links."""
 
 
-@dataclass(frozen=True)
-class ResourceUse:
+_Duration = Annotated[Seconds, Field(ge=0)]
+_Rate = Annotated[BytesPerSecond, Field(gt=0)]
+
+
+class ResourceUse(validated.Config):
     """What a collective takes from the device, and how a concurrent kernel slows it down; see `contention`.
 
     Attributes
@@ -231,13 +234,14 @@ class ResourceUse:
         A kernel that was issued so long before takes the device before a collective that waits for the same event.
     """
 
-    num_sms: int
-    message_sms: int
-    memory_bytes_per_s: float
-    channels_to_fill: float
-    slowdown: float
-    slowdown_by_memory: float
-    queue_s: float = 0.0
+    num_sms: validated.Count = Field(alias="sms")
+    message_sms: validated.Count
+    memory_bytes_per_s: _Rate = Field(alias="memory_bandwidth")
+    channels_to_fill: Annotated[float, Field(gt=0)]
+    slowdown: Annotated[float, Field(ge=1)]
+    slowdown_by_memory: Annotated[float, Field(ge=0)]
+    queue_s: _Duration = Field(default=0.0, alias="queue")
+    source: str
 
 
 @dataclass(frozen=True)
@@ -295,14 +299,10 @@ class Library:
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send"]
 """The kinds of `collectives.KINDS`, which are above this module."""
 
-_Part = Annotated[float, Field(gt=0, le=1)]
-_Duration = Annotated[Seconds, Field(ge=0)]
-_Rate = Annotated[BytesPerSecond, Field(gt=0)]
-
 
 class _HopFile(validated.Config):
     latency: _Duration = 0.0
-    efficiency: _Part = 1.0
+    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class _ExpectedHopFile(validated.Config):
@@ -329,21 +329,10 @@ class _ProtocolFile(validated.Config):
     source: str
 
 
-class _ResourceUseFile(validated.Config):
-    sms: Annotated[int, Field(ge=1)]
-    message_sms: Annotated[int, Field(ge=1)]
-    channels_to_fill: Annotated[float, Field(gt=0)]
-    memory_bandwidth: _Rate
-    slowdown: Annotated[float, Field(ge=1)]
-    slowdown_by_memory: Annotated[float, Field(ge=0)]
-    queue: _Duration = 0.0
-    source: str
-
-
 class _LibraryFile(validated.Config):
     name: str
     source: str
-    contention: _ResourceUseFile | None = None
+    contention: ResourceUse | None = None
     concurrent: bool = False
     blocks_host: bool = False
     algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
@@ -370,17 +359,9 @@ def load_library(path: Path) -> Library:
         tuple(_protocol(entry, values.concurrent) for entry in values.protocols),
         tuple((kind, names) for kind, names in values.algorithms.items()),
         "\n".join(lines),
-        _resource_use(values.contention),
+        values.contention,
         values.blocks_host,
     )
-
-
-def _resource_use(entry: _ResourceUseFile | None) -> ResourceUse | None:
-    if entry is None:
-        return None
-    memory, channels = entry.memory_bandwidth, entry.channels_to_fill
-    slower = (entry.slowdown, entry.slowdown_by_memory)
-    return ResourceUse(entry.sms, entry.message_sms, memory, channels, *slower, queue_s=entry.queue)
 
 
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:

@@ -1,13 +1,11 @@
 """The kinds of dimension, one file each, and their table: a new kind is a subclass of `DimensionKind` and an entry."""
 
 from scaleout.cluster.topology.kinds.dragonfly import Dragonfly
-from scaleout.cluster.topology.kinds.fat_tree import FatTree
+from scaleout.cluster.topology.kinds.fat_tree import FatTree, Switch
 from scaleout.cluster.topology.kinds.fully_connected import FullyConnected
 from scaleout.cluster.topology.kinds.graph import Graph
 from scaleout.cluster.topology.kinds.kind import DimensionKind
-from scaleout.cluster.topology.kinds.mesh import Mesh
-from scaleout.cluster.topology.kinds.ring import Ring
-from scaleout.cluster.topology.kinds.switch import Switch
+from scaleout.cluster.topology.kinds.ring import Mesh, Ring
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 

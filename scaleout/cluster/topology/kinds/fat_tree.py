@@ -1,4 +1,4 @@
-"""Fat trees: levels of switches, over whose links messages spread evenly.
+"""Fat trees: levels of switches, over whose links messages spread evenly; a switch is one of a single level.
 
 What the switches above a subtree carry is one bundle, up and down: the bandwidth of all ports in the subtree, over
 every `oversubscription` up to it. A message turns at the lowest level ``l`` that joins both ends, through ``2 l - 1``
@@ -178,6 +178,32 @@ class FatTree(DimensionKind):
     def cut(self, extent: "Extent", j: int) -> float:
         """The ports of the smaller side."""
         return min(j, extent.size - j)
+
+
+class Switch(FatTree):
+    """One switch for all ranks."""
+
+    name = "switch"
+    description = "a port into a switch that never blocks"
+    names_in_files = ()
+    takes = frozenset({"in_network_reduction"})
+    interchangeable = True
+    movable = True
+    part = "switch"
+
+    check = DimensionKind.check
+    read = DimensionKind.read
+    resized = DimensionKind.resized
+    example = DimensionKind.example
+
+    def switches(self, dimension: "Dimension") -> tuple[str, ...]:
+        return ("switch",)
+
+    def edges(self, dimension: "Dimension") -> list[Edge]:
+        return super().edges(dimension) if dimension.size > 1 else []
+
+    def ports(self, dimension: "Dimension") -> list[Port]:
+        return super().ports(dimension) if dimension.size > 1 else []
 
 
 def _below(extent: "Extent") -> list[int]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Ends = tuple[Ints, Ints]
 """(M,) coordinates of the sources and of the destinations of messages along a line."""
 

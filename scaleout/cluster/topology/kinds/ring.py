@@ -1,7 +1,8 @@
-"""Rings: a full-duplex link between neighbours, the last and the first included.
+"""Meshes and rings: a line of ranks, each with a full-duplex link to the next; on a ring the last to the first too.
 
-Messages go the shorter way round; at half way they split evenly. Two ranks share one link, not two; one rank has none.
-A group that does not reach all the way round lies on a line within the ring, as on a mesh.
+On a ring messages go the shorter way round; at half way they split evenly. Two ranks share one link, not two; one rank
+has none. A group that does not reach all the way round lies on a line within the ring, as on a mesh. Groups that
+interleave share links: with a stride of ``s`` every link carries the messages of ``s`` groups.
 
 Symbols: n ranks along the dimension; m members, s apart.
 """
@@ -12,12 +13,92 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port, RoundLoad
-from scaleout.cluster.topology.kinds.mesh import Mesh, along
+from scaleout.cluster.topology.kinds.kind import (
+    Bools,
+    Carried,
+    DimensionKind,
+    Ends,
+    Floats,
+    Ints,
+    LineRoutes,
+    Lines,
+    Port,
+    RoundLoad,
+)
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.dimension import Dimension
     from scaleout.cluster.topology.placement import Extent
+
+
+class Mesh(DimensionKind):
+    """A line whose ends are not joined."""
+
+    name = "mesh"
+    description = "a link to each of two neighbours, on a line without ends joined"
+    even = True
+    neighbours = True
+    part = "mesh"
+
+    def ports(self, dimension: "Dimension") -> list[Port]:
+        roles = (("next", 1, dimension.size - 1), ("previous", -1, 0))
+        return [Port(0, role, dimension.bytes_per_s, offset, absent_at=(end,)) for role, offset, end in roles]
+
+    def links_of_a_rank(self, dimension: "Dimension") -> int:
+        return max(1, min(2, dimension.size - 1))
+
+    def distance(self, dimension: "Dimension", ends: Ends) -> Ints:
+        return ends[1] - ends[0]
+
+    def fits(self, dimension: "Dimension", first: int, members: int, stride: int) -> bool:
+        return members * stride <= dimension.size
+
+    def window(self, dimension: "Dimension", first: int, width: int) -> int:
+        return int(min(first, dimension.size - width) % width)
+
+    def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
+        source, destination = ends
+        up = destination > source
+        return _along(dimension.size, source, np.abs(destination - source), (up, ~up), np.ones(len(up)))
+
+    def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
+        """A ring over the members goes up and down the line, over two members at a time."""
+        return float(extent.stride), extent.stride * min(2, extent.size - 1)
+
+    def everyone_load(self, extent: "Extent") -> RoundLoad:
+        """At a cut j members send to the ``m - j`` on the other side of a cut: at most ``floor(m^2 / 4)`` messages."""
+        m, s = extent.size, extent.stride
+        return float(s * (m * m // 4)), s * (m - 1)
+
+    def shift_load(self, extent: "Extent", offset: int) -> RoundLoad:
+        """``m - k`` members send up by k, and k members down by ``m - k``."""
+        m, s, k = extent.size, extent.stride, offset
+        return float(s * min(k, m - k)), s * max(k, m - k)
+
+    def exchange_load(self, extent: "Extent", distance: int) -> RoundLoad:
+        hops = extent.stride * distance
+        return float(hops), hops
+
+    def carried(self, extent: "Extent", lines: Lines, ends: Ends, weights: Floats) -> Carried:
+        """Bytes on each gap between neighbouring members, up and down; gap i is between members i and i + 1."""
+        m, (source, destination) = extent.size, ends
+        up, hops = self._directions(extent, ends)
+        carried = []
+        for share, start in ((up, source), (1 - up, destination)):
+            # A message covers the gaps start, ..., start + hops - 1: +1 at the first, -1 after the last, then add up.
+            edge = np.zeros((lines[1], 2 * m + 1))
+            np.add.at(edge, (lines[0], start), weights * share)
+            np.add.at(edge, (lines[0], start + hops), -weights * share)
+            covered = edge.cumsum(axis=1)[:, : 2 * m]
+            carried.append((covered[:, :m] + covered[:, m:]).ravel())
+        return np.concatenate(carried) * extent.stride, hops * extent.stride
+
+    def _directions(self, extent: "Extent", ends: Ends) -> tuple[Floats, Ints]:
+        """Part of each message that goes up, and gaps that it covers."""
+        return (ends[1] > ends[0]).astype(np.float64), np.abs(ends[1] - ends[0])
+
+    def cut(self, extent: "Extent", j: int) -> float:
+        return 1 / extent.stride
 
 
 class Ring(Mesh):
@@ -62,7 +143,7 @@ class Ring(Mesh):
         ahead = (destination - source) % n
         halved = (2 * ahead == n) & (n > 2)
         chosen = (2 * ahead <= n, (2 * ahead > n) | halved)
-        return along(n, source, np.minimum(ahead, n - ahead), chosen, np.where(halved, 0.5, 1.0))
+        return _along(n, source, np.minimum(ahead, n - ahead), chosen, np.where(halved, 0.5, 1.0))
 
     def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
         if not extent.wraps:
@@ -100,3 +181,15 @@ class Ring(Mesh):
 
     def cut(self, extent: "Extent", j: int) -> float:
         return (2 if extent.wraps and extent.dimension.size > 2 else 1) / extent.stride
+
+
+def _along(n: int, source: Ints, hops: Ints, ways: tuple[Bools, Bools], share: Floats) -> tuple[LineRoutes, Ints]:
+    """Links from rank to rank, to the next where the first flag is set and to the previous where the second is."""
+    parts = []
+    for port, (step, chosen) in enumerate(zip((1, -1), ways, strict=True)):
+        taken = np.flatnonzero(chosen)
+        message = np.repeat(taken, hops[taken])
+        gone = np.arange(len(message)) - np.repeat(np.cumsum(hops[taken]) - hops[taken], hops[taken])
+        coordinate = (source[message] + step * gone) % n
+        parts.append(LineRoutes(message, np.full(len(message), port), coordinate, share[message]))
+    return LineRoutes.joined(parts), hops
