@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scaleout.cluster.topology.placement import place, place_alone
+from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.library import folder
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
@@ -66,7 +66,7 @@ def predict(topology: Topology, row: dict[str, Any], *, startup: bool) -> dict[s
         assert topology.library
         only = tuple(protocol for protocol in topology.library.protocols if protocol.name == row["forced"])
         topology = dataclasses.replace(topology, library=dataclasses.replace(topology.library, protocols=only))
-    group = place_alone(topology, list(ranks)) if kind == "send" else place(topology, ranks)
+    group = place_isolated(topology, list(ranks)) if kind == "send" else place(topology, ranks)
     cost: CollectiveCost = collective_cost(kind, row["bytes"], group)
     time_s = cost.time_s - (0.0 if startup else topology.startup_s)
     found = {"protocol": cost.protocol, "predicted_us": time_s * 1e6, "error": time_s * 1e6 / row["measured_us"] - 1}

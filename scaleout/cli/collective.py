@@ -195,9 +195,9 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
 
 def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
     """A group with its siblings; the two ends of a message alone."""
-    from scaleout.cluster.topology.placement import place, place_alone
+    from scaleout.cluster.topology.placement import place, place_isolated
 
-    return place_alone(cluster, members) if kind == "send" else place(cluster, members)
+    return place_isolated(cluster, members) if kind == "send" else place(cluster, members)
 
 
 def _left_out(kind: str, cluster: "Topology", members: list[int], costs_of: dict[str, dict[str, Any]]) -> list[str]:

@@ -336,22 +336,32 @@ def users_in(offsets: Ints, dependencies: Ints, *, first: int = 0) -> list[tuple
     return [tuple(by_need[begin:end]) for begin, end in pairwise([0, *ends])]
 
 
-def topological_order(dependencies: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
-    """Order nodes after what they depend on, of several ready ones the lowest first; a cycle is a `GraphError`."""
-    users: list[list[int]] = [[] for _ in dependencies]
-    waiting = [len(row) for row in dependencies]
-    for user, row in enumerate(dependencies):
-        for dependency in row:
-            users[dependency].append(user)
-    ready = [node for node, count in enumerate(waiting) if count == 0]
+def lowest_first(waiting: list[int], users: Sequence[Sequence[int]], keys: Sequence[Any]) -> list[int]:
+    """Order nodes after what they wait for, of several ready ones the lowest key first; nodes of cycles are left out.
+
+    `waiting` counts what each node still waits for, and is counted down.
+    """
+    ready = [(keys[node], node) for node, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        node = heapq.heappop(ready)
+        _, node = heapq.heappop(ready)
         order.append(node)
         for user in users[node]:
             waiting[user] -= 1
             if waiting[user] == 0:
-                heapq.heappush(ready, user)
+                heapq.heappush(ready, (keys[user], user))
+    return order
+
+
+def topological_order(dependencies: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
+    """Order nodes after what they depend on, of several ready ones the lowest first; a cycle is a `GraphError`."""
+    users: list[list[int]] = [[] for _ in dependencies]
+    for user, row in enumerate(dependencies):
+        for dependency in row:
+            users[dependency].append(user)
+    waiting = [len(row) for row in dependencies]
+    order = lowest_first(waiting, users, range(len(waiting)))
     if len(order) < len(waiting):
         cycle = _cycle(dependencies, waiting)
         loop = " -> ".join(f"{node} ({names[node]!r})" for node in [*cycle, cycle[0]])

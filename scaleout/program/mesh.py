@@ -76,8 +76,7 @@ class Mesh:
 
     def groups(self, axis: str) -> GroupFamily:
         """Return the process groups along an axis: ranks that differ in that axis's coordinate only."""
-        rows = self._rows(axis).tolist()
-        return GroupFamily(axis, tuple(tuple(row) for row in rows), counts_for(axis))
+        return _family(axis, self._rows(axis), axis)
 
     def split(self, axis: str, size: int) -> tuple[GroupFamily, GroupFamily]:
         """Cut each group of an axis into shard groups of `size` neighbours, and replica groups across them.
@@ -87,10 +86,7 @@ class Mesh:
         """
         cut = self._rows(axis).reshape(-1, self.degree(axis) // size, size)
         inner, outer = cut.reshape(-1, size), np.swapaxes(cut, 1, 2).reshape(-1, cut.shape[1])
-        return (
-            GroupFamily(f"{axis}_shard", tuple(map(tuple, inner.tolist())), counts_for(axis)),
-            GroupFamily(f"{axis}_copy", tuple(map(tuple, outer.tolist())), counts_for(axis)),
-        )
+        return _family(f"{axis}_shard", inner, axis), _family(f"{axis}_copy", outer, axis)
 
     def at(self, name: str, pipeline_ranks: Sequence[Sequence[int]]) -> GroupFamily:
         """Return a family with one group for each pipeline and list of pipeline ranks."""
@@ -121,6 +117,10 @@ class Mesh:
 def counts_for(axis: str) -> str:
     """Return the axis for which communication along an axis counts; see `GroupFamily.axis`."""
     return _COUNTS_FOR.get(axis, axis)
+
+
+def _family(name: str, rows: npt.NDArray[np.int64], axis: str) -> GroupFamily:
+    return GroupFamily(name, tuple(map(tuple, rows.tolist())), counts_for(axis))
 
 
 def _parts(axis: str) -> tuple[str, ...]:

@@ -110,39 +110,24 @@ def _no_flops(sizes: Sizes) -> int:
     return 0
 
 
-def _gemm_flops(s: Sizes) -> int:
-    """Return the FLOPs of an (M, K) by (K, N) GEMM."""
-    return 2 * s["M"] * s["N"] * s["K"]
+def _gemm(*, result_bytes: int = 0, grouped: bool = False, like: str = "") -> Operation:
+    """Multiply (M, K) by (K, N), once or for each group.
 
+    `result_bytes` move for each element of the result; as many as an element has, if not given.
+    """
 
-def _gemm_bytes(s: Sizes, i: int) -> int:
-    """Return the bytes of both operands and the result."""
-    return (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]) * i
+    def flops(s: Sizes) -> int:
+        return 2 * s.get("groups", 1) * s["M"] * s["N"] * s["K"]
 
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s.get("groups", 1) * ((s["M"] + s["N"]) * s["K"] * i + s["M"] * s["N"] * (result_bytes or i))
 
-def _grouped_gemm_flops(s: Sizes) -> int:
-    """Return the FLOPs of a GEMM for each group."""
-    return s["groups"] * _gemm_flops(s)
-
-
-def _grouped_gemm_bytes(s: Sizes, i: int) -> int:
-    """Return the bytes of the operands and the result of each group."""
-    return s["groups"] * _gemm_bytes(s, i)
-
-
-def _grouped_accumulate_bytes(s: Sizes, i: int) -> int:
-    """Return the bytes of the operands of each group, and of its fp32 result, which is read and written."""
-    return s["groups"] * ((s["M"] * s["K"] + s["K"] * s["N"]) * i + 8 * s["M"] * s["N"])
+    return Operation(Family.GEMM, (*(("groups",) if grouped else ()), "M", "N", "K"), flops, size_bytes, like)
 
 
 def _gemv_bytes(s: Sizes, i: int) -> int:
     """Return the bytes of an (M, N) matrix, a vector and the result."""
     return (s["M"] * s["N"] + s["M"] + s["N"]) * i
-
-
-def _gemm_fp8_bytes(s: Sizes, i: int) -> int:
-    """Return the bytes of both operands in fp8 and of the result in bf16."""
-    return (s["M"] * s["K"] + s["K"] * s["N"]) * i + s["M"] * s["N"] * 2
 
 
 def _conv_out(s: Sizes) -> int:
@@ -241,6 +226,18 @@ def _interaction(per_feature: int, single: int, like: str) -> Operation:
     return Operation(Family.ROWS, _FEATURES, _no_flops, size_bytes, like)
 
 
+def _interaction_bmm(gemms: int) -> Operation:
+    """Multiply the feature vectors of each sample by each other, or the gradient of that by them."""
+
+    def flops(s: Sizes) -> int:
+        return 2 * gemms * s["batch"] * s["features"] ** 2 * s["dim"]
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s["batch"] * (gemms * s["dim"] + s["features"]) * s["features"] * i
+
+    return Operation(Family.GEMM, _FEATURES, flops, size_bytes)
+
+
 _FEATURES = ("batch", "features", "dim")
 _CONVOLUTION = Operation(
     Family.CONVOLUTION, ("batch", "c_in", "c_out", "kernel", "stride", "hw"), _conv_flops, _conv_bytes
@@ -248,20 +245,19 @@ _CONVOLUTION = Operation(
 _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
 _HEADS = _elementwise(2, family=Family.ROWS, sizes=("batch", "heads", "seq", "head_dim"))
-_GROUPS = ("groups", "M", "N", "K")
 _BAG = ("batch", "tables", "dim", "pooling")
 _ROUTED = ("tokens", "hidden", "topk")
 _SCORES = ("tokens", "experts", "topk")
 
 OPERATIONS: Mapping[str, Operation] = {
     # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
-    "gemm": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_bytes),
-    "gemm_fp8": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_fp8_bytes),
+    "gemm": _gemm(),
+    "gemm_fp8": _gemm(result_bytes=2),
     # With a scale for each row of either operand: another kernel.
-    "gemm_fp8_rowwise": Operation(Family.GEMM, ("M", "N", "K"), _gemm_flops, _gemm_fp8_bytes, "gemm_fp8"),
+    "gemm_fp8_rowwise": _gemm(result_bytes=2, like="gemm_fp8"),
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
-    "grouped_gemm": Operation(Family.GEMM, _GROUPS, _grouped_gemm_flops, _grouped_gemm_bytes, "gemm"),
-    "grouped_gemm_accumulate": Operation(Family.GEMM, _GROUPS, _grouped_gemm_flops, _grouped_accumulate_bytes, "gemm"),
+    "grouped_gemm": _gemm(grouped=True, like="gemm"),
+    "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),
     "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], _gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,
@@ -269,18 +265,8 @@ OPERATIONS: Mapping[str, Operation] = {
         lambda s: 2 * s["tokens"] * s["hidden"] * 64,
         lambda s, i: (s["tokens"] * s["hidden"] + 64 * s["hidden"] + 64 * s["tokens"]) * i,
     ),
-    "interaction_bmm_fwd": Operation(
-        Family.GEMM,
-        _FEATURES,
-        lambda s: 2 * s["batch"] * s["features"] ** 2 * s["dim"],
-        lambda s, i: s["batch"] * (s["features"] * s["dim"] + s["features"] ** 2) * i,
-    ),
-    "interaction_bmm_bwd": Operation(
-        Family.GEMM,
-        _FEATURES,
-        lambda s: 4 * s["batch"] * s["features"] ** 2 * s["dim"],
-        lambda s, i: s["batch"] * (2 * s["features"] * s["dim"] + s["features"] ** 2) * i,
-    ),
+    "interaction_bmm_fwd": _interaction_bmm(1),
+    "interaction_bmm_bwd": _interaction_bmm(2),
     "conv2d_fwd": _CONVOLUTION,
     "conv2d_bwd_data": _CONVOLUTION,
     "conv2d_bwd_weight": _CONVOLUTION,

@@ -7,12 +7,12 @@ stays as it is.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 
 from scaleout.program.concat import in_order
-from scaleout.program.graph import COLLECTIVES, Bools, ExecutionGraph, Ints, NodeKind, NodeRole
+from scaleout.program.graph import COLLECTIVES, Bools, ExecutionGraph, Ints, NodeKind, NodeRole, lowest_first
 from scaleout.program.program import Program
 
 Key = tuple[float, ...]
@@ -21,18 +21,7 @@ Key = tuple[float, ...]
 
 def order_of(graph: ExecutionGraph, keys: Sequence[Key]) -> Ints:
     """Return the nodes in the order of their keys, as far as dependencies let them."""
-    waiting = np.diff(graph.dependency_offsets).tolist()
-    ready = [(keys[node], node) for node, count in enumerate(waiting) if count == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        _, node = heappop(ready)
-        order.append(node)
-        for user in graph.users[node]:
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                heappush(ready, (keys[user], user))
-    return np.array(order, np.int64)
+    return np.array(lowest_first(np.diff(graph.dependency_offsets).tolist(), graph.users, keys), np.int64)
 
 
 def moved_to(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:

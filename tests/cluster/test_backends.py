@@ -236,7 +236,7 @@ def test_benchmarks_that_cannot_be_compared_are_refused(tmp_path, ours, theirs, 
     [
         ("sierra-64", "nccl_rings", "'sierra-64' has no back end 'nccl_rings'; did you mean 'nccl_ring'"),
         ("torus-8x16", "nccl_ring", "topology 'torus-8x16' names no back ends; add 'backends' to its file"),
-        ("sierra-64", "nccl_ring+cuda_aware_mpi", "cuda_aware_mpi blocks the host, .*; take it alone"),
+        ("sierra-64", "nccl_ring+cuda_aware_mpi", "cuda_aware_mpi blocks the host, .*; take it on its own"),
         ("sierra-64", "missing.yaml", "policy file 'missing.yaml' does not exist"),
         ("sierra-64", "nccl_ring=missing.txt", "benchmark 'missing.txt' does not exist"),
         ("sierra-64", "nccl_ring=", "'nccl_ring=' is no benchmark of a back end; write nccl_ring=runs.txt"),

@@ -18,7 +18,7 @@ from strategies import topologies
 from scaleout.cli import main
 from scaleout.cluster.topology import communication_library as transport
 from scaleout.cluster.topology.communication_library import Hop, Library, Protocol, Terms, load_library
-from scaleout.cluster.topology.placement import place, place_alone
+from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config.library import folder
 from scaleout.errors import ConfigError
@@ -242,7 +242,7 @@ def rows(path):
 
 
 def group(topology, row):
-    return place_alone(topology, [0, 1]) if row["collective"] == "send" else place(topology, range(row["ranks"]))
+    return place_isolated(topology, [0, 1]) if row["collective"] == "send" else place(topology, range(row["ranks"]))
 
 
 NODE = load_topology("h200-node-4")

@@ -8,12 +8,12 @@ are as those of the reference device, fitted to published runs or taken from a d
 Source of each number: the device file itself, beside the number; `Device.sources` keeps them.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from scaleout.cluster.device.sections import Power, Stages, WorkGroups
 from scaleout.config import library
@@ -33,73 +33,51 @@ CLASSES: Mapping[Family, str] = {
 """Family of operations to the class in which it is calibrated: by what limits it."""
 
 
-class DeviceFile(Config):
-    """What a device file holds; the keys say what each number is."""
+_Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-    name: Text
+
+class DeviceFile(Config):
+    """What a device file holds; see `Device`."""
+
+    title: Text = Field(alias="name")
     vendor: Text
-    peak_flops: dict[str, Cited[FlopsPerSecond]] = Field(min_length=1)
-    memory_bandwidth: Cited[BytesPerSecond]
-    memory: Cited[Bytes]
-    l2: Cited[Bytes]
-    sms: Cited[Count]
-    clock: Cited[Hertz] = 0.0
-    link_bandwidth: Cited[BytesPerSecond]
+    peak_flops_per_s: dict[str, Cited[Annotated[FlopsPerSecond, Field(gt=0)]]] = Field(alias="peak_flops", min_length=1)
+    memory_bytes_per_s: Cited[Annotated[BytesPerSecond, Field(gt=0)]] = Field(alias="memory_bandwidth")
+    memory_bytes: Cited[Bytes] = Field(alias="memory")
+    l2_bytes: Cited[Bytes] = Field(alias="l2")
+    num_sms: Cited[Count] = Field(alias="sms")
+    clock_hz: Cited[Hertz] = Field(default=0.0, alias="clock")
+    link_bytes_per_s: Cited[BytesPerSecond] = Field(alias="link_bandwidth")
     kernels: tuple[Text, ...] = ()
     efficiency_from: Text | None = None
     kernel_models: tuple[Text, ...] = Field(
         default=(), description="models of kernel times in the order in which they are asked; all, if not given"
     )
-    calibration: dict[str, Cited[float]] = Field(
+    calibration: dict[str, Cited[_Ratio]] = Field(
         default_factory=dict,
         description="class of kernels, or one operation, to its efficiency in a step over the reference device's, "
-        "or over its own where it was measured alone",
+        "or over its own where it was measured isolated",
     )
     host_from: Text | None = None
-    host_ratio: Cited[float] | None = Field(
+    host_ratio: Cited[_Ratio] | None = Field(
         default=None, description="what a call costs the host over what it costs that of host_from"
     )
-    host_launch: dict[str, Cited[Seconds]] = Field(default_factory=dict)
-    launch_gap: Cited[Seconds] = 0.0
+    host_launch_s: dict[str, Cited[Seconds]] = Field(default_factory=dict, alias="host_launch")
+    launch_gap_s: Cited[Seconds] = Field(default=0.0, alias="launch_gap")
     stages: Stages | None = None
     power: Power | None = None
     work_groups: WorkGroups | None = None
 
-    @field_validator("peak_flops")
+    @field_validator("peak_flops_per_s", "calibration")
     @classmethod
-    def _known_dtypes(cls, value: dict[str, float]) -> dict[str, float]:
-        for dtype, peak in value.items():
-            if dtype not in ITEM_BYTES:
-                raise ValueError(f"unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")
-            if peak <= 0:
-                raise ValueError(f"the peak of {dtype} must be above zero")
-        return value
-
-    @field_validator("calibration")
-    @classmethod
-    def _known_classes(cls, value: dict[str, float]) -> dict[str, float]:
-        known = (*dict.fromkeys(CLASSES.values()), *OPERATIONS)
-        for name, ratio in value.items():
+    def _known_keys(cls, value: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        if info.field_name == "calibration":
+            what, known = "class of kernels", (*dict.fromkeys(CLASSES.values()), *OPERATIONS)
+        else:
+            what, known = "dtype", tuple(ITEM_BYTES)
+        for name in value:
             if name not in known:
-                raise ValueError(f"unknown class of kernels {name!r}; {nearest(name, known)}")
-            if not (ratio > 0 and math.isfinite(ratio)):
-                raise ValueError(
-                    f"the efficiency of {name} over the reference device's is {ratio}; give one above zero"
-                )
-        return value
-
-    @field_validator("host_ratio")
-    @classmethod
-    def _ratio(cls, value: float | None) -> float | None:
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"the host takes {value} times as long; give a ratio above zero")
-        return value
-
-    @field_validator("memory_bandwidth")
-    @classmethod
-    def _positive(cls, value: float) -> float:
-        if value <= 0:
-            raise ValueError("the bandwidth must be above zero")
+                raise ValueError(f"unknown {what} {name!r}; {nearest(name, known)}")
         return value
 
 
@@ -190,46 +168,28 @@ def load_device(name_or_path: str | Path) -> Device:
     132
     """
     path = library.find("device", str(name_or_path))
-    values = read_yaml(path)
+    name, values = library.name_of(path), read_yaml(path)
     given = validate(DeviceFile, values, where=str(path))
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
         if not file.is_file():
             raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
-    if given.efficiency_from is not None:
+    if given.efficiency_from:
         library.find("device", given.efficiency_from, named_by=f"{path}: efficiency_from")
-    if not files and given.efficiency_from is None:
+    if not files and not given.efficiency_from:
         raise ConfigError(
             f"{path}: no kernel was measured on the device; name a reference device whose kernels were, such "
             f"as efficiency_from: h200"
         )
-    if files and given.calibration and given.efficiency_from in (None, library.name_of(path)):
+    if files and given.calibration and given.efficiency_from in (None, name):
         raise ConfigError(
             f"{path}: calibration: kernels were measured on the device, which has no reference device; leave "
             f"it out, or name one for the other kernels in efficiency_from"
         )
-    return Device(
-        name=library.name_of(path),
-        title=given.name,
-        vendor=given.vendor,
-        peak_flops_per_s=given.peak_flops,
-        memory_bytes_per_s=given.memory_bandwidth,
-        memory_bytes=given.memory,
-        l2_bytes=given.l2,
-        num_sms=given.sms,
-        link_bytes_per_s=given.link_bandwidth,
-        clock_hz=given.clock,
-        kernel_files=files,
-        efficiency_from=given.efficiency_from or library.name_of(path),
-        kernel_models=given.kernel_models,
-        calibration=given.calibration,
-        host_launch_s=_transferred_host(given, path) | given.host_launch,
-        launch_gap_s=given.launch_gap,
-        power=given.power,
-        stages=given.stages,
-        work_groups=given.work_groups,
-        sources=sources_in(values),
-    )
+    numbers = {each.name: getattr(given, each.name) for each in fields(Device) if each.name in DeviceFile.model_fields}
+    numbers["efficiency_from"] = given.efficiency_from or name
+    numbers["host_launch_s"] = _transferred_host(given, path) | given.host_launch_s
+    return Device(name=name, kernel_files=files, sources=sources_in(values), **numbers)
 
 
 def _transferred_host(given: DeviceFile, path: Path) -> dict[str, float]:

@@ -10,6 +10,7 @@ Source: NVIDIA/nccl-tests, src/common.cu, for the form of benchmarks.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,16 +53,15 @@ def with_table(topology: Topology, table: Table, *, name: str) -> Topology:
 
 def library_of(topology: Topology, policy: str) -> Library:
     """Return the library that a policy makes; see `with_policy`."""
+    selection: Selection | None = None
     if policy.endswith((".yaml", ".yml")):
-        table = load_table(Path(policy))
-        return _joined(topology, policy, table.backends, table)
-    if "=" in policy:
-        found = learned(_curves(topology, policy))
-        return _joined(topology, policy, found.backends, found)
-    if policy == _FASTEST:
-        free = tuple(name for name, library in topology.backends if not library.blocks_host)
-        return _joined(topology, policy, free, None)
-    return _joined(topology, policy, tuple(dict.fromkeys(policy.split("+"))), None)
+        selection = load_table(Path(policy))
+    elif "=" in policy:
+        selection = learned(_curves(topology, policy))
+    if selection:
+        return _joined(topology, policy, selection.backends, selection)
+    free = tuple(name for name, library in topology.backends if not library.blocks_host)
+    return _joined(topology, policy, free if policy == _FASTEST else tuple(dict.fromkeys(policy.split("+"))), None)
 
 
 def backend(topology: Topology, name: str) -> Library:
@@ -81,10 +81,14 @@ def _joined(topology: Topology, policy: str, names: Sequence[str], selection: Se
     if blocking and len(parts) > 1:
         raise ConfigError(
             f"policy {policy!r}: {blocking[0]} blocks the host, so that the choice of a back end changes what it can "
-            f"run beside; take it alone"
+            f"overlap; take it on its own"
         )
     default = topology.library
-    others = tuple(_others(protocol) for protocol in default.protocols) if default else ()
+    # The protocols of the topology's own library, without the kind that the policy serves.
+    kept = [
+        replace(protocol, collectives=tuple(kind for kind in protocol.collectives if kind != KIND))
+        for protocol in (default.protocols if default else ())
+    ]
     protocols = tuple(
         _pinned(protocol, library, name)
         for name, library in parts.items()
@@ -95,18 +99,13 @@ def _joined(topology: Topology, policy: str, names: Sequence[str], selection: Se
     algorithms = tuple((kind, chosen) for kind, chosen in default.algorithms if kind != KIND) if default else ()
     return Library(
         f"{policy} on {topology.name}",
-        tuple(protocol for protocol in others if protocol.collectives) + protocols,
+        (*(protocol for protocol in kept if protocol.collectives), *protocols),
         (*algorithms, (KIND, served)),
         "\n".join(library.source for library in parts.values()),
         default.resource_use if default else None,
         blocks_host=bool(blocking),
         selection=selection,
     )
-
-
-def _others(protocol: Protocol) -> Protocol:
-    """Return a protocol without the kind that the policy serves."""
-    return replace(protocol, collectives=tuple(kind for kind in protocol.collectives if kind != KIND))
 
 
 def _pinned(protocol: Protocol, library: Library, name: str) -> Protocol:
@@ -145,16 +144,10 @@ def _curves(topology: Topology, policy: str) -> list[Curve]:
             raise ConfigError(f"policy {policy!r}: {part!r} is no benchmark of a back end; write nccl_ring=runs.txt")
         backend(topology, name)
         found += [Curve(name, run.num_ranks, run.sizes_bytes, run.seconds) for run in read_runs(Path(file))]
-    twice = [curve for curve in found if sum(_same(curve, other) for other in found) > 1]
-    if twice:
-        raise ConfigError(
-            f"policy {policy!r}: {twice[0].backend} on {twice[0].num_ranks} ranks was run more than once; keep one run"
-        )
+    (name, ranks), runs = Counter((curve.backend, curve.num_ranks) for curve in found).most_common(1)[0]
+    if runs > 1:
+        raise ConfigError(f"policy {policy!r}: {name} on {ranks} ranks was run more than once; keep one run")
     return found
-
-
-def _same(one: Curve, other: Curve) -> bool:
-    return (one.backend, one.num_ranks) == (other.backend, other.num_ranks)
 
 
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
@@ -185,82 +178,64 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     """
     if not path.is_file():
         raise ConfigError(f"benchmark '{path}' does not exist; give a file that nccl-tests printed")
-    reader = _Reader(path)
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        reader.take(number, line.strip())
-    return reader.runs()
-
-
-class _Reader:
-    """Goes through a file line by line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._ranks: set[int] = set()
-        self._units: list[str] = []
-        self._units_of_file: tuple[int, list[str]] | None = None
-        self._rows: dict[float, float] = {}
-        self._runs: list[Run] = []
-
-    def take(self, number: int, line: str) -> None:
-        """Take a line."""
+    units: list[str] = []
+    units_at = 0
+    found: list[tuple[set[int], dict[float, float]]] = []  # of each run its ranks, and seconds by size
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        line, where = text.strip(), f"{path}, line {number}"
+        if not found or (found[-1][1] and _RANK.match(line)):
+            found.append((set(), {}))
+        ranks, seconds_at = found[-1]
         if rank := _RANK.match(line):
-            if self._rows:
-                self._end()
-            self._ranks.add(int(rank[1]))
+            ranks.add(int(rank[1]))
         elif _UNITS.match(line):
-            self._take_units(number, re.findall(r"\((\S+?)\)", line))
+            given = _units_in(line, where)
+            if units and given != units:
+                raise ConfigError(
+                    f"{where}: units {', '.join(given)} are not those of line {units_at}, {', '.join(units)}; give "
+                    f"runs with the same units, or files of their own"
+                )
+            units, units_at = given, number
         elif line and not line.startswith("#"):
-            self._take_row(number, line)
+            size_bytes, seconds = _measured(line, units, where)
+            seconds_at[size_bytes] = seconds
+    runs = [(ranks, sorted(seconds_at.items())) for ranks, seconds_at in found if seconds_at]
+    if not runs:
+        raise ConfigError(f"{path}: no sizes and times; give a file that nccl-tests printed")
+    if not all(ranks for ranks, _ in runs):
+        raise ConfigError(
+            f"{path}: a run does not say its ranks; keep the lines '#  Rank  0 ...' that nccl-tests print"
+        )
+    return tuple(Run(len(ranks), *zip(*rows, strict=True)) for ranks, rows in runs)
 
-    def runs(self) -> tuple[Run, ...]:
-        """Return the runs that were read."""
-        if self._rows:
-            self._end()
-        if not self._runs:
-            raise ConfigError(f"{self._path}: no sizes and times; give a file that nccl-tests printed")
-        return tuple(self._runs)
 
-    def _take_units(self, number: int, units: list[str]) -> None:
-        if self._units_of_file is not None and units != self._units_of_file[1]:
-            raise ConfigError(
-                f"{self._path}, line {number}: units {', '.join(units)} are not those of line "
-                f"{self._units_of_file[0]}, {', '.join(self._units_of_file[1])}; give runs with the same units, or "
-                f"files of their own"
-            )
-        if len(set(units[2::3])) > 1:
-            raise ConfigError(
-                f"{self._path}, line {number}: times out of place and in place have different units, "
-                f"{' and '.join(units[2::3])}; give both in one"
-            )
-        self._units_of_file, self._units = (number, units), units
+def _units_in(line: str, where: str) -> list[str]:
+    units = re.findall(r"\((\S+?)\)", line)
+    if len(set(units[2::3])) > 1:
+        raise ConfigError(
+            f"{where}: times out of place and in place have different units, {' and '.join(units[2::3])}; give both "
+            f"in one"
+        )
+    return units
 
-    def _take_row(self, number: int, line: str) -> None:
-        cells = line.split()
-        if not self._units:
-            raise ConfigError(
-                f"{self._path}, line {number}: no line before it names the units, as '#  (B) ... (us) ...'; keep the "
-                f"header that nccl-tests print"
-            )
-        ends = _COLUMNS * len(self._units[2::3])  # cells of times and bandwidths; those before them differ by version
-        try:
-            size = parse(f"{cells[0]} {self._units[0]}", BYTES)
-            times = [cell for cell in cells[3:][-ends::_COLUMNS] if cell != _MISSING] if len(cells) > ends + 2 else []
-            seconds = parse(f"{times[0]} {self._units[2]}", SECONDS)
-        except (ConfigError, IndexError) as error:
-            raise ConfigError(
-                f"{self._path}, line {number}: {line!r} is no size and time in {', '.join(self._units)}; keep what "
-                f"nccl-tests printed ({error})"
-            ) from None
-        if not (size > 0 and seconds > 0):
-            raise ConfigError(f"{self._path}, line {number}: size and time must be above zero; leave the line out")
-        self._rows[size] = seconds
 
-    def _end(self) -> None:
-        if not self._ranks:
-            raise ConfigError(
-                f"{self._path}: a run does not say its ranks; keep the lines '#  Rank  0 ...' that nccl-tests print"
-            )
-        sizes = tuple(sorted(self._rows))
-        self._runs.append(Run(len(self._ranks), sizes, tuple(self._rows[size] for size in sizes)))
-        self._ranks, self._rows = set(), {}
+def _measured(line: str, units: list[str], where: str) -> tuple[float, float]:
+    """Return the size in bytes and the seconds of a line."""
+    cells = line.split()
+    if not units:
+        raise ConfigError(
+            f"{where}: no line before it names the units, as '#  (B) ... (us) ...'; keep the header that nccl-tests "
+            f"print"
+        )
+    ends = _COLUMNS * len(units[2::3])  # cells of times and bandwidths; those before them differ by version
+    try:
+        size_bytes = parse(f"{cells[0]} {units[0]}", BYTES)
+        times = [cell for cell in cells[3:][-ends::_COLUMNS] if cell != _MISSING] if len(cells) > ends + 2 else []
+        seconds = parse(f"{times[0]} {units[2]}", SECONDS)
+    except (ConfigError, IndexError) as error:
+        raise ConfigError(
+            f"{where}: {line!r} is no size and time in {', '.join(units)}; keep what nccl-tests printed ({error})"
+        ) from None
+    if not (size_bytes > 0 and seconds > 0):
+        raise ConfigError(f"{where}: size and time must be above zero; leave the line out")
+    return size_bytes, seconds

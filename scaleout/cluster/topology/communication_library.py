@@ -320,11 +320,11 @@ class _ProtocolFile(validated.Config):
     collectives: tuple[Kind, ...]
     startup: _Duration
     links: dict[str, _HopFile] = Field(default_factory=dict)
-    local_bandwidth: _Rate | None = None
-    staging_bandwidth: _Rate | None = None
-    adding_bandwidth: _Rate | None = None
+    local_bandwidth: _Rate = math.inf
+    staging_bandwidth: _Rate = math.inf
+    adding_bandwidth: _Rate = math.inf
     expected: _ExpectedFile | None = None
-    largest_message: Annotated[Bytes, Field(gt=0)] | None = None
+    largest_message: Annotated[Bytes, Field(gt=0)] = math.inf
     algorithms: tuple[str, ...] = ()
     source: str
 
@@ -367,9 +367,9 @@ def load_library(path: Path) -> Library:
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
     expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
     rates = (entry.local_bandwidth, entry.staging_bandwidth, entry.adding_bandwidth)
-    limit = math.inf if entry.largest_message is None else entry.largest_message
-    actual = Terms(entry.startup, _hops(entry.links), *(math.inf if rate is None else rate for rate in rates))
-    return Protocol(entry.name, entry.collectives, actual, expected, limit, entry.algorithms, concurrent=concurrent)
+    actual = Terms(entry.startup, _hops(entry.links), *rates)
+    shared = (entry.name, entry.collectives, actual, expected, entry.largest_message, entry.algorithms)
+    return Protocol(*shared, concurrent=concurrent)
 
 
 def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:

@@ -51,7 +51,7 @@ class Fabric:
             if pair in seen:
                 raise ConfigError(f"{name} stands twice; give it once, with the bandwidth of both")
             seen.add(pair)
-        self._check_connected()
+        _check_connected(self)
 
     def __hash__(self) -> int:
         return self._hash
@@ -70,23 +70,22 @@ class Fabric:
         """Name a node: a rank by its number."""
         return str(node) if node < self.num_ranks else self.switches[node - self.num_ranks]
 
-    def _check_connected(self) -> None:
-        neighbours: list[list[int]] = [[] for _ in range(self.num_nodes)]
-        for link in self.links:
-            neighbours[link.a].append(link.b)
-            neighbours[link.b].append(link.a)
-        reached = {0}
-        edge = [0]
-        while edge:
-            fresh = {node for at in edge for node in neighbours[at]} - reached
-            reached |= fresh
-            edge = list(fresh)
-        if len(reached) < self.num_nodes:
-            lost = next(node for node in range(self.num_nodes) if node not in reached)
-            raise ConfigError(
-                f"the graph is disconnected: no way leads from {self.name(0)} to {self.name(lost)}; "
-                f"add the links that are missing"
-            )
+
+def _check_connected(fabric: Fabric) -> None:
+    neighbours: list[list[int]] = [[] for _ in range(fabric.num_nodes)]
+    for link in fabric.links:
+        neighbours[link.a].append(link.b)
+        neighbours[link.b].append(link.a)
+    reached, fresh = {0}, {0}
+    while fresh:
+        fresh = {node for at in fresh for node in neighbours[at]} - reached
+        reached |= fresh
+    if len(reached) < fabric.num_nodes:
+        lost = next(node for node in range(fabric.num_nodes) if node not in reached)
+        raise ConfigError(
+            f"the graph is disconnected: no way leads from {fabric.name(0)} to {fabric.name(lost)}; "
+            f"add the links that are missing"
+        )
 
 
 def fabric_of(num_ranks: int, switches: Sequence[str], links: Iterable[tuple[Any, Any, float, float]]) -> Fabric:

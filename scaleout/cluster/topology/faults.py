@@ -80,7 +80,7 @@ def name_link(dimensions: Sequence[Dimension], change: LinkChange) -> str:
 def link_bytes_per_s(dimension: Dimension, ends: tuple[int, int]) -> float:
     """Return what the link between two nodes of a line carries each way."""
     edges = edges_of(dimension)
-    return float(edges.bytes_per_s[(edges.tails == ends[0]) & (edges.heads == ends[1])].max())
+    return float(edges.bytes_per_s[edges.between(*ends)].max())
 
 
 def _weight(dimensions: Sequence[Dimension], number: int) -> int:
@@ -110,7 +110,7 @@ def _positions(dimensions: Sequence[Dimension], number: int, ends: tuple[str, st
             nodes.append(dimension.size + switches.index(end))
         else:
             return
-    if not _joined(dimension, *nodes):
+    if not edges_of(dimension).between(*nodes).size:
         return
     if not lines:
         ranks = np.arange(_weight(dimensions, len(dimensions)))
@@ -119,11 +119,6 @@ def _positions(dimensions: Sequence[Dimension], number: int, ends: tuple[str, st
         lines = set((chosen - chosen // weight % dimension.size * weight).tolist())
     if len(lines) == 1 or all(node >= dimension.size for node in nodes):
         yield from ((number, line, (min(nodes), max(nodes))) for line in lines)
-
-
-def _joined(dimension: Dimension, a: int, b: int) -> bool:
-    edges = edges_of(dimension)
-    return bool(((edges.tails == a) & (edges.heads == b)).any())
 
 
 def _examples(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> str:

@@ -5,8 +5,6 @@ on in the rank's group the other end is (cyclic), so that ranks that do the same
 Messages of traces name ranks; they have no relative peer.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from scaleout.cluster.topology.topology import Topology
@@ -38,29 +36,19 @@ def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> in
     return members[(members.index(rank) + peer) % len(members)]
 
 
-def peers_of(program: Program, peer: RelativePeer, ranks: Iterable[int]) -> Ints:
-    """Return the rank that a relative peer is of each of `ranks`, shape (R,); `NONE` for others and without a group."""
-    group_set, further = peer
-    found = np.full(program.num_ranks, NONE, np.int64)
-    wanted = np.zeros(program.num_ranks, bool)
-    wanted[list(ranks)] = True
-    for members in program.groups[group_set].members:
-        row = np.array(members, np.int64)
-        found[row] = np.roll(row, -further)
-    found[~wanted] = NONE
-    return found
-
-
 def relative_peers_of_program(program: Program) -> dict[RelativePeer, Ints]:
     """Return each relative peer of a program and which rank it is of each rank that sends to it, `NONE` of others."""
     roles: dict[RelativePeer, list[int]] = {}
     for role, graph in enumerate(program.graphs):
         for peer in relative_peers_of(graph):
             roles.setdefault(peer, []).append(role)
-    return {
-        peer: peers_of(program, peer, np.flatnonzero(np.isin(program.role_of_rank, using)).tolist())
-        for peer, using in sorted(roles.items())
-    }
+    found = {}
+    for (group_set, further), using in sorted(roles.items()):
+        ranks = np.full(program.num_ranks, NONE, np.int64)
+        for _, members in program.groups[group_set].blocks:
+            ranks[members] = np.roll(members, -further, axis=1)
+        found[group_set, further] = np.where(np.isin(program.role_of_rank, using), ranks, NONE)
+    return found
 
 
 def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:

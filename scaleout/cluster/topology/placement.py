@@ -1,6 +1,6 @@
 """Where a process group is in a topology: ranks to a grid of members along the dimensions.
 
-A regular group is a grid: along each dimension its members are a fixed stride apart. The grid alone, whatever its
+A regular group is a grid: along each dimension its members are a fixed stride apart. Only the grid, whatever its
 origin, determines the cost, so all groups of an axis have the same `Placement`, by which costs are cached. Groups that
 interleave on a ring share its links: with a stride of ``s`` each link carries the messages of ``s`` groups. Irregular
 groups, and groups on uneven dimensions or changed lines, keep their ranks; their messages are routed over the links.
@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.kinds import DimensionKind
+from scaleout.cluster.topology.kinds.kind import Bools, Ints
 from scaleout.cluster.topology.topology import Dimension, LinkChange, Topology
 from scaleout.errors import ConfigError
 
@@ -106,7 +106,7 @@ class Placement:
         return len(self.members) or math.prod(self.shape)
 
 
-def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> Placement:
+def place(topology: Topology, ranks: Sequence[int] | Ints) -> Placement:
     """Find the grid that a group, its ranks in any order, forms in a topology.
 
     Raises
@@ -122,7 +122,7 @@ def place(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> P
     return arrange(topology, ranks)[0]
 
 
-def congruent_members(topology: Topology, groups: Sequence[Sequence[int]]) -> npt.NDArray[np.int64] | None:
+def congruent_members(topology: Topology, groups: Sequence[Sequence[int]]) -> Ints | None:
     """(G, p) the members of groups in the order of their grids, if all are congruent to the first; None if not.
 
     They are the first one, moved: along the dimensions in which its members differ only where it is a grid and the
@@ -141,7 +141,7 @@ def congruent_members(topology: Topology, groups: Sequence[Sequence[int]]) -> np
     return np.asarray(members[:, np.searchsorted(members[0], ranks)], np.int64)
 
 
-def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Placement, tuple[int, ...]]:
+def arrange(topology: Topology, ranks: Sequence[int] | Ints) -> tuple[Placement, tuple[int, ...]]:
     """Find the placement of a group, and its ranks in the order of the grid, innermost dimension fastest.
 
     Rounds of collectives name members by their index in this order.
@@ -150,7 +150,7 @@ def arrange(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) ->
     return _arrange(topology, tuple(sorted(members)))
 
 
-def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
+def place_isolated(topology: Topology, ranks: Sequence[int]) -> Placement:
     """Return the placement of a group that no siblings accompany, such as the two ends of one message; see `place`."""
     members = tuple(sorted(ranks))
     placement = arrange(topology, members)[0]
@@ -158,7 +158,7 @@ def place_alone(topology: Topology, ranks: Sequence[int]) -> Placement:
 
 
 def kept_in_place(placement: Placement) -> Placement:
-    """Return a placement that keeps the ranks of a congruent group, in a topology of its dimensions alone."""
+    """Return a placement that keeps the ranks of a congruent group, in a topology of only its dimensions."""
     topology = Topology("grid", tuple(extent.dimension for extent in placement.extents))
     ranks = placement.members
     if placement.regular:
@@ -166,7 +166,7 @@ def kept_in_place(placement: Placement) -> Placement:
     return replace(placement, topology=topology, ranks=ranks)
 
 
-def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+def siblings(topology: Topology, ranks: Sequence[int] | Ints) -> tuple[tuple[int, ...], ...]:
     """Find all groups of an axis from one of them: as many as the topology has room for, the given one first.
 
     They are disjoint and have its placement. A group that is no regular grid is the only one.
@@ -179,20 +179,12 @@ def siblings(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.int64]) -
     if not placement.regular:
         return (members,)
     coordinates = topology.coordinates(members)
-    along = [_siblings(d, np.unique(coordinates[:, n]), coordinates[0, n]) for n, d in enumerate(topology.dimensions)]
-    groups = []
-    for chosen in itertools.product(*along[::-1]):
-        grid = np.meshgrid(*chosen, indexing="ij")
-        columns = tuple(axis.ravel() for axis in grid[::-1])
-        groups.append(tuple(np.ravel_multi_index(columns, topology.shape, order="F").tolist()))
-    return tuple(groups)
-
-
-def _siblings(dimension: Dimension, values: npt.NDArray[np.int64], first: int) -> list[npt.NDArray[np.int64]]:
-    """Coordinates along one dimension of a group's and of all its siblings' members."""
-    found = _extent(dimension, values)
-    assert found is not None
-    return dimension.structure.siblings(dimension, values, first, found[0].stride)
+    along = []
+    for dimension, column in zip(topology.dimensions, coordinates.T, strict=True):
+        found = dimension.structure.arranged(dimension, np.unique(column))
+        assert found is not None  # as the group is regular
+        along.append(dimension.structure.siblings(dimension, np.unique(column), column[0], found[0]))
+    return tuple(_in_grid_order(topology, chosen[::-1]) for chosen in itertools.product(*along[::-1]))
 
 
 @lru_cache(maxsize=65536)
@@ -205,17 +197,21 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
     coordinates = topology.coordinates(ranks)
     along = [np.unique(coordinates[:, number]) for number in range(len(topology.dimensions))]
     if math.prod(len(values) for values in along) == len(ranks):
-        found = [_extent(*pair) for pair in zip(topology.dimensions, along, strict=True)]
-        if all(found):
-            pairs = [pair for pair in found if pair is not None]
-            extents = tuple(extent for extent, _ in pairs if extent.size > 1)
-            ordered = _in_grid_order(topology, [order for _, order in pairs])
+        pairs = list(zip(topology.dimensions, along, strict=True))
+        found = [pair for d, values in pairs if (pair := d.structure.arranged(d, values)) is not None]
+        if len(found) == len(pairs):
+            extents = tuple(
+                Extent(dimension, len(values), stride)
+                for (dimension, values), (stride, _) in zip(pairs, found, strict=True)
+                if len(values) > 1
+            )
+            ordered = _in_grid_order(topology, [order for _, order in found])
             grid = Placement(extents, topology.startup_s, library=topology.library, detours=_detours(topology, along))
             return _kept(grid, topology, ordered), ordered
     return _irregular(topology, coordinates), ranks
 
 
-def _detours(topology: Topology, along: Sequence[npt.NDArray[np.int64]]) -> bool:
+def _detours(topology: Topology, along: Sequence[Ints]) -> bool:
     """Whether a grid extends along a dimension with detours, and not along the whole of one farther in."""
     whole = True
     for dimension, values in zip(topology.dimensions, along, strict=True):
@@ -242,13 +238,11 @@ def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> P
         first = coordinates[0] if placement.regular else coordinates.min(axis=0)
         moved = np.where(free, (coordinates - first) % topology.shape, coordinates)
         moved = _dense(topology, moved, free) if placement.regular else moved
-    kept = np.ravel_multi_index(tuple(moved.T), topology.shape, order="F")
-    return replace(placement, topology=replace(topology, changes=met, slow_ranks=()), ranks=tuple(kept.tolist()))
+    ranks = topology.ranks_at(moved.T)
+    return replace(placement, topology=replace(topology, changes=met, slow_ranks=()), ranks=ranks)
 
 
-def _dense(
-    topology: Topology, coordinates: npt.NDArray[np.int64], free: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
+def _dense(topology: Topology, coordinates: Ints, free: Bools) -> Ints:
     """Take the first coordinates where ranks are interchangeable."""
     columns = [
         np.unique(column, return_inverse=True)[1].reshape(-1)
@@ -259,37 +253,24 @@ def _dense(
     return np.stack(columns, axis=-1)
 
 
-def _meets(
-    topology: Topology,
-    coordinates: npt.NDArray[np.int64],
-    differ: npt.NDArray[np.bool_],
-    change: LinkChange,
-) -> bool:
+def _meets(topology: Topology, coordinates: Ints, differ: Bools, change: LinkChange) -> bool:
     """Whether messages of a group use the line of a changed link: they go along it, at coordinates of members."""
     line = topology.coordinates([change.line])[0]
     others = [number for number in range(len(line)) if number != change.dimension]
     return bool(differ[change.dimension]) and all(line[number] in coordinates[:, number] for number in others)
 
 
-def _irregular(topology: Topology, coordinates: npt.NDArray[np.int64]) -> Placement:
+def _irregular(topology: Topology, coordinates: Ints) -> Placement:
     """Keep the members of a group by their indices in the topology, less the dimensions in which none differ."""
     used = np.flatnonzero(np.ptp(coordinates, axis=0)).tolist()
     grid = tuple(Extent(topology.dimensions[number], topology.dimensions[number].size) for number in used)
     columns = tuple(coordinates[:, number] for number in used)
     members = np.ravel_multi_index(columns, tuple(extent.size for extent in grid), order="F")
-    ranks = tuple(np.ravel_multi_index(tuple(coordinates.T), topology.shape, order="F").tolist())
     detours = any(topology.dimensions[number].detour > 1 for number in used)
     placement = Placement(grid, topology.startup_s, tuple(members.tolist()), topology.library, detours=detours)
-    return _kept(placement, topology, ranks)
+    return _kept(placement, topology, topology.ranks_at(coordinates.T))
 
 
-def _extent(dimension: Dimension, values: npt.NDArray[np.int64]) -> tuple[Extent, npt.NDArray[np.int64]] | None:
-    """Members along one dimension and their coordinates in grid order, or None if they are irregular."""
-    found = dimension.structure.arranged(dimension, values)
-    return found and (Extent(dimension, len(values), found[0]), found[1])
-
-
-def _in_grid_order(topology: Topology, orders: list[npt.NDArray[np.int64]]) -> tuple[int, ...]:
-    grid = np.meshgrid(*orders[::-1], indexing="ij")[::-1]
-    columns = tuple(axis.ravel() for axis in grid)
-    return tuple(np.ravel_multi_index(columns, topology.shape, order="F").tolist())
+def _in_grid_order(topology: Topology, orders: Sequence[Ints]) -> tuple[int, ...]:
+    """Return the ranks of a grid by its coordinates along each dimension, the innermost fastest."""
+    return topology.ranks_at(axis.ravel() for axis in np.meshgrid(*orders[::-1], indexing="ij")[::-1])

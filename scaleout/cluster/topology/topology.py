@@ -123,6 +123,10 @@ class Topology:
             )
         return np.stack(np.unravel_index(array, self.shape, order="F"), axis=-1).astype(np.int64)
 
+    def ranks_at(self, columns: Iterable[npt.NDArray[np.int64]]) -> tuple[int, ...]:
+        """Return the ranks at coordinates, one array (R,) a dimension, innermost first."""
+        return tuple(np.ravel_multi_index(tuple(columns), self.shape, order="F").tolist())
+
 
 def degrade_links(topology: Topology, slower: Mapping[str, float | str]) -> Topology:
     """Return the topology with slower links; messages take the routes that they took before.

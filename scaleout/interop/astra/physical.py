@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import covered
-from scaleout.cluster.topology.placement import Placement, place, place_alone
+from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.interop.astra import Outcome as AstraOutcome
@@ -375,7 +375,7 @@ def _placement(topology: Topology, members: tuple[int, ...]) -> Placement:
     """Place a group as isolated, unless it fills its lines and so shares its links with no other."""
     whole = place(topology, members)
     own = whole.regular and all(extent.size == extent.dimension.size for extent in whole.extents)
-    return whole if own else place_alone(topology, members)
+    return whole if own else place_isolated(topology, members)
 
 
 def _mean(weighted: Sequence[tuple[int, float]]) -> float:

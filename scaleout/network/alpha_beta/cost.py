@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.topology.communication_library import BARE, BARE_LINKS, Library, Protocol, Terms
-from scaleout.cluster.topology.placement import Placement, place_alone
+from scaleout.cluster.topology.placement import Placement, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network import collectives
@@ -122,7 +122,7 @@ def send_cost(size_bytes: float, topology: Topology, *, source: int, destination
     ConfigError
         If a rank is not in the topology or the size is negative.
     """
-    return collective_cost("send", size_bytes, place_alone(topology, sorted({source, destination})))
+    return collective_cost("send", size_bytes, place_isolated(topology, sorted({source, destination})))
 
 
 @dataclass(frozen=True)

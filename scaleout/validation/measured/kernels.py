@@ -16,7 +16,7 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import time_without_itself
 from scaleout.cluster.machine import Machine
-from scaleout.cluster.topology.placement import place, place_alone
+from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError, GraphError
@@ -73,7 +73,7 @@ def collective(row: Row, machine: Machine) -> Case:
 
     def predict_s() -> float:
         topology = _forced(machine.topology, str(row.values.get("protocol", "")))
-        group = place_alone(topology, list(range(ranks))) if kind == "send" else place(topology, range(ranks))
+        group = place_isolated(topology, list(range(ranks))) if kind == "send" else place(topology, range(ranks))
         cost_s = collective_cost(kind, size_bytes, group).time_s
         if graph:
             return cost_s
