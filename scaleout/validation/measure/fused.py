@@ -102,10 +102,6 @@ def _shared(*shape: int, dtype: torch.dtype) -> tuple[torch.Tensor, Any, torch.T
     return buffer, handle, torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device="cuda")
 
 
-def _num_sms() -> int:
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
-
-
 def _slabs(buffer: torch.Tensor) -> torch.Tensor:
     """Return the addresses of the parts of a local buffer, along its first dimension."""
     return torch.tensor([part.data_ptr() for part in buffer], dtype=torch.int64, device="cuda")
@@ -164,7 +160,8 @@ def _gemv_all_reduce(row: Mapping[str, Any], session: Session) -> _Operator:
     vector = torch.randn(columns, device="cuda", dtype=torch.bfloat16)
     parts, handle, part_peers = _shared(ranks, rows, dtype=torch.bfloat16)
     sums, _, sum_peers = _shared(rows, dtype=torch.bfloat16)
-    programs = min(rows // _STRIP["ROWS"], _PROGRAMS_PER_SM * _num_sms())
+    num_sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    programs = min(rows // _STRIP["ROWS"], _PROGRAMS_PER_SM * num_sms)
     flags, _, flag_peers = _shared(programs, dtype=torch.int32)
     result = torch.empty(rows, device="cuda", dtype=torch.bfloat16)
     launch = {**_STRIP, "num_warps": 4}
