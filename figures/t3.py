@@ -28,7 +28,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.report.plots.operators import COLOURS, KINDS, draw_traffic
 from scaleout.report.plots.schedules import PUBLISHED, SERIES, STYLE, save
-from scaleout.schedule.t3.gemm import constants_of, stage
+from scaleout.schedule.t3.gemm import stage
 from scaleout.schedule.t3.memory import ROUND_ROBIN
 from scaleout.schedule.t3.overlap import overlap
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS
@@ -159,9 +159,8 @@ def figure_17(axes: Axes) -> None:
         stage(layer.gemm, layer.device, isolated_s=layer.isolated_s),
         [],
         ring=layer.ring,
-        constants=constants_of(layer.device),
+        device=layer.device,
         policy=ROUND_ROBIN,
-        memory_bytes_per_s=layer.device.memory_bytes_per_s,
         adds=False,
     )
     figure, place = axes.get_figure(), axes.get_subplotspec()

@@ -29,7 +29,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.validated import validate
-    from scaleout.schedule.t3.direct import TrackSettings, outcomes_of, plain, sublayer_of
+    from scaleout.schedule.t3.sublayer import TrackSettings, outcomes_of, sublayer_of
 
     chosen = validate(TrackSettings, parse_settings(settings), where="track")
     layer = sublayer_of(chosen, load_device(device), load_topology(topology))
@@ -41,7 +41,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
         "topology": topology,
         "ranks": layer.ring.ranks,
         "settings": chosen.model_dump(),
-        "configurations": {name: plain(outcome) for name, outcome in found.items()},
+        "configurations": {name: outcome.plain() for name, outcome in found.items()},
     }
     written = _write(found, summary, title, output)
     if as_json:

@@ -19,7 +19,7 @@ from scaleout.errors import ConfigError
 from scaleout.schedule.fusion import OPERATORS, FusedMachine, evaluate_operator, plan_operator
 from scaleout.schedule.fusion.fused import ORDERS, Recipe, run, shard_order
 from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s, table_by_table_s
-from scaleout.schedule.fusion.link import Link, first_come, link_of
+from scaleout.schedule.fusion.machine import Link, first_come, link_of
 from scaleout.schedule.fusion.persistent import TaskList, execute
 from scaleout.validation.measured.compare import compare_files
 

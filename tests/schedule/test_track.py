@@ -12,11 +12,17 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
-from scaleout.schedule.t3.direct import DIRECT, TrackSettings, sublayer_of
 from scaleout.schedule.t3.gemm import Cache, Gemm, constants_of, missed, read_bytes, regions_of, stage
-from scaleout.schedule.t3.memory import COMPUTE_FIRST, DEDICATED, POLICIES, ROUND_ROBIN, policy_named, threshold_of
-from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s, reduce_scatter_traffic
-from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Sublayer
+from scaleout.schedule.t3.memory import (
+    COMPUTE_FIRST,
+    DEDICATED,
+    POLICIES,
+    ROUND_ROBIN,
+    Ring,
+    policy_named,
+    threshold_of,
+)
+from scaleout.schedule.t3.sublayer import CONFIGURATIONS, DIRECT, Sublayer, TrackSettings, sublayer_of
 from scaleout.validation.papers import t3
 
 GPU = load_device("t3-gpu")
@@ -64,7 +70,7 @@ def brute_force_ring(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
 def test_bytes_of_a_ring_reduce_scatter_are_those_of_doing_it(ranks):
-    traffic = reduce_scatter_traffic(float(ranks), ranks)
+    traffic = Ring(ranks, LINK, LATENCY_S).reduce_scatter_traffic(float(ranks))
     assert (traffic.scatter_reads, traffic.scatter_writes) == brute_force_ring(ranks)
 
 
@@ -134,9 +140,9 @@ def test_ring_times_by_hand():
     """64 MiB on 4 ranks: 3 steps of 16 MiB at 75 GB/s and 500 ns; at the end 48 MiB at 1 TB/s."""
     ring, chunk = Ring(4, LINK, LATENCY_S), 2**24
     steps_s = 3 * (chunk / LINK + LATENCY_S)
-    assert all_gather_s(4 * chunk, ring, GPU, units=80) == pytest.approx(steps_s)
-    assert reduce_scatter_s(4 * chunk, ring, GPU, units=80) == pytest.approx(steps_s + 3 * chunk / 1e12)
-    assert reduce_scatter_s(4 * chunk, ring, GPU, units=80, near_memory=True) == pytest.approx(steps_s)
+    assert ring.all_gather_s(4 * chunk, GPU, units=80) == pytest.approx(steps_s)
+    assert ring.reduce_scatter_s(4 * chunk, GPU, units=80) == pytest.approx(steps_s + 3 * chunk / 1e12)
+    assert ring.reduce_scatter_s(4 * chunk, GPU, units=80, near_memory=True) == pytest.approx(steps_s)
 
 
 def test_few_units_slow_a_collective():
@@ -144,7 +150,7 @@ def test_few_units_slow_a_collective():
     ring, chunk = Ring(8, LINK, LATENCY_S), 2**24
     unit = 2048 * 4 / 486e-9
     slow = 7 * LATENCY_S + (2 + 7 * 3) * chunk / (8 * unit)
-    assert reduce_scatter_s(8 * chunk, ring, GPU, units=8) == pytest.approx(slow)
+    assert ring.reduce_scatter_s(8 * chunk, GPU, units=8) == pytest.approx(slow)
 
 
 def test_cache_keeps_what_fits_and_loses_what_does_not():
@@ -156,14 +162,14 @@ def test_cache_keeps_what_fits_and_loses_what_does_not():
 
 
 def test_reads_of_a_product_that_fits_are_each_operand_once():
-    found = read_bytes(4096, 512, 512, item_bytes=2, sweep_rows=640.0, cache=Cache(1e9, 16), bypassed=False)
+    found = read_bytes(Gemm(4096, 512, 512), sweep_rows=640.0, cache=Cache(1e9, 16), bypassed=False)
     assert found == pytest.approx((4096 * 512 + 512 * 512) * 2, rel=1e-6)
 
 
 def test_going_round_the_cache_never_reads_more():
     for depth in (192, 768, 2128):
         sizes = [
-            read_bytes(8192, 4256, depth, item_bytes=2, sweep_rows=600.0, cache=Cache(16e6, 24), bypassed=way)
+            read_bytes(Gemm(8192, 4256, depth), sweep_rows=600.0, cache=Cache(16e6, 24), bypassed=way)
             for way in (True, False)
         ]
         assert sizes == sorted(sizes)

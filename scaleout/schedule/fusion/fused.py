@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import ConfigError
-from scaleout.schedule.fusion.link import Link, first_come
+from scaleout.schedule.fusion.machine import Link, first_come
 from scaleout.schedule.fusion.persistent import Execution, TaskList, execute
 
 Floats = npt.NDArray[np.float64]

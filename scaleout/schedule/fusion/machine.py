@@ -1,18 +1,28 @@
 """What an operator runs on: a device that says how work-groups run, the ranks of a topology, and how they are linked.
 
-On direct links (NVLink, Infinity Fabric) threads store into peers' memory; over a network a work-group issues PUTs.
+On direct links (NVLink, Infinity Fabric) threads store into peers' memory; over a network a work-group issues PUTs. A
+link, or the port of a rank, serves slices in the order of arrival: ``f_i = max(r_i, f_{i-1}) + b / rate + gap``; the
+latency is paid once. Fully connected ranks have a link for each pair; else a slice passes a port out and a port in, cut
+through, at the rate of an all-to-all of the same placement. Symbols: r ready, f finish [s]; b bytes of a slice.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from scaleout.cluster.device.sections import WorkGroups
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.dimension import ports_of
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.errors import ConfigError
-from scaleout.schedule.fusion.link import Link, link_of
+from scaleout.network.alpha_beta.load import load_of
+from scaleout.network.collectives import schedule
 from scaleout.simulation.cost_model import CostModel
+
+Floats = npt.NDArray[np.float64]
 
 LINKS = ("nvlink", "infinity_fabric")
 """Kinds of links over which a GPU stores into another's memory."""
@@ -26,6 +36,61 @@ def groups_of(device: Device) -> WorkGroups:
             f"traces/h200/device.yaml has it, or take --device h200 or mi210"
         )
     return device.work_groups
+
+
+@dataclass(frozen=True)
+class Link:
+    """What carries slices between ranks.
+
+    Attributes
+    ----------
+    bytes_per_s : float
+        Of a link between two ranks, or of a rank's port.
+    latency_s : float
+        From the last byte sent to its arrival.
+    pairs : bool
+        Whether each two ranks have a link of their own.
+    gap_s : float
+        That a slice occupies its link beyond its bytes: messages of the network card.
+    """
+
+    bytes_per_s: float
+    latency_s: float
+    pairs: bool
+    gap_s: float = 0.0
+
+    def busy_s(self, sent_bytes: float, peers: int) -> float:
+        """Lower bound of the links: the time of the bytes which a rank sends, spread evenly over its peers."""
+        return sent_bytes / self.bytes_per_s / (peers if self.pairs else 1)
+
+    def arrive(self, issued_s: Floats, size_bytes: float) -> Floats:
+        """Return when slices arrive that one link or port carries, in the order of `issued_s`, shape (S,)."""
+        service = np.full(len(issued_s), size_bytes / self.bytes_per_s + self.gap_s)
+        return np.asarray(first_come(issued_s, service) + self.latency_s)
+
+
+def first_come(ready_s: Floats, service_s: Floats) -> Floats:
+    """Return when a server that takes jobs first come, first served has finished each, shape (S,)."""
+    order = np.argsort(ready_s, kind="stable")
+    done = np.cumsum(service_s[order])
+    finish = np.empty_like(done)
+    finish[order] = done + np.maximum.accumulate(ready_s[order] - (done - service_s[order]))
+    return finish
+
+
+def link_of(placement: Placement, *, gap_s: float = 0.0) -> Link:
+    """Return what carries the slices of a group; a ConfigError says that it has one rank only."""
+    if placement.num_ranks < 2:
+        raise ConfigError("a fused operator needs peers to send to; give a topology of two ranks or more")
+    everyone = schedule("all_to_all", placement, algorithm="direct")
+    loads = [(step.repeat, load_of(step, placement)) for chain in everyone.chains for step in chain]
+    latency_s = max(load.latency_s for _, load in loads)
+    seconds_per_byte = sum(repeat * load.busiest_s_per_byte for repeat, load in loads)  # of the whole buffer
+    ranks = placement.num_ranks
+    ports = [port.role for extent in placement.extents for port in ports_of(extent.dimension)]
+    pairs = len(placement.extents) == 1 and set(ports) == {"pair"} and placement.regular
+    sent = (1 if pairs else ranks - 1) / ranks
+    return Link(sent / seconds_per_byte, latency_s, pairs, gap_s)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Symbols: S stages; M x K times K x N. Source: Smith, IEEE TSE SE-4(2), 1978; Hil
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -109,23 +109,18 @@ def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
 def _reads(gemm: Gemm, device: Device, constants: Stages, held: float, *, bypassed: bool) -> float:
     """Bytes that the whole GEMM reads, tiles in the order that reads less."""
     cache = Cache(device.l2_bytes, constants.cache_ways)
-    across = math.ceil(gemm.columns / constants.tile_columns)
-    down = math.ceil(gemm.rows / constants.tile_rows)
-    ways = (
-        (gemm.rows, gemm.columns, constants.tile_rows, across),
-        (gemm.columns, gemm.rows, constants.tile_columns, down),
-    )
+    turned = replace(gemm, rows=gemm.columns, columns=gemm.rows)
     return min(
         read_bytes(
-            rows,
-            columns,
-            gemm.depth,
-            item_bytes=ITEM_BYTES[gemm.dtype],
-            sweep_rows=max(1.0, held / gemm.split_depth / line) * tile,
+            way,
+            sweep_rows=max(1.0, held / gemm.split_depth / math.ceil(way.columns / across)) * down,
             cache=cache,
             bypassed=bypassed,
         )
-        for rows, columns, tile, line in ways
+        for way, down, across in (
+            (gemm, constants.tile_rows, constants.tile_columns),
+            (turned, constants.tile_columns, constants.tile_rows),
+        )
     )
 
 
@@ -150,19 +145,17 @@ def missed(distance_bytes: float, cache: Cache) -> float:
     return max(0.0, 1.0 - sum(there))
 
 
-def read_bytes(
-    rows: int, columns: int, depth: int, *, item_bytes: int, sweep_rows: float, cache: Cache, bypassed: bool
-) -> float:
-    """Return the bytes that a GEMM of `rows` x `depth` by `depth` x `columns` reads from memory.
+def read_bytes(gemm: Gemm, *, sweep_rows: float, cache: Cache, bypassed: bool) -> float:
+    """Return the bytes that a GEMM reads from memory.
 
     `sweep_rows` are rows of the output made between two uses of the right operand; a `bypassed` output takes no cache.
     """
-    left_bytes = rows * depth * item_bytes
-    right_bytes = depth * columns * item_bytes
+    rows, item_bytes = gemm.rows, ITEM_BYTES[gemm.dtype]
+    left_bytes, right_bytes = rows * gemm.depth * item_bytes, gemm.depth * gemm.columns * item_bytes
     sweep_rows = min(sweep_rows, rows)
-    passing = right_bytes + sweep_rows * depth * item_bytes
+    passing = right_bytes + sweep_rows * gemm.depth * item_bytes
     if not bypassed:
-        passing += sweep_rows * columns * item_bytes
+        passing += sweep_rows * gemm.columns * item_bytes
     sweeps = rows / sweep_rows
     return left_bytes + right_bytes * (1 + (sweeps - 1) * missed(passing, cache))
 

@@ -1,15 +1,20 @@
-"""Who the memory serves when a GEMM and a collective both wait, and the bytes that it moves. See docs/models/t3.md.
+"""Who the memory serves when a GEMM and a collective both wait, and ring collectives by compute units: time and bytes.
 
-Source: T3, Sec. 4.5. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change; here a GEMM's
-memory intensity is the share of its first stage, isolated, in which the memory is busy.
+In each of ``p - 1`` rounds a rank sends one of p chunks, in the longer of the link's time and the units', which move
+``unit_bytes_per_s`` each and no more than the memory. With additions near the memory a rank reads one copy a round and
+nothing is left to add at the end. The paper gives four thresholds (5, 10, 30 or no limit) and not where they change;
+here a GEMM's memory intensity is the share of its first stage, isolated, in which the memory is busy. See
+docs/models/t3.md. Source: T3, Secs. 2.3, 3.2, 4.3, 4.5 and 6.1.1, Figs. 3 and 10.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from scaleout.cluster.device.sections import Stages
+from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
+from scaleout.schedule.t3.gemm import constants_of
 
 THRESHOLDS = ((0.5, 5), (0.25, 10), (0.1, 30))
 """Memory intensity from which communication may fill only so many entries of a controller's queue."""
@@ -109,3 +114,52 @@ class Traffic:
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(**{name: size + getattr(other, name) for name, size in asdict(self).items()})
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Ranks in a ring, one link to the next, and their collectives by compute units, as kernels of their own."""
+
+    ranks: int
+    link_bytes_per_s: float
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2:
+            raise ConfigError(
+                f"a GEMM is tracked for the collective behind it, and {self.ranks} rank has none; "
+                f"give tensor_parallel of 2 or more"
+            )
+
+    def reduce_scatter_s(self, size_bytes: float, device: Device, *, units: int, near_memory: bool = False) -> float:
+        """Time of a reduce-scatter isolated, by some compute units or near the memory."""
+        chunk = size_bytes / self.ranks
+        link_s = chunk / self.link_bytes_per_s
+        if near_memory:
+            return (self.ranks - 1) * (link_s + self.latency_s)
+        added_s = _units_s(3 * chunk, device, units)
+        first_s = max(link_s, _units_s(2 * chunk, device, units))
+        return first_s + (self.ranks - 2) * max(link_s, added_s) + (self.ranks - 1) * self.latency_s + added_s
+
+    def all_gather_s(self, size_bytes: float, device: Device, *, units: int) -> float:
+        """Time of an all-gather isolated, by some compute units."""
+        chunk = size_bytes / self.ranks
+        round_s = max(chunk / self.link_bytes_per_s, _units_s(2 * chunk, device, units))
+        return (self.ranks - 1) * (round_s + self.latency_s)
+
+    def reduce_scatter_traffic(self, size_bytes: float, *, near_memory: bool = False) -> Traffic:
+        """Bytes of a rank's memory in a reduce-scatter isolated."""
+        chunk, rounds = size_bytes / self.ranks, self.ranks - 1
+        if near_memory:
+            return Traffic(scatter_reads=rounds * chunk, scatter_writes=rounds * chunk)
+        return Traffic(scatter_reads=(2 * self.ranks - 1) * chunk, scatter_writes=self.ranks * chunk)
+
+    def all_gather_traffic(self, size_bytes: float) -> Traffic:
+        """Bytes of a rank's memory in an all-gather isolated."""
+        moved = (self.ranks - 1) * (size_bytes / self.ranks)
+        return Traffic(gather_reads=moved, gather_writes=moved)
+
+
+def _units_s(size_bytes: float, device: Device, units: int) -> float:
+    """Time of compute units to read and write some bytes, all accesses counted."""
+    return size_bytes / min(units * constants_of(device).unit_bytes_per_s, device.memory_bytes_per_s)

@@ -21,11 +21,9 @@ from scaleout.program.program import Program
 from scaleout.schedule.overlap import COMPUTE_STREAM, communication_stream
 from scaleout.schedule.pairs import Pair, agreed, find_pairs
 from scaleout.schedule.rewrite import Rewrite
-from scaleout.schedule.t3.direct import tracked
 from scaleout.schedule.t3.gemm import Gemm, constants_of, stage
-from scaleout.schedule.t3.memory import COMPUTE_FIRST, Policy, policy_named
-from scaleout.schedule.t3.ring import Ring
-from scaleout.schedule.t3.sublayer import Sublayer, track_and_trigger
+from scaleout.schedule.t3.memory import COMPUTE_FIRST, Policy, Ring, policy_named
+from scaleout.schedule.t3.sublayer import Sublayer, track_and_trigger, tracked
 
 _LATENCY_S = 500e-9
 """From one rank's memory to the next, for when traffic arrives in the memory; T3's Table 1."""
@@ -102,7 +100,7 @@ def _rewrite(
             size = sizes[graph.group[pair.collective]]
             key = (graph.kernels[graph.kernel[node]], float(graph.duration_s[node]), size, kind)
             if key not in ends:
-                ends[key] = _slice_ends(*key, device=device, policy=policy, slices=pair.slices, kept=pair.kept)
+                ends[key] = _slice_ends(graph, pair, size, device, policy)
             _produce(new, node, pair, ends[key])
         elif node in sent:
             _collect(new, node, sent[node])
@@ -111,10 +109,11 @@ def _rewrite(
     return new.build()
 
 
-def _slice_ends(
-    call: Kernel, isolated_s: float, ranks: int, kind: str, *, device: Device, policy: Policy, slices: int, kept: float
-) -> list[float]:
+def _slice_ends(graph: ExecutionGraph, pair: Pair, ranks: int, device: Device, policy: Policy) -> list[float]:
     """When each slice of a GEMM ends, from its start; the last is what a rank keeps."""
+    maker, slices = pair.kernels[0], pair.slices
+    call, isolated_s = graph.kernels[graph.kernel[maker]], float(graph.duration_s[maker])
+    kind = COLLECTIVES[graph.collective[pair.collective]]
     sizes = dict(call.shape)
     gemm = Gemm(sizes["M"], sizes["N"] * sizes.get("batch", 1), sizes["K"], call.dtype)
     link_bytes_per_s = device.link_bytes_per_s / (ranks - 1 if kind == "all_to_all" else 1)
@@ -122,7 +121,7 @@ def _slice_ends(
     outcome = tracked(layer, adds=False) if kind == "all_to_all" else track_and_trigger(layer)
     assert outcome.overlapped is not None
     work = np.cumsum(stage(gemm, device, isolated_s=isolated_s, bypassed=True).tiles)
-    shares = [*np.linspace(0, 1 - kept, slices + 1)[1:], 1.0]
+    shares = [*np.linspace(0, 1 - pair.kept, slices + 1)[1:], 1.0]
     at = np.interp(np.array(shares) * work[-1], [0.0, *work], [0.0, *outcome.overlapped.stage_ends_s])
     return [float(end_s) for end_s in at]
 

@@ -17,7 +17,7 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.operations import kernel
 from scaleout.schedule.t3.gemm import Gemm, stage
-from scaleout.schedule.t3.ring import Ring, all_gather_s, reduce_scatter_s
+from scaleout.schedule.t3.memory import Ring
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer
 from scaleout.study.comparison import compare
 
@@ -123,7 +123,8 @@ def _times(layer: Sublayer, gemm_units: int, other_units: int) -> tuple[float, f
     """Time of a GEMM and of the all-reduce of its output, each by some compute units."""
     staged = stage(layer.gemm, layer.device, isolated_s=layer.isolated_s, units=gemm_units)
     size = layer.gemm.output_bytes
-    reduce_s = sum(of(size, layer.ring, layer.device, units=other_units) for of in (reduce_scatter_s, all_gather_s))
+    of_ring = (layer.ring.reduce_scatter_s, layer.ring.all_gather_s)
+    reduce_s = sum(collective_s(size, layer.device, units=other_units) for collective_s in of_ring)
     return staged.isolated_s(layer.device.memory_bytes_per_s), reduce_s
 
 
