@@ -4,7 +4,7 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -85,14 +85,12 @@ class Rewrite:
         names: Sequence[str],
         *,
         ends_s: Sequence[float] = (),
-        slower: float = 1.0,
-        calls: Collection[int] = (),
-        call_s: float = 0.0,
+        lasts_s: Callable[[int, float], float] = lambda index, isolated_s: isolated_s,
     ) -> list[int]:
         """Write a kernel in parts, one after the other: part i is the work between edges i and i + 1.
 
         `ends_s` is when each part ends, from the kernel's start; by default each takes its share of the kernel's time.
-        `slower` is how many times as long the kernel takes as isolated; parts in `calls` take `call_s` more.
+        `lasts_s` maps the number of a part and these seconds to those that it lasts.
         """
         graph = self.graph
         times_s = [0.0, *ends_s] if ends_s else [float(graph.duration_s[node]) * edge for edge in edges]
@@ -102,10 +100,7 @@ class Rewrite:
             node,
             [after[0], *([*needs, first + index] for index, needs in enumerate(after[1:]))],
             name=[f"{whole}_{name}" for name in names],
-            duration_s=[
-                slower * (end_s - begin_s) + (call_s if index in calls else 0.0)
-                for index, (begin_s, end_s) in enumerate(pairwise(times_s))
-            ],
+            duration_s=[lasts_s(index, end_s - begin_s) for index, (begin_s, end_s) in enumerate(pairwise(times_s))],
             flops=divided(flops, edges),
             bytes=divided(size_bytes, edges),
         )

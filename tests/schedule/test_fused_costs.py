@@ -1,5 +1,7 @@
 """What fusing costs in a graph, where the machine is known: occupancy, calls, flags, slices, and whether it pays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from scaleout.program.graph import GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.fusion.gather import Pooling, pooling_s
+from scaleout.schedule.fusion.embedding import Pooling, pooling_s
 
 POOL = kernel("embedding_bag_fwd", dtype="fp32", batch=256, tables=8, dim=256, pooling=70, rows=1000)
 GEMM = kernel("gemm", dtype="bf16", M=64, N=48, K=40)
@@ -48,7 +50,10 @@ def test_a_fused_kernel_pays_for_its_occupancy_and_calls():
     network costs its last finisher 2 us."""
     (graph,) = fused(POOL, "all_to_all", 2e-3, 10**8, device="mi210", topology="mi210-pair")
     mi210, bag = load_device("mi210"), Pooling(70, 256, "fp32")
-    fused_s, isolated_s = pooling_s(mi210, bag, 728, other_s=1e-6, written=1.0) / 728, pooling_s(mi210, bag, 832) / 832
+    fused_s, isolated_s = (
+        pooling_s(mi210, replace(bag, other_s=1e-6, written=1.0), 728) / 728,
+        pooling_s(mi210, bag, 832) / 832,
+    )
     assert 1.1 < fused_s / isolated_s < 1.5
     assert compute_s(graph) == pytest.approx(2e-3 * fused_s / isolated_s + slices_of(graph) * 2 * US)
     assert graph.payload_bytes == 10**8

@@ -19,8 +19,8 @@ from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.fusion import FusedMachine, plan_operator
+from scaleout.schedule.fusion.embedding import Pooling, most_work_groups, pooling_s
 from scaleout.schedule.fusion.fused import run
-from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s
 from scaleout.schedule.fusion.passes import fuse
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
@@ -82,7 +82,8 @@ def both_models(topology, device, *, batch=1024, tables=256, network="alpha_beta
     call = kernel("embedding_bag_fwd", dtype="fp32", dim=256, pooling=70, rows=1000, **settings)
     work = plan_operator("embedding_all_to_all", settings, on).recipes["oblivious"].work
     bag, most = Pooling(70, 256, "fp32"), most_work_groups(device)
-    fused_s = pooling_s(device, bag, work.slots, other_s=device.work_groups.book_keeping_s, written=1.0) / work.slots
+    fused = replace(bag, other_s=device.work_groups.book_keeping_s, written=1.0)
+    fused_s = pooling_s(device, fused, work.slots) / work.slots
     slower = fused_s / (pooling_s(device, bag, most) / most)
     size_bytes = batch * tables * bag.vector_bytes
     program = pair([range(ranks)], size_bytes, work.isolated_s / slower, call=call)

@@ -9,6 +9,7 @@ shard.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from scaleout.program.operations import ITEM_BYTES, kernel
@@ -51,103 +52,90 @@ def gemv_all_reduce(settings: GemvAllReduce, machine: FusedMachine) -> Plan:
     """Lay out GEMV and all-reduce on a machine."""
     item_bytes, ranks = ITEM_BYTES[settings.dtype], machine.ranks
     tiles = ranks * -(-shard_of("M", settings.M, ranks) // settings.tile_rows)
-    whole_s = machine.cost_model.kernel_s(kernel("gemv", dtype=settings.dtype, M=settings.M, N=settings.K))
-    most = _GEMV_GROUPS_PER_SM * machine.device.num_sms
+    most, sent_bytes = _GEMV_GROUPS_PER_SM * machine.device.num_sms, settings.M * item_bytes
     shard_bytes = settings.M // ranks * item_bytes
 
-    def part_s(chunks: int) -> tuple[float, float]:
-        if settings.M % (chunks * ranks):
-            return math.inf, math.inf
-        part = kernel("gemv", dtype=settings.dtype, M=settings.M // chunks, N=settings.K)
-        return machine.cost_model.kernel_s(part), machine.collective_s("all_reduce", settings.M / chunks * item_bytes)
+    def gemv_s(rows: int) -> float:
+        return machine.cost_model.kernel_s(kernel("gemv", dtype=settings.dtype, M=rows, N=settings.K))
 
-    recipe = _recipe(
-        settings, machine, whole_s, tiles=tiles, most=most,
-        tile_bytes=settings.M * item_bytes / tiles,
-        reduce_s=_reduce_s(machine, shard_bytes), shared_bytes=shard_bytes,
-    )  # fmt: skip
-    baseline = {"kernel": whole_s, "collective": machine.collective_s("all_reduce", settings.M * item_bytes)}
-    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
+    recipe = _recipe(settings, machine, gemv_s(settings.M), tiles=tiles, most=most, tile_bytes=sent_bytes / tiles)
+    recipe = replace(recipe, reduce_s=_reduce_s(machine, shard_bytes), shared_bytes=shard_bytes)
+    return _plan(settings, machine, "all_reduce", sent_bytes, kernel_s=gemv_s, recipe=recipe)
 
 
 def gemm_all_to_all(settings: GemmAllToAll, machine: FusedMachine) -> Plan:
     """Lay out a GEMM and the all-to-all of its rows on a machine."""
     sent = settings.topk * settings.M * settings.N * ITEM_BYTES[settings.dtype]
-    return _gemm_then(settings, machine, "all_to_all", sent, copies=settings.topk)
+    return _gemm(settings, machine, "all_to_all", sent)
 
 
 def gemm_reduce_scatter(settings: Gemm, machine: FusedMachine) -> Plan:
     """Lay out a GEMM and the reduce-scatter of its partial sums on a machine."""
     result_bytes = settings.M * settings.N * ITEM_BYTES[settings.dtype]
     reduce_s = _reduce_s(machine, result_bytes / machine.ranks)
-    return _gemm_then(settings, machine, "reduce_scatter", result_bytes, reduce_s=reduce_s)
+    return _gemm(settings, machine, "reduce_scatter", result_bytes, reduce_s=reduce_s)
 
 
 def all_gather_gemm(settings: Gemm, machine: FusedMachine) -> Plan:
     """Lay out the all-gather of a GEMM's rows and the GEMM on a machine."""
     input_bytes = settings.M * settings.K * ITEM_BYTES[settings.dtype]
-    whole_s, tiles, part_s = _gemm(settings, machine, "all_gather", input_bytes)
-    recipe = _recipe(
-        settings, machine, whole_s * groups_of(machine.device).fused_gemm_slowdown, tiles=tiles,
-        most=machine.device.num_sms, tile_bytes=input_bytes / tiles, consumes=True,
-    )  # fmt: skip
-    baseline = {"collective": machine.collective_s("all_gather", input_bytes), "kernel": whole_s}
-    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s, collective_first=True)
-
-
-def _gemm_then(
-    settings: Gemm, machine: FusedMachine, kind: str, sent_bytes: float, *, copies: int = 1, reduce_s: float = 0.0
-) -> Plan:
-    whole_s, tiles, part_s = _gemm(settings, machine, kind, sent_bytes)
-    recipe = _recipe(
-        settings, machine, whole_s * groups_of(machine.device).fused_gemm_slowdown, tiles=tiles,
-        most=machine.device.num_sms, tile_bytes=sent_bytes / tiles, reduce_s=reduce_s,
-    )  # fmt: skip
-    baseline = {"kernel": whole_s, "collective": machine.collective_s(kind, sent_bytes)}
-    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
+    return _gemm(settings, machine, "all_gather", input_bytes, consumes=True)
 
 
 def _gemm(
-    settings: Gemm, machine: FusedMachine, kind: str, moved_bytes: float
-) -> tuple[float, int, Callable[[int], tuple[float, float]]]:
-    """Return the time of a GEMM, its tiles, and that of a part of it with its collective."""
-    rows = shard_of("M", settings.M, machine.ranks)
+    settings: Gemm,
+    machine: FusedMachine,
+    kind: str,
+    moved_bytes: float,
+    *,
+    consumes: bool = False,
+    reduce_s: float = 0.0,
+) -> Plan:
+    """Lay out a GEMM and the collective behind it, or in front of one that consumes its data."""
+    rows, groups = shard_of("M", settings.M, machine.ranks), groups_of(machine.device)
     tiles = machine.ranks * -(-rows // settings.tile_rows) * -(-settings.N // settings.tile_cols)
 
     def gemm_s(rows: int) -> float:
-        return groups_of(machine.device).gemm_slowdown * machine.cost_model.kernel_s(
-            kernel("gemm", dtype=settings.dtype, M=rows, N=settings.N, K=settings.K)
-        )
+        call = kernel("gemm", dtype=settings.dtype, M=rows, N=settings.N, K=settings.K)
+        return groups.gemm_slowdown * machine.cost_model.kernel_s(call)
+
+    fused_s = gemm_s(settings.M) * groups.fused_gemm_slowdown
+    most, tile_bytes = machine.device.num_sms, moved_bytes / tiles
+    recipe = _recipe(settings, machine, fused_s, tiles=tiles, most=most, tile_bytes=tile_bytes)
+    recipe = replace(recipe, consumes=consumes, reduce_s=reduce_s)
+    return _plan(settings, machine, kind, moved_bytes, kernel_s=gemm_s, recipe=recipe)
+
+
+def _plan(
+    settings: Gemm | GemvAllReduce,
+    machine: FusedMachine,
+    kind: str,
+    moved_bytes: float,
+    *,
+    kernel_s: Callable[[int], float],
+    recipe: Recipe,
+) -> Plan:
+    """Lay out a kernel that can be cut along its rows, whose time `kernel_s` gives, and the collective next to it."""
 
     def part_s(chunks: int) -> tuple[float, float]:
         if settings.M % (chunks * machine.ranks):
             return math.inf, math.inf
-        return gemm_s(settings.M // chunks), machine.collective_s(kind, moved_bytes / chunks)
+        return kernel_s(settings.M // chunks), machine.collective_s(kind, moved_bytes / chunks)
 
-    return gemm_s(settings.M), tiles, part_s
+    baseline = {"kernel": kernel_s(settings.M), "collective": machine.collective_s(kind, moved_bytes)}
+    if recipe.consumes:
+        baseline = dict(reversed(baseline.items()))
+    return Plan(baseline, dict.fromkeys(ORDERS, recipe), part_s)
 
 
 def _recipe(
-    settings: Settings, machine: FusedMachine, whole_s: float, *, tiles: int, most: int, tile_bytes: float,
-    consumes: bool = False, reduce_s: float = 0.0, shared_bytes: float = 0.0,
-) -> Recipe:  # fmt: skip
-    slots = settings.slots(most, most)
+    settings: Settings, machine: FusedMachine, whole_s: float, *, tiles: int, most: int, tile_bytes: float
+) -> Recipe:
     size = settings.tasks_of_slice(machine, 1)
     # A kernel with fewer work-groups than the device holds takes as much longer as it needs more rounds.
-    usual_rounds = -(-tiles // most)
-    task_s = whole_s / usual_rounds
-    work = TaskList(tiles, min(slots, tiles), size, task_s, task_s, settings.spread)
-    return Recipe(
-        machine.ranks,
-        work,
-        machine.link,
-        size * tile_bytes,
-        call_s=machine.call_s,
-        flag_s=machine.flag_s,
-        consumes=consumes,
-        reduce_s=reduce_s,
-        shared_bytes=shared_bytes,
-    )
+    task_s = whole_s / -(-tiles // most)
+    work = TaskList(tiles, min(settings.slots(most, most), tiles), size, task_s, task_s, settings.spread)
+    return Recipe(machine.ranks, work, machine.link, size * tile_bytes, call_s=machine.call_s, flag_s=machine.flag_s)
 
 
 def _reduce_s(machine: FusedMachine, shard_bytes: float) -> float:

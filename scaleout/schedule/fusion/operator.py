@@ -32,14 +32,11 @@ class Plan:
         Order to the fused operator.
     part_s : callable
         From chunks to the time of one of as many kernels, launch included, and of its collective.
-    collective_first : bool
-        Whether the collective makes the kernel's data.
     """
 
     baseline_s: Mapping[str, float]
     recipes: Mapping[str, Recipe]
     part_s: Callable[[int], tuple[float, float]]
-    collective_first: bool = False
 
 
 @dataclass(frozen=True)

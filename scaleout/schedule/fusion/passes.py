@@ -10,7 +10,7 @@ Symbols: p ranks; M kernels that make the data; q slices of a shard, a multiple 
 Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
-from scaleout.schedule.fusion.gather import Pooling, most_work_groups, pooling_s
+from scaleout.schedule.fusion.embedding import Pooling, most_work_groups, pooling_s
 from scaleout.schedule.fusion.machine import LINKS
 from scaleout.schedule.overlap import communication_stream
 from scaleout.schedule.pairs import Pair, agreed, find_pairs, keys_of
@@ -56,6 +56,10 @@ class FusedCost:
     flags_s: float
     slices: int
     pays: bool
+
+    def lasts_s(self, sent: Sequence[int] = ()) -> Callable[[int, float], float]:
+        """Return what maps a slice, of which some are sent, and its isolated seconds to those that it lasts."""
+        return lambda index, isolated_s: self.slower * isolated_s + (self.call_s if index in sent else 0.0)
 
 
 FREE = FusedCost(1.0, 0.0, 0.0, 0, pays=True)
@@ -97,8 +101,8 @@ def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
     bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype)
     most = most_work_groups(device)
     slots = int(groups.fused_occupancy * most)
-    written = 1 / ranks if stores else 1.0
-    fused_s = pooling_s(device, bag, slots, other_s=groups.book_keeping_s, written=written) / slots
+    fused = replace(bag, other_s=groups.book_keeping_s, written=1 / ranks if stores else 1.0)
+    fused_s = pooling_s(device, fused, slots) / slots
     return max(1.0, fused_s / (pooling_s(device, bag, most) / most))
 
 
@@ -216,7 +220,7 @@ def produce(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> lis
     edges, names, parts = exchange.cuts(maker, makers)
     sent = [index for index, (shard, _) in enumerate(parts) if shard != own]
     needs = [new.needs(node)] * len(names)
-    made = new.add_kernel(node, edges, needs, names, slower=cost.slower, calls=sent, call_s=cost.call_s)
+    made = new.add_kernel(node, edges, needs, names, lasts_s=cost.lasts_s(sent))
     for part, (shard, piece) in zip(made, parts, strict=True):
         exchange.send(new, shard, piece, [part])
     new.done[node] = made[-1]
@@ -250,7 +254,7 @@ def consume(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> int
     edges, names, _ = exchange.cuts(0, 1)
     others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != exchange.pair.collective]
     after = [[*others, arrived] for arrived in new.sliced[exchange.pair.collective]]
-    return new.add_kernel(node, edges, after, names, slower=cost.slower)[-1]
+    return new.add_kernel(node, edges, after, names, lasts_s=cost.lasts_s())[-1]
 
 
 def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, order: str = "aware") -> Program:
@@ -372,13 +376,12 @@ def _rewrite(
 def _produce(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> list[int]:
     """Write a kernel's slices and what it keeps; after the last kernel, write and return the collective's slices."""
     share = pair.slices // len(pair.kernels)
-    sent = range(share)
     edges = [(1 - pair.kept) * index / share for index in range(share + 1)]
-    names = [f"slice_{index}" for index in sent]
+    names = [f"slice_{index}" for index in range(share)]
     if pair.kept:
         edges, names = [*edges, 1.0], [*names, "kept"]
     needs = [new.needs(node)] * len(names)
-    parts = new.add_kernel(node, edges, needs, names, slower=cost.slower, calls=sent, call_s=cost.call_s)
+    parts = new.add_kernel(node, edges, needs, names, lasts_s=cost.lasts_s(range(share)))
     new.sliced[node] = parts[:share]
     new.done[node] = parts[-1]
     if node != pair.kernels[-1]:
@@ -404,4 +407,4 @@ def _consume(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> int:
     if pair.kept:
         edges, names = [0.0, *edges], ["kept", *names]
         after.insert(0, [*others, *new.needs(pair.collective)])
-    return new.add_kernel(node, edges, after, names, slower=cost.slower)[-1]
+    return new.add_kernel(node, edges, after, names, lasts_s=cost.lasts_s())[-1]

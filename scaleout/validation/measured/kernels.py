@@ -24,8 +24,8 @@ from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.collectives import KINDS
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel, kernel
 from scaleout.schedule.fusion import OPERATORS, FusedMachine, plan_operator
+from scaleout.schedule.fusion.embedding import most_work_groups
 from scaleout.schedule.fusion.fused import run
-from scaleout.schedule.fusion.gather import most_work_groups
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.engine import run as run_tasks
