@@ -13,9 +13,9 @@ from scaleout.cluster.machine import Machine
 from scaleout.program.graph import COLLECTIVES
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.operation_tier import Weights, cut
-from scaleout.schedule.centauri.partition.primitive import substitute
-from scaleout.schedule.cost import ProgramCosts, cost_model_for
-from scaleout.schedule.decision import Decision, Planned, Trial, collectives
+from scaleout.schedule.centauri.partition.group import substitute
+from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
+from scaleout.schedule.decision import Decision, Planned, collectives
 from scaleout.schedule.overlap import overlap
 
 CHUNKS = (1, 2, 4, 8)

@@ -1,12 +1,15 @@
-"""What schedules weigh: the cost of a program's collectives, whole and by levels, and its simulated step."""
+"""What schedules weigh: the cost of a program's collectives, whole and by levels, and trials: its simulated steps."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.group import Levels, bytes_on_level, levels_of
+from scaleout.schedule.decision import Decision
 from scaleout.schedule.overlap import in_program_order
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.result import Result
@@ -92,3 +95,33 @@ class ProgramCosts:
         topology, algorithms = self.machine.topology, self.machine.algorithms
         contention = self.cost_model.contention
         return simulate(in_program_order(program), topology, algorithms=algorithms, contention=contention)
+
+
+@dataclass
+class Trial:
+    """A candidate: `ordered` is the program in the order that is tried, `scheduled` the same cut and on streams."""
+
+    costs: ProgramCosts
+    ordered: Program
+    scheduled: Program
+    decisions: tuple[Decision, ...] = ()
+
+    @cached_property
+    def result(self) -> Result:
+        """A step, simulated."""
+        return self.costs.step(self.scheduled)
+
+    @property
+    def known(self) -> Result | None:
+        """The step, if it was simulated."""
+        return vars(self).get("result")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.result.makespan_s
+
+
+def shorter(best: Trial, rival: Trial | None) -> Trial:
+    """Return the rival if its step is shorter, else what was best so far."""
+    return best if rival is None or rival.step_s >= best.step_s else rival

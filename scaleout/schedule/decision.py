@@ -1,15 +1,10 @@
-"""What a schedule that weighs costs decided, in words, and its trials: programs and their simulated steps."""
+"""What a schedule that weighs costs decided, and its words for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from scaleout.program.program import Program
 from scaleout.simulation.result import Result
-
-if TYPE_CHECKING:
-    from scaleout.schedule.cost import ProgramCosts
 
 
 @dataclass(frozen=True)
@@ -56,33 +51,3 @@ class Planned:
     program: Program
     decisions: tuple[Decision, ...] = ()
     result: Result | None = None
-
-
-@dataclass
-class Trial:
-    """A candidate: `ordered` is the program in the order that is tried, `scheduled` the same cut and on streams."""
-
-    costs: "ProgramCosts"
-    ordered: Program
-    scheduled: Program
-    decisions: tuple[Decision, ...] = ()
-
-    @cached_property
-    def result(self) -> Result:
-        """A step, simulated."""
-        return self.costs.step(self.scheduled)
-
-    @property
-    def known(self) -> Result | None:
-        """The step, if it was simulated."""
-        return vars(self).get("result")
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step."""
-        return self.result.makespan_s
-
-
-def shorter(best: Trial, rival: Trial | None) -> Trial:
-    """Return the rival if its step is shorter, else what was best so far."""
-    return best if rival is None or rival.step_s >= best.step_s else rival

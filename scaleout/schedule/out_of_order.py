@@ -15,8 +15,8 @@ from scaleout.cluster.machine import Machine
 from scaleout.program.graph import HEAD, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, reorder
-from scaleout.schedule.cost import ProgramCosts, cost_model_for
-from scaleout.schedule.decision import Decision, Planned, Trial
+from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
+from scaleout.schedule.decision import Decision, Planned
 from scaleout.schedule.overlap import overlap
 
 _PASSES = NodeRole.BACKWARD | NodeRole.RECOMPUTE

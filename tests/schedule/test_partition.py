@@ -14,8 +14,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology, degrade_link
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.centauri.partition.group import Levels, levels_of, partition_groups
-from scaleout.schedule.centauri.partition.primitive import substitute
+from scaleout.schedule.centauri.partition.group import Levels, levels_of, partition_groups, substitute
 from scaleout.simulation.run import simulate
 
 DEVICE = load_device("a100-80g")

@@ -15,8 +15,8 @@ import numpy as np
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, gathers_parameters, reorder
-from scaleout.schedule.cost import ProgramCosts
-from scaleout.schedule.decision import Decision, Trial, shorter
+from scaleout.schedule.cost import ProgramCosts, Trial, shorter
+from scaleout.schedule.decision import Decision
 from scaleout.schedule.out_of_order import Layer, layers_of, weight_gradients_first
 
 

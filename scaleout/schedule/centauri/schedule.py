@@ -20,11 +20,10 @@ from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.layer_tier import best_order
 from scaleout.schedule.centauri.operation_tier import Weights, cut, finer
-from scaleout.schedule.centauri.partition.group import Levels, partition_groups
-from scaleout.schedule.centauri.partition.primitive import substitute
+from scaleout.schedule.centauri.partition.group import Levels, partition_groups, substitute
 from scaleout.schedule.centauri.partition.workload import Chain, check_cut
-from scaleout.schedule.cost import ProgramCosts, cost_model_for
-from scaleout.schedule.decision import Decision, Planned, Trial, collectives
+from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
+from scaleout.schedule.decision import Decision, Planned, collectives
 from scaleout.schedule.overlap import baseline, overlap
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")

@@ -1,13 +1,18 @@
-"""Group partition: a collective over several levels of a network as one collective on each level.
+"""Primitive substitution and group partition: one collective as several that follow each other, where a caller chooses.
 
-Levels are the dimensions that a group extends along, neighbours of equal bandwidth together. An all-gather goes from
-the outermost level inwards, a reduce-scatter outwards: every shard crosses the slow links once, and each rank receives
-as many bytes as before. See docs/models/centauri.md. Source: Chen et al., Centauri, Sec. 3.1.2.
+An all-reduce becomes a reduce-scatter and an all-gather; the other substitutes of Table 2 are left out, as those
+through one root double the latency and collectives of a graph have no roots to spread. A collective over several levels
+of a network becomes one on each level. Levels are the dimensions that a group extends along, neighbours of equal
+bandwidth together. An all-gather goes from the outermost level inwards, a reduce-scatter outwards: every shard crosses
+the slow links once, and each rank receives as many bytes as before. See docs/models/centauri.md.
+Source: Chen et al., Centauri, Secs. 3.1.1 and 3.1.2.
 """
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +22,55 @@ from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import GroupFamily, Program
-from scaleout.schedule.centauri.partition.primitive import WHOLE, Chooser
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.rewrite import Rewrite
 
-_KINDS = ("all_gather", "reduce_scatter")
+Chooser = Callable[[int, str, int], bool]
+"""Whether a collective is rewritten: its family of groups, its kind and its bytes, on which all members agree."""
+
+WHOLE = 1
+"""Slices of a transfer that is not cut."""
+
+_KINDS = ("reduce_scatter", "all_gather")
+"""What an all-reduce becomes, in this order; and what is carried out by levels."""
+
 _NAMES = ("intra", "inter")
+
+
+def substitute(program: Program, *, chosen: Chooser = lambda family, kind, size_bytes: True) -> Program:
+    """Write every all-reduce that is chosen as a reduce-scatter and an all-gather of the same bytes."""
+
+    def parts(graph: ExecutionGraph, node: int) -> list[dict[str, Any]]:
+        return [{"name": f"{graph.names[node]}_{kind}", "collective": COLLECTIVES.index(kind)} for kind in _KINDS]
+
+    return program.map_graphs(lambda graph: _replaced(graph, ("all_reduce",), chosen, parts))
+
+
+def _replaced(
+    graph: ExecutionGraph,
+    kinds: Sequence[str],
+    chosen: Chooser,
+    parts: Callable[[ExecutionGraph, int], Iterable[dict[str, Any]]],
+) -> ExecutionGraph:
+    """Write whole collectives of some kinds that are chosen as parts that follow each other: what differs in each."""
+    whole = np.isin(graph.collective, [COLLECTIVES.index(kind) for kind in kinds]) & (graph.slices == WHOLE)
+    found = {
+        node
+        for node in np.flatnonzero(whole).tolist()
+        if chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
+    }
+    if not found:
+        return graph
+    new = Rewrite(graph)
+    for node in range(len(graph)):
+        if node not in found:
+            new.keep(node)
+            continue
+        after = new.needs(node)
+        for changes in parts(graph, node):
+            after = [new.add(node, after, **changes)]
+        new.done[node] = after[0]
+    return new.build()
 
 
 @dataclass(frozen=True)
@@ -106,40 +154,28 @@ def partition_groups(
         if isinstance(found, Levels):
             levels[number] = (found, len(families))
             families += found.families
+    if not levels:
+        return program
     free = 1 + max((int(graph.stream.max()) for graph in program.graphs if len(graph)), default=0)
-    graphs = tuple(_partition(graph, levels, chosen, free - len(program.groups)) for graph in program.graphs)
-    return replace(program, graphs=graphs, groups=tuple(families)) if levels else program
 
-
-def _partition(
-    graph: ExecutionGraph, levels: dict[int, tuple[Levels, int]], chosen: Chooser, first_stream: int
-) -> ExecutionGraph:
-    kinds = [COLLECTIVES.index(kind) for kind in _KINDS]
-    divide = {
-        node
-        for node in np.flatnonzero(np.isin(graph.collective, kinds) & (graph.slices == WHOLE)).tolist()
-        if graph.group[node] in levels
-        and chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
-    }
-    if not divide:
-        return graph
-    new = Rewrite(graph)
-    for node in range(len(graph)):
-        if node not in divide:
-            new.keep(node)
-            continue
-        kind, family, size_bytes = COLLECTIVES[graph.collective[node]], int(graph.group[node]), int(graph.bytes[node])
-        found, first = levels[family]
+    def parts(graph: ExecutionGraph, node: int) -> Iterable[dict[str, Any]]:
+        found, first = levels[int(graph.group[node])]
         order = range(len(found.sizes))
-        after = new.needs(node)
-        for number in order if kind == "reduce_scatter" else order[::-1]:
-            aside = graph.stream[node] != COMPUTE_STREAM
-            stream = first_stream + first + number if aside else COMPUTE_STREAM
-            level_bytes = bytes_on_level(size_bytes, found.sizes, number)
-            name = f"{graph.names[node]}_{_name(number, len(order))}"
-            after = [new.add(node, after, name=name, group=first + number, bytes=level_bytes, stream=stream)]
-        new.done[node] = after[0]
-    return new.build()
+        reduces = COLLECTIVES[graph.collective[node]] == "reduce_scatter"
+        for number in order if reduces else order[::-1]:
+            group, aside = first + number, graph.stream[node] != COMPUTE_STREAM
+            yield {
+                "name": f"{graph.names[node]}_{_name(number, len(order))}",
+                "group": group,
+                "bytes": bytes_on_level(int(graph.bytes[node]), found.sizes, number),
+                "stream": free - len(program.groups) + group if aside else COMPUTE_STREAM,
+            }
+
+    def divides(family: int, kind: str, size_bytes: int) -> bool:
+        return family in levels and chosen(family, kind, size_bytes)
+
+    graphs = tuple(_replaced(graph, _KINDS, divides, parts) for graph in program.graphs)
+    return replace(program, graphs=graphs, groups=tuple(families))
 
 
 def bytes_on_level(size_bytes: int, sizes: tuple[int, ...], number: int) -> int:

@@ -26,7 +26,7 @@ from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Nod
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
-from scaleout.schedule.centauri.partition.primitive import WHOLE
+from scaleout.schedule.centauri.partition.group import WHOLE
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
 
