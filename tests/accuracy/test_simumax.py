@@ -74,7 +74,7 @@ def test_deferred_gradients_count_as_transient_memory():
     tape = AutogradTape(Cursor(GraphBuilder()), "bf16", Gradients(float("inf"), 2))
     x = tape.kernel("clone", elements=4)
     for _ in range(2):
-        x = residual(tape, x, partial(pointwise, forward="clone", backward="clone", makes=10, elements=4), elements=4)
+        x = residual(tape, x, partial(pointwise, kernels=("clone", "clone"), makes=10, elements=4), elements=4)
     assert tape.transient_bytes(entering_bytes=8) == 2 * (10 + 4 + 4)
 
 

@@ -93,7 +93,7 @@ def test_as_much_is_reduced_and_each_parameter_gathered_once(job):
     summed, gathered = whole.pop(("all_reduce", axis)), parts.pop(("all_gather", axis))
     assert parts.pop(("reduce_scatter", axis)) == summed
     assert parts == whole
-    reductions = 1 if job.replicas_at_end else job.num_microbatches / PIPELINES[job.pipeline_schedule].copies
+    reductions = 1 if job.replicas_at_end else job.num_microbatches / PIPELINES[job.pipeline_schedule].layout.copies
     assert gathered == pytest.approx(summed / reductions * job.item_bytes / job.gradient_bytes, rel=1e-2)
     assert generate(parted(job)).total_flops == generate(job).total_flops
 

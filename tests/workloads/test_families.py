@@ -1,6 +1,7 @@
 """A family of models that only the table of kinds names: it runs, is counted and is searched like the shipped ones."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from scaleout.workloads.families.layered import EMBEDDING, LayeredModel
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.layers import phased, residual
-from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 from scaleout.workloads.memory import peak
 from scaleout.workloads.pipeline import PIPELINES
@@ -51,24 +52,23 @@ class Mixer(LayeredModel):
     width: Count
 
     def write_embedding(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
-        return linear(tape, None, name="patches", outputs=self.hidden, **self._maps(rank))
+        return self._map("patches", rank).write(tape, None)
 
     def write_layer(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int) -> int:
         branch = partial(self._mix, rank=rank, wide=self.layer_kind(number) == "wide")
         return phased(tape, x, partial(residual, branch=branch, elements=rank.elements), phase="mixer")
 
     def write_head(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
-        return linear(tape, x, name="head", outputs=self.hidden, **self._maps(rank))
+        return self._map("head", rank).write(tape, x)
 
-    def _maps(self, rank: Rank[Any]) -> dict[str, Any]:
-        return {"tokens": self.local_tokens, "inputs": self.hidden, "bucket": rank.dense}
+    def _map(self, name: str, rank: Rank[Any]) -> Linear:
+        return Linear(name=name, tokens=self.local_tokens, inputs=self.hidden, outputs=self.hidden, bucket=rank.dense)
 
     def _mix(self, tape: AutogradTape, x: int, rank: Rank[Any], *, wide: bool) -> int:
         if not wide:
-            return linear(tape, x, name="mix", outputs=self.hidden, **self._maps(rank))
-        x = linear(tape, x, name="up", outputs=self.width, **self._maps(rank))
-        back = {**self._maps(rank), "inputs": self.width}
-        return linear(tape, x, name="down", outputs=self.hidden, **back)
+            return self._map("mix", rank).write(tape, x)
+        x = replace(self._map("up", rank), outputs=self.width).write(tape, x)
+        return replace(self._map("down", rank), inputs=self.width).write(tape, x)
 
     def layer_kind(self, layer: int) -> str:
         return "wide" if layer % 2 else "narrow"
@@ -100,7 +100,7 @@ def test_flops_and_parameters_are_those_of_the_parts(mixer, schedule, zero, reco
     assert needed <= generate(workload).total_flops <= needed * passes
     held = peak(mixer(pipeline_schedule=schedule, zero=0, recompute=recompute)).bytes_of["parameters"]
     share = workload.num_parameters * workload.item_bytes / workload.pipeline_parallel
-    assert held == pytest.approx(share * PIPELINES[schedule].copies, rel=0.2)  # of the fullest rank
+    assert held == pytest.approx(share * PIPELINES[schedule].layout.copies, rel=0.2)  # of the fullest rank
 
 
 def test_it_is_timed_and_searched(mixer, tmp_path):

@@ -22,7 +22,6 @@ from scaleout.study.search.cost import Collective, PlanCosts, TimeBreakdown, pla
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.workloads import memory
 from scaleout.workloads.config import LayeredModel, ModelFamily, layered
-from scaleout.workloads.generate.autograd_tape import Bucket
 from scaleout.workloads.generate.step import Finish, forward_only
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 from scaleout.workloads.pipeline.blocks import Blocks, blocks, connect
@@ -251,22 +250,9 @@ def _finish(ledger: Ledger, ranks: RankStages) -> list[list[tuple[TimeBreakdown,
     return [ends[key] for key in keys]
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What a stage holds, for the end of the step."""
-
-    partial_parameters: int
-    first: bool
-    last: bool
-    buckets: tuple[Bucket, ...]
-    parameters: Mapping[str, int]
-
-
 def _end_of(ledger: Ledger, rank: Sequence[Stage]) -> list[tuple[TimeBreakdown, str]]:
     workload, costs = ledger.workload, ledger.costs
-    buckets = tuple(Bucket(name, sharing) for name, sharing in ledger.sharing.items())
-    held = [_Held(stage.partial_parameters, stage.first, stage.last, buckets, stage.parameters) for stage in rank]
-    graph = Finish(workload, ledger.axes, held, GraphBuilder("")).write()
+    graph = Finish(workload, ledger.axes, rank, GraphBuilder("")).write()
     costs.model.time_kernels(graph.kernels)
     chain = []
     for node in range(len(graph)):

@@ -13,7 +13,8 @@ from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of, site_of
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Call, GradientSync
-from scaleout.workloads.generate.profile import RECEIVES, SENDS, profile_key
+from scaleout.workloads.generate.profile import profile_key
+from scaleout.workloads.generate.units import RECEIVES, SENDS
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 
 
@@ -102,7 +103,7 @@ class Ledger:
         axes = Axes(workload)
         kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
         parts = parts_of(workload, kinds, split=_splits(workload.pipeline_schedule))
-        sharing = {"dense": axes.dense(), "experts": axes.experts()}
+        sharing = axes.sharing()
         for part in parts.values():
             for work in part.works:
                 for family in work.families:

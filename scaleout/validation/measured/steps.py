@@ -32,8 +32,8 @@ from scaleout.validation.measured.rows import Case, NoModelError, Row, simulated
 from scaleout.workloads.config import ModelFamily, load_workload
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
-from scaleout.workloads.generate.layers import SHUFFLE, activation, exchange, pointwise
-from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.layers import SHUFFLE, Buffer, activation, exchange, pointwise
+from scaleout.workloads.generate.linear import Linear
 
 _DTYPES = ("bf16", "fp16", "fp32")
 
@@ -64,13 +64,13 @@ def experts(row: Row, machine: Machine) -> Case:
         rows = tokens // chunks * top_k
         of_tokens = partial(pointwise, tape, tokens=tokens // chunks, hidden=hidden, topk=top_k)
         x = graph.join(before, name="chunk") if before else graph.add((), name="tokens", duration_s=0.0)
-        x = of_tokens(x, "moe_repeat_topk", "moe_sum_topk")
-        x = exchange(tape, x, SHUFFLE, size_bytes, group=0, name="dispatch")
-        x = linear(tape, x, tokens=rows, inputs=hidden, outputs=ffn, bucket=bucket, name="expert_1")
+        x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"))
+        x = exchange(tape, x, SHUFFLE, Buffer(size_bytes, 0), name="dispatch")
+        x = Linear(name="expert_1", tokens=rows, inputs=hidden, outputs=ffn, bucket=bucket).write(tape, x)
         x = activation(tape, x, "gelu", elements=rows * ffn)
-        x = linear(tape, x, tokens=rows, inputs=ffn, outputs=hidden, bucket=bucket, name="expert_2")
-        x = exchange(tape, x, SHUFFLE, size_bytes, group=0, name="combine")
-        before = (of_tokens(x, "moe_sum_topk", "moe_repeat_topk"),)
+        x = Linear(name="expert_2", tokens=rows, inputs=ffn, outputs=hidden, bucket=bucket).write(tape, x)
+        x = exchange(tape, x, SHUFFLE, Buffer(size_bytes, 0), name="combine")
+        before = (of_tokens(x, ("moe_sum_topk", "moe_repeat_topk")),)
     if chunks > 1:
         before = (graph.compute(kernel("clone", dtype=dtype, elements=tokens * hidden), after=before, name="join"),)
     if gradients is not None:

@@ -25,7 +25,7 @@ from scaleout.workloads.families.family import Count, Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
-from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.linear import Linear
 
 _EXPANSION = 4
 """Channels that leave a bottleneck block, over those inside."""
@@ -84,7 +84,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Linear:
+class FullyConnected:
     """A fully connected layer."""
 
     name: str
@@ -101,7 +101,7 @@ class Bottleneck:
     shortcut: Convolution | None
 
 
-Layer = Convolution | Pool | Linear | Bottleneck
+Layer = Convolution | Pool | FullyConnected | Bottleneck
 
 
 class Convolutional(WholeModel):
@@ -150,10 +150,6 @@ class Convolutional(WholeModel):
         assert self.built
         return self
 
-    def program(self) -> Program:
-        """Write the graph that every rank runs, in one role."""
-        return _program(self)
-
     @property
     def local_batch(self) -> int:
         """Samples of a rank in a step."""
@@ -176,7 +172,7 @@ class Convolutional(WholeModel):
             return tuple(count for part in parts for count in self.buffers_of(part))
         if isinstance(layer, Convolution):
             return (layer.num_parameters, *((layer.c_out,) * (2 if self.batch_norm else 1)))
-        if isinstance(layer, Linear):
+        if isinstance(layer, FullyConnected):
             bias = (layer.outputs,) if self.classifier_bias or not layer.is_last else ()
             return () if self.convolutions_only else (layer.inputs * layer.outputs, *bias)
         return ()
@@ -186,6 +182,32 @@ class Convolutional(WholeModel):
         """Parameters of the model."""
         return sum(self.buffers)
 
+    def program(self) -> Program:
+        """Write the graph that every rank runs, in one role."""
+        graph = GraphBuilder()
+        if self.input_per_sample:
+            input_s = self.input_per_sample * self.local_batch
+            graph.add(
+                (), name="input", phase="input", duration_s=input_s, time_source=TimeSource.GIVEN, role=NodeRole.INPUT
+            )
+        gradients = Gradients(self.gradient_bucket, self.item_bytes)
+        tape = AutogradTape(Cursor(graph), self.dtype, gradients)
+        bucket = Bucket("dense", GradientSync(0, self.data_parallel))
+        graph.phase = "forward"  # neither phase states its pass: an eager host issues all calls as without gradients
+        x = NONE
+        for layer in self.built:
+            x = _write_layer(tape, x, layer, self, bucket)
+        graph.phase = "backward"
+        tape.backward(x)
+        gradients.flush(graph, bucket)
+        if self.optimizer == "sgd" and not self.convolutions_only:
+            graph.enter("optimizer", NodeRole.OPTIMIZER)
+            final = gradients.final if self.data_parallel > 1 else gradients.final[-1:]
+            for node, count in zip(final, _steps(self), strict=True):
+                graph.compute(kernel("sgd", dtype=self.dtype, parameters=count), after=(node,))
+        groups = (self.mesh.groups("world"),)
+        return Program(self.name, (graph.build(),), np.zeros(self.num_ranks, np.int64), groups)
+
 
 def _built(workload: Convolutional) -> Iterator[Layer]:
     hw, channels, flat = workload.image, workload.image_channels, False
@@ -194,7 +216,7 @@ def _built(workload: Convolutional) -> Iterator[Layer]:
         name = f"{entry.kind}_{number}"
         if entry.kind == "linear":
             inputs = channels if flat else channels * hw * hw
-            yield Linear(name, inputs, entry.channels or 0, number == last)
+            yield FullyConnected(name, inputs, entry.channels or 0, number == last)
             channels, flat = entry.channels or 0, True
             continue
         if flat:
@@ -243,33 +265,6 @@ def _bottleneck(name: str, channels: tuple[int, int], hw: int, *, stride: int, s
     )
 
 
-def _program(workload: Convolutional) -> Program:
-    """Write the graph that every rank runs, in one role."""
-    graph = GraphBuilder()
-    if workload.input_per_sample:
-        input_s = workload.input_per_sample * workload.local_batch
-        graph.add(
-            (), name="input", phase="input", duration_s=input_s, time_source=TimeSource.GIVEN, role=NodeRole.INPUT
-        )
-    gradients = Gradients(workload.gradient_bucket, workload.item_bytes)
-    tape = AutogradTape(Cursor(graph), workload.dtype, gradients)
-    bucket = Bucket("dense", GradientSync(0, workload.data_parallel))
-    graph.phase = "forward"  # neither phase states its pass: an eager host issues all calls as without gradients
-    x = NONE
-    for layer in workload.built:
-        x = _write_layer(tape, x, layer, workload, bucket)
-    graph.phase = "backward"
-    tape.backward(x)
-    gradients.flush(graph, bucket)
-    if workload.optimizer == "sgd" and not workload.convolutions_only:
-        graph.enter("optimizer", NodeRole.OPTIMIZER)
-        final = gradients.final if workload.data_parallel > 1 else gradients.final[-1:]
-        for node, count in zip(final, _steps(workload), strict=True):
-            graph.compute(kernel("sgd", dtype=workload.dtype, parameters=count), after=(node,))
-    groups = (workload.mesh.groups("world"),)
-    return Program(workload.name, (graph.build(),), np.zeros(workload.num_ranks, np.int64), groups)
-
-
 def _steps(workload: Convolutional) -> list[int]:
     """Parameters that each step of the optimizer updates: those of a reduction, in the order of backward."""
     if workload.data_parallel == 1:
@@ -292,17 +287,17 @@ def _write_layer(tape: AutogradTape, x: int, layer: Layer, workload: Convolution
         return x
     if isinstance(layer, Pool):
         elements = workload.local_batch * layer.channels * layer.hw**2
-        return pointwise(tape, x, "pool_fwd", "pool_bwd", name="pool", elements=elements)
+        return pointwise(tape, x, ("pool_fwd", "pool_bwd"), name="pool", elements=elements)
     return _write_linear(tape, x, layer, workload, bucket)
 
 
-def _write_linear(tape: AutogradTape, x: int, layer: Linear, workload: Convolutional, bucket: Bucket) -> int:
+def _write_linear(tape: AutogradTape, x: int, layer: FullyConnected, workload: Convolutional, bucket: Bucket) -> int:
     batch = workload.local_batch
-    x = linear(tape, x, tokens=batch, inputs=layer.inputs, outputs=layer.outputs, bucket=bucket, name=layer.name)
+    x = Linear(name=layer.name, tokens=batch, inputs=layer.inputs, outputs=layer.outputs, bucket=bucket).write(tape, x)
     _accumulate(tape, workload.buffers_of(layer)[1:], bucket)
     if layer.is_last:
         return x
-    return pointwise(tape, x, "relu_fwd", "relu_bwd", name=f"{layer.name}_relu", elements=batch * layer.outputs)
+    return pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=f"{layer.name}_relu", elements=batch * layer.outputs)
 
 
 def _accumulate(tape: AutogradTape, counts: tuple[int, ...], bucket: Bucket) -> None:
@@ -340,7 +335,7 @@ def _write_convolution(tape: AutogradTape, x: int, layer: Convolution, workload:
     if not workload.batch_norm or workload.convolutions_only:
         return y
     elements = _elements(layer, workload)
-    return pointwise(tape, y, "batch_norm_fwd", "batch_norm_bwd", name=f"{layer.name}_norm", elements=elements)
+    return pointwise(tape, y, ("batch_norm_fwd", "batch_norm_bwd"), name=f"{layer.name}_norm", elements=elements)
 
 
 def _elements(layer: Convolution, workload: Convolutional) -> int:
@@ -351,7 +346,7 @@ def _write_activated(tape: AutogradTape, x: int, layer: Convolution, workload: C
     if workload.convolutions_only:
         return x
     name = f"{layer.name}_relu"
-    return pointwise(tape, x, "relu_fwd", "relu_bwd", name=name, elements=_elements(layer, workload))
+    return pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=name, elements=_elements(layer, workload))
 
 
 def _write_bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: Convolutional, bucket: Bucket) -> int:

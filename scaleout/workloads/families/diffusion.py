@@ -21,7 +21,7 @@ from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.attention import Heads, attend
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.layers import COPY_IN, SUM_OUT, Layer, exchange, phased, pointwise, residual
-from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 
 FREQUENCIES = 256
@@ -87,7 +87,7 @@ class DiffusionTransformer(Transformer):
     def write_embedding(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
         """Project patches, and make the condition of time step and label."""
         tape.enter("embedding")
-        images, of = self.microbatch_size, partial(linear, tape, bucket=rank.dense, bias=True)
+        images, of = self.microbatch_size, partial(Linear, bucket=rank.dense, bias=True)
         rows = self.classes + 1
 
         def label_gradient(dy: int) -> int:
@@ -98,16 +98,17 @@ class DiffusionTransformer(Transformer):
         tape.hold(rows * self.hidden, rank.dense)
         tape.push(label_gradient, scratch_bytes=rows * self.hidden * tape.item_bytes)
         tape.kernel("embedding_fwd", x, name="label", tokens=images, hidden=self.hidden)
-        node = of(None, tokens=images, inputs=FREQUENCIES, outputs=self.hidden, name="time_1")
-        node = pointwise(tape, node, "silu_fwd", "silu_bwd", name="time", elements=images * self.hidden)
-        of(node, tokens=images, inputs=self.hidden, outputs=self.hidden, name="time_2")
-        return of(None, tokens=self.local_tokens, inputs=self.pixels, outputs=self.hidden, name="patches")
+        node = of(name="time_1", tokens=images, inputs=FREQUENCIES, outputs=self.hidden).write(tape, None)
+        node = pointwise(tape, node, ("silu_fwd", "silu_bwd"), name="time", elements=images * self.hidden)
+        of(name="time_2", tokens=images, inputs=self.hidden, outputs=self.hidden).write(tape, node)
+        patches = of(name="patches", tokens=self.local_tokens, inputs=self.pixels, outputs=self.hidden)
+        return patches.write(tape, None)
 
     def write_layer(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int) -> int:
         """Write the modulation, then attention and the feed-forward network, each modulated, gated and added."""
         label = f"layer_{number}"
         x = modulation(tape, x, rank, vectors=6, label=label)
-        heads = Heads(self, rank.dense, kept_tokens=blocks.kept_tokens(rank))
+        heads = Heads(rank)
         halves: Mapping[str, Layer] = {
             "attention": partial(attend, heads=heads, label=f"{label}_attention"),
             "feed_forward": partial(blocks.feed_forward, rank=rank, label=f"{label}_feed_forward"),
@@ -122,41 +123,44 @@ class DiffusionTransformer(Transformer):
         x = modulation(tape, x, rank, vectors=2, label="head")
         x = _shifted(tape, x, rank)
         made = 2 * self.pixels
-        x = linear(
-            tape, x, tokens=self.local_tokens, inputs=self.hidden, outputs=made, bucket=rank.dense, name="head",
-            bias=True,
-        )  # fmt: skip
+        x = Linear(
+            name="head", tokens=self.local_tokens, inputs=self.hidden, outputs=made, bucket=rank.dense, bias=True
+        ).write(tape, x)
         if self.mode != "training":
             return x
-        return pointwise(tape, x, "add", "add", name="noise_loss", elements=self.local_tokens * made)
+        return pointwise(tape, x, ("add", "add"), name="noise_loss", elements=self.local_tokens * made)
 
 
 def modulation(tape: AutogradTape, x: int, rank: Rank[DiffusionTransformer], *, vectors: int, label: str) -> int:
     """Make vectors that scale, shift and gate from the condition of each image, on every tensor-parallel rank."""
     model = rank.workload
-    return linear(
-        tape, x, tokens=model.microbatch_size, inputs=model.hidden, outputs=vectors * model.hidden, bucket=rank.dense,
-        name=f"{label}_modulation", bias=True,
+    gemm = Linear(
+        name=f"{label}_modulation", tokens=model.microbatch_size, inputs=model.hidden, outputs=vectors * model.hidden,
+        bucket=rank.dense, bias=True,
     )  # fmt: skip
+    return gemm.write(tape, x)
 
 
 def _shifted(tape: AutogradTape, x: int, rank: Rank[DiffusionTransformer]) -> int:
     """Normalise without parameters, then scale and shift."""
     tokens, hidden = rank.tokens, rank.workload.hidden
     kernels = ("layer_norm_fwd", "layer_norm_bwd")
-    x = pointwise(tape, x, *kernels, makes=rank.elements, tokens=tokens, hidden=hidden)
+    x = pointwise(tape, x, kernels, makes=rank.elements, tokens=tokens, hidden=hidden)
     tape.save_for_backward(rank.elements)
-    x = pointwise(tape, x, "mul_scalar", "add", name="shift", makes=rank.elements, elements=rank.elements)
+    x = pointwise(tape, x, ("mul_scalar", "add"), name="shift", makes=rank.elements, elements=rank.elements)
     tape.save_for_backward(rank.elements)
     return x
 
 
 def _modulated(tape: AutogradTape, x: int, rank: Rank[DiffusionTransformer], block: Layer, label: str) -> int:
     """Run a block on its modulated input, its weights cut over the tensor axis, and gate what it makes."""
-    degree = rank.workload.tensor_parallel
-    over = partial(exchange, tape, size_bytes=rank.whole_bytes, group=rank.tensor, name=label, degree=degree)
+    buffer = rank.activations
     x = _shifted(tape, x, rank)
-    x = block(tape, x) if degree == 1 else over(block(tape, over(x, COPY_IN)), SUM_OUT)
-    x = pointwise(tape, x, "mul_scalar", "add", name="gate", makes=rank.elements, elements=rank.elements)
+    if buffer.degree == 1:
+        x = block(tape, x)
+    else:
+        x = block(tape, exchange(tape, x, COPY_IN, buffer, name=label))
+        x = exchange(tape, x, SUM_OUT, buffer, name=label)
+    x = pointwise(tape, x, ("mul_scalar", "add"), name="gate", makes=rank.elements, elements=rank.elements)
     tape.save_for_backward(rank.elements)
     return x

@@ -21,7 +21,7 @@ from scaleout.workloads.families.family import Count, Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
-from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.linear import Linear
 
 _WORLD = 0
 _INTERACTION = {
@@ -65,10 +65,6 @@ class Dlrm(WholeModel):
             )
         return self
 
-    def program(self) -> Program:
-        """Write the graph that every rank runs, in one role."""
-        return _program(self)
-
     @property
     def num_vectors(self) -> int:
         """Vectors that interact: one a table of the job, and the bottom MLP's output."""
@@ -95,45 +91,44 @@ class Dlrm(WholeModel):
         top = [self.interaction_width] + [self.mlp_width] * (self.top_layers - 1) + [1]
         return list(pairwise(bottom)), list(pairwise(top))
 
+    def program(self) -> Program:
+        """Write the graph that every rank runs, in one role."""
+        graph = GraphBuilder()
+        item_bytes = self.item_bytes
+        gradients = Gradients(self.gradient_bucket, item_bytes) if self.mode == "training" else None
+        bottom, top = (AutogradTape(Cursor(graph), self.dtype, gradients) for _ in range(2))
+        bucket = Bucket("dense", GradientSync(_WORLD, self.data_parallel))
 
-def _program(workload: Dlrm) -> Program:
-    """Write the graph that every rank runs, in one role."""
-    graph = GraphBuilder()
-    item_bytes = workload.item_bytes
-    gradients = Gradients(workload.gradient_bucket, item_bytes) if workload.mode == "training" else None
-    bottom, top = (AutogradTape(Cursor(graph), workload.dtype, gradients) for _ in range(2))
-    bucket = Bucket("dense", GradientSync(_WORLD, workload.data_parallel))
+        graph.enter("embedding_forward", NodeRole.FORWARD)
+        pool = kernel("embedding_bag_fwd", dtype=self.dtype, rows=self.rows_per_table, **_tables(self))
+        pooled = graph.compute(pool)
+        vectors = _shuffle(graph, self, pooled, name="embedding_all_to_all")
+        graph.enter("bottom_mlp_forward", NodeRole.FORWARD)
+        bottom_widths, top_widths = self.layer_widths()
+        dense = _mlp(bottom, None, bottom_widths, workload=self, bucket=bucket, name="bottom")
+        graph.enter("interaction_forward", NodeRole.FORWARD)
+        vectors = _permute(graph, self, vectors)
+        features = _interaction(graph, self, "fwd", after=(vectors, dense))
+        graph.enter("top_mlp_forward", NodeRole.FORWARD)
+        score = _mlp(top, features, top_widths, workload=self, bucket=bucket, name="top")
 
-    graph.enter("embedding_forward", NodeRole.FORWARD)
-    pool = kernel("embedding_bag_fwd", dtype=workload.dtype, rows=workload.rows_per_table, **_tables(workload))
-    pooled = graph.compute(pool)
-    vectors = _shuffle(graph, workload, pooled, name="embedding_all_to_all")
-    graph.enter("bottom_mlp_forward", NodeRole.FORWARD)
-    bottom_widths, top_widths = workload.layer_widths()
-    dense = _mlp(bottom, None, bottom_widths, workload=workload, bucket=bucket, name="bottom")
-    graph.enter("interaction_forward", NodeRole.FORWARD)
-    vectors = _permute(graph, workload, vectors)
-    features = _interaction(graph, workload, "fwd", after=(vectors, dense))
-    graph.enter("top_mlp_forward", NodeRole.FORWARD)
-    score = _mlp(top, features, top_widths, workload=workload, bucket=bucket, name="top")
-
-    if gradients is not None:
-        graph.enter("top_mlp_backward", NodeRole.BACKWARD)
-        gradient = top.backward(score)
-        graph.enter("interaction_backward", NodeRole.BACKWARD)
-        gradient = _interaction(graph, workload, "bwd", after=(gradient,))
-        graph.enter("embedding_backward", NodeRole.BACKWARD)
-        vectors = _shuffle(graph, workload, _permute(graph, workload, gradient), name="gradients_all_to_all")
-        _embedding_backward(graph, workload, vectors)
-        graph.enter("bottom_mlp_backward", NodeRole.BACKWARD)
-        bottom.backward(gradient)
-        gradients.flush(graph, bucket)
-        if workload.optimizer == "sgd":
-            graph.enter("optimizer", NodeRole.OPTIMIZER)
-            step = kernel("sgd", dtype="fp32", parameters=sum(tape.parameters["dense"] for tape in (bottom, top)))
-            graph.compute(step, after=gradients.final)
-    groups = (workload.mesh.groups("world"),)
-    return Program(workload.name, (graph.build(),), np.zeros(workload.num_ranks, np.int64), groups)
+        if gradients is not None:
+            graph.enter("top_mlp_backward", NodeRole.BACKWARD)
+            gradient = top.backward(score)
+            graph.enter("interaction_backward", NodeRole.BACKWARD)
+            gradient = _interaction(graph, self, "bwd", after=(gradient,))
+            graph.enter("embedding_backward", NodeRole.BACKWARD)
+            vectors = _shuffle(graph, self, _permute(graph, self, gradient), name="gradients_all_to_all")
+            _embedding_backward(graph, self, vectors)
+            graph.enter("bottom_mlp_backward", NodeRole.BACKWARD)
+            bottom.backward(gradient)
+            gradients.flush(graph, bucket)
+            if self.optimizer == "sgd":
+                graph.enter("optimizer", NodeRole.OPTIMIZER)
+                step = kernel("sgd", dtype="fp32", parameters=sum(tape.parameters["dense"] for tape in (bottom, top)))
+                graph.compute(step, after=gradients.final)
+        groups = (self.mesh.groups("world"),)
+        return Program(self.name, (graph.build(),), np.zeros(self.num_ranks, np.int64), groups)
 
 
 def _local_batch(workload: Dlrm) -> int:
@@ -184,7 +179,7 @@ def _mlp(
     batch = _local_batch(workload)
     for index, (inputs, outputs) in enumerate(widths):
         label = f"{name}_mlp_{index}"
-        x = linear(tape, x, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket, name=label)
-        x = pointwise(tape, x, "relu_fwd", "relu_bwd", name=f"{label}_relu", elements=batch * outputs)
+        x = Linear(name=label, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket).write(tape, x)
+        x = pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=f"{label}_relu", elements=batch * outputs)
     assert x is not None, "an MLP has at least one layer"
     return x

@@ -7,20 +7,20 @@ Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert)
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from scaleout.program.graph import NONE, NodeRole
+from scaleout.program.graph import NodeRole
 from scaleout.workloads.families.family import Count
 from scaleout.workloads.families.layered import Degrees
 from scaleout.workloads.families.transformer import Transformer
-from scaleout.workloads.generate import transformer as blocks
-from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
-from scaleout.workloads.generate.layers import SHUFFLE, activation, exchange, pointwise
-from scaleout.workloads.generate.linear import grouped_linear, linear
+from scaleout.workloads.generate.attention import kept_tokens
+from scaleout.workloads.generate.autograd_tape import AutogradTape
+from scaleout.workloads.generate.layers import SHUFFLE, Buffer, activation, exchange, pointwise
+from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 
 
@@ -37,7 +37,7 @@ class Moe(Transformer):
         description="each rank sends every expert as many rows, padded: this factor of its tokens' share, rounded up; "
         "as many as there are if unset",
     )
-    grouped_experts: bool = Field(default=False, description="products of a rank's experts are one kernel")
+    grouped_experts: bool = Field(default=False, description="GEMMs of a rank's experts are one kernel")
     weighted_activation: bool = Field(
         default=False,
         description="the router's weights scale experts' activations; else their outputs, which are kept for it",
@@ -82,10 +82,7 @@ class Moe(Transformer):
         """Write the experts of a layer, or its dense network."""
         if self.layer_kind(number) == "dense":
             return super().write_feed_forward(tape, x, rank, number, label)
-        group = rank.axes.number("expert") if self.expert_parallel > 1 else NONE
-        kept_tokens = blocks.kept_tokens(rank)
-        experts = Experts(group=group, router=rank.dense, weights=rank.experts, kept_tokens=kept_tokens)
-        return mixture(tape, x, self, experts, label)
+        return mixture(tape, x, rank, label)
 
     @property
     def has_experts(self) -> bool:
@@ -142,105 +139,86 @@ class Moe(Transformer):
         return self.routed_rows * self.expert_parallel // self.experts
 
 
-@dataclass(frozen=True)
-class Experts:
-    """Where experts communicate and learn: the expert axis's family, and the buckets of router and experts."""
-
-    group: int
-    router: Bucket
-    weights: Bucket
-    kept_tokens: int
-
-
-def mixture(tape: AutogradTape, x: int, workload: Moe, experts: Experts, label: str) -> int:
+def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
     """Write the block for one rank and return the node that makes its (partial) output."""
-    tokens, hidden = workload.local_tokens, workload.hidden
-    rows = workload.routed_rows
-    size_bytes = rows * hidden * workload.item_bytes
-
-    if workload.shared_experts:
-        x = _shared(tape, x, workload, experts, label=label)
-    x = _route(tape, x, workload, experts, label=label)
-    x = pointwise(
-        tape, x, "moe_repeat_topk", "moe_sum_topk", makes=tokens * hidden, tokens=tokens, hidden=hidden,
-        topk=workload.top_k,
-    )  # fmt: skip
+    workload = rank.workload
+    tokens, hidden, rows = workload.local_tokens, workload.hidden, workload.routed_rows
+    of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k)
     permute = partial(
-        pointwise, tape, forward="moe_permute_rows", backward="moe_permute_rows", makes=rows * hidden,
-        role=NodeRole.EXCHANGE, tokens=rows, hidden=hidden,
+        pointwise, tape, kernels=("moe_permute_rows", "moe_permute_rows"), makes=rows * hidden, role=NodeRole.EXCHANGE,
+        tokens=rows, hidden=hidden,
     )  # fmt: skip
+
+    def shuffle(node: int, name: str) -> int:
+        if workload.expert_parallel == 1:
+            return node
+        buffer = Buffer(rows * hidden * workload.item_bytes, rank.axes.number("expert"))
+        return exchange(tape, node, SHUFFLE, buffer, name=name)
+
+    if workload.shared_experts:  # their input is the router's, which keeps it
+        width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
+        shared = Linear(
+            name=f"{label}_shared_1", tokens=tokens, inputs=hidden, outputs=workload.gates * width, bucket=rank.dense,
+            kept_tokens=0,
+        )  # fmt: skip
+        x = _two_gemms(tape, x, workload, shared)
+    x = _route(tape, x, rank, label=label)
+    x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"), makes=tokens * hidden)
     x = permute(x, name=f"{label}_permute")
-    if workload.expert_parallel > 1:
-        x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_dispatch")
-    x = (_grouped if workload.grouped_experts else _experts)(tape, x, workload, experts, label=label)
-    if workload.expert_parallel > 1:
-        x = exchange(tape, x, SHUFFLE, size_bytes, group=experts.group, name=f"{label}_combine")
+    x = shuffle(x, f"{label}_dispatch")
+    x = (_grouped if workload.grouped_experts else _experts)(tape, x, rank, label=label)
+    x = shuffle(x, f"{label}_combine")
     x = permute(x, name=f"{label}_unpermute")
-    x = pointwise(
-        tape, x, "moe_sum_topk", "moe_repeat_topk", makes=rows * hidden, tokens=tokens, hidden=hidden,
-        topk=workload.top_k,
-    )  # fmt: skip
+    x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
     if not workload.weighted_activation:
         tape.save_for_backward(rows * hidden)
     return x
 
 
-def _route(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _route(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
-    tokens = workload.local_tokens
-    x = linear(
-        tape, x, tokens=tokens, inputs=workload.hidden, outputs=workload.experts,
-        bucket=experts.router, name=f"{label}_router", kept_tokens=experts.kept_tokens,
+    workload, tokens = rank.workload, rank.workload.local_tokens
+    router = Linear(
+        name=f"{label}_router", tokens=tokens, inputs=workload.hidden, outputs=workload.experts, bucket=rank.dense,
+        kept_tokens=kept_tokens(rank),
     )  # fmt: skip
+    x = router.write(tape, x)
     tape.save_for_backward(tokens * workload.experts)
-    return pointwise(
-        tape, x, "moe_top_k", "moe_top_k_bwd", tokens=tokens, experts=workload.experts, topk=workload.top_k
-    )
+    sizes = {"tokens": tokens, "experts": workload.experts, "topk": workload.top_k}
+    return pointwise(tape, x, ("moe_top_k", "moe_top_k_bwd"), **sizes)
 
 
-def _experts(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _first(rank: Rank[Moe], name: str, groups: int = 0) -> Linear:
+    """Return the first GEMM of an expert, or of groups of them."""
+    workload = rank.workload
+    width = workload.expert_width // workload.tensor_parallel
+    return Linear(
+        name=name, tokens=workload.tokens_per_expert, inputs=workload.hidden, outputs=workload.gates * width,
+        bucket=rank.experts, groups=groups,
+    )  # fmt: skip
+
+
+def _experts(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     """Run a rank's experts, each on its share of the rows."""
+    workload = rank.workload
     tapes = [tape.branch() for _ in range(workload.local_experts)]
     tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
-    of = partial(
-        _two_gemms, x=x, workload=workload, weights=experts.weights, rows=workload.tokens_per_expert,
-        width=workload.expert_width // workload.tensor_parallel,
-    )  # fmt: skip
-    y = tape.graph.join([of(each, label=f"{label}_expert_{index}") for index, each in enumerate(tapes)])
+    firsts = [_first(rank, f"{label}_expert_{index}_1") for index in range(len(tapes))]
+    y = tape.graph.join([_two_gemms(each, x, workload, first) for each, first in zip(tapes, firsts, strict=True)])
     tape.save_for_backward(sum(of_expert.kept_bytes for of_expert in tapes), 1)
     return y
 
 
-def _grouped(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
+def _grouped(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     """Run a rank's experts, their GEMMs in one kernel."""
-    width = workload.expert_width // workload.tensor_parallel
-    groups, rows = workload.local_experts, workload.tokens_per_expert
-    of = partial(grouped_linear, tape, groups=groups, tokens=rows, bucket=experts.weights)
-    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_experts_1")
-    x = activation(tape, x, workload.activation, elements=groups * rows * width)
-    return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_experts_2")
+    return _two_gemms(tape, x, rank.workload, _first(rank, f"{label}_experts_1", rank.workload.local_experts))
 
 
-def _shared(tape: AutogradTape, x: int, workload: Moe, experts: Experts, *, label: str) -> int:
-    """Run the experts that every token meets; their output is added where the others' is."""
-    width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
-    rows = workload.local_tokens
-    label = f"{label}_shared"  # their input is the router's, which keeps it
-    return _two_gemms(tape, x, workload, experts.router, rows=rows, width=width, label=label, kept_tokens=0)
-
-
-def _two_gemms(
-    tape: AutogradTape,
-    x: int,
-    workload: Moe,
-    weights: Bucket,
-    *,
-    rows: int,
-    width: int,
-    label: str,
-    kept_tokens: int | None = None,
-) -> int:
-    of = partial(linear, tape, tokens=rows, bucket=weights)
-    x = of(x, inputs=workload.hidden, outputs=workload.gates * width, name=f"{label}_1", kept_tokens=kept_tokens)
-    x = activation(tape, x, workload.activation, elements=rows * width)
-    return of(x, inputs=width, outputs=workload.hidden, name=f"{label}_2")
+def _two_gemms(tape: AutogradTape, x: int, workload: Moe, first: Linear) -> int:
+    """Write a GEMM whose name ends in 1, the activation, and the GEMM back to the hidden width."""
+    assert isinstance(first.outputs, int)
+    width = first.outputs // workload.gates
+    name = f"{first.name.removesuffix('1')}2"
+    second = replace(first, name=name, inputs=width, outputs=workload.hidden, kept_tokens=None)
+    elements = max(first.groups, 1) * first.tokens * width
+    return second.write(tape, activation(tape, first.write(tape, x), workload.activation, elements=elements))

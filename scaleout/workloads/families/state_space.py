@@ -18,10 +18,10 @@ from scaleout.workloads.families.family import Count
 from scaleout.workloads.families.layered import ENDS
 from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate import transformer as blocks
-from scaleout.workloads.generate.attention import Heads, attend
+from scaleout.workloads.generate.attention import Heads, attend, kept_tokens
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.layers import activation, norm, phased, pointwise, residual
-from scaleout.workloads.generate.linear import linear
+from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 
 KINDS = {"M": "mamba", "*": "attention", "-": "feed_forward"}
@@ -96,7 +96,7 @@ class StateSpace(Transformer):
         kind, label = self.layer_kind(number), f"layer_{number}"
         mixers = {
             "mamba": partial(mixer, rank=rank, label=label),
-            "attention": partial(attend, heads=Heads(self, rank.dense, blocks.kept_tokens(rank)), label=label),
+            "attention": partial(attend, heads=Heads(rank), label=label),
             "feed_forward": partial(blocks.feed_forward, rank=rank, label=label),
         }
         block = partial(blocks.tensor_parallel, rank=rank, block=mixers[kind], label=label)
@@ -126,11 +126,12 @@ def mixer(tape: AutogradTape, x: int, rank: Rank[Any], label: str) -> int:
     model: StateSpace = rank.workload
     degree, tokens = model.tensor_parallel, model.local_tokens
     inner, heads, convolved = model.inner // degree, model.state_heads // degree, model.convolved // degree
-    of = partial(linear, tape, tokens=tokens, bucket=rank.dense)
-    x = of(
-        x, inputs=model.hidden, outputs=inner + convolved + heads, name=f"{label}_in",
-        kept_tokens=blocks.kept_tokens(rank), gathered="input" if model.sequence_parallel else "",
+    of = partial(Linear, tokens=tokens, bucket=rank.dense)
+    into = of(
+        name=f"{label}_in", inputs=model.hidden, outputs=inner + convolved + heads, kept_tokens=kept_tokens(rank),
+        gathered="input" if model.sequence_parallel else "",
     )  # fmt: skip
+    x = into.write(tape, x)
     learnt = convolved * (model.convolution + 1) + 3 * heads
 
     def convolution_gradient(dy: int) -> int:
@@ -146,17 +147,18 @@ def mixer(tape: AutogradTape, x: int, rank: Rank[Any], label: str) -> int:
     tape.save_for_backward(tokens * (inner + convolved))
     x = _step(tape, x, model) if model.mode == "decode" else _scan(tape, x, model)
     x = activation(tape, x, "swiglu", elements=tokens * inner)  # the gate
-    x = norm(tape, x, "rms_norm", tokens=tokens, hidden=inner, bucket=rank.dense)
-    return of(
-        x, inputs=inner, outputs=model.hidden, name=f"{label}_out", saved=False,
+    x = norm(tape, x, "rms_norm", (tokens, inner), bucket=rank.dense)
+    out = of(
+        name=f"{label}_out", inputs=inner, outputs=model.hidden, saved=False,
         gathered="gradient" if model.sequence_parallel else "",
     )  # fmt: skip
+    return out.write(tape, x)
 
 
 def _step(tape: AutogradTape, x: int, model: StateSpace) -> int:
     """One token: every state decays, takes the token's and is read."""
     states = model.microbatch_size * model.inner // model.tensor_parallel * model.state_size
-    return pointwise(tape, x, "add", "add", name="state_step", elements=states)
+    return pointwise(tape, x, ("add", "add"), name="state_step", elements=states)
 
 
 def _scan(tape: AutogradTape, x: int, model: StateSpace) -> int:
@@ -168,7 +170,7 @@ def _scan(tape: AutogradTape, x: int, model: StateSpace) -> int:
     x = _batched(tape, x, groups, (chunk, chunk, state), name="chunk_scores")
     x = _batched(tape, x, heads, (chunk, size, chunk), name="chunk_values")
     x = _batched(tape, x, heads, (state, size, chunk), name="chunk_states")
-    x = pointwise(tape, x, "add", "add", name="state_passing", elements=heads * state * size)
+    x = pointwise(tape, x, ("add", "add"), name="state_passing", elements=heads * state * size)
     tape.save_for_backward(heads * state * size, 4)
     return _batched(tape, x, heads, (chunk, size, state), name="state_outputs")
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from scaleout.program.graph import NONE, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape
 from scaleout.workloads.generate.layers import (
+    GATHER_IN,
     SHUFFLE,
+    Buffer,
     Exchange,
     checkpoint,
     dropout,
@@ -25,21 +27,30 @@ from scaleout.workloads.generate.layers import (
     gemm,
     norm,
     pointwise,
-)
-from scaleout.workloads.generate.linear import linear
+)  # fmt: skip
+from scaleout.workloads.generate.linear import Linear
 
 if TYPE_CHECKING:
     from scaleout.workloads.families.transformer import Transformer
+    from scaleout.workloads.generate.units import Rank
+
+
+def kept_tokens(rank: "Rank[Transformer]") -> int:
+    """Tokens of a tensor-parallel block's input that are kept for backward."""
+    return rank.workload.local_tokens if rank.workload.keep_gathered else rank.tokens
 
 
 @dataclass(frozen=True)
 class Heads:
-    """What a rank computes: its heads, and the family of groups along the context axis."""
+    """The heads of a rank, and the family of groups along the context axis."""
 
-    workload: "Transformer"
-    bucket: Bucket
-    kept_tokens: int
+    rank: "Rank[Transformer]"
     context: int = NONE
+
+    @property
+    def workload(self) -> "Transformer":
+        """The model, and how it is cut."""
+        return self.rank.workload
 
     @property
     def heads(self) -> int:
@@ -68,20 +79,22 @@ def attend(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     width = heads.heads * value_dim
     x = _scores(tape, x, heads)
     tokens = workload.local_tokens
-    return linear(
-        tape, x, tokens=tokens, inputs=width, outputs=workload.hidden, bucket=heads.bucket, name=f"{label}_output",
+    output = Linear(
+        name=f"{label}_output", tokens=tokens, inputs=width, outputs=workload.hidden, bucket=heads.rank.dense,
         bias=workload.biases, saved=False, gathered="gradient" if workload.sequence_parallel else "",
     )  # fmt: skip
+    return output.write(tape, x)
 
 
 def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     workload = heads.workload
     width, kv_width = heads.heads * workload.head_dim, heads.kv_heads * workload.head_dim
-    x = linear(
-        tape, x, tokens=workload.local_tokens, inputs=workload.hidden, outputs=(width, kv_width, kv_width),
-        bucket=heads.bucket, name=f"{label}_qkv", kept_tokens=heads.kept_tokens, bias=workload.biases,
+    projections = Linear(
+        name=f"{label}_qkv", tokens=workload.local_tokens, inputs=workload.hidden, outputs=(width, kv_width, kv_width),
+        bucket=heads.rank.dense, kept_tokens=kept_tokens(heads.rank), bias=workload.biases,
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
+    x = projections.write(tape, x)
     tape.save_for_backward(workload.local_tokens * (width + 2 * kv_width))
     if workload.layout_copies and not workload.compiled and workload.mode == "training":
         tape.push(partial(_put_together, tape, heads))
@@ -93,7 +106,7 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
 def _rotate(tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0) -> int:
     """Rotate queries and keys by their positions; backward rotates back."""
     kernels = ("rope_fwd", "rope_fwd") if tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
-    return pointwise(tape, x, *kernels, makes=makes, tokens=tokens, hidden=hidden)
+    return pointwise(tape, x, kernels, makes=makes, tokens=tokens, hidden=hidden)
 
 
 def _put_together(tape: AutogradTape, heads: Heads, dy: int) -> int:
@@ -111,23 +124,22 @@ def _project_latent(tape: AutogradTape, x: int, heads: Heads, label: str) -> int
     """Project down to the ranks of queries and of keys and values, together; normalise; project up to the heads."""
     workload, latent, tokens = heads.workload, heads.workload.latent, heads.workload.local_tokens
     assert latent is not None
-    of = partial(linear, tape, tokens=tokens, bucket=heads.bucket)
-    down = latent.query_rank + latent.key_value_rank
+    of = partial(Linear, tokens=tokens, bucket=heads.rank.dense)
+    ranks, up = latent.query_rank + latent.key_value_rank, latent.plain_dim + latent.value_dim
     width = latent.plain_dim + latent.rotary_dim
-    x = of(
-        x, inputs=workload.hidden, outputs=down + latent.rotary_dim, name=f"{label}_down", kept_tokens=heads.kept_tokens
-    )
-    x = norm(tape, x, workload.norm, tokens=tokens, hidden=down, bucket=heads.bucket)
-    x = of(x, inputs=latent.query_rank, outputs=heads.heads * width, name=f"{label}_query_up")
-    up = latent.plain_dim + latent.value_dim
-    x = of(x, inputs=latent.key_value_rank, outputs=heads.heads * up, name=f"{label}_key_value_up")
+    down = of(
+        name=f"{label}_down", inputs=workload.hidden, outputs=ranks + latent.rotary_dim,
+        kept_tokens=kept_tokens(heads.rank),
+    )  # fmt: skip
+    x = norm(tape, down.write(tape, x), workload.norm, (tokens, ranks), bucket=heads.rank.dense)
+    x = of(name=f"{label}_query_up", inputs=latent.query_rank, outputs=heads.heads * width).write(tape, x)
+    x = of(name=f"{label}_key_value_up", inputs=latent.key_value_rank, outputs=heads.heads * up).write(tape, x)
     tape.save_for_backward(heads.all_elements)
     rotated = (heads.heads + 1) * latent.rotary_dim
     x = _rotate(tape, x, tokens=tokens, hidden=rotated)
     if latent.put_together:
-        x = pointwise(
-            tape, x, "clone", "clone", name="heads_together", makes=heads.all_elements, elements=heads.all_elements
-        )
+        elements = heads.all_elements
+        x = pointwise(tape, x, ("clone", "clone"), name="heads_together", makes=elements, elements=elements)
     return x
 
 
@@ -156,11 +168,11 @@ def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses:
         makes=heads.all_elements,
     )  # fmt: skip
     if workload.attention == "triton":
-        x = of("attention_triton_fwd", "attention_triton_bwd")
+        x = of(("attention_triton_fwd", "attention_triton_bwd"))
     elif heads.kv_heads == heads.heads:
-        x = of("attention_fwd", "attention_bwd")
+        x = of(("attention_fwd", "attention_bwd"))
     else:
-        x = of("attention_gqa_fwd", "attention_gqa_bwd", kv_heads=heads.kv_heads // ulysses)
+        x = of(("attention_gqa_fwd", "attention_gqa_bwd"), kv_heads=heads.kv_heads // ulysses)
     tape.save_for_backward(workload.local_tokens * heads.heads, 4)
     return x
 
@@ -171,7 +183,7 @@ def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     rows = workload.microbatch_size * heads.heads * workload.sequence
     x = gemm(tape, x, m=rows, n=workload.sequence, k=workload.score_dim, name="attention_scores")
     tape.save_for_backward(rows * workload.sequence)
-    x = pointwise(tape, x, "softmax_fwd", "softmax_bwd", name="softmax", tokens=rows, keys=workload.sequence)
+    x = pointwise(tape, x, ("softmax_fwd", "softmax_bwd"), name="softmax", tokens=rows, keys=workload.sequence)
     if workload.dropout:
         x = dropout(tape, x, elements=rows * workload.sequence)
         tape.save_for_backward(rows * workload.sequence)
@@ -184,12 +196,11 @@ def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
 
     def exchanged(node: int, elements: int, name: str) -> int:
         in_order = partial(
-            pointwise, tape, forward="clone", backward="clone", makes=elements, role=NodeRole.EXCHANGE,
+            pointwise, tape, kernels=("clone", "clone"), makes=elements, role=NodeRole.EXCHANGE,
             elements=elements,
         )  # fmt: skip
         node = in_order(node, name=f"{name}_by_rank")
-        size_bytes = elements * tape.item_bytes
-        node = exchange(tape, node, SHUFFLE, size_bytes, group=heads.context, name=name)
+        node = exchange(tape, node, SHUFFLE, Buffer(elements * tape.item_bytes, heads.context), name=name)
         return in_order(node, name=f"{name}_by_token")
 
     x = exchanged(x, heads.all_elements, "heads_out")
@@ -202,9 +213,8 @@ def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
 def _gathered(tape: AutogradTape, x: int, heads: Heads) -> int:
     """All-gather keys and values of the whole sequences, then attend to them."""
     degree = heads.workload.context_parallel
-    size_bytes = degree * heads.workload.key_value_elements * tape.item_bytes
-    gather = Exchange("all_gather", ("reduce_scatter",))
-    x = exchange(tape, x, gather, size_bytes, group=heads.context, name="keys_and_values")
+    buffer = Buffer(degree * heads.workload.key_value_elements * tape.item_bytes, heads.context)
+    x = exchange(tape, x, GATHER_IN, buffer, name="keys_and_values")
     tape.save_for_backward((degree - 1) * heads.workload.key_value_elements)
     return _flash(tape, x, heads, times=degree)
 
@@ -213,14 +223,17 @@ def _in_steps(tape: AutogradTape, x: int, heads: Heads) -> int:
     """All-gather keys and values of all heads, attend to each rank's after the other, and merge; all in fp32."""
     workload, degree = heads.workload, heads.workload.context_parallel
     elements = workload.local_tokens * heads.heads * workload.head_dim
-    of = partial(exchange, group=heads.context, name="keys_and_values")
-    x = of(tape, x, Exchange(None, ("reduce_scatter",)), degree * 2 * elements * ITEM_BYTES["fp32"])
-    x = of(tape, x, Exchange("all_gather"), degree * 2 * elements * tape.item_bytes)
+    for kinds, item_bytes in (
+        (Exchange(None, ("reduce_scatter",)), ITEM_BYTES["fp32"]),
+        (Exchange("all_gather"), tape.item_bytes),
+    ):
+        buffer = Buffer(degree * 2 * elements * item_bytes, heads.context)
+        x = exchange(tape, x, kinds, buffer, name="keys_and_values")
     tape.save_for_backward((degree - 1) * 2 * elements)
     x = _flash(tape, x, heads)
     for _ in range(degree - 1):
         x = _flash(tape, x, heads)
-        x = pointwise(tape, x, "merge_partials_fwd", "merge_partials_bwd", elements=elements)
+        x = pointwise(tape, x, ("merge_partials_fwd", "merge_partials_bwd"), elements=elements)
     return x
 
 

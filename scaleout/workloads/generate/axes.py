@@ -6,7 +6,7 @@ replicas, or reduce-scattered again, after which each replica steps a part of it
 Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centauri, ASPLOS 2024, Fig. 3.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -124,6 +124,10 @@ class Axes:
             return self.dense()
         axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
         return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
+
+    def sharing(self) -> Mapping[str, GradientSync]:
+        """Return how the gradients of each bucket are synchronised, by its name."""
+        return {"dense": self.dense(), "experts": self.experts()}
 
     def _sharing(self, axis: str, shard: int) -> GradientSync:
         degree = self.workload.mesh.degree(axis)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scaleout.program.graph import NodeRole
 from scaleout.workloads.families.style import CASTS
-from scaleout.workloads.generate.autograd_tape import URGENT, Action, AutogradTape, Bucket
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 
 Layer = Callable[[AutogradTape, int], int]
 """From the node that makes an input to the node that makes the output."""
@@ -32,8 +32,7 @@ def gemm(tape: AutogradTape, x: int, *, m: int, n: int, k: int, name: str) -> in
 def pointwise(
     tape: AutogradTape,
     x: int,
-    forward: str,
-    backward: str,
+    kernels: tuple[str, str],
     *,
     name: str = "",
     makes: float = 0.0,
@@ -44,6 +43,7 @@ def pointwise(
 
     Attention is one of the operations whose results are kept where those of operations are.
     """
+    forward, backward = kernels
     tape.push(lambda dy: tape.kernel(backward, dy, name=f"{name or forward}_gradient", role=role, **shape), makes=makes)
     if tape.saved and forward.startswith("attention"):
         return x
@@ -51,9 +51,9 @@ def pointwise(
 
 
 def norm(
-    tape: AutogradTape, x: int, kind: str, *, tokens: int, hidden: int, bucket: Bucket, partial: bool = False
+    tape: AutogradTape, x: int, kind: str, shape: tuple[int, int], *, bucket: Bucket, partial: bool = False
 ) -> int:
-    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale).
+    """Layer normalisation (a scale and a shift to learn) or RMS normalisation (a scale); `shape` is tokens by width.
 
     Of `partial` ones each tensor-parallel rank sees its own tokens only, so that their gradients are partial sums.
     """
@@ -63,6 +63,7 @@ def norm(
         tape.accumulate_gradient(lambda node: node, dx, num_parameters, bucket)
         return dx
 
+    tokens, hidden = shape
     num_parameters = hidden * (2 if kind == "layer_norm" else 1)
     tape.hold(num_parameters, bucket, partial=partial)
     tape.push(backward, makes=tokens * hidden)
@@ -91,7 +92,7 @@ def residual(tape: AutogradTape, x: int, branch: Layer, *, elements: int) -> int
 
 def dropout(tape: AutogradTape, x: int, *, elements: int) -> int:
     """Drop elements at random; a mask of one byte an element is kept."""
-    y = pointwise(tape, x, "dropout_fwd", "dropout_bwd", name="dropout", makes=elements, elements=elements)
+    y = pointwise(tape, x, ("dropout_fwd", "dropout_bwd"), name="dropout", makes=elements, elements=elements)
     tape.save_for_backward(elements, 1)
     return y
 
@@ -101,7 +102,7 @@ def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
     forward, backward, inputs = _ACTIVATIONS[kind]
     if tape.style.compiled:
         forward = forward.removesuffix("_unfused")
-    y = pointwise(tape, x, forward, backward, makes=inputs * elements, elements=elements)
+    y = pointwise(tape, x, (forward, backward), makes=inputs * elements, elements=elements)
     tape.save_for_backward(inputs * elements)
     return y
 
@@ -173,30 +174,36 @@ WHOLE_OUT = Exchange(None, ("all_gather",))
 SHUFFLE = Exchange("all_to_all", ("all_to_all",))
 
 
-def exchange(
-    tape: AutogradTape,
-    x: int,
-    kinds: Exchange,
-    size_bytes: int,
-    *,
-    group: int,
-    name: str,
-    shard: int = 0,
-    degree: int = 1,
-) -> int:
-    """Communicate a buffer over a group, forward and backward; of a scattered gradient a rank has its `degree`-th.
+@dataclass(frozen=True)
+class Buffer:
+    """What ranks communicate, over a group that is given by the index of its family.
 
-    What GEMMs take is cast before it is gathered where the style says so, the `shard` elements of a rank.
+    Attributes
+    ----------
+    degree : int
+        Ranks of the group, each of which has such a part of a scattered gradient.
+    shard : int
+        Elements of a rank's part that are cast before they are gathered where the style says so; 0 if none are.
     """
+
+    size_bytes: int
+    group: int
+    degree: int = 1
+    shard: int = 0
+
+
+def exchange(tape: AutogradTape, x: int, kinds: Exchange, buffer: Buffer, *, name: str) -> int:
+    """Communicate a buffer over its group, forward and backward."""
+    size_bytes = buffer.size_bytes
 
     def communicate(kind: str, node: int, suffix: str) -> int:
         moved = size_bytes
-        if kind == "all_gather" and shard and tape.style.gathers_fp8:
+        if kind == "all_gather" and buffer.shard and tape.style.gathers_fp8:
             moved //= tape.item_bytes
             for op in CASTS[tape.style.linear_dtype]:
-                node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", role=NodeRole.EXCHANGE, elements=shard)
+                node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", role=NodeRole.EXCHANGE, elements=buffer.shard)
         return tape.graph.collective(
-            kind, moved, group=group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT,
+            kind, moved, group=buffer.group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT,
             role=NodeRole.EXCHANGE,
         )  # fmt: skip
 
@@ -205,7 +212,7 @@ def exchange(
             dy = communicate(kind, dy, "_gradient")
         return dy
 
-    made_bytes = {"reduce_scatter": size_bytes / degree, "all_reduce": 0.0}.get(
+    made_bytes = {"reduce_scatter": size_bytes / buffer.degree, "all_reduce": 0.0}.get(
         (kinds.backward or ("",))[-1], size_bytes
     )
     recompute_bytes = size_bytes if len(kinds.backward) > 1 else 0.0
@@ -213,27 +220,3 @@ def exchange(
     if kinds.forward is None or (tape.saved and kinds.forward == "reduce_scatter"):
         return x
     return communicate(kinds.forward, x, "")
-
-
-__all__ = [
-    "COPY_IN",
-    "GATHER_IN",
-    "GATHER_IN_AGAIN",
-    "SCATTER_OUT",
-    "SHUFFLE",
-    "SUM_OUT",
-    "WHOLE_IN",
-    "WHOLE_OUT",
-    "Action",
-    "Exchange",
-    "Layer",
-    "activation",
-    "checkpoint",
-    "dropout",
-    "exchange",
-    "gemm",
-    "norm",
-    "phased",
-    "pointwise",
-    "residual",
-]  # fmt: skip

@@ -14,12 +14,10 @@ from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.generate.forward import forward
-from scaleout.workloads.generate.units import Rank
+from scaleout.workloads.generate.units import RECEIVES, SENDS, Rank, forward
 
-RECEIVES, SENDS = "receives", "sends"
 NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
-"""The parts that are no layers; the last two gather what is sent in parts. Layers are named by `layer_kind`."""
+"""The parts that are no layers. Layers are named by `layer_kind`."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ def _profile(part: _Part) -> "StageProfile":
     )
     number = next((n for n in range(workload.layers) if workload.layer_kind(n) == part.kind), 0)
     layers = range(number, number if part.kind in NO_LAYERS else number + 1)
-    first, last, receives, sends = (part.kind == kind for kind in NO_LAYERS)
-    forward(tape, rank, layers, first=first, last=last, receives=receives, sends=sends)
+    forward(tape, rank, layers, (part.kind,))
     return StageProfile(part.kind, tape, rank, gradients, tape.graph)
 
 

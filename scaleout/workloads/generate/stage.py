@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind, NodeRole
-from scaleout.workloads.families.layered import LayeredModel
-from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients, Reduction
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
+from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients, Reduction
 from scaleout.workloads.generate.axes import Axes, Call
-from scaleout.workloads.generate.forward import forward
-from scaleout.workloads.generate.units import Rank
+from scaleout.workloads.generate.units import RECEIVES, SENDS, Rank, forward
 from scaleout.workloads.pipeline import Action
 
 
@@ -99,10 +98,8 @@ class Stage:
                 replicas_at_end=workload.replicas_at_end,
             )
         self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=workload.style)
-        output = forward(
-            self.tape, self.rank, self.layers, first=self.first, last=self.last,
-            receives=not self.first, sends=not self.last,
-        )  # fmt: skip
+        parts = (EMBEDDING if self.first else RECEIVES, HEAD if self.last else SENDS)
+        output = forward(self.tape, self.rank, self.layers, parts)
         self.forward = Part(self.tape.graph.build(), output)
 
     @property
@@ -123,11 +120,6 @@ class Stage:
         return self.number == self.workload.num_stages - 1
 
     @property
-    def buckets(self) -> tuple[Bucket, Bucket]:
-        """Where gradients wait."""
-        return self.rank.buckets
-
-    @property
     def parameters(self) -> Mapping[str, int]:
         """Name of a bucket to the parameters that it holds."""
         return self.tape.parameters
@@ -146,7 +138,7 @@ class Stage:
             The node of forward that waits for it, and what gathers.
         """
         for unit in self.rank.units:
-            for bucket in self.buckets:
+            for bucket in self.rank.buckets:
                 size_bytes = unit.parameters.get(bucket.name, 0) * self.workload.item_bytes
                 for call in bucket.sharing.gathers(size_bytes, zero=self.workload.zero):
                     yield unit.entry, call

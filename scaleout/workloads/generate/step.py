@@ -19,7 +19,7 @@ from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import Program
 from scaleout.workloads import pipeline as pipelines
 from scaleout.workloads.families.layered import LayeredModel
-from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Bucket, Reduction
+from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Reduction
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Part, Stage, Turn
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, Step
@@ -215,8 +215,6 @@ class Holds(Protocol):
     @property
     def last(self) -> bool: ...  # noqa: D102
     @property
-    def buckets(self) -> Sequence[Bucket]: ...  # noqa: D102
-    @property
     def parameters(self) -> Mapping[str, int]: ...  # noqa: D102
     @property
     def partial_parameters(self) -> int: ...  # noqa: D102
@@ -256,10 +254,9 @@ class Finish:
     def _synchronise(self) -> None:
         """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
         workload = self.workload
-        for number in range(len(self.stages[0].buckets)) if workload.replicas_at_end else ():
-            bucket = self.stages[0].buckets[number]
-            held = sum(stage.parameters.get(bucket.name, 0) for stage in self.stages)
-            for kind, size_bytes, group in bucket.sharing.sums_replicas(held * workload.gradient_bytes):
+        for name, sharing in self.axes.sharing().items() if workload.replicas_at_end else ():
+            held = self._held(name) * workload.gradient_bytes
+            for kind, size_bytes, group in sharing.sums_replicas(held):
                 self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
         if workload.sequence_parallel and workload.tensor_parallel > 1:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
@@ -279,26 +276,22 @@ class Finish:
                 group = self.axes.at("pipeline_ends", [workload.end_ranks])
                 self._all_reduce(elements * workload.gradient_bytes, group, "tied_gradients_all_reduce")
 
-    def _held(self) -> int:
-        """Count the parameters that the rank's layers hold."""
-        return sum(sum(stage.parameters.values()) for stage in self.stages)
+    def _held(self, *buckets: str) -> int:
+        """Count the parameters that the rank's layers hold, in some buckets or in all."""
+        return sum(stage.parameters.get(name, 0) for stage in self.stages for name in buckets or self.axes.sharing())
 
     def _owned(self) -> int:
         """Count the parameters that the rank steps: all it holds, or its shards of them."""
-        total = 0
-        for stage in self.stages:
-            for bucket in stage.buckets:
-                total += -(-stage.parameters.get(bucket.name, 0) // bucket.sharing.owners)
-        return max(total, 1)
+        sharing = self.axes.sharing().items()
+        owned = (-(-stage.parameters.get(name, 0) // by.owners) for stage in self.stages for name, by in sharing)
+        return max(sum(owned), 1)
 
     def _gather(self) -> None:
         """Gather the parameters that each rank of a group has stepped a shard of."""
         parameters: dict[int, int] = {}
-        for stage in self.stages:
-            for bucket in stage.buckets:
-                if bucket.sharing.shards > 1:
-                    group = bucket.sharing.group
-                    parameters[group] = parameters.get(group, 0) + stage.parameters.get(bucket.name, 0)
+        for name, sharing in self.axes.sharing().items():
+            if sharing.shards > 1:
+                parameters[sharing.group] = parameters.get(sharing.group, 0) + self._held(name)
         for group, count in parameters.items():
             if count:
                 self.graph.collective(

@@ -7,13 +7,14 @@ one token against a cache of `sequence` tokens. Layers, embedding and head are u
 Source: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198 (sequence parallelism, recompute).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.workloads.generate.attention import Heads, attend
+from scaleout.workloads.generate.attention import Heads, attend, kept_tokens
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape
 from scaleout.workloads.generate.layers import (
     COPY_IN,
@@ -29,8 +30,8 @@ from scaleout.workloads.generate.layers import (
     norm,
     phased,
     residual,
-)
-from scaleout.workloads.generate.linear import linear
+)  # fmt: skip
+from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 
 if TYPE_CHECKING:
@@ -39,10 +40,15 @@ if TYPE_CHECKING:
 
 def layer(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) -> int:
     """Attention, then the feed-forward network, each added to what it reads."""
-    label = f"layer_{number}"
-    for phase, branch in (("attention", _attention), ("feed_forward", _feed_forward)):
-        block = partial(branch, rank=rank, number=number, label=f"{label}_{phase}")
-        half = partial(residual, branch=partial(dropped, layer=block, rank=rank), elements=rank.elements)
+    workload, label = rank.workload, f"layer_{number}"
+    context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
+    blocks: Mapping[str, Layer] = {
+        "attention": partial(attend, heads=Heads(rank, context), label=f"{label}_attention"),
+        "feed_forward": partial(workload.write_feed_forward, rank=rank, number=number, label=f"{label}_feed_forward"),
+    }
+    for phase, block in blocks.items():
+        whole = partial(tensor_parallel, rank=rank, block=block, label=f"{label}_{phase}")
+        half = partial(residual, branch=partial(dropped, layer=whole, rank=rank), elements=rank.elements)
         x = phased(tape, x, half, phase=phase)
     return x
 
@@ -56,57 +62,41 @@ def dropped(tape: AutogradTape, x: int, layer: Layer, rank: "Rank[Transformer]")
 def tensor_parallel(tape: AutogradTape, x: int, rank: "Rank[Transformer]", block: Layer, *, label: str) -> int:
     """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
     workload = rank.workload
-    x = norm(
-        tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense,
-        partial=workload.sequence_parallel and workload.tensor_parallel > 1,
-    )  # fmt: skip
+    x = _norm(tape, x, rank)
     if workload.tensor_parallel == 1:
         return block(tape, x)
     into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
-    over = partial(
-        exchange, tape, size_bytes=rank.whole_bytes, group=rank.tensor, name=label, degree=workload.tensor_parallel,
-        shard=rank.elements if workload.sequence_parallel else 0,
-    )  # fmt: skip
-    return over(block(tape, over(x, into)), out)
-
-
-def kept_tokens(rank: "Rank[Transformer]") -> int:
-    """Tokens of a tensor-parallel block's input that are kept for backward."""
-    return rank.workload.local_tokens if rank.workload.keep_gathered else rank.tokens
+    buffer = replace(rank.activations, shard=rank.elements if workload.sequence_parallel else 0)
+    x = block(tape, exchange(tape, x, into, buffer, name=label))
+    return exchange(tape, x, out, buffer, name=label)
 
 
 def _gather_in(workload: "Transformer") -> Exchange:
     return GATHER_IN if workload.keep_gathered else GATHER_IN_AGAIN
 
 
-def _attention(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int, label: str) -> int:
-    del number
+def _norm(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
+    """Normalise the hidden state; with sequence parallelism each tensor-parallel rank does so for its own tokens."""
     workload = rank.workload
-    context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
-    heads = Heads(workload, rank.dense, kept_tokens=kept_tokens(rank), context=context)
-    return tensor_parallel(tape, x, rank, partial(attend, heads=heads, label=label), label=label)
-
-
-def _feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int, label: str) -> int:
-    workload = rank.workload
-    block = partial(workload.write_feed_forward, rank=rank, number=number, label=label)
-    return tensor_parallel(tape, x, rank, block, label=label)
+    partial_sums = workload.sequence_parallel and workload.tensor_parallel > 1
+    return norm(tape, x, workload.norm, (rank.tokens, workload.hidden), bucket=rank.dense, partial=partial_sums)
 
 
 def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: str) -> int:
     """Two GEMMs with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
-    of = partial(linear, tape, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
-    x = of(
-        x, inputs=workload.hidden, outputs=(width,) * workload.gates, name=f"{label}_1", kept_tokens=kept_tokens(rank),
+    of = partial(Linear, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
+    first = of(
+        name=f"{label}_1", inputs=workload.hidden, outputs=(width,) * workload.gates, kept_tokens=kept_tokens(rank),
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
-    x = activation(tape, x, workload.activation, elements=workload.local_tokens * width)
-    return of(
-        x, inputs=width, outputs=workload.hidden, name=f"{label}_2", saved=workload.gates > 1,
+    second = of(
+        name=f"{label}_2", inputs=width, outputs=workload.hidden, saved=workload.gates > 1,
         gathered="gradient" if workload.sequence_parallel else "",
     )  # fmt: skip
+    x = activation(tape, first.write(tape, x), workload.activation, elements=workload.local_tokens * width)
+    return second.write(tape, x)
 
 
 def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
@@ -133,39 +123,36 @@ def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     x = tape.kernel("embedding_fwd", x, tokens=workload.local_tokens, hidden=workload.hidden)
     if workload.tensor_parallel > 1:
         out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
-        degree = workload.tensor_parallel
-        x = exchange(tape, x, out, rank.whole_bytes, group=rank.tensor, name="embedding", degree=degree)
+        x = exchange(tape, x, out, rank.activations, name="embedding")
     return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
 
 
 def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
-    x = norm(
-        tape, x, workload.norm, tokens=rank.tokens, hidden=workload.hidden, bucket=rank.dense,
-        partial=workload.sequence_parallel and workload.tensor_parallel > 1,
-    )  # fmt: skip
+    x = _norm(tape, x, rank)
     if workload.vocabulary == 0:
         return x
     if workload.tensor_parallel > 1:
         into = _gather_in(workload) if workload.sequence_parallel else COPY_IN
-        degree = workload.tensor_parallel
-        x = exchange(tape, x, into, rank.whole_bytes, group=rank.tensor, name="head", degree=degree)
+        x = exchange(tape, x, into, rank.activations, name="head")
     # Prefill needs the logits of each sequence's last token only.
     tokens = workload.microbatch_size if workload.mode == "prefill" else workload.local_tokens
     part = workload.vocabulary // workload.tensor_parallel
-    x = linear(
-        tape, x, tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, name="head",
-        shared=rank.tied, kept_tokens=kept_tokens(rank), plain=True,
+    projection = Linear(
+        name="head", tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, shared=rank.tied,
+        kept_tokens=kept_tokens(rank), plain=True,
         placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
     )  # fmt: skip
+    x = projection.write(tape, x)
     if workload.mode == "training":
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
     if workload.tensor_parallel > 1:
         size_bytes = tokens * workload.vocabulary * workload.item_bytes
         x = tape.graph.collective(
-            "all_gather", size_bytes, group=rank.tensor, after=(x,), name="logits_all_gather", role=NodeRole.EXCHANGE
-        )
+            "all_gather", size_bytes, group=rank.activations.group, after=(x,), name="logits_all_gather",
+            role=NodeRole.EXCHANGE,
+        )  # fmt: skip
     return x
 
 
@@ -189,8 +176,8 @@ def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int,
         tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
     for number in ("maximum", "sum", "target") if degree > 1 else ():
         x = tape.graph.collective(
-            "all_reduce", tokens * ITEM_BYTES["fp32"], group=rank.tensor, after=(x,), name=f"loss_{number}_all_reduce",
-            priority=URGENT, role=NodeRole.EXCHANGE,
+            "all_reduce", tokens * ITEM_BYTES["fp32"], group=rank.activations.group, after=(x,),
+            name=f"loss_{number}_all_reduce", priority=URGENT, role=NodeRole.EXCHANGE,
         )  # fmt: skip
     return x
 

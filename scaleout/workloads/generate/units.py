@@ -1,4 +1,4 @@
-"""What a rank of a stage holds, and the units, layers among them, whose parameters are gathered and reduced together.
+"""The forward pass of a stage, in units, layers among them, whose parameters are gathered and reduced together.
 
 Where parameters are sharded (ZeRO-3, FSDP), a unit's are gathered before it, forward and backward, while the units
 before it compute, and its gradients are reduced behind it.
@@ -6,15 +6,18 @@ before it compute, and its gradients are reduced behind it.
 Source: FSDP, arXiv:2304.11277; the order of its calls: PyTorch 2.11's, profiled (`traces/h200-pair/profiles.jsonl`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from scaleout.program.graph import NONE, GraphBuilder, NodeRole
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.program.graph import HEAD, NONE, GraphBuilder, NodeRole
+from scaleout.program.operations import ITEM_BYTES
+from scaleout.workloads.families.layered import EMBEDDING, LayeredModel
+from scaleout.workloads.families.layered import HEAD as HEAD_PART
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor
 from scaleout.workloads.generate.axes import Axes
-from scaleout.workloads.generate.layers import Layer
+from scaleout.workloads.generate.layers import WHOLE_IN, WHOLE_OUT, Buffer, Layer, checkpoint, exchange, phased
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,6 @@ class Rank(Generic[Job]):
 
     Attributes
     ----------
-    tokens : int
-        Tokens of a micro-batch outside tensor-parallel blocks.
     dense, experts : Bucket
         Where gradients wait.
     tied : list or None
@@ -70,14 +71,11 @@ class Rank(Generic[Job]):
         return self.tokens * self.workload.hidden
 
     @property
-    def whole_bytes(self) -> int:
-        """Bytes of the activations that tensor-parallel blocks read and make."""
-        return self.workload.local_tokens * self.workload.hidden * self.workload.item_bytes
-
-    @property
-    def tensor(self) -> int:
-        """Family of the tensor axis."""
-        return self.axes.number("tensor")
+    def activations(self) -> Buffer:
+        """The whole activations that tensor-parallel blocks read and make, communicated over the tensor axis."""
+        workload = self.workload
+        size_bytes = workload.local_tokens * workload.hidden * workload.item_bytes
+        return Buffer(size_bytes, self.axes.number("tensor"), workload.tensor_parallel)
 
     @property
     def buckets(self) -> tuple[Bucket, Bucket]:
@@ -176,3 +174,43 @@ class Units:
             if self.rank.workload.layout_copies:
                 ready = tape.aside("clone", gather, name="parameters_copy_out", elements=elements)
             tape.cursor.waits += (ready,)
+
+
+RECEIVES, SENDS = "receives", "sends"
+"""Parts of a stage that gather what is sent in parts: its input, and the gradient of its output."""
+
+
+def forward(tape: AutogradTape, rank: Rank[Any], layers: range, parts: Collection[str]) -> int:
+    """Write the forward pass of some layers and of those `parts` that are none; return the node of the output.
+
+    Layers, embedding and head are units each; a layer that backward recomputes is a checkpoint.
+    """
+    model: LayeredModel = rank.workload
+    x = NONE
+    units = Units(rank)
+    item_bytes = ITEM_BYTES[model.gather_dtype or tape.dtype]
+    if RECEIVES in parts and model.scatters:
+        tape.enter("pipeline")
+        x = exchange(tape, x, WHOLE_IN, rank.activations, name="activations")
+    if EMBEDDING in parts:
+        x = units.apply(tape, x, partial(model.write_embedding, rank=rank), phase="embedding")
+    for number in layers:
+        tape.graph.layer = number
+        layer = partial(model.write_layer, rank=rank, number=number)
+        if model.recompute in ("operations", "full"):
+            layer = partial(
+                checkpoint, layer=layer, kept_elements=rank.elements, stop_early=model.stop_recompute_early,
+                saved=model.recompute == "operations",
+            )  # fmt: skip
+        x = units.apply(tape, x, layer, item_bytes=item_bytes)
+    tape.graph.layer = NONE
+    if SENDS in parts and model.scatters:
+        x = phased(tape, x, partial(_whole_gradient, rank=rank), phase="pipeline")
+    if HEAD_PART not in parts:
+        return x
+    tape.graph.layer = HEAD
+    return units.apply(tape, x, partial(phased, layer=partial(model.write_head, rank=rank), phase="head"))
+
+
+def _whole_gradient(tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
+    return exchange(tape, x, WHOLE_OUT, rank.activations, name="activations")
