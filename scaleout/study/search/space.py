@@ -32,6 +32,11 @@ class Plan(NamedTuple):
     zero: int
     sequence_parallel: bool
 
+    @property
+    def microbatch_size(self) -> int:
+        """Sequences of a micro-batch, as a workload names them."""
+        return self.microbatch
+
     def __str__(self) -> str:
         """Write the plan in a line, leaving out what it does not use."""
         words = [f"tp {self.tensor_parallel}", f"pp {self.pipeline_parallel}", f"dp {self.data_parallel}"]

@@ -52,13 +52,7 @@ class Entry(Config):
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution over a square image, with what stands behind it.
-
-    Attributes
-    ----------
-    hw, hw_out : int
-        Pixels along a side of what enters and of what leaves.
-    """
+    """One convolution over a square image of `hw` pixels along a side, of which `hw_out` leave."""
 
     name: str
     c_in: int
@@ -301,7 +295,7 @@ def _write_linear(tape: AutogradTape, x: int, layer: FullyConnected, workload: C
 
 
 def _accumulate(tape: AutogradTape, counts: tuple[int, ...], bucket: Bucket) -> None:
-    """Let backward learn buffers whose gradients come with that of the output here."""
+    """Let backward accumulate gradients of buffers that are made with that of the output here."""
 
     def backward(dy: int) -> int:
         for count in reversed(counts):

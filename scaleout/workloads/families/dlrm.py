@@ -66,6 +66,11 @@ class Dlrm(WholeModel):
         return self
 
     @property
+    def local_batch(self) -> int:
+        """Samples of a rank in a step."""
+        return self.global_batch // self.data_parallel
+
+    @property
     def num_vectors(self) -> int:
         """Vectors that interact: one a table of the job, and the bottom MLP's output."""
         return self.tables_per_rank * self.data_parallel + 1
@@ -131,10 +136,6 @@ class Dlrm(WholeModel):
         return Program(self.name, (graph.build(),), np.zeros(self.num_ranks, np.int64), groups)
 
 
-def _local_batch(workload: Dlrm) -> int:
-    return workload.global_batch // workload.data_parallel
-
-
 def _tables(workload: Dlrm) -> dict[str, int]:
     return {
         "batch": workload.global_batch,
@@ -160,13 +161,13 @@ def _shuffle(graph: GraphBuilder, workload: Dlrm, node: int, *, name: str) -> in
 
 def _permute(graph: GraphBuilder, workload: Dlrm, node: int) -> int:
     """Bring received vectors, sorted by sender, into the order of samples; or back."""
-    sizes = {"batch": _local_batch(workload), "tables": workload.num_vectors - 1, "dim": workload.embedding_dim}
+    sizes = {"batch": workload.local_batch, "tables": workload.num_vectors - 1, "dim": workload.embedding_dim}
     return graph.compute(kernel("permute_for_all_to_all", dtype=workload.dtype, **sizes), after=(node,))
 
 
 def _interaction(graph: GraphBuilder, workload: Dlrm, direction: str, *, after: tuple[int, ...]) -> int:
     operations = _INTERACTION[workload.interaction]
-    shape = {"batch": _local_batch(workload), "features": workload.num_vectors, "dim": workload.embedding_dim}
+    shape = {"batch": workload.local_batch, "features": workload.num_vectors, "dim": workload.embedding_dim}
     for op in operations if direction == "fwd" else reversed(operations):
         sizes = {key: size for key, size in shape.items() if key != "dim" or op != "interaction_gather"}
         after = (graph.compute(kernel(f"{op}_{direction}", dtype=workload.dtype, **sizes), after=after),)
@@ -176,7 +177,7 @@ def _interaction(graph: GraphBuilder, workload: Dlrm, direction: str, *, after: 
 def _mlp(
     tape: AutogradTape, x: int | None, widths: list[tuple[int, int]], *, workload: Dlrm, bucket: Bucket, name: str
 ) -> int:
-    batch = _local_batch(workload)
+    batch = workload.local_batch
     for index, (inputs, outputs) in enumerate(widths):
         label = f"{name}_mlp_{index}"
         x = Linear(name=label, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket).write(tape, x)

@@ -68,17 +68,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Framework:
-    """A preset.
-
-    Attributes
-    ----------
-    summary : str
-        One line.
-    source : str
-        Where the framework and the version described are.
-    settings : tuple of Setting
-        Of several for one key, the last that applies.
-    """
+    """A preset, of a framework in the version that `source` names; of several settings for one key the last holds."""
 
     summary: str
     source: str

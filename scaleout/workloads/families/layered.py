@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import model_validator
 
@@ -27,7 +27,7 @@ Content = tuple[tuple[str, int], ...]
 
 
 class Degrees(Protocol):
-    """What decides whether the sizes of a model divide; a plan of a search has these, and `Cut` of a workload."""
+    """What decides whether the sizes of a model divide: a workload has these, and a plan of a search."""
 
     @property
     def tensor_parallel(self) -> int: ...  # noqa: D102
@@ -38,20 +38,9 @@ class Degrees(Protocol):
     @property
     def expert_parallel(self) -> int: ...  # noqa: D102
     @property
-    def microbatch(self) -> int: ...  # noqa: D102
+    def microbatch_size(self) -> int: ...  # noqa: D102
     @property
     def sequence_parallel(self) -> bool: ...  # noqa: D102
-
-
-class Cut(NamedTuple):
-    """The degrees by which a workload cuts its model."""
-
-    tensor_parallel: int
-    context_parallel: int
-    data_parallel: int
-    expert_parallel: int
-    microbatch: int
-    sequence_parallel: bool
 
 
 class LayeredModel(Training):
@@ -63,24 +52,14 @@ class LayeredModel(Training):
 
     @model_validator(mode="after")
     def _cuts(self) -> "LayeredModel":
-        cut = Cut(
-            self.tensor_parallel, self.context_parallel, self.data_parallel, self.expert_parallel, self.microbatch_size,
-            self.sequence_parallel,
-        )  # fmt: skip
-        refusal = self.refusal(cut)
+        refusal = self.refusal(self)
         if refusal is not None:
             raise ValueError(refusal)
         return self
 
     @abstractmethod
     def write_embedding(self, tape: "AutogradTape", x: int, rank: "Rank[Any]") -> int:
-        """Write what comes before the first layer, on one rank, forward; `x` is the input of the whole model.
-
-        Returns
-        -------
-        int
-            The node that makes the output, as for `write_layer` and `write_head`.
-        """
+        """Write what comes before the first layer, on one rank, forward; return the node that makes the output."""
 
     @abstractmethod
     def write_layer(self, tape: "AutogradTape", x: int, rank: "Rank[Any]", number: int) -> int:
@@ -242,11 +221,11 @@ class LayeredModel(Training):
     @property
     def local_tokens(self) -> int:
         """Tokens of a micro-batch that a rank handles."""
-        return self.microbatch_size * self.local_sequence
+        return self.tokens_of(self)
 
     def tokens_of(self, cut: Degrees) -> int:
         """Return the tokens of a micro-batch that a rank handles, if the model is cut by some degrees."""
-        return cut.microbatch * (1 if self.mode == "decode" else self.sequence // cut.context_parallel)
+        return cut.microbatch_size * (1 if self.mode == "decode" else self.sequence // cut.context_parallel)
 
     @property
     def scatters(self) -> bool:

@@ -184,8 +184,8 @@ def _route(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     )  # fmt: skip
     x = router.write(tape, x)
     tape.save_for_backward(tokens * workload.experts)
-    sizes = {"tokens": tokens, "experts": workload.experts, "topk": workload.top_k}
-    return pointwise(tape, x, ("moe_top_k", "moe_top_k_bwd"), **sizes)
+    kernels = ("moe_top_k", "moe_top_k_bwd")
+    return pointwise(tape, x, kernels, tokens=tokens, experts=workload.experts, topk=workload.top_k)
 
 
 def _first(rank: Rank[Moe], name: str, groups: int = 0) -> Linear:

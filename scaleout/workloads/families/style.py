@@ -23,14 +23,12 @@ CASTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How the layers of a tape become kernels.
+    """How the layers of a tape become kernels; the keys of a workload say more.
 
     Attributes
     ----------
     linear_dtype : str
-        A name in `CASTS`: in which data type GEMMs with weights are.
-    compiled : bool
-        Whether element-wise kernels that follow each other are one.
+        A name in `CASTS`.
     separate : bool
         Whether matrices that read the same input are GEMMs of their own.
     casts_weights : bool

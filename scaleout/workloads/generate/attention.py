@@ -11,7 +11,7 @@ DeepSpeed-Ulysses, arXiv:2309.14509; DeepSeek-V2, arXiv:2405.04434 (latent); Kor
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaleout.program.graph import NONE, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from scaleout.workloads.generate.units import Rank
 
 
-def kept_tokens(rank: "Rank[Transformer]") -> int:
+def kept_tokens(rank: "Rank[Any]") -> int:
     """Tokens of a tensor-parallel block's input that are kept for backward."""
-    return rank.workload.local_tokens if rank.workload.keep_gathered else rank.tokens
+    workload: Transformer = rank.workload
+    return workload.local_tokens if workload.keep_gathered else rank.tokens
 
 
 @dataclass(frozen=True)

@@ -88,30 +88,25 @@ class Reduction:
 
 @dataclass
 class Gradients:
-    """What backward learns: the nodes after which its gradients are final.
+    """What backward makes: gradients, and the nodes after which they are final.
 
     Attributes
     ----------
     bucket_bytes : float
         Size from which on a bucket is reduced.
-    item_bytes : int
-        Bytes of one element of a gradient.
     reduces : bool
         Whether these gradients are reduced; otherwise they are added up until those of a later micro-batch are.
     accumulates : str
         Data type of the gradients that are there already, to which a kernel of its own adds these; empty if none.
-    copied : str
-        Data type of gradients that are copied into their bucket and out of it; empty if they lie there.
+    copied, copies : str
+        Data type of gradients that are copied into their bucket and out of it, and of those that are copied into the
+        buffers that are reduced; empty if they are not.
     deferred : list or None
         Reductions are deferred into this list, if there is one: in a pipeline other ranks wait for what comes next.
-    final : list of int
-        The nodes.
-    copies : str
-        Data type of the gradients, if they are copied into the buffers that are reduced; empty if not.
     flat : tuple of str
         Kernels, with their data types, that turn sharded gradients into one flat tensor that is ready to be reduced.
     replicas_at_end : bool
-        Whether shards are summed over their copies at the end of the step, and not here.
+        Whether shards are summed over their replicas at the end of the step, and not here.
     """
 
     bucket_bytes: float
@@ -193,38 +188,29 @@ class AutogradTape:
 
     Attributes
     ----------
-    page : Page
+    cursor : Cursor
         Shared with the tapes of branches.
-    dtype : str
-        Of activations and weights.
     gradients : Gradients or None
         None if there is no backward.
-    actions : list
-        What backward does, in forward order.
+    actions, layers, spans : list
+        What backward does, in forward order; the layer that each action belongs to; what each does to memory.
     kept_bytes : float
         What the layers keep for backward.
     recompute_bytes : float
         The most that a part which backward recomputes keeps meanwhile.
     all_recompute_bytes : float
         What all parts that backward recomputes keep together, where gradients of weights are deferred.
-    parameters : dict
-        Name of a bucket to the parameters that its layers hold.
-    partial : dict
-        Likewise, those of which each tensor-parallel rank makes a part of the gradient.
-    layers : list of int
-        The layer that each action belongs to.
+    parameters, partial : dict
+        Name of a bucket to the parameters that its layers hold, and to those of which each tensor-parallel rank makes
+        a part of the gradient.
     role : NodeRole
         The pass that layers write.
     needed : int
         Nodes of the graph when a layer last kept something: those after make nothing that backward reads.
-    style : Style
-        How layers become kernels.
     saved : bool
         Whether what layers recompute leaves out the operations whose results were kept.
     operations_bytes : float
         Results of those operations.
-    spans : list
-        What each action does to memory.
     weights : set of (int, int)
         Outputs and inputs of the weights of its layers.
     """
@@ -296,13 +282,13 @@ class AutogradTape:
         self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
 
     def branch(self) -> "AutogradTape":
-        """Return a tape of its own that writes to the same page, of layers beside those of this one."""
+        """Return a tape of its own with the same cursor, of layers beside those of this one."""
         return AutogradTape(
             self.cursor, self.dtype, self.gradients, parameters=self.parameters, partial=self.partial,
             role=self.role, style=self.style, saved=self.saved, weights=self.weights,
         )  # fmt: skip
 
-    def again(self, *, saved: bool = False) -> "AutogradTape":
+    def recompute(self, *, saved: bool = False) -> "AutogradTape":
         """Return a tape for layers that are recomputed."""
         return AutogradTape(
             self.cursor, self.dtype, self.gradients, role=NodeRole.RECOMPUTE, style=self.style, saved=saved
@@ -312,12 +298,10 @@ class AutogradTape:
         """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""
 
         def made(node: int) -> None:
-            assert self.gradients is not None, "only backward learns"
+            assert self.gradients is not None, "only backward makes gradients"
             self.gradients.accumulate_gradient(self.graph, make(node), num_parameters, bucket)
 
-        layer = self.graph.layer
-
-        def made_later() -> None:
+        def made_later(layer: int = self.graph.layer) -> None:
             self.graph.layer = layer
             made(NONE)
 

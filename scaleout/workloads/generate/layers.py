@@ -72,7 +72,7 @@ def norm(
 
 
 def residual(tape: AutogradTape, x: int, branch: Layer, *, elements: int) -> int:
-    """``y = x + branch(x)``; backward, the two gradients meet where the branch began."""
+    """``y = x + branch(x)``; backward, the two gradients are added where the branch began."""
     skipped: list[int] = []
 
     add, add_gradient = ("add_fused_fwd", "add_fused_bwd") if tape.style.compiled else ("add", "add")
@@ -127,7 +127,7 @@ def phased(tape: AutogradTape, x: int, layer: Layer, *, phase: str) -> int:
 def checkpoint(
     tape: AutogradTape, x: int, layer: Layer, *, kept_elements: int, stop_early: bool = False, saved: bool = False
 ) -> int:
-    """Apply a layer of which only the input is kept: backward computes it again first.
+    """Apply a layer of which only the input is kept: backward recomputes it first.
 
     With `stop_early` that ends with the last node that makes something to be kept; with `saved` the results of some
     operations are kept as well, and those operations left out.
@@ -140,14 +140,14 @@ def checkpoint(
     tape.all_recompute_bytes += forward.kept_bytes + forward.all_recompute_bytes
 
     def backward(dy: int) -> int:
-        again, phase, role, begin = tape.again(saved=saved), tape.graph.phase, tape.graph.role, len(tape.graph)
-        again.enter(phase.removesuffix("_backward"))
-        y = layer(again, dy)
-        if stop_early and again.needed > begin:
-            tape.graph.shorten(again.needed)
-            y = again.needed - 1
+        second, phase, role, begin = tape.recompute(saved=saved), tape.graph.phase, tape.graph.role, len(tape.graph)
+        second.enter(phase.removesuffix("_backward"))
+        y = layer(second, dy)
+        if stop_early and second.needed > begin:
+            tape.graph.shorten(second.needed)
+            y = second.needed - 1
         tape.graph.enter(phase, role)
-        return again.backward(y)
+        return second.backward(y)
 
     tape.push(backward, makes=kept_elements, scratch_bytes=forward.transient_bytes(kept_elements * tape.item_bytes))
     tape.save_for_backward(kept_elements)

@@ -117,7 +117,7 @@ class Linear:
             weight = self._cast(tape, NONE, self.inputs * width, "weight") if tape.style.casts_weights else NONE
             after = {NONE if x is None else x, weight} - {NONE}
             sizes = {"M": self.tokens, "N": width, "K": self.inputs}
-            node = self._gemm(tape, *sorted(after), role=NodeRole.WEIGHTS, **sizes)
+            node = self._gemm(tape, *sorted(after), suffix="", role=NodeRole.WEIGHTS, **sizes)
         return node
 
     def _backward(self, tape: AutogradTape, dy: int, widths: Sequence[int], *, needs_input: bool) -> int:
@@ -149,7 +149,7 @@ class Linear:
     def _cast_before(self, tape: AutogradTape) -> str:
         return self.gathered if tape.style.gathers_fp8 else ""
 
-    def _gemm(self, tape: AutogradTape, *after: int, role: int, suffix: str = "", **sizes: int) -> int:
+    def _gemm(self, tape: AutogradTape, *after: int, suffix: str, role: int, **sizes: int) -> int:
         op, dtype = ("gemm", tape.dtype) if self.plain else tape.style.gemm(tape.dtype)
         return tape.add(kernel(op, dtype=dtype, **sizes), *after, name=f"{self.name}{suffix}", role=role)
 

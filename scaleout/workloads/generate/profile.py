@@ -22,15 +22,7 @@ NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
 
 @dataclass(frozen=True)
 class MadeGradient:
-    """Gradient of some parameters, at the moment when backward has made it.
-
-    Attributes
-    ----------
-    bucket : str
-        The bucket in which it waits.
-    ends : bool
-        Whether no kernel of the part runs after the one that made it.
-    """
+    """Gradient of some parameters, which waits in a bucket; `ends` if no kernel of the part runs after its own."""
 
     bucket: str
     num_parameters: int
@@ -99,13 +91,7 @@ def _profile(part: _Part) -> "StageProfile":
 
 @dataclass(frozen=True, eq=False)
 class StageProfile:
-    """A part of a model on one rank, for one micro-batch; what it holds is counted by its `tape`.
-
-    Attributes
-    ----------
-    kind : str
-        In `NO_LAYERS`, or what `layer_kind` names.
-    """
+    """A part of a model on one rank, for one micro-batch; what it holds is counted by its `tape`."""
 
     kind: str
     tape: AutogradTape

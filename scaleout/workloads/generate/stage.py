@@ -69,8 +69,8 @@ class Stage:
     ----------
     number : int
         Among all stages, first to last.
-    tape : Tape
-        Of its forward pass: `kept_bytes` for each micro-batch, `recompute_bytes`, and `parameters` by bucket.
+    tape : AutogradTape
+        Of its forward pass: what is kept for each micro-batch, and `parameters` by bucket.
     """
 
     workload: LayeredModel
@@ -130,13 +130,7 @@ class Stage:
         return sum(self.tape.partial.values())
 
     def gathers(self) -> Iterator[tuple[int, Call]]:
-        """Yield what gathers the parameters that other ranks have stepped, unit by unit in the order of forward.
-
-        Yields
-        ------
-        (int, Call)
-            The node of forward that waits for it, and what gathers.
-        """
+        """Yield the nodes of forward that wait for parameters that others have stepped, and what gathers these."""
         for unit in self.rank.units:
             for bucket in self.rank.buckets:
                 size_bytes = unit.parameters.get(bucket.name, 0) * self.workload.item_bytes

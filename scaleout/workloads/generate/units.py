@@ -36,12 +36,10 @@ Job = TypeVar("Job", bound=LayeredModel)
 
 @dataclass
 class Rank(Generic[Job]):
-    """What one rank of one stage holds, and where its gradients go.
+    """What one rank of one stage holds, and the buckets where its gradients wait.
 
     Attributes
     ----------
-    dense, experts : Bucket
-        Where gradients wait.
     tied : list or None
         Where a head leaves the gradient of the table that it shares with the embedding of the same rank.
     units : list of Unit

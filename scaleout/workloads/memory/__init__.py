@@ -207,16 +207,14 @@ def _widest(sizes: Sequence[int], width: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Slots of all ranks during which their memory can be highest, by rank.
+    """Slots of all ranks during which their memory can be highest, by rank, whose first ones are `first`, shape (p,).
 
     Attributes
     ----------
-    first : (p,)
-        Where each rank begins.
     in_flight : (K, v)
         Micro-batches whose activations are kept.
-    again : (K, v)
-        Whether a backward runs that may compute parts again, one at a time.
+    recomputes : (K, v)
+        Whether a backward runs that may recompute parts, one at a time.
     waiting : (K, v)
         Micro-batches of which all that is recomputed is held, for the gradients of weights.
     """
@@ -225,7 +223,7 @@ class Moments:
     rank: Index
     slot: Index
     in_flight: Index
-    again: Index
+    recomputes: Index
     waiting: Index
 
 
@@ -280,13 +278,12 @@ class Peak:
     Attributes
     ----------
     rank : int
-        Its rank in the pipeline.
+        Of the pipeline.
     bytes_of : mapping
         Bytes of each of `KINDS`.
-    in_flight : tuple of int
-        Micro-batches whose activations it holds then, for each of its chunks; empty without a backward.
-    slot : Slot
-        What it runs then; empty without a backward.
+    in_flight, slot : tuple
+        Micro-batches whose activations it holds then, for each of its chunks, and what it runs; empty without a
+        backward.
     slot_number, num_slots : int
         Which of its slots that is.
     """
@@ -413,8 +410,8 @@ def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[
     held = (moments.in_flight * kept[of]).sum(axis=1)
     recomputed = np.zeros(len(held))
     if again.any():
-        recomputed = (moments.again * again[of] + moments.waiting * all_again[of]).sum(axis=1)
-    made = (moments.again * temporary[of]).sum(axis=1)
+        recomputed = (moments.recomputes * again[of] + moments.waiting * all_again[of]).sum(axis=1)
+    made = (moments.recomputes * temporary[of]).sum(axis=1)
     total = held + recomputed + made
     at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
     first = at[np.searchsorted(of[at], np.arange(len(stages)))]

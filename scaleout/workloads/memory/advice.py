@@ -23,15 +23,7 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Advice:
-    """A change that helps.
-
-    Attributes
-    ----------
-    changes : mapping
-        Keys of the workload, and the values to set.
-    ranks : int
-        What the job then needs.
-    """
+    """A change that helps: keys of the workload with the values to set, and the ranks that the job then needs."""
 
     changes: Mapping[str, Any]
     ranks: int

@@ -25,16 +25,9 @@ Turn = tuple[tuple[Action, int], ...]
 
 
 def _two_sided(k: int, h: int, *, near: range, far: range, near_chunk: int = 0) -> Order:
-    """Return the slots of a rank, k from its end and h - 1 - k from the middle.
+    """Return the slots of a rank, k from its end and h - 1 - k from the middle; one chunk takes all near microbatches.
 
-    Parameters
-    ----------
-    k, h : int
-        Distance from the nearer end; ranks from there to the middle.
-    near, far : range
-        Microbatches that entered at this end, and those that come from the middle; as many of each, 2 h or more.
-    near_chunk : int
-        Which of the rank's chunks takes the near ones; the other takes the far ones.
+    There are as many near ones, which entered at this end, as far ones: 2 h or more.
     """
     chunks = (near_chunk, 1 - near_chunk)
     forwards, backwards = ([iter(near), iter(far)] for _ in range(2))
