@@ -127,8 +127,8 @@ def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> floa
         waited = max(0.0, result.makespan_s - float(reach[-1]))
         for index in np.flatnonzero(gaps).tolist():
             begin = starts[order[index]]
-            together = order[index : int(np.searchsorted(starts[order], begin, side="right"))]
-            if any(chooses(line, node) for node in together.tolist()):
+            starting = order[index : int(np.searchsorted(starts[order], begin, side="right"))]
+            if any(chooses(line, node) for node in starting.tolist()):
                 waited += float(gaps[index])
         total += len(line.ranks) * waited
     return total / result.program.num_ranks

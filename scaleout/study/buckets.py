@@ -19,7 +19,7 @@ from scaleout.study.job import Job, run
 from scaleout.workloads.config import ModelFamily
 
 AUTO = "auto"
-"""The way that a run takes: what the machine's library, or nothing, prefers."""
+"""What a run does by default: what the machine's library, or nothing, prefers."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Bucketed:
     way : str
         Algorithm of all-reduce, policy, or ``"auto"``.
     step_s, communication_s, exposed_s : float
-        The step, all its communication, and what nothing hides.
+        The step, all its communication, and what of it is exposed.
     """
 
     way: str

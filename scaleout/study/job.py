@@ -216,7 +216,7 @@ def annotated(prepared: Prepared) -> Program:
 
 
 def simulated(prepared: Prepared, program: Program) -> Outcome:
-    """Schedule and simulate the annotated program of a prepared job, again with slower kernels as clocks settle."""
+    """Schedule and simulate the annotated program of a prepared job, repeatedly until the clocks settle."""
     job, options = prepared.job, prepared.job.options
     planned: list[tuple[Decision, ...]] = []  # of each run, as clocks settle
 

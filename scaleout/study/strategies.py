@@ -52,8 +52,8 @@ def _interleaved(job: LayeredModel) -> Keys:
     p = job.pipeline_parallel
     if p == 1 or job.pipeline_schedule != "1f1b" or job.stage_layers or job.num_microbatches % p or job.layers % p:
         return {}
-    chunks = next((v for v in range(2, job.layers // p + 1) if job.layers % (p * v) == 0), 1)
-    return {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": chunks} if chunks > 1 else {}
+    stages = next((v for v in range(2, job.layers // p + 1) if job.layers % (p * v) == 0), 1)
+    return {"pipeline_schedule": "interleaved_1f1b", "virtual_stages": stages} if stages > 1 else {}
 
 
 _WHEN_AND_WHERE = ("overlap_gradient_reduce", "overlap_parameter_gather", "sequence_parallel")

@@ -55,6 +55,8 @@ RENAMED: dict[str, str | None] = {
     "generic Triton product": "generic Triton GEMM",
     "fusing costs the product": "fusing costs the GEMM",
     "verdict": "explanation",
+    "longer than the computation beside it": "longer than the concurrent kernels",
+    "nothing independent beside it": "no independent kernel",
     "hidden_s": "overlapped_s",
     "least_s": "lower_bound_s",
     "gradients reduced over replicas beside backward": "gradients reduced over replicas during backward",

@@ -52,8 +52,11 @@ def main() -> None:
     request = SearchRequest(base, topology, device, BATCH, 80e9)
     answers = []
     for what, call in (
-        ("least kernels, first call", lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True)),
-        ("least kernels", lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True)),
+        (
+            "lower bound of kernels, first call",
+            lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True),
+        ),
+        ("lower bound of kernels", lambda: lower_bounds_of(topology, device).kernels_s(workload, ordered=True)),
         ("one plan, first call", lambda: evaluate(workload, topology, device)),
         ("another micro-batch", lambda: evaluate(other, topology, device)),
         ("the plan again", lambda: evaluate(workload, topology, device)),

@@ -48,8 +48,8 @@ def questions(draw):
 def everything(request):
     """Evaluate every plan, in whatever order."""
     found, too_large = [], 0
-    asked = families(request.base, request.num_ranks, request.batch, fixed=request.fixed)
-    for plan in (plan for family in asked for plan in family.plans):
+    searched = families(request.base, request.num_ranks, request.batch, fixed=request.fixed)
+    for plan in (plan for family in searched for plan in family.plans):
         estimate = evaluate(request.workload(plan), request.topology, request.device)
         if estimate.peak_bytes <= request.memory_bytes:
             found.append(EvaluatedPlan(plan, estimate))
@@ -121,13 +121,13 @@ def evaluate_key(workload):
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name != "gpipe"])
-@given(places=st.sampled_from([2, 4]), more=st.integers(0, 9), again=st.sampled_from(["none", "full"]))
+@given(stages=st.sampled_from([2, 4]), more=st.integers(0, 9), recompute=st.sampled_from(["none", "full"]))
 @settings(max_examples=15)
-def test_more_microbatches_hold_no_more(name, places, more, again):
-    microbatches = (4 + more) * places
+def test_more_microbatches_hold_no_more(name, stages, more, recompute):
+    microbatches = (4 + more) * stages
     workload = load_workload("gpt-3", {
-        "tensor_parallel": 1, "pipeline_parallel": places, "microbatch": 1, "batch_per_replica": microbatches,
-        "pipeline_schedule": name, "recompute": again,
+        "tensor_parallel": 1, "pipeline_parallel": stages, "microbatch": 1, "batch_per_replica": microbatches,
+        "pipeline_schedule": name, "recompute": recompute,
     })  # fmt: skip
     assert peak_of(workload).bytes_of == memory.peak(workload).bytes_of
 
@@ -140,14 +140,14 @@ def test_the_front_is_kept_in_order_of_time():
 
 def test_a_search_goes_on_where_it_was(tmp_path):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
-    with CheckpointLog(tmp_path, request) as journal:
-        first = search(request, workers=1, known=journal.known, keep=journal.add)
+    with CheckpointLog(tmp_path, request) as log:
+        first = search(request, workers=1, known=log.known, keep=log.add)
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == 1 + first.counts.evaluated
     (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of a line
-    with CheckpointLog(tmp_path, request) as journal:
-        assert len(journal.known) == 2
-        second = search(request, workers=1, known=journal.known, keep=journal.add)
+    with CheckpointLog(tmp_path, request) as log:
+        assert len(log.known) == 2
+        second = search(request, workers=1, known=log.known, keep=log.add)
     assert (first.fastest, first.front) == (second.fastest, second.front)
     assert sorted((tmp_path / FILE).read_text().splitlines()) == sorted(lines)
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
     CheckpointLog(tmp_path, request).__exit__(None, None, None)
     with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
         CheckpointLog(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 8, 80e9))
-    (tmp_path / FILE).write_text("no journal\n")
+    (tmp_path / FILE).write_text("no log\n")
     with pytest.raises(ConfigError, match="is not the log of a search"):
         CheckpointLog(tmp_path, request)
 

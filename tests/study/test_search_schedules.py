@@ -1,4 +1,4 @@
-"""Search under schedules: least times that no schedule beats, what is simulated, what the fastest hides, bad input."""
+"""Search under schedules: lower bounds that no schedule beats, what is simulated, what is overlapped, bad input."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
 from scaleout.study.search.best import CheckpointLog
 from scaleout.study.search.evaluate import BASELINE, evaluate
-from scaleout.study.search.explanation import ALONE, BEGINNING, END, LONGER, overlap_by_axis
+from scaleout.study.search.explanation import BEGINNING, END, ISOLATED, LONGER, overlap_by_axis
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.scheduled import estimate_of
@@ -50,12 +50,12 @@ def model(changes):
     return load_workload("llama-3-8b", SMALL | changes)
 
 
-# ---- Least times
+# ---- Lower bounds
 
 
 @st.composite
 def plans(draw):
-    """A plan of a small model on four or eight ranks, whose communication is long or short beside its kernels."""
+    """A plan of a small model on four or eight ranks, whose communication is long or short against its kernels."""
     changes = draw(st.sampled_from([{}, EXPERTS, {"tied_embedding": True, "attention": "unfused"}]))
     changes = changes | {"fused_accumulation": draw(st.booleans())}
     sizes, kind = draw(st.sampled_from([(4,), (2, 2), (4, 2)])), draw(st.sampled_from(["switch", "ring"]))
@@ -67,29 +67,29 @@ def plans(draw):
 
 @settings(max_examples=60)
 @given(plans(), st.sampled_from(TRIED))
-def test_no_schedule_beats_the_least_time(job, schedule):
+def test_no_schedule_beats_the_lower_bound(job, schedule):
     workload, topology = job
     lower_bounds = lower_bounds_of(topology, DEVICE)
-    least_s = max(lower_bounds.kernels_s(workload, ordered=in_order(schedule)), lower_bounds.links_s(workload))
+    bound_s = max(lower_bounds.kernels_s(workload, ordered=in_order(schedule)), lower_bounds.links_s(workload))
     assert lower_bounds.kernels_s(workload, ordered=False) <= lower_bounds.kernels_s(workload, ordered=True)
-    assert lower_bounds.spread_s(workload) <= least_s * (1 + 1e-9)
-    assert least_s <= run(Job(workload, DEVICE, topology, schedule)).makespan_s * (1 + 1e-9)
+    assert lower_bounds.spread_s(workload) <= bound_s * (1 + 1e-9)
+    assert bound_s <= run(Job(workload, DEVICE, topology, schedule)).makespan_s * (1 + 1e-9)
 
 
 def test_fsdp_on_slow_links_takes_what_its_wires_take():
-    """Three times the parameters pass a port in a step, 1/2 of which crosses it by levels; all else is beside it."""
+    """Three times the parameters pass a port in a step, 1/2 of which crosses it by levels; all else overlaps it."""
     topology = cluster(2, 2, bytes_per_s=1e9)
     workload = model({"data_parallel": 4, "zero": 3, "hidden": 1024})
-    least_s = lower_bounds_of(topology, DEVICE).links_s(workload)
+    bound_s = lower_bounds_of(topology, DEVICE).links_s(workload)
     inter_bytes_per_s = topology.dimensions[1].bytes_per_s
     crossing = 3 * workload.num_parameters * 2 * (1 / 2) / 2  # of 2 B, half of each half
-    assert least_s == pytest.approx(crossing / inter_bytes_per_s, rel=0.02)
+    assert bound_s == pytest.approx(crossing / inter_bytes_per_s, rel=0.02)
     took_s = run(Job(workload, DEVICE, topology, "centauri")).makespan_s
-    assert least_s < took_s < 1.3 * least_s
+    assert bound_s < took_s < 1.3 * bound_s
 
 
 def test_levels_need_less_of_the_slow_links_than_whole_groups():
-    """Least times look at levels: a schedule that takes them passes fewer bytes over the outer links."""
+    """Lower bounds look at levels: a schedule that takes them passes fewer bytes over the outer links."""
     workload = model({"data_parallel": 4, "zero": 3, "hidden": 1024})
     flat, levels = cluster(4, bytes_per_s=1e9 / 4), cluster(2, 2, bytes_per_s=1e9)
     assert lower_bounds_of(levels, DEVICE).links_s(workload) < 0.8 * lower_bounds_of(flat, DEVICE).links_s(workload)
@@ -101,7 +101,7 @@ def test_levels_need_less_of_the_slow_links_than_whole_groups():
 @settings(max_examples=15)
 @given(plans())
 def test_simulated_under_baseline_is_what_blocks_say(job):
-    """But where messages run beside kernels or queue behind each other, or two actions share a slot."""
+    """But where messages run concurrently with kernels or queue behind each other, or two actions share a slot."""
     workload, topology = job
     assume(workload.context_parallel == 1 and not workload.pipeline_schedule.startswith("dualpipe"))
     assume(workload.pipeline_parallel == 1 or topology.dimensions[0].bytes_per_s > 1e10)
@@ -131,10 +131,10 @@ def test_levels_count_for_the_axis_of_their_family():
     ]
 
 
-# ---- What is hidden
+# ---- What is overlapped
 
 
-def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
+def test_what_is_overlapped_and_why_the_rest_is_not_by_hand():
     """10 us at a kernel's side of 4, 5 that all wait for, 3 behind everything; and none is two things at once."""
     graph = GraphBuilder("forward")
     topology = Topology("pair", (Dimension("switch", 2, 1e9, 0.0),))
@@ -154,14 +154,14 @@ def test_what_is_hidden_and_why_the_rest_is_not_by_hand():
     data, tensor = overlap_by_axis(simulate(apply_schedule(program, "overlap"), topology))
     assert (data.axis, tensor.axis) == ("data", "tensor")
     assert (data.communication_s, data.overlapped_s) == pytest.approx((12e-6, 4e-6))
-    assert data.exposed_s == pytest.approx({BEGINNING: 2e-6, ALONE: 0.0, LONGER: 6e-6, END: 0.0}, abs=1e-15)
+    assert data.exposed_s == pytest.approx({BEGINNING: 2e-6, ISOLATED: 0.0, LONGER: 6e-6, END: 0.0}, abs=1e-15)
     assert (tensor.communication_s, tensor.overlapped_s) == pytest.approx((8e-6, 0.0), abs=1e-15)
-    assert tensor.exposed_s == pytest.approx({BEGINNING: 0.0, ALONE: 5e-6, LONGER: 0.0, END: 3e-6}, abs=1e-15)
+    assert tensor.exposed_s == pytest.approx({BEGINNING: 0.0, ISOLATED: 5e-6, LONGER: 0.0, END: 3e-6}, abs=1e-15)
 
 
 @settings(max_examples=20)
 @given(plans(), st.sampled_from([BASELINE, "overlap", "centauri"]))
-def test_hidden_and_exposed_are_all_communication(job, schedule):
+def test_overlapped_and_exposed_are_all_communication(job, schedule):
     workload, topology = job
     result = run(Job(workload, DEVICE, topology, schedule)).result
     for each in overlap_by_axis(result):
@@ -174,14 +174,14 @@ def test_hidden_and_exposed_are_all_communication(job, schedule):
 # ---- The search
 
 
-def asked(**changes):
+def request_of_two_schedules(**changes):
     fixed = {"recompute": "none", "sequence_parallel": False, "pipeline_schedule": "1f1b"}
     made = SearchRequest(model({"hidden": 1024}), cluster(2, 2, bytes_per_s=2e10), DEVICE, 8, 80e9, 3, fixed)
     return replace(made, schedules=("overlap", "centauri"), **changes)
 
 
 def test_enough_simulations_find_what_simulating_every_plan_finds():
-    request = asked(simulations=1000)
+    request = request_of_two_schedules(simulations=1000)
     every = [
         (estimate.step_s, schedule)
         for family in families(request.base, 4, 8, fixed=request.fixed)
@@ -200,8 +200,11 @@ def test_enough_simulations_find_what_simulating_every_plan_finds():
     assert 0 < len(answer.simulated.found) < answer.simulated.choices
 
 
-def test_what_is_left_keeps_its_least_time():
-    whole, few = search(asked(simulations=1000), workers=1), search(asked(simulations=1), workers=1)
+def test_what_is_left_keeps_its_lower_bound():
+    whole, few = (
+        search(request_of_two_schedules(simulations=1000), workers=1),
+        search(request_of_two_schedules(simulations=1), workers=1),
+    )
     assert len(few.simulated.found) == 2
     assert few.simulated.left > 0
     assert few.simulated.choices == few.simulated.bounded + few.simulated.left + len(few.simulated.found)
@@ -211,27 +214,27 @@ def test_what_is_left_keeps_its_least_time():
 
 
 def test_processes_simulate_what_one_simulates():
-    alone, together = search(asked(), workers=1), search(asked(), workers=2)
+    alone, together = search(request_of_two_schedules(), workers=1), search(request_of_two_schedules(), workers=2)
     assert (alone.fastest, alone.front) == (together.fastest, together.front)
     assert alone.simulated.left == together.simulated.left
 
 
 def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
-    with CheckpointLog(tmp_path, asked()) as journal:
-        first = search(asked(), workers=1, known=journal.known, keep=journal.add)
-    with CheckpointLog(tmp_path, asked()) as journal:
-        assert {choice[1] for choice in journal.known} == {BASELINE, "overlap", "centauri"}
+    with CheckpointLog(tmp_path, request_of_two_schedules()) as log:
+        first = search(request_of_two_schedules(), workers=1, known=log.known, keep=log.add)
+    with CheckpointLog(tmp_path, request_of_two_schedules()) as log:
+        assert {choice[1] for choice in log.known} == {BASELINE, "overlap", "centauri"}
         monkeypatch.setattr("scaleout.study.search.scheduled.run", None)
-        second = search(asked(), workers=1, known=journal.known, keep=journal.add)
+        second = search(request_of_two_schedules(), workers=1, known=log.known, keep=log.add)
     assert (first.fastest, first.front) == (second.fastest, second.front)
 
 
 def test_what_was_simulated_counts_for_the_same_memory_only(tmp_path):
     """A schedule may fill the memory."""
-    with CheckpointLog(tmp_path, asked()) as journal:
-        search(asked(), workers=1, known=journal.known, keep=journal.add)
-    with CheckpointLog(tmp_path, replace(asked(), memory_bytes=70e9)) as journal:
-        assert {schedule for _, schedule in journal.known} == {BASELINE}
+    with CheckpointLog(tmp_path, request_of_two_schedules()) as log:
+        search(request_of_two_schedules(), workers=1, known=log.known, keep=log.add)
+    with CheckpointLog(tmp_path, replace(request_of_two_schedules(), memory_bytes=70e9)) as log:
+        assert {schedule for _, schedule in log.known} == {BASELINE}
 
 
 def test_a_plan_takes_what_run_says():
@@ -281,7 +284,7 @@ SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", 
 NARROW = ("--set", "zero=1", "--set", "microbatch=1", "--set", "pipeline_schedule=1f1b", "--set", "context_parallel=1")
 
 
-def test_the_command_says_what_the_fastest_hides(scaleout):
+def test_the_command_says_what_the_fastest_overlaps(scaleout):
     options = (*NARROW, "--schedule", "overlap", "--schedule", "centauri:group", "--simulations", "2", "--workers", "1")
     code, out, _ = scaleout(*SEARCH, *options)
     assert code == 0

@@ -75,9 +75,9 @@ class Work:
         nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
         columns = zip(*(getattr(graph, name)[nodes].tolist() for name in ("collective", "bytes", "group")), strict=True)
         collectives = Counter(Collective(COLLECTIVES[kind], size, families[group]) for kind, size, group in columns)
-        alone = len(nodes) == 0 and not (graph.kind > NodeKind.COLLECTIVE).any()
+        only_kernels = len(nodes) == 0 and not (graph.kind > NodeKind.COLLECTIVE).any()
         calls = {call: len(nodes) for call, nodes in calls_of(graph).items()}
-        return cls(kernels, dict(collectives), None if alone else graph, families, calls)
+        return cls(kernels, dict(collectives), None if only_kernels else graph, families, calls)
 
     @property
     def has_messages(self) -> bool:
@@ -101,7 +101,7 @@ class Part:
     Attributes
     ----------
     works : tuple of Work
-        What each `Action` does; nothing for backward in two parts where that was not asked for.
+        What each `Action` does; nothing for a split backward where none was requested.
     gradients : tuple of MadeGradient
         In the order in which they are made, neither added up nor reduced.
     parameters : mapping
@@ -178,7 +178,7 @@ def _simulated_s(
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of kernels, and of communication that no kernel hides by the family of its groups."""
+    """Seconds of kernels, and of exposed communication by the family of its groups."""
 
     compute_s: float = 0.0
     exposed_s: dict[str, float] = field(default_factory=dict)
@@ -210,7 +210,7 @@ def site_of(workload: LayeredModel) -> Site:
 
 @dataclass
 class PlanCosts:
-    """Seconds of whatever was asked for so far, of all plans on one machine.
+    """Seconds computed so far, of all plans on one machine.
 
     Attributes
     ----------

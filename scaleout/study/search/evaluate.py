@@ -42,7 +42,7 @@ ENOUGH = 4
 """Rounds of p micro-batches after which a pipeline holds as much memory as ever."""
 
 RankStages = Sequence[Sequence[Stage]]
-"""The stages of each pipeline rank, by chunk."""
+"""The stages of each pipeline rank, by virtual stage."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def evaluate(
     ends = [end + sum(stage.deferred.total_s for stage in rank) for end, rank in zip(ends, ranks, strict=True)]
     ledger = Ledger.of(workload, costs)
     finish = _finish(ledger, ranks) if workload.mode == "training" else [[] for _ in ranks]
-    step_s = _meet(workload, finish, ends)
+    step_s = _end_of_step(workload, finish, ends)
     totals = [
         TimeBreakdown.total(
             (each, 1)
@@ -190,13 +190,13 @@ def peak_of(workload: LayeredModel) -> memory.Peak:
 
 
 def stages_of_ranks(workload: LayeredModel, costs: PlanCosts) -> list[list[Stage]]:
-    """Return the stages of each pipeline rank, by chunk; stages that are alike are one object."""
+    """Return the stages of each pipeline rank, by virtual stage; stages that are alike are one object."""
     stages = stages_of(workload, costs)
     return [[stages[number] for number in rank] for rank in workload.stages_of_ranks.tolist()]
 
 
 def _of_blocks(rank: Sequence[Stage], counts: Any) -> TimeBreakdown:
-    """Add up what a pipeline rank spends on all micro-batches; `counts` of actions by chunk, shape (4, v)."""
+    """Add up what a pipeline rank spends on all micro-batches; `counts` of actions by virtual stage, shape (4, v)."""
     parts = [
         (stage.actions[action], int(counts[action, chunk])) for chunk, stage in enumerate(rank) for action in Action
     ]
@@ -267,7 +267,7 @@ def _end_of(ledger: Ledger, rank: Sequence[Stage]) -> list[tuple[TimeBreakdown, 
     return chain
 
 
-def _meet(
+def _end_of_step(
     workload: LayeredModel, chains: Sequence[Sequence[tuple[TimeBreakdown, str]]], ends: Sequence[float]
 ) -> float:
     """Return when the last pipeline rank has finished; the members of a group wait for the last of them."""

@@ -24,9 +24,9 @@ from scaleout.study.search.space import families
 
 BEGINNING = "at the beginning of the step"
 END = "at the end of the step"
-LONGER = "longer than the computation beside it"
-ALONE = "nothing independent beside it"
-REASONS = (BEGINNING, ALONE, LONGER, END)
+LONGER = "longer than the concurrent kernels"
+ISOLATED = "no independent kernel"
+REASONS = (BEGINNING, ISOLATED, LONGER, END)
 """Why communication is exposed."""
 
 _ROUNDING = 1e-9
@@ -132,7 +132,7 @@ def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]],
     partly = overlapped_s > _ROUNDING * (stop_s - begin_s)
     exposed_s = {
         BEGINNING: rest_s[early].sum(),
-        ALONE: rest_s[~early & ~partly].sum(),
+        ISOLATED: rest_s[~early & ~partly].sum(),
         LONGER: rest_s[~early & partly].sum(),
         END: late_s.sum(),
     }

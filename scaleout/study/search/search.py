@@ -151,14 +151,14 @@ def _opened(
     request: SearchRequest, todo: Sequence[Family], counts: Counts, best: Best, execution: Execution
 ) -> Iterator[tuple[Opened, int]]:
     """Open the families that may be wanted, the most promising first; yield what each gave, and how many are done."""
-    chunks = _chunked(todo, _WEIGHED_TOGETHER)
-    firsts = [[family.plans[0] for family in chunk] for chunk in chunks]
-    weighed = execution.pool.map(_weigh, [request] * len(chunks), firsts)
+    batches = _batched(todo, _WEIGHED_TOGETHER)
+    firsts = [[family.plans[0] for family in batch] for batch in batches]
+    weighed = execution.pool.map(_weigh, [request] * len(batches), firsts)
     bounds = [bound for some in weighed for bound in some]
     order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
     done = 0
     running: dict[Future[Opened], int] = {}
-    left = iter(_chunked(order, _OPENED_TOGETHER))
+    left = iter(_batched(order, _OPENED_TOGETHER))
     while True:
         while len(running) < 2 * execution.workers and (some := next(left, None)) is not None:
             wanted = [number for number in some if _may_be_wanted(bounds[number], best)]
@@ -231,5 +231,5 @@ def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Choice, 
     return opened
 
 
-def _chunked(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+def _batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[begin : begin + size] for begin in range(0, len(items), size)]

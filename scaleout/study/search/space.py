@@ -14,7 +14,7 @@ from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.pipeline import PIPELINES
 
 LEAST_TOKENS = 1024
-"""Context parallelism is tried while each rank keeps as many tokens of a sequence: fewer hide no message of a ring."""
+"""Context parallelism is tried while each rank keeps this many tokens of a sequence: fewer overlap no ring message."""
 
 
 class Plan(NamedTuple):
@@ -62,7 +62,7 @@ class Family(NamedTuple):
     Attributes
     ----------
     plans : tuple of Plan
-        Those that `fits` lets through; they differ in schedule, chunks, and what is sharded.
+        Those that `fits` lets through; they differ in schedule, virtual stages, and what is sharded.
     num_plans : int
         How many there are with those that do not.
     """
@@ -141,7 +141,7 @@ def _schedules(base: LayeredModel, pipeline: int, choose: _Choose) -> list[tuple
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Return all divisors, the least first.
+    """Return all divisors, the smallest first.
 
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)
@@ -150,7 +150,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def fits(plan: Plan, base: LayeredModel, batch: int) -> bool:
-    """Whether the sizes of a model divide as a plan asks; the same as making a workload of it, in a microsecond."""
+    """Whether the sizes of a model divide as a plan needs; the same as making a workload of it, in a microsecond."""
     microbatches = batch // plan.data_parallel // plan.microbatch
     return divides(plan, base, batch) and _shards(plan, base) and _stages(plan, base, microbatches)
 
