@@ -54,6 +54,7 @@ RENAMED: dict[str, str | None] = {
     "work_groups.product": "work_groups.gemm_slowdown",
     "generic Triton product": "generic Triton GEMM",
     "fusing costs the product": "fusing costs the GEMM",
+    "put off into the bubble": "deferred into the bubble",
     "verdict": "explanation",
     "longer than the computation beside it": "longer than the concurrent kernels",
     "nothing independent beside it": "no independent kernel",
