@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.device.kernel_times.estimate import estimate, roofline
-from scaleout.cluster.device.kernel_times.gaussian_process import Points, Smoothness, posterior_mean
-from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
+from scaleout.cluster.device.kernel_times.interpolated import Points, Smoothness, leave_one_out, posterior_mean
 from scaleout.cluster.device.kernel_times.measured import read_table
 from scaleout.cluster.device.kernel_times.model import calls_of
 from scaleout.cluster.device.spec import CLASSES, load_device

@@ -43,25 +43,23 @@ def with_policy(topology: Topology, policy: str) -> Topology:
             f"policy {policy!r}: topology {topology.name!r} names no back ends; add 'backends' to its file, or leave "
             f"the policy out"
         )
-    return replace(topology, library=library_of(topology, policy))
-
-
-def with_table(topology: Topology, table: Table, *, name: str) -> Topology:
-    """Return the topology with the library that a table makes of its back ends."""
-    return replace(topology, library=_joined(topology, name, table.backends, table))
-
-
-def library_of(topology: Topology, policy: str) -> Library:
-    """Return the library that a policy makes; see `with_policy`."""
     selection: Selection | None = None
     if policy.endswith((".yaml", ".yml")):
         selection = load_table(Path(policy))
     elif "=" in policy:
         selection = learned(_curves(topology, policy))
-    if selection:
-        return _joined(topology, policy, selection.backends, selection)
-    free = tuple(name for name, library in topology.backends if not library.blocks_host)
-    return _joined(topology, policy, free if policy == _FASTEST else tuple(dict.fromkeys(policy.split("+"))), None)
+    if selection is not None:
+        names = selection.backends
+    elif policy == _FASTEST:
+        names = tuple(name for name, library in topology.backends if not library.blocks_host)
+    else:
+        names = tuple(dict.fromkeys(policy.split("+")))
+    return replace(topology, library=_joined(topology, policy, names, selection))
+
+
+def with_table(topology: Topology, table: Table, *, name: str) -> Topology:
+    """Return the topology with the library that a table makes of its back ends."""
+    return replace(topology, library=_joined(topology, name, table.backends, table))
 
 
 def backend(topology: Topology, name: str) -> Library:

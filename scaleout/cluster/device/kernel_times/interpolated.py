@@ -2,14 +2,16 @@
 
 The logarithm of measured time over estimate varies smoothly with the logarithms of the sizes; a Gaussian process
 carries it from the measured calls of similar series to the call in question. Answers only near measurements
-(`RANGE_OCTAVES`, `REACH_OCTAVES`). The hyper-parameters were chosen once for each family, by likelihood and by errors
-of leaving shapes out on the H200. See docs/models/kernel-times.md.
+(`RANGE_OCTAVES`, `REACH_OCTAVES`). See docs/models/kernel-times.md.
 
-Symbols: N calls; G measured calls that are interpolated together; D coordinates, in octaves.
+Symbols: N calls; G measured calls that are interpolated together; D coordinates, in octaves; Q points asked for.
+Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, eq. 2.23 and 4.17; nearest neighbours
+after Vecchia, J. R. Statist. Soc. B 50(2), 1988.
 """
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +26,14 @@ from scaleout.cluster.device.kernel_times.estimate import (
     padded_head,
     waits_for_arithmetic,
 )
-from scaleout.cluster.device.kernel_times.gaussian_process import Points, Smoothness, posterior_mean
 from scaleout.cluster.device.kernel_times.measured import table_of
 from scaleout.cluster.device.kernel_times.model import Array, Bools, Calls, Key, Shape
 from scaleout.cluster.device.spec import Device
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel
 
 SOURCE = "interpolated"
+
+Labels = npt.NDArray[np.int64]
 
 RANGE_OCTAVES = 2.0
 """A size is inside the measured neighbourhood up to this far outside the range of its axis."""
@@ -119,6 +122,13 @@ def _left_out(device: Device, key: Key) -> Mapping[Shape, float]:
     return dict(zip(series.exact, seconds.tolist(), strict=True))
 
 
+class Points(NamedTuple):
+    """Points at which values are known or asked for."""
+
+    coordinates: Array  # (N, D)
+    labels: Labels  # (N, 2): series and source of each point
+
+
 class _Group(NamedTuple):
     """Measured calls that are interpolated together, G of them."""
 
@@ -139,7 +149,7 @@ def _group(device: Device, wanted: tuple[Key, ...]) -> _Group:
     return _Group(keys, points, np.concatenate([np.log(one.seconds / estimate(one.calls, device)) for one in series]))
 
 
-def _labels(index: int, calls: Calls, sources: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _labels(index: int, calls: Calls, sources: Labels) -> Labels:
     """Return what a Gaussian process tells points apart by, shape (N, 2): series with kernel class, and source."""
     return np.column_stack([NUM_CLASSES * index + kernel_classes(calls), sources])
 
@@ -168,6 +178,29 @@ def _elementwise(op: str) -> bool:
     return OPERATIONS[op].parameters == ("elements",) and OPERATIONS[op].family is Family.ELEMENTWISE
 
 
+@dataclass(frozen=True)
+class Smoothness:
+    """Hyper-parameters of the process, in the units of the values and of the coordinates.
+
+    Attributes
+    ----------
+    amplitude, trend, noise, offset : float
+        Standard deviations: of the smooth departure, of the slope along each coordinate, of what no neighbour knows,
+        and of the constant by which one series differs from another.
+    length : float
+        Distance over which the departure changes.
+    correlation : float
+        Correlation of the departures of two series, 0 to 1.
+    """
+
+    amplitude: float
+    length: float
+    trend: float = 0.0
+    noise: float = 0.03
+    correlation: float = 1.0
+    offset: float = 0.0
+
+
 _SMOOTHNESS = {
     Family.GEMM: Smoothness(amplitude=0.5, length=6.0, trend=0.2, noise=0.03),
     Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, correlation=0.8, offset=0.5),
@@ -176,6 +209,7 @@ _SMOOTHNESS = {
     Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, correlation=0.6, offset=0.6),
     Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, correlation=0.5),
 }
+"""Of each family, chosen once by likelihood and by errors of leaving shapes out on the H200."""
 _TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, correlation=0.9, offset=1.0)
 """Of GEMMs in tiles: the kernel that the library picks changes from shape to shape, and so does the power state."""
 
@@ -199,3 +233,74 @@ def _coordinates(calls: Calls) -> Array:
     return np.column_stack(
         [values if name == "causal" else _WEIGHTS.get(name, 1.0) * np.log2(values) for name, values in sizes.items()]
     )
+
+
+_LEVEL = 1.0
+"""Standard deviation of the constant: any level is about equally likely."""
+_NOISE_LENGTH = 0.05
+"""Length of the term that stands for noise, in units of the coordinates."""
+_SOURCE_CORRELATION = 0.97
+"""Correlation of the departures of two sources of one series."""
+_SOURCE_OFFSET = 0.05
+"""Standard deviation of the constant by which two sources of one series differ."""
+_NEIGHBOURS = 64
+_OTHER_LABEL = 0.5
+"""Distance, in lengths, that is added to a point of another series, and to one of another source."""
+_BATCH = 256
+"""Points that are estimated at a time: bounds the memory."""
+
+
+def posterior_mean(
+    known: Points, values: Array, asked: Points, *, smoothness: Smoothness, hidden: Bools | None = None
+) -> Array:
+    """Return the mean of the Gaussian process at points, shape (Q,), given the values (N,) at the nearest known ones.
+
+    The value at a point is a constant, a linear trend, a smooth departure and noise of very short range, so the mean
+    passes through every known value. Departures of series, and of sources within a series, are correlated.
+    `hidden`, shape (Q, N), marks known points that an estimate must not use.
+    """
+    found = np.empty(len(asked.coordinates))
+    for first in range(0, len(found), _BATCH):
+        part = slice(first, first + _BATCH)
+        batch = Points(asked.coordinates[part], asked.labels[part])
+        found[part] = _batch_mean(known, values, batch, smoothness, None if hidden is None else hidden[part])
+    return found
+
+
+def _batch_mean(known: Points, values: Array, asked: Points, smoothness: Smoothness, hidden: Bools | None) -> Array:
+    distance = _distance(asked.coordinates[:, None, :], known.coordinates[None, :, :])
+    others = (asked.labels[:, None, :] != known.labels[None, :, :]).sum(axis=2)
+    distance += _OTHER_LABEL * smoothness.length * others
+    if hidden is not None:
+        distance[hidden] = np.inf
+    count = min(_NEIGHBOURS, len(values) if hidden is None else int((~hidden).sum(axis=1).min()))
+    near = np.argpartition(distance, count - 1, axis=1)[:, :count]
+    # Neighbours in the table's order, so that the result does not depend on how the selection leaves them.
+    near.sort(axis=1)
+    # Coordinates count from the point asked for: the trend through the origin is then a slope around that point.
+    points, labels = known.coordinates[near] - asked.coordinates[:, None, :], known.labels[near]
+    covariance = _covariance(points, labels, points, labels, smoothness) + 1e-8 * np.eye(count)
+    origin, own = np.zeros_like(asked.coordinates)[:, None, :], asked.labels[:, None, :]
+    weights = np.linalg.solve(covariance, values[near][:, :, None])
+    return np.asarray((_covariance(origin, own, points, labels, smoothness) @ weights)[:, 0, 0])
+
+
+def _distance(a: Array, b: Array) -> Array:
+    squared = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
+    for axis in range(a.shape[-1]):
+        squared += (a[..., axis] - b[..., axis]) ** 2
+    return np.sqrt(squared)
+
+
+def _covariance(a: Array, labels_a: Labels, b: Array, labels_b: Labels, smoothness: Smoothness) -> Array:
+    """Covariance between points (Q, A, D) and (Q, B, D), shape (Q, A, B); the departure is a Matérn 5/2."""
+    distance = _distance(a[:, :, None, :], b[:, None, :, :])
+    r = np.sqrt(5.0) / smoothness.length * distance
+    departure = smoothness.amplitude**2 * (1.0 + r + r * r / 3.0) * np.exp(-r)
+    series, source = np.moveaxis(labels_a[:, :, None, :] == labels_b[:, None, :, :], -1, 0)
+    same = series & source
+    correlation = np.where(same, 1.0, np.where(series, _SOURCE_CORRELATION, smoothness.correlation))
+    covariance = correlation * departure + _LEVEL**2 + smoothness.trend**2 * (a @ b.transpose(0, 2, 1))
+    covariance += series * smoothness.offset**2
+    covariance += same * (_SOURCE_OFFSET**2 + smoothness.noise**2 * np.exp(-distance / _NOISE_LENGTH))
+    return np.asarray(covariance)
