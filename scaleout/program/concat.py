@@ -4,7 +4,7 @@ The nodes of a segment without dependencies wait for nodes before the segment. S
 by node. Knows nothing of what nodes do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,18 +62,15 @@ class Splice:
         kernels: dict[Kernel, int] = {}
         phases: dict[str, int] = {}
         found = {id(segment.graph): segment.graph for segment in self._segments}
-        to_kernel = {key: _renumbered(graph.kernels, kernels) for key, graph in found.items()}
-        to_phase = {key: _renumbered(graph.phases, phases) for key, graph in found.items()}
-        columns = {name: self._column(name) for name in NEUTRAL if name not in ("kernel", "phase")}
-        # `NONE` is the last entry of a renumbering.
-        kernel = [to_kernel[id(segment.graph)][segment.graph.kernel] for segment in self._segments]
-        phase = [to_phase[id(segment.graph)][segment.graph.phase] for segment in self._segments]
+        renumbered = {
+            "kernel": {key: _renumbered(graph.kernels, kernels) for key, graph in found.items()},
+            "phase": {key: _renumbered(graph.phases, phases) for key, graph in found.items()},
+        }
+        columns = {name: self._column(name, renumbered.get(name)) for name in NEUTRAL}
         rows = [_dependencies(segment) for segment in self._segments]
         counts = np.concatenate([counts for counts, _ in rows]) if rows else np.zeros(0, np.int64)
         return ExecutionGraph(
             names=tuple(name for segment in self._segments for name in segment.graph.names),
-            kernel=np.concatenate(kernel) if kernel else np.zeros(0, np.int64),
-            phase=np.concatenate(phase) if phase else np.zeros(0, np.int64),
             dependency_offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
             dependencies=np.concatenate([flat for _, flat in rows]) if rows else np.zeros(0, np.int64),
             kernels=tuple(kernels),
@@ -81,11 +78,13 @@ class Splice:
             **columns,
         )
 
-    def _column(self, name: str) -> Any:
+    def _column(self, name: str, renumbered: Mapping[int, Ints] | None) -> Any:
+        """Join a column of all segments; `renumbered` is what each graph's indices become, `NONE` the last of them."""
         values = []
         for segment in self._segments:
             given = segment.columns.get(name)
             own = getattr(segment.graph, name)
+            own = own if renumbered is None else renumbered[id(segment.graph)][own]
             values.append(own if given is None else np.broadcast_to(np.asarray(given, np.int64), len(own)))
         return np.concatenate(values) if values else np.zeros(0, np.float64 if name in FLOAT_COLUMNS else np.int64)
 

@@ -89,7 +89,7 @@ def _sequences(graph: ExecutionGraph, order: Ints | None) -> dict[int, list[int]
     if order is None:
         return {}
     found = {}
-    before, after = (np.flatnonzero(graph.kind == NodeKind.COLLECTIVE), order[graph.kind[order] == NodeKind.COLLECTIVE])
+    before, after = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE), order[graph.kind[order] == NodeKind.COLLECTIVE]
     for group in set(graph.group[before].tolist()):
         old, new = before[graph.group[before] == group], after[graph.group[after] == group]
         if (old != new).any():

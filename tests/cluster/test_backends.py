@@ -257,7 +257,7 @@ def test_tables_without_an_answer_are_refused(tmp_path):
         with_policy(topology, write(tmp_path, "none.yaml", "source: x\nrules: []\n"))
 
 
-def test_what_blocks_the_host_runs_beside_nothing():
+def test_nothing_overlaps_what_blocks_the_host():
     for outcome in compare("resnet-50", policy="cuda_aware_mpi", schedules=("baseline", "overlap")).outcomes:
         parts = outcome.breakdown
         assert parts.exposed_communication_s == pytest.approx(parts.communication_s)

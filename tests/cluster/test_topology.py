@@ -265,7 +265,7 @@ def test_arrange_gives_the_ranks_in_grid_order():
         ([7, 0], [(7, 0), (1, 2), (3, 4), (5, 6)]),
         ([1, 2, 3], [(1, 2, 3), (4, 5, 6)]),  # two ranks are left over
         ([2], [(2,), (3,), (4,), (5,), (6,), (7,), (0,), (1,)]),
-        ([0, 1, 3], [(0, 1, 3)]),  # no grid: alone
+        ([0, 1, 3], [(0, 1, 3)]),  # no grid: no siblings
     ],
 )
 def test_siblings_fill_a_ring(ranks, expected):

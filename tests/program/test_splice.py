@@ -58,15 +58,15 @@ def test_some_nodes_of_a_part_wait_for_more(first, second, data):
 
 @given(graphs(), graphs())
 def test_graphs_side_by_side_alternate(first, second):
-    merged, *places = interleave(first, second)
-    assert sorted(np.concatenate(places).tolist()) == list(range(len(first) + len(second)))
-    for graph, place in zip((first, second), places, strict=True):
-        assert (np.diff(place) > 0).all()
+    merged, *positions = interleave(first, second)
+    assert sorted(np.concatenate(positions).tolist()) == list(range(len(first) + len(second)))
+    for graph, position in zip((first, second), positions, strict=True):
+        assert (np.diff(position) > 0).all()
         for node in range(len(graph)):
-            assert facts(merged, place[node]) == facts(graph, node)
-            assert merged.dependencies_of(place[node]).tolist() == place[graph.dependencies_of(node)].tolist()
+            assert facts(merged, position[node]) == facts(graph, node)
+            assert merged.dependencies_of(position[node]).tolist() == position[graph.dependencies_of(node)].tolist()
     if len(first) == len(second):
-        assert np.abs(places[0] - places[1]).max() == 1
+        assert np.abs(positions[0] - positions[1]).max() == 1
 
 
 def test_an_empty_splice_is_an_empty_graph():

@@ -52,7 +52,7 @@ class Power(Config):
     limit_w, idle_w, other_w : float
         The limit, what is drawn in any case, and what kernels draw beyond that whose FLOPs have no energy.
     exponent : float
-        The power of work, beyond idle, falls with this power of its slowdown.
+        The power of work, beyond idle, falls with this power of its slowdown; above 1, as slow work saves energy.
     memory_s : float
         The time over which the governor takes the mean.
     energy : FlopEnergy
@@ -62,8 +62,8 @@ class Power(Config):
     limit_w: Cited[Watts] = Field(alias="limit")
     idle_w: Cited[Watts] = Field(alias="idle")
     other_w: Cited[Watts] = Field(alias="other")
-    exponent: Cited[float]
-    memory_s: Cited[Seconds] = Field(alias="memory")
+    exponent: Cited[Annotated[float, Field(gt=1)]]
+    memory_s: Cited[Latency] = Field(alias="memory")
     energy: FlopEnergy
     sent: SentEnergy
 
@@ -71,10 +71,6 @@ class Power(Config):
     def _leaves_room(self) -> Self:
         if self.limit_w <= self.idle_w:
             raise ValueError(f"the limit, {self.limit_w} W, must be above idle, {self.idle_w} W")
-        if self.exponent <= 1:
-            raise ValueError("the exponent must be above one: slower work takes less energy")
-        if self.memory_s <= 0:
-            raise ValueError(f"memory, {self.memory_s} s, must be above zero")
         return self
 
     def joules(self, kernel: Kernel, seconds: float) -> float:

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scaleout.cluster.topology.communication_library import Curve, Library, Protocol, Rule, Selection, Table, learned
+from scaleout.cluster.topology.communication_library import Curve, Learned, Library, Protocol, Rule, Selection, Table
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config import validated
 from scaleout.config.units import BYTES, SECONDS, Bytes, parse
@@ -47,7 +47,7 @@ def with_policy(topology: Topology, policy: str) -> Topology:
     if policy.endswith((".yaml", ".yml")):
         selection = load_table(Path(policy))
     elif "=" in policy:
-        selection = learned(_curves(topology, policy))
+        selection = Learned(tuple(_curves(topology, policy)))
     if selection is not None:
         names = selection.backends
     elif policy == _FASTEST:

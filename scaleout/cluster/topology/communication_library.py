@@ -72,9 +72,27 @@ class Curve:
 
 @dataclass(frozen=True)
 class Learned:
-    """Benchmarks of back ends: `curves` of each on the same numbers of ranks."""
+    """Benchmarks of back ends: `curves` of each on the same numbers of ranks and sizes, else a `ConfigError`."""
 
     curves: tuple[Curve, ...]
+
+    def __post_init__(self) -> None:
+        for ranks in self.ranks:
+            of = {curve.backend: curve for curve in self.curves if curve.num_ranks == ranks}
+            for name in self.backends:
+                if name not in of:
+                    raise ConfigError(
+                        f"the benchmark of {name} has no run on {ranks} ranks, and that of {next(iter(of))} has; run "
+                        f"both on the same ranks"
+                    )
+            every = sorted({size for curve in of.values() for size in curve.sizes_bytes})
+            for name, curve in of.items():
+                missing = [f"{size:.0f} B" for size in every if size not in curve.sizes_bytes]
+                if missing:
+                    raise ConfigError(
+                        f"the benchmark of {name} on {ranks} ranks lacks sizes that others have: "
+                        f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}; run all over the same sizes"
+                    )
 
     def __hash__(self) -> int:
         return hash((len(self.curves), self.curves[0]))
@@ -97,37 +115,6 @@ class Learned:
 
 
 Selection = Table | Learned
-
-
-def learned(curves: Sequence[Curve]) -> Learned:
-    """Return what curves teach, if they can be compared.
-
-    Raises
-    ------
-    ConfigError
-        If there are none, or a back end lacks a number of ranks or a size that another one has.
-    """
-    if not curves:
-        raise ConfigError("no benchmark to learn from; give a file of nccl-tests for each back end")
-    names = tuple(dict.fromkeys(curve.backend for curve in curves))
-    for ranks in sorted({curve.num_ranks for curve in curves}):
-        of = {curve.backend: curve for curve in curves if curve.num_ranks == ranks}
-        for name in names:
-            if name not in of:
-                raise ConfigError(
-                    f"the benchmark of {name} has no run on {ranks} ranks, and that of {next(iter(of))} has; run both "
-                    f"on the same ranks"
-                )
-        every = sorted({size for curve in of.values() for size in curve.sizes_bytes})
-        for name, curve in of.items():
-            missing = [size for size in every if size not in curve.sizes_bytes]
-            if missing:
-                raise ConfigError(
-                    f"the benchmark of {name} on {ranks} ranks lacks sizes that others have: "
-                    f"{', '.join(f'{size:.0f} B' for size in missing[:4])}{', ...' if len(missing) > 4 else ''}; run "
-                    f"all over the same sizes"
-                )
-    return Learned(tuple(curves))
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,12 @@ def find_link(dimensions: Sequence[Dimension], name: str) -> LinkPosition:
     if not set(chosen) <= set(range(len(dimensions))):
         raise ConfigError(f"link {name!r}: there is no dimension {first}; give 0 to {len(dimensions) - 1}")
     splits = [(pair[:at], pair[at + 1 :]) for at, sign in enumerate(pair) if sign == "-"]
-    known = [d for d in chosen for ends in splits if all(_is_node(dimensions, d, end) for end in ends)]
-    if not known:
+    switches = [name for d in chosen for name in switches_of(dimensions[d])]
+    if not any(all(_rank(dimensions, end) is not None or end in switches for end in ends) for ends in splits):
+        examples = f" ({', '.join(switches[:3])}{', ...' if len(switches) > 3 else ''})" if switches else ""
         raise ConfigError(
             f"link {name!r} does not name two nodes of the topology; write it like 0-1, with ranks by number (0 to "
-            f"{_weight(dimensions, len(dimensions)) - 1}) and switches by name{_examples(dimensions, chosen)}"
+            f"{_weight(dimensions, len(dimensions)) - 1}) and switches by name{examples}"
         )
     found = sorted({position for d in chosen for ends in splits for position in _positions(dimensions, d, ends, on)})
     if not found:
@@ -87,10 +88,6 @@ def _weight(dimensions: Sequence[Dimension], number: int) -> int:
     return math.prod(dimension.size for dimension in dimensions[:number])
 
 
-def _is_node(dimensions: Sequence[Dimension], number: int, name: str) -> bool:
-    return _rank(dimensions, name) is not None or name in switches_of(dimensions[number])
-
-
 def _rank(dimensions: Sequence[Dimension], name: str) -> int | None:
     total = _weight(dimensions, len(dimensions))
     return int(name) if name.isdecimal() and int(name) < total else None
@@ -119,11 +116,6 @@ def _positions(dimensions: Sequence[Dimension], number: int, ends: tuple[str, st
         lines = set((chosen - chosen // weight % dimension.size * weight).tolist())
     if len(lines) == 1 or all(node >= dimension.size for node in nodes):
         yield from ((number, line, (min(nodes), max(nodes))) for line in lines)
-
-
-def _examples(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> str:
-    names = [name for d in chosen for name in switches_of(dimensions[d])]
-    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
 
 
 def _hint(dimensions: Sequence[Dimension], chosen: Sequence[int], splits: Sequence[tuple[str, str]]) -> str:

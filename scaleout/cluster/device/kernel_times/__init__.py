@@ -141,10 +141,8 @@ def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
     shortest_s, source = isolated_s / slowdown, _source_at_full_clock(device, kernel)
     if source is None:
         return shortest_s
-    found_s = float(interpolated.interpolated_s(device, calls_of([kernel]), source=source)[0]) / device.calibrated(
-        kernel.op
-    )
-    return min(isolated_s, max(shortest_s, found_s))
+    (found_s,) = interpolated.interpolated_s(device, calls_of([kernel]), source=source) / device.calibrated(kernel.op)
+    return min(isolated_s, max(shortest_s, float(found_s)))
 
 
 def _source_at_full_clock(device: Device, kernel: Kernel) -> int | None:

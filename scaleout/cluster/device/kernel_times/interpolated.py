@@ -115,9 +115,8 @@ def _left_out(device: Device, key: Key) -> Mapping[Shape, float]:
     hidden[:, members] = shapes[:, None] == shapes[None, :]
     _, first = np.unique(shapes, return_index=True)
     asked = Points(group.points.coordinates[members[first]], group.points.labels[members[first]])
-    logs = posterior_mean(
-        group.points, group.values, asked, smoothness=_smoothness_of(key[0]), hidden=hidden[first]
-    )  # fmt: skip
+    smoothness = _smoothness_of(key[0])
+    logs = posterior_mean(group.points, group.values, asked, smoothness=smoothness, hidden=hidden[first])
     seconds = np.array(list(series.exact.values())) * np.exp(logs - group.values[members[first]])
     return dict(zip(series.exact, seconds.tolist(), strict=True))
 

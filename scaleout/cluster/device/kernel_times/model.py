@@ -62,9 +62,7 @@ class Calls(NamedTuple):
     def select(self, chosen: Bools) -> "Calls":
         """Return those calls that are chosen."""
         sizes = {name: values[chosen] for name, values in self.sizes.items()}
-        return self._replace(
-            sizes=sizes, flops=self.flops[chosen], bytes=self.bytes[chosen], warm=self.warm[chosen]
-        )  # fmt: skip
+        return self._replace(sizes=sizes, flops=self.flops[chosen], bytes=self.bytes[chosen], warm=self.warm[chosen])
 
 
 def calls_of(kernels: Sequence[Kernel]) -> Calls:

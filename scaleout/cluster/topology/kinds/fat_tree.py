@@ -124,7 +124,7 @@ class FatTree(DimensionKind):
         return np.asarray(np.sum(apart, axis=0), np.int64)
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
-        """Below one switch any ranks, or subtrees, may change places."""
+        """Below one switch any ranks, or subtrees, may be exchanged."""
         return [m for m in range(largest, 1, -1) if largest % m == 0]
 
     def fits(self, dimension: "Dimension", first: int, members: int, stride: int) -> bool:
