@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
+from scaleout.report.plots.studies import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
 from scaleout.study.backends import BackendComparison
 from scaleout.validation.papers import published
 from scaleout.validation.papers.aluminum import (

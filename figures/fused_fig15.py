@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from scaleout.report.plots.schedules import draw_reduction
+from scaleout.report.plots.operators import draw_reduction
 from scaleout.validation.papers.fused import training_passes
 
 PUBLISHED_MEAN = 0.21

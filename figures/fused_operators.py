@@ -11,16 +11,76 @@ Computation-Collective Operations, SC 2024, Table I and Figs. 8 to 14.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from scaleout.report.plots.operators import draw_occupancy, draw_skews, draw_timelines
-from scaleout.report.plots.schedules import draw_reduction
+from scaleout.report.plots.operators import draw_reduction, draw_timelines
+from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, drawn
 from scaleout.validation.papers import fused, published
 
 CLAIMS = {claim.id: claim.value for claim in published()}
+
+
+def draw_occupancy(times_s: Mapping[float, float], path: Path, *, published: Mapping[str, str], title: str) -> None:
+    """Draw the time of a fused operator against occupancy, over that of the lowest, with what a paper says of it.
+
+    Parameters
+    ----------
+    times_s : mapping
+        Occupancy to time.
+    published : mapping
+        What is simulated, in words, to what is published.
+    """
+    base_s = next(iter(times_s.values()))
+    with drawn(path, figsize=(5.6, 3.6)) as (_, grid):
+        axes = grid[0, 0]
+        labels = [f"{occupancy:.1%}" for occupancy in times_s]
+        values = [seconds / base_s for seconds in times_s.values()]
+        axes.bar(labels, values, color=COMPUTE, width=0.6)
+        for index, value in enumerate(values):
+            axes.text(index, value - 0.06, f"{value:.2f}", ha="center", fontsize=8, color="white")
+        text = "\n".join(f"{ours}; published {theirs}" for ours, theirs in published.items())
+        axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=8)
+        axes.set_xlabel("occupancy")
+        axes.set_ylabel(f"time over that at {labels[0]}")
+        axes.set_title(title)
+
+
+def draw_skews(
+    labels: Sequence[str],
+    done_s: Mapping[str, Sequence[tuple[float, float]]],
+    path: Path,
+    *,
+    notes: Mapping[str, str],
+    title: str,
+) -> None:
+    """Draw when both nodes are done, over node 0 in oblivious order, for both orders.
+
+    Parameters
+    ----------
+    labels : sequence of str, length N
+    done_s : mapping
+        Order to the times of both nodes, length N.
+    notes : mapping
+        Order to what is to be said of its skew.
+    """
+    with drawn(path, 1, 2, title=title, figsize=(9, 3.4), sharey=True) as (_, grid):
+        panels = grid[0]
+        base = np.array([nodes[0] for nodes in done_s["oblivious"]])
+        for panel, order in zip(panels, ("oblivious", "aware"), strict=True):
+            values = np.array(done_s[order]) / base[:, None]
+            where = np.arange(len(labels))
+            for node, colour in enumerate((COMPUTE, COMMUNICATION)):
+                panel.bar(where + 0.38 * node - 0.19, values[:, node], 0.36, color=colour, label=f"node {node}")
+            panel.set_xticks(where, labels, fontsize=7, rotation=30)
+            panel.set_title(f"{order} order: {notes[order]}")
+            panel.set_xlabel("global batch | tables a node")
+        panels[0].set_ylim(0.8, 1.15)
+        panels[0].set_ylabel("time over node 0, oblivious (from 0.8)")
+        panels[0].legend(frameon=False, fontsize=8, ncols=2)
 
 
 def bars(number: int, sweep: Callable[[], Sequence[fused.Bar]], title: str, xlabel: str, output: Path) -> pd.DataFrame:

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.library import folder
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.network.collectives import bus_bandwidth
-from scaleout.report.plots.schedules import draw_bandwidths
+from scaleout.report.plots.schedules import IDLE, SERIES, drawn
 from scaleout.validation.measure.experiment_plans import RINGS
 from scaleout.validation.measure.machine_files import fit
 from scaleout.validation.measured.rows import read_rows
@@ -39,6 +40,43 @@ FITTED = {"LL": (1024, 16 * MEBIBYTE), "LL128": (MEBIBYTE // 4, 256 * MEBIBYTE),
 
 NODES = {"nccl_allreduce_a100_node": ("A100", "a100-node-8"), "nccl_allreduce_v100_node": ("V100", "v100-node-8")}
 """Published table to the GPU and the topology of its node."""
+
+
+def draw_bandwidths(table: pd.DataFrame, path: Path, *, title: str) -> None:
+    """Draw bus bandwidth against size: measured points and predicted lines, a panel a collective, a colour a group.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns `collective`, `ranks`, `forced` (a protocol, or empty), `bytes`, and `measured_bus_GB_per_s` and
+        `predicted_bus_GB_per_s`.
+    """
+    kinds = list(dict.fromkeys(table["collective"]))
+    pairs = sorted(set(zip(table["ranks"].tolist(), table["forced"].tolist(), strict=True)))
+    lines = dict(zip(pairs, SERIES, strict=False))
+    rows = -(-len(kinds) // 4)
+    names = {10: "1 KiB", 20: "1 MiB", 30: "1 GiB"}
+    size = (11, 0.6 + 2.5 * rows)
+    with drawn(path, rows, min(4, len(kinds)), figsize=size, sharex=True, sharey=True) as (figure, grid):
+        panels = grid.ravel()
+        for axes, kind in zip(panels, kinds, strict=False):
+            for (ranks, forced), colour in lines.items():
+                chosen = (table["collective"] == kind) & (table["ranks"] == ranks) & (table["forced"] == forced)
+                use = table[chosen].sort_values("bytes")
+                axes.plot(use["bytes"], use["predicted_bus_GB_per_s"], color=colour, linewidth=1.2)
+                axes.plot(use["bytes"], use["measured_bus_GB_per_s"], "o", color=colour, markersize=2.5)
+            axes.set_title(kind)
+            axes.set_xscale("log", base=2)
+            powers = [power for power in (10, 20, 30) if 2 ** (power + 9) >= table["bytes"].min()]
+            axes.set_xticks([2**power for power in powers], [names[power] for power in powers])
+            axes.grid(color="#eeeeee")
+        for axes in panels[len(kinds) :]:
+            axes.axis("off")
+        marks: list[Any] = [Line2D([], [], color=c, label=f"{r} ranks {f}".strip()) for (r, f), c in lines.items()]
+        marks.append(Line2D([], [], color=IDLE, marker="o", markersize=3, label="points measured, lines predicted"))
+        figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
+        figure.supylabel("bus bandwidth [GB/s]", fontsize=9)
+        figure.suptitle(title, fontsize=11)
 
 
 def measured_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -14,15 +14,17 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.ticker import LogLocator
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
-from scaleout.report.plots.schedules import draw_scaling
+from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, drawn
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import load_workload
@@ -34,6 +36,47 @@ ALGORITHMS = {"all_reduce": "rabenseifner"}
 RANKS = tuple(128 * 2**k for k in range(11))
 CURVES = tuple((network, engine) for engine in ("folded", "unfolded") for network in ("alpha_beta", "link"))
 """Network model and engine of each curve."""
+
+
+def draw_scaling(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]], *, title: str, path: Path
+) -> None:
+    """Draw what simulating costs against the number of ranks: processor time, and peak memory beside it.
+
+    Parameters
+    ----------
+    curves : mapping of str to three sequences
+        Label to ranks, times in seconds, and peak memories in bytes.
+    """
+    colours = dict(zip(curves, (COMPUTE, COMMUNICATION, COMPUTE, COMMUNICATION), strict=False))
+    with drawn(path, 1, 2, title=title, figsize=(9, 3.4), sharex=True) as (_, grid):
+        panels = grid[0]
+        for panel, which, scale, unit in (
+            (panels[0], 1, 1.0, "processor time [s]"),
+            (panels[1], 2, 1e-6, "memory [MB]"),
+        ):
+            for index, (label, points) in enumerate(curves.items()):
+                panel.plot(
+                    points[0],
+                    [value * scale for value in points[which]],
+                    marker="o",
+                    markersize=3.5,
+                    color=colours[label],
+                    linestyle="-" if index < 2 else "--",
+                    label=label.replace("_", "-"),
+                )
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks([128 * 4**k for k in range(6)], [f"{128 * 4**k:,}" for k in range(6)])
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("")
+            panel.grid(which="major", color=IDLE, linewidth=0.5)
+            panel.set_xlabel("ranks")
+            panel.set_ylabel(unit)
+        panels[0].set_ylim(bottom=0.1)
+        panels[1].set_ylim(bottom=10)
+        panels[0].legend(frameon=False, fontsize=8)
 
 
 def pod(num_ranks: int) -> Topology:

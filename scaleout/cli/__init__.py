@@ -50,7 +50,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="scaleout")
 def scaleout() -> None:
-    """How long does a training or inference step take on this cluster, where does the time go, and what if?
+    """Predict how long a training or inference step takes on a cluster, where the time goes, and what would change it.
 
     Start with: scaleout run dlrm-128
     """

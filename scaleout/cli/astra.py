@@ -1,12 +1,12 @@
 """`scaleout astra`: ASTRA-sim's own inputs and options, answered to the nanosecond."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, output_option, print_files
+from scaleout.cli.options import Output, output_options
 
 if TYPE_CHECKING:
     from scaleout.interop.astra import Outcome
@@ -17,24 +17,31 @@ _MOST_ROWS = 12
 
 
 @click.command()
-@click.option("--workload-configuration", required=True, type=_FILE, metavar="PREFIX", help="Traces: PREFIX.<rank>.et.")
-@click.option("--system-configuration", required=True, type=_FILE, metavar="FILE", help="system.json.")
-@click.option("--network-configuration", required=True, type=_FILE, metavar="FILE", help="network.yml.")
-@click.option("--remote-memory-configuration", type=_FILE, metavar="FILE", help="Changes no time.")
-@click.option("--comm-group-configuration", type=_FILE, metavar="FILE", help="Communicator groups, as JSON.")
-@click.option("--logging-configuration", metavar="FILE", help="Ignored: no log is written.")
-@click.option("--logging-folder", metavar="FOLDER", help="Ignored: no log is written.")
-@click.option("--num-queues-per-dim", default=1, show_default=True, help="Queues of each dimension.")
-@click.option("--compute-scale", default=1.0, show_default=True, help="Has no effect, as in ASTRA-sim.")
-@click.option("--comm-scale", default=1.0, show_default=True, help="Has no effect, as in ASTRA-sim.")
-@click.option("--injection-scale", default=1.0, show_default=True, help="Multiplies endpoint-delay.")
 @click.option(
-    "--rendezvous-protocol", type=bool, is_flag=False, flag_value=True, default=False, help="Receivers ask first."
+    "--workload-configuration", required=True, type=_FILE, metavar="PREFIX", help="Chakra traces PREFIX.<rank>.et."
 )
-@click.option("--backend", default="unaware", show_default=True, help="unaware of contention, or aware of it.")
-@click.option("--physical", is_flag=True, help="Run the same inputs through the networks of scaleout too, and compare.")
-@output_option("Write tables, timeline and figure here.")
-@json_option
+@click.option("--system-configuration", required=True, type=_FILE, metavar="FILE", help="System layer, as JSON.")
+@click.option("--network-configuration", required=True, type=_FILE, metavar="FILE", help="Analytical network, as YAML.")
+@click.option("--remote-memory-configuration", type=_FILE, metavar="FILE", help="Accepted, without effect on times.")
+@click.option("--comm-group-configuration", type=_FILE, metavar="FILE", help="Communicator groups, as JSON.")
+@click.option("--logging-configuration", metavar="FILE", help="Accepted and ignored.")
+@click.option("--logging-folder", metavar="DIRECTORY", help="Accepted and ignored.")
+@click.option("--num-queues-per-dim", default=1, show_default=True, help="Queues per network dimension.")
+@click.option("--compute-scale", default=1.0, show_default=True, help="No effect, as in ASTRA-sim.")
+@click.option("--comm-scale", default=1.0, show_default=True, help="No effect, as in ASTRA-sim.")
+@click.option("--injection-scale", default=1.0, show_default=True, help="Factor of endpoint-delay.")
+@click.option(
+    "--rendezvous-protocol", type=bool, is_flag=False, flag_value=True, default=False, help="Rendezvous before sends."
+)
+@click.option(
+    "--backend",
+    default="unaware",
+    show_default=True,
+    metavar="unaware|aware",
+    help="Analytical network backend: congestion-unaware or congestion-aware.",
+)
+@click.option("--physical", is_flag=True, help="Also simulate the inputs on scaleout's own networks, and compare.")
+@output_options("Write tables, timeline and figure here.")
 def astra(
     workload_configuration: Path,
     system_configuration: Path,
@@ -50,13 +57,13 @@ def astra(
     rendezvous_protocol: bool,
     backend: str,
     physical: bool,
-    output: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
-    """Run ASTRA-sim's own inputs by its own timing rules: the same options, the same nanoseconds.
+    """Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does.
 
-    Inputs that make ASTRA-sim hang or answer wrongly are refused with a reason. --physical adds the times of
-    scaleout's own networks, alpha_beta and link, and says where ASTRA-sim is faster than the links allow.
+    The options are the same, and so are the times, to the nanosecond. Inputs that make ASTRA-sim hang or answer wrongly
+    are refused with a reason. --physical adds the times on scaleout's own networks, alpha_beta and link, and says where
+    ASTRA-sim is faster than the links allow.
     """
     from scaleout.interop.astra import Options, run
 
@@ -77,17 +84,17 @@ def astra(
     )
     for note in outcome.notes:
         click.echo(f"note: {note}", err=True)
-    compared = _compared(outcome, workload_configuration.name, physical=physical) if physical or output else None
-    written = _write(outcome, compared, output) if compared and output else []
-    if as_json:
-        facts = _facts(outcome, backend) | ({"physical": compared.summary()} if compared and physical else {})
-        click.echo(json.dumps(facts, indent=2))
-        return
-    _print(outcome, f"{workload_configuration.name}, ranks {len(outcome.per_rank_ns)}, backend {backend}")
-    if compared:
-        _print_dimensions(outcome)
-        _print_compared(compared)
-    print_files(written)
+    name = workload_configuration.name
+    compared = _compared(outcome, name, physical=physical) if physical or output.folder else None
+    facts = _facts(outcome, backend) | ({"physical": compared.summary()} if compared and physical else {})
+
+    def print_tables() -> None:
+        _print(outcome, f"{name}, ranks {len(outcome.per_rank_ns)}, backend {backend}")
+        if compared:
+            _print_dimensions(outcome)
+            _print_compared(compared)
+
+    output.give(facts, print_tables, partial(_write, outcome, compared))
 
 
 def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
@@ -128,11 +135,13 @@ def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
     return side_by_side(outcome, name=name, networks=NETWORKS if physical else ())
 
 
-def _write(outcome: "Outcome", compared: "SideBySide", output: Path) -> list[tuple[Path, str]]:
+def _write(outcome: "Outcome", compared: "SideBySide | None", folder: Path) -> dict[str, str]:
     from scaleout.interop.astra.physical import write_tables
     from scaleout.report.files import write
 
-    return [*write(compared.comparison, output), *write_tables(outcome, compared, output)]
+    assert compared is not None
+    tables = write_tables(outcome, compared, folder)
+    return write(compared.comparison, folder) | {path.name: meaning for path, meaning in tables}
 
 
 def _print_dimensions(outcome: "Outcome") -> None:
@@ -141,8 +150,8 @@ def _print_dimensions(outcome: "Outcome") -> None:
     from scaleout.interop.astra.physical import dimension_loads
 
     print_table(
-        "busiest link of each dimension, of collectives by ASTRA-sim's algorithms",
-        ("dimension", "kind", "ranks", "bytes", "needs [ns]", "of the run"),
+        "busiest link of each dimension, for collectives by ASTRA-sim's algorithms",
+        ("dimension", "kind", "ranks", "bytes", "busy [ns]", "of the run"),
         [
             [
                 str(load.dimension),
@@ -192,10 +201,10 @@ def _print_compared(compared: "SideBySide") -> None:
         ends = f"{min(facts['per_rank_ns']):.0f}", f"{facts['time_ns']:.0f}", f"{facts['exposed_communication_ns']:.0f}"
         means = parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s
         rows.append([outcome.schedule, *ends, *map(format_seconds, means)])
-    print_table("ranks' finish, time without compute of the worst, and means over ranks", columns, rows)
+    print_table("finish of ranks, most exposed communication of a rank, and means over ranks", columns, rows)
     if len(outcomes) > 1:
         chosen = ", ".join(f"{kind} by {name}" for kind, name in compared.algorithms.items())
-        console().print(f"algorithms of alpha_beta and link: {chosen or 'none needed'}", highlight=False)
+        console().print(f"algorithms under alpha_beta and link: {chosen or 'none needed'}", highlight=False)
     under = [one for one in compared.transfers if one.under_bound_s]
     if under:
         worst = max(under, key=lambda one: one.under_bound_s / one.bound_s)
@@ -203,6 +212,6 @@ def _print_compared(compared: "SideBySide") -> None:
             f"{outcomes[0].schedule} is faster than the links allow in {len(under)} of "
             f"{len(compared.transfers)} kinds of transfer: the "
             f"{worst.kind} of {format_bytes(worst.size_bytes)} takes {worst.mean_s[names[0]] / worst.bound_s:.1%} of "
-            f"what its bytes need on the links",
+            f"the time that the links need for its bytes",
             highlight=False,
         )

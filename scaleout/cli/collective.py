@@ -1,24 +1,14 @@
 """`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
 
-import functools
-import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import (
-    change_links,
-    injection_option,
-    json_option,
-    link_options,
-    output_option,
-    policy_option,
-    print_files,
-)
+from scaleout.cli.options import SIMULATION, Output, change_links, link_options, output_options
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.placement import Placement
@@ -29,22 +19,51 @@ if TYPE_CHECKING:
 DECIDED = "1KiB:1GiB"
 """Sizes of a decision table where none are given."""
 
+SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the first to the last."
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A collective over a group of a topology, by one algorithm, or by all (auto)."""
+
+    kind: str
+    topology: "Topology"
+    members: list[int]
+    algorithm: str
+    injection: str | None
+    num_chunks: int | None
+
+    @property
+    def placement(self) -> "Placement":
+        """The group with its siblings; the two ends of a message alone."""
+        from scaleout.cluster.topology.placement import place, place_isolated
+
+        return (place_isolated if self.kind == "send" else place)(self.topology, self.members)
+
+    @property
+    def candidates(self) -> list[str]:
+        """Algorithms that could carry it out."""
+        from scaleout.network.collectives import candidates
+
+        return [found.name for found in candidates(self.kind, self.placement)]
+
 
 @click.command()
 @click.argument("kind")
-@click.option("--bytes", "sizes", metavar="SIZE[,SIZE...]", help="Sizes such as 64MiB; or FIRST:LAST.")
-@click.option("--topology", required=True, metavar="T", help="Name or file of the network.")
-@click.option("--algorithm", default="auto", show_default=True, metavar="A", help="One algorithm instead of all.")
-@click.option("--group", metavar="RANKS", help="Members, such as 0-7 or 0,8,16; by default all ranks.")
-@click.option("--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link.")
-@injection_option
-@click.option("--chunks", type=int, metavar="N", help="Cut the buffer of a pipelined algorithm into N, not the best.")
-@click.option("--decide", is_flag=True, help="Print which algorithm auto takes at each size, by default from 1 KiB on.")
-@policy_option
+@click.option("--bytes", "sizes", metavar="SIZES", help=SIZES_HELP)
+@click.option("--topology", required=True, metavar="NAME|FILE", help="Name or file of the topology.")
+@click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="One algorithm instead of all.")
+@click.option("--group", metavar="RANKS", help="Ranks that take part, such as 0-7 or 0,8,16; by default all.")
+@SIMULATION["network"]
+@SIMULATION["injection"]
+@click.option("--chunks", type=int, metavar="N", help="Chunks of a pipelined algorithm; by default the fastest number.")
+@click.option(
+    "--decide", is_flag=True, help="Print which algorithm `auto` takes at each size, by default from 1 KiB on."
+)
+@SIMULATION["policy"]
 @click.option("--compare", "comparing", is_flag=True, help="Print which back end is the fastest, by size and ranks.")
-@output_option("Write tables and a heat map of all links here.")
+@output_options("Write tables and a heat map of all links here.")
 @link_options
-@json_option
 def collective(
     kind: str,
     sizes: str | None,
@@ -57,68 +76,53 @@ def collective(
     decide: bool,
     policy: str | None,
     comparing: bool,
-    output: Path | None,
+    output: Output,
     degrade: tuple[str, ...],
     broken: tuple[str, ...],
-    as_json: bool,
 ) -> None:
-    """Print time, algorithm bandwidth and bus bandwidth of a collective KIND, such as all_reduce.
+    """Print the time and bandwidths of a collective on a topology.
 
-    A size is the full buffer of one rank, as in nccl-tests. FIRST:LAST doubles from the first to the last size.
-    All groups like the one of --group are active at the same time; an irregular group, or a message, is isolated. With
-    --network link the messages of all of them share the links of the topology one by one, and the busiest links are
-    named. With --decide it prints what auto takes at each size, the fastest other, and where that changes: auto takes
-    the fastest, but a topology's communication library the one that it expects to be. With --compare it prints which
-    back end of the machine, or algorithm, is the fastest on how many ranks, and with --output draws it.
+    KIND is a collective such as all_reduce (`scaleout list collectives`). A size is the full buffer of one rank, and
+    algorithm and bus bandwidth are those of nccl-tests. All groups that lie like the one of --group are active at the
+    same time; an irregular group, and a message, is isolated. With --network link the messages of all
+    groups share every link, and the busiest links are named.
+
+    --decide prints what `auto` takes at each size, the runner-up, and where the choice changes: `auto` takes the
+    fastest algorithm, or, where the topology has a communication library, the one that the library's own cost model
+    prefers. --compare prints which back end of the topology, or which algorithm, is the fastest at each size and number
+    of ranks; with --output it is drawn.
     """
     from scaleout.cluster.topology.backends import with_policy
     from scaleout.cluster.topology.topology import load_topology
 
+    kind = kind.replace("-", "_")
     if comparing:
         if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
         cluster = change_links(load_topology(topology), degrade, broken)
-        _compare(
-            kind.replace("-", "_"), cluster, sizes=parse_sizes(sizes) if sizes else (), policy=policy, output=output,
-            as_json=as_json,
-        )  # fmt: skip
+        _compare(kind, cluster, parse_sizes(sizes) if sizes else [], policy, output)
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
-    _check(network, algorithm, injection, decide=decide, output=output, count=len(wanted))
-    kind = kind.replace("-", "_")
+    _check(network, algorithm, injection, decide=decide, output=output.folder, count=len(wanted))
     cluster = change_links(load_topology(topology), degrade, broken)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
-    cost_of = functools.partial(
-        COST_MODELS[network],
-        kind,
-        algorithm=algorithm,
-        cluster=cluster,
-        members=members,
-        injection=injection,
-        chunks=chunks,
-    )
+    request = _Request(kind, cluster, members, algorithm, injection, chunks)
     title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
     about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
-    costs = {size: cost_of(size) for size in wanted}
+    costs = {size: COST_MODELS[network](request, size) for size in wanted}
     if chunks is not None and all(row["num_chunks"] != chunks for row in costs[max(wanted)].values()):
         raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
-    left_out = _left_out(kind, cluster, members, costs[wanted[0]]) if algorithm == "auto" else []
+    left_out = [name for name in request.candidates if name not in costs[wanted[0]]] if algorithm == "auto" else []
     if left_out:
         about["left_out"] = left_out
     if decide:
-        _decide(title, {**about, "collective": kind, "network": network}, costs, as_json)
+        _decide(title, {**about, "collective": kind, "network": network}, costs, output)
         return
     by_size = [_rows(kind, network, size, costs_of, len(members)) for size, costs_of in costs.items()]
     summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
-    written = _write(f"{kind} on {cluster.name}", summary, by_size[0][0], output) if output else []
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    _print(title, by_size)
-    if left_out:
-        click.echo(f"left out, too many messages to follow one by one: {', '.join(left_out)}")
-    print_files(written)
+    write = partial(_write, f"{kind} on {cluster.name}", summary, by_size[0][0])
+    output.give(summary, partial(_print, title, by_size, left_out), write)
 
 
 def _check(
@@ -193,91 +197,55 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
     return ranks
 
 
-def _place(kind: str, cluster: "Topology", members: list[int]) -> "Placement":
-    """A group with its siblings; the two ends of a message alone."""
-    from scaleout.cluster.topology.placement import place, place_isolated
-
-    return place_isolated(cluster, members) if kind == "send" else place(cluster, members)
-
-
-def _left_out(kind: str, cluster: "Topology", members: list[int], costs_of: dict[str, dict[str, Any]]) -> list[str]:
-    """Algorithms that could carry it out, but that the link model cannot follow message by message."""
-    from scaleout.network.collectives import candidates
-
-    return [found.name for found in candidates(kind, _place(kind, cluster, members)) if found.name not in costs_of]
-
-
-def _alpha_beta(
-    kind: str,
-    size_bytes: int,
-    *,
-    algorithm: str,
-    cluster: "Topology",
-    members: list[int],
-    injection: str | None,
-    chunks: int | None,
-) -> dict[str, dict[str, Any]]:
-    """Algorithm to what the alpha-beta model says of it: all that can, or the one that was asked for."""
+def _alpha_beta(request: _Request, size_bytes: int) -> dict[str, dict[str, Any]]:
+    """Algorithm to its cost under the alpha-beta model: all that can, or the one that was asked for."""
     from scaleout.network.alpha_beta.cost import collective_cost
-    from scaleout.network.collectives import candidates
 
-    del injection
-    placement = _place(kind, cluster, members)
-    names = [found.name for found in candidates(kind, placement)] if algorithm == "auto" else [algorithm]
-    costs = {name: collective_cost(kind, size_bytes, placement, name, num_chunks=chunks) for name in names}
-    taken = collective_cost(kind, size_bytes, placement, num_chunks=chunks).algorithm if algorithm == "auto" else ""
+    all_of_them = request.algorithm == "auto"
+    cost_of = partial(collective_cost, request.kind, size_bytes, request.placement, num_chunks=request.num_chunks)
+    costs = {name: cost_of(name) for name in (request.candidates if all_of_them else [request.algorithm])}
+    taken = cost_of().algorithm if all_of_them else ""
     return {
         name: {
             "time_s": cost.time_s,
             "num_chunks": cost.num_chunks,
             **({"protocol": cost.protocol} if cost.protocol else {}),
-            **_auto(name, taken),
+            **({"auto": name == taken} if taken else {}),
         }
         for name, cost in costs.items()
     }
 
 
-def _auto(name: str, taken: str) -> dict[str, bool]:
-    """Whether auto takes an algorithm; nothing if it was not asked."""
-    return {"auto": name == taken} if taken else {}
-
-
-def _link(
-    kind: str,
-    size_bytes: int,
-    *,
-    algorithm: str,
-    cluster: "Topology",
-    members: list[int],
-    injection: str | None,
-    chunks: int | None,
-) -> dict[str, dict[str, Any]]:
-    """Algorithm to what the link model says of it."""
+def _link(request: _Request, size_bytes: int) -> dict[str, dict[str, Any]]:
+    """Algorithm to its cost under the link model."""
     from scaleout.config.units import BYTES_PER_S, parse
     from scaleout.network.flow.collective import collective_cost, collective_costs
     from scaleout.network.routes.links import links_of
 
-    links = links_of(cluster, injection_bytes_per_s=None if injection is None else parse(injection, BYTES_PER_S))
-    if algorithm == "auto":
-        costs = collective_costs(kind, size_bytes, links, members, num_chunks=chunks)
+    limit = None if request.injection is None else parse(request.injection, BYTES_PER_S)
+    links = links_of(request.topology, injection_bytes_per_s=limit)
+    if request.algorithm == "auto":
+        costs = collective_costs(request.kind, size_bytes, links, request.members, num_chunks=request.num_chunks)
         taken = min(costs, key=lambda name: costs[name].time_s)
     else:
-        cost = collective_cost(kind, size_bytes, links, members, algorithm, num_chunks=chunks)
-        costs, taken = {algorithm: cost}, ""
+        cost = collective_cost(
+            request.kind, size_bytes, links, request.members, request.algorithm, num_chunks=request.num_chunks
+        )
+        costs, taken = {request.algorithm: cost}, ""
     return {
         name: {
             "time_s": cost.time_s,
             "num_chunks": cost.num_chunks,
             "busiest_links": [asdict(use) for use in cost.busiest_links],
             "traffic": cost.traffic,
-            **_auto(name, taken),
+            **({"auto": name == taken} if taken else {}),
         }
         for name, cost in costs.items()
     }
 
 
 COST_MODELS = {"alpha_beta": _alpha_beta, "link": _link}
-"""Network model, as in `options.NETWORKS`, to what it says of a collective."""
+"""Network model, as in `options.NETWORKS`, to the costs of a collective."""
 
 
 def _rows(
@@ -308,7 +276,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "traffic": row["traffic"].by_port() if row["traffic"] else []}
 
 
-def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict[str, Any]]], as_json: bool) -> None:
+def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict[str, Any]]], output: Output) -> None:
     """Print the decision table of all sizes."""
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes
@@ -317,83 +285,64 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
     times = {
         size: {name: cost_of["time_s"] for name, cost_of in costs_of.items()} for size, costs_of in by_size.items()
     }
-    decisions = decide(times, {size: _taken(costs_of) for size, costs_of in by_size.items()})
-    if as_json:
-        click.echo(json.dumps({**about, "decisions": [asdict(decision) for decision in decisions]}, indent=2))
-        return
-    print_table(
-        f"what auto takes: {title}",
-        ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up takes"),
-        [
-            [
-                decision.algorithm,
-                decision.runner_up,
-                ", ".join(
-                    note
-                    for note, holds in (("changes here", decision.changed), ("not the fastest", decision.ratio < 1))
-                    if holds
-                ),
-                format_bytes(decision.bytes),
-                f"{decision.time_s * 1e6:.2f}",
-                f"{decision.ratio:.2f}x",
-            ]
-            for decision in decisions
-        ],
-        left=3,
-    )
+    taken = {  # of no bytes, where all cost nothing, the first
+        size: next((name for name, cost_of in costs_of.items() if cost_of.get("auto")), next(iter(costs_of)))
+        for size, costs_of in by_size.items()
+    }
+    decisions = decide(times, taken)
+
+    def print_tables() -> None:
+        rows = []
+        for each in decisions:
+            notes = ["changes here"] * each.changed + ["not the fastest"] * (each.ratio < 1)
+            times = f"{each.time_s * 1e6:.2f}", f"{each.ratio:.2f}x"
+            rows.append([each.algorithm, each.runner_up, ", ".join(notes), format_bytes(each.bytes), *times])
+        columns = ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up takes")
+        print_table(f"what auto takes: {title}", columns, rows, left=3)
+
+    output.give({**about, "decisions": [asdict(each) for each in decisions]}, print_tables, lambda _: {})
 
 
-def _taken(costs_of: dict[str, dict[str, Any]]) -> str:
-    """Return what auto takes; for no bytes, where all cost nothing, the first."""
-    return next((name for name, cost_of in costs_of.items() if cost_of.get("auto")), next(iter(costs_of)))
-
-
-def _write(where: str, summary: dict[str, Any], row: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
+def _write(where: str, summary: dict[str, Any], row: dict[str, Any], folder: Path) -> dict[str, str]:
     """Write the summary of all algorithms, and the links and the heat map of one."""
     from scaleout.config.units import format_bytes
     from scaleout.report.files import write_links
 
     title = f"{where}, {format_bytes(row['bytes'])}, {row['algorithm']}"
-    return write_links(title, summary, row["traffic"], output)
+    return write_links(title, summary, row["traffic"], folder)
 
 
-def _print(title: str, by_size: list[list[dict[str, Any]]]) -> None:
+def _print(title: str, by_size: list[list[dict[str, Any]]], left_out: list[str]) -> None:
     """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import print_links, print_table
 
     several = len(by_size) > 1
     chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
+    bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
+    columns = ("time [us]", "algorithm bandwidth [GB/s]", "bus bandwidth [GB/s]")
     print_table(
         title,
-        (
-            "bytes",
-            "algorithm",
-            *["chunks"] * chunked,
-            "time [us]",
-            "algorithm bandwidth [GB/s]",
-            "bus bandwidth [GB/s]",
-        ),
+        ("bytes", "algorithm", *["chunks"] * chunked, *columns),
         [
             [
                 str(row["bytes"]),
                 " ".join(filter(None, (row["algorithm"], row.get("protocol"), "(auto)" if row.get("auto") else ""))),
                 *[str(row["num_chunks"])] * chunked,
                 f"{row['time_s'] * 1e6:.2f}",
-                f"{row['algorithm_bandwidth_bytes_per_s'] / 1e9:.2f}",
-                f"{row['bus_bandwidth_bytes_per_s'] / 1e9:.2f}",
+                *(f"{row[key] / 1e9:.2f}" for key in bandwidths),
             ]
             for row in chosen
         ],
         left=2,
     )
-    if len(by_size) == 1 and "busiest_links" in chosen[0]:
+    if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
+    if left_out:
+        click.echo(f"left out, as they have too many messages for the link model: {', '.join(left_out)}")
 
 
-def _compare(
-    kind: str, cluster: "Topology", *, sizes: Sequence[int], policy: str | None, output: Path | None, as_json: bool
-) -> None:
+def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | None, output: Output) -> None:
     """Print which back end is the fastest at each size and number of ranks, and draw it and the times of each."""
     from scaleout.cluster.topology.backends import KIND
     from scaleout.errors import ConfigError
@@ -401,15 +350,23 @@ def _compare(
 
     if kind != KIND:
         raise ConfigError(f"--compare is for {KIND}, which back ends serve, not {kind}; leave it out")
-    names = tuple(policy.split("+")) if policy else ()
-    found = compare_backends(cluster, names=names, sizes_bytes=sizes)
+    found = compare_backends(cluster, names=tuple(policy.split("+")) if policy else (), sizes_bytes=sizes)
     summary = _plain_backends(found)
-    written = _write_backends(found, summary, output) if output else []
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    _print_backends(found)
-    print_files(written)
+
+    def write(folder: Path) -> dict[str, str]:
+        from scaleout.report.files import write_json
+        from scaleout.report.plots.studies import draw_curves, draw_map
+
+        write_json(folder / "backends.json", summary)
+        draw_map(found, folder / "backends-map.png", title=f"the fastest all-reduce on {found.topology}")
+        draw_curves(found, folder / "backends-curves.png", title=f"all-reduce on {found.topology}")
+        return {
+            "backends.json": "time of each back end at every size",
+            "backends-map.png": "the fastest by size and number of ranks",
+            "backends-curves.png": "time of each back end",
+        }
+
+    output.give(summary, partial(_print_backends, found), write)
 
 
 def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
@@ -447,20 +404,5 @@ def _print_backends(found: "BackendComparison") -> None:
             sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
             times_us = [found.times_s[:, row, index].min() * 1e6 for index in (start, end - 1)]
             rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
-    columns = ("fastest", "ranks", "from", "to", "there [us]", "and there [us]")
+    columns = ("fastest", "ranks", "from", "to", "time from [us]", "time to [us]")
     print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)
-
-
-def _write_backends(found: "BackendComparison", summary: dict[str, Any], output: Path) -> list[tuple[Path, str]]:
-    from scaleout.report.plots.scaling import draw_curves, draw_map
-
-    output.mkdir(parents=True, exist_ok=True)
-    table, best, curves = (output / name for name in ("backends.json", "backends-map.png", "backends-curves.png"))
-    table.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    draw_map(found, best, title=f"the fastest all-reduce on {found.topology}")
-    draw_curves(found, curves, title=f"all-reduce on {found.topology}")
-    return [
-        (table, "times of each at every size"),
-        (best, "the fastest at each size, on so many ranks"),
-        (curves, "what each takes"),
-    ]

@@ -9,9 +9,9 @@ KINDS = (
 
 
 @click.command(name="list")
-@click.argument("kind", required=False, type=click.Choice(KINDS), metavar="[KIND]")
+@click.argument("kind", required=False, type=click.Choice(KINDS))
 def list_names(kind: str | None) -> None:
-    """List workloads, topologies, devices, schedules, strategies, frameworks, pipelines and more; by default all."""
+    """List the names that other verbs take; by default of all kinds."""
     for each in KINDS if kind is None else (kind,):
         if kind is None:
             click.echo(f"{each}:")

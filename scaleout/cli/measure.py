@@ -16,17 +16,31 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
 @click.command()
 @click.argument("what", type=click.Choice((*NAMES, "all")))
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for all files.")
-@click.option("--gpus", type=int, metavar="N", help="How many GPUs take part; by default all.")
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for all files."
+)
+@click.option("--gpus", type=int, metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
-@click.option("--only", multiple=True, metavar="PATTERN", help="Operations, collectives or steps, as 'attention_*'.")
-@click.option("--dtype", "dtypes", multiple=True, metavar="D", help="Rows of this dtype; repeatable.")
-@click.option("--workload", metavar="W", help="Measure exactly the kernels that this workload runs.")
-@set_option
-@click.option("--rows", "file", type=click.Path(path_type=Path, dir_okay=False), help="Rows to measure, JSON lines.")
-@click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Times of each row.")
-@click.option("--retry", is_flag=True, help="Also try rows again that failed before.")
-@click.option("--plan", "plan_only", is_flag=True, help="Print the rows, and measure nothing; needs no GPU.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only operations, collectives or steps that match, such as 'attention_*'; repeatable.",
+)
+@click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only rows of this dtype; repeatable.")
+@click.option("--workload", metavar="NAME|FILE", help="Measure exactly the kernels of a workload.")
+@set_option()
+@click.option(
+    "--rows",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Measure the rows of a file, one JSON object a line.",
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=7, show_default=True, metavar="N", help="Repetitions of each row."
+)
+@click.option("--retry", is_flag=True, help="Measure again rows that failed before.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print the rows that would be measured; needs no GPU.")
 def measure(
     what: str,
     output: Path,
@@ -41,11 +55,12 @@ def measure(
     retry: bool,
     plan_only: bool,
 ) -> None:
-    """Measure WHAT on this machine's GPUs, and write files that `run` and `validate` take (extra: measure).
+    """Measure kernels, collectives and steps on this machine's GPUs.
 
-    Rows are written as they come; the same command goes on where it was interrupted. Where it ends, FOLDER/device.yaml
-    and FOLDER/machine.yaml hold what was measured: scaleout run llama-3-8b --device FOLDER/device.yaml --topology
-    FOLDER/machine.yaml, and scaleout validate FOLDER/steps.jsonl.
+    Needs PyTorch and Triton (pip install 'scaleout[measure]'). Rows are written as they are measured; the same command
+    resumes where it was interrupted. In the end DIRECTORY/device.yaml and DIRECTORY/machine.yaml describe the machine:
+    scaleout run llama-3-8b --device DIRECTORY/device.yaml --topology DIRECTORY/machine.yaml, and
+    scaleout validate DIRECTORY/steps.jsonl.
     """
     from scaleout.errors import ConfigError
     from scaleout.validation.measure import experiment_plans as plans

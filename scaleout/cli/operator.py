@@ -1,19 +1,18 @@
 """`scaleout operator`: a fused computation-collective, work-group by work-group, against its alternatives."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option, output_option, parse_settings, print_files
+from scaleout.cli.options import Output, machine_options, output_options, parse_settings, set_option
 
 if TYPE_CHECKING:
-    from scaleout.schedule.fusion import Evaluation, FusedMachine
+    from scaleout.schedule.fusion import Evaluation
 
 _SAMPLES = 64
 """Slices of a rank's timeline that are printed as JSON, evenly spread."""
-
 
 _RANKS = 8
 """Ranks whose timelines are printed."""
@@ -21,30 +20,27 @@ _RANKS = 8
 
 @click.command()
 @click.argument("name")
-@click.option("--device", default="h200", show_default=True, metavar="D", help="Name or file of the device.")
-@click.option("--topology", default="h200-node-4", show_default=True, metavar="T", help="Name or file of the network.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the operator; repeatable.")
-@click.option("--sweep", metavar="KEY=VALUES", help="Vary a key: slice_size=1:64 doubles, occupancy=0.25,0.5 lists.")
-@output_option("Write times, timelines and pictures here.")
-@json_option
+@machine_options(device="h200", topology="h200-node-4")
+@set_option("Set a key of the operator (`scaleout list operators` lists them)")
+@click.option(
+    "--sweep",
+    metavar="KEY=VALUES",
+    help="Simulate every value of a key: slice_size=1:64 (each double the last) or occupancy=0.25,0.5.",
+)
+@output_options("Write times, timelines and pictures here.")
 def operator(
-    name: str,
-    device: str,
-    topology: str,
-    settings: tuple[str, ...],
-    sweep: str | None,
-    output: Path | None,
-    as_json: bool,
+    name: str, device: str, topology: str, settings: tuple[str, ...], sweep: str | None, output: Output
 ) -> None:
-    """Simulate a fused operator NAME over all ranks of a topology, such as embedding_all_to_all.
+    """Simulate a fused computation-collective, by its work-groups.
 
-    Prints the bulk-synchronous baseline in parts, the fused kernel with its work-groups in communication-aware and in
-    oblivious order, the baseline split into small kernels, and the ideal. `scaleout list operators` names all, with
-    their keys.
+    NAME is an operator such as embedding_all_to_all (`scaleout list operators`); it runs on all ranks of the topology.
+    Prints the bulk-synchronous baseline by its parts; the fused kernel with remote slices first (communication-aware
+    order) and in rank order (oblivious); the baseline split into small kernels; and the ideal, in which the longer of
+    computation and communication hides the other.
     """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
-    from scaleout.schedule.fusion import FusedMachine
+    from scaleout.schedule.fusion import FusedMachine, evaluate_operator
 
     keys = parse_settings(settings)
     machine = FusedMachine(load_device(device), load_topology(topology))
@@ -57,18 +53,25 @@ def operator(
         "settings": keys,
     }
     if sweep is not None:
-        _sweep(name, machine, keys, sweep, about, title, output, as_json)
+        key, values = parse_sweep(sweep)
+        rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
+        output.give({**about, "sweep": rows}, partial(_print_sweep, key, rows, title), partial(_draw, key, rows, title))
         return
-    from scaleout.schedule.fusion import evaluate_operator
-
     found = evaluate_operator(name, keys, machine)
     summary = {**about, **found.plain(), "timeline": _timeline(found)}
-    written = _write(found, summary, title, output)
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    _print(found, title)
-    print_files(written)
+
+    def write(folder: Path) -> dict[str, str]:
+        from scaleout.report.files import write_json
+        from scaleout.report.plots.operators import draw_timelines
+
+        write_json(folder / "operator.json", summary)
+        draw_timelines(found, folder / "timelines.png", title=title)
+        return {
+            "operator.json": "all times and some slices of each rank",
+            "timelines.png": "work-groups and slices over time",
+        }
+
+    output.give(summary, partial(_print, found, title), write)
 
 
 def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
@@ -115,10 +118,10 @@ def _print(found: "Evaluation", title: str) -> None:
         ("ideal: the longer of computing and communication", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
-    print_table(title, ("", "time", "speedup"), rows)
+    print_table(title, ("", "time", "speed-up"), rows)
     print_table(
         "timeline",
-        ("order", "rank", "last slice sent", "all tasks done", "all slices there", "done"),
+        ("order", "rank", "last slice sent", "all tasks done", "all slices arrived", "done"),
         [
             [
                 order,
@@ -134,64 +137,26 @@ def _print(found: "Evaluation", title: str) -> None:
     print_facts({key: plain[key] for key in keys})
 
 
-def _write(found: "Evaluation", summary: dict[str, Any], title: str, output: Path | None) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
-    from scaleout.report.plots.operators import draw_timelines
-
-    output.mkdir(parents=True, exist_ok=True)
-    times, picture = output / "operator.json", output / "timelines.png"
-    times.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    draw_timelines(found, picture, title=title)
-    return [(times, "all times and some slices of each rank"), (picture, "work-groups and slices over time")]
-
-
-def _sweep(
-    name: str,
-    machine: "FusedMachine",
-    keys: dict[str, Any],
-    sweep: str,
-    about: dict[str, Any],
-    title: str,
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Evaluate the operator for each value of a key; print the times, or write them with a picture."""
-    from scaleout.schedule.fusion import evaluate_operator
-
-    key, values = parse_sweep(sweep)
-    rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
-    written = _write_sweep(key, rows, title, output)
-    if as_json:
-        click.echo(json.dumps({**about, "sweep": rows}, indent=2))
-        return
-    _print_sweep(key, rows, title)
-    print_files(written)
-
-
 def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_seconds
 
     times = ("baseline_s", "fused_aware_s", "fused_oblivious_s", "kernel_split_s", "ideal_s")
-    columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saving")
+    columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
     cells = [[f"{row[key]}", *(format_seconds(row[time]) for time in times), f"{row['saving']:.1%}"] for row in rows]
     print_table(title, columns, cells)
 
 
-def _write_sweep(key: str, rows: list[dict[str, Any]], title: str, output: Path | None) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
+def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dict[str, str]:
+    """Write all times, and where the values are numbers, draw them."""
+    from scaleout.report.files import write_json
     from scaleout.report.plots.operators import draw_sweep
 
-    output.mkdir(parents=True, exist_ok=True)
-    table, picture = output / "sweep.json", output / "sweep.png"
-    table.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    written = [(table, "all times")]
-    if all(isinstance(row[key], int | float) for row in rows):
-        draw_sweep(key, rows, picture, title=title)
-        written.append((picture, f"times against {key}"))
-    return written
+    write_json(folder / "sweep.json", rows)
+    if not all(isinstance(row[key], int | float) for row in rows):
+        return {"sweep.json": "all times"}
+    draw_sweep(key, rows, folder / "sweep.png", title=title)
+    return {"sweep.json": "all times", "sweep.png": f"times against {key}"}
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:

@@ -1,6 +1,7 @@
 """Options that several verbs share, and how their text becomes values."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -16,88 +17,138 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True)
+class Output:
+    """Where the answer of a verb goes, as ``--output`` and ``--json`` say."""
+
+    folder: Path | None
+    as_json: bool
+
+    def give(
+        self, summary: object, print_tables: Callable[[], None], write: Callable[[Path], Mapping[str, str]]
+    ) -> None:
+        """Write the files of an answer, then print it as JSON, or as tables with the names of the files.
+
+        Parameters
+        ----------
+        summary : object
+            The numbers as plain values.
+        write : callable
+            Writes files into a folder that exists; returns their names, and what each holds.
+        """
+        written: Mapping[str, str] = {}
+        if self.folder is not None:
+            from scaleout.report.files import into
+
+            with into(self.folder) as unfinished:
+                written = write(unfinished)
+        if self.as_json:
+            click.echo(json.dumps(summary, indent=2))
+            return
+        print_tables()
+        for name, meaning in written.items():
+            click.echo(f"{Path(self.folder or '') / name}  {meaning}")
+
+
+def output_options(meaning: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def collected(*arguments: Any, **given: Any) -> Any:
+            output = Output(given.pop("output"), given.pop("as_json"))
+            return command(*arguments, output=output, **given)
+
+        folder = click.Path(path_type=Path, file_okay=False)
+        return cast("Command", click.option("--output", type=folder, help=meaning)(json_option(collected)))
+
+    return decorate
+
+
 def json_option(command: Command) -> Command:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")(command)
 
 
-def output_option(meaning: str) -> Callable[[Command], Command]:
-    """Add ``--output``, a directory."""
-    return click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
-
-
-def print_files(written: Iterable[tuple[Path, str]]) -> None:
-    """Print the files that were written, and what each holds."""
-    for path, meaning in written:
-        click.echo(f"{path}  {meaning}")
-
-
-def set_option(command: Command) -> Command:
+def set_option(
+    meaning: str = "Change a key of the workload (`scaleout show WORKLOAD` lists them)",
+) -> Callable[[Command], Command]:
     """Add ``--set key=value``."""
-    return click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the workload file; repeatable."
-    )(command)
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=f"{meaning}; repeatable.")
 
 
-def algorithm_option(command: Command) -> Command:
-    """Add ``--algorithm``, which names an algorithm for a kind of collective."""
-    return click.option(
+def machine_options(*, device: str | None = None, topology: str | None = None) -> Callable[[Command], Command]:
+    """Add ``--topology`` and ``--device`` with defaults; by default those that the workload names."""
+
+    def decorate(command: Command) -> Command:
+        for name, default in (("device", device), ("topology", topology)):
+            meaning = f"Name or file of the {name}" + ("." if default else "; by default the workload's.")
+            option = click.option(f"--{name}", default=default, show_default=True, metavar="NAME|FILE", help=meaning)
+            command = option(command)
+        return command
+
+    return decorate
+
+
+SIMULATION: Mapping[str, Callable[[Command], Command]] = {
+    "algorithms": click.option(
         "--algorithm",
         "algorithms",
         multiple=True,
         metavar="KIND=NAME",
-        help="Algorithm of a kind of collective, as `scaleout list collectives` names them; repeatable.",
-    )(command)
-
-
-def injection_option(command: Command) -> Command:
-    """Add ``--injection``."""
-    meaning = "What a rank sends at most over all its links, such as '400 Gb/s'; with --network link."
-    return click.option("--injection", metavar="RATE", help=meaning)(command)
-
-
-def policy_option(command: Command) -> Command:
-    """Add ``--policy``."""
-    meaning = (
-        "Who serves all-reduces: a back end of the topology, several joined by + (the fastest), fastest, a table "
-        "(FILE.yaml), or NAME=FILE,... with what nccl-tests printed of each."
-    )
-    return click.option("--policy", metavar="P", help=meaning)(command)
-
-
-_SIMULATION: dict[str, Callable[[Command], Command]] = {
-    "algorithms": algorithm_option,
+        help="Algorithm of a kind of collective, such as all_reduce=ring (`scaleout list collectives`); repeatable.",
+    ),
     "host": click.option(
-        "--host", default="none", show_default=True, help="How the host issues a step: none (at once) or eager."
+        "--host",
+        default="none",
+        show_default=True,
+        metavar="none|eager",
+        help="How the host launches kernels and collectives: at no cost (none), or one after another as eager PyTorch "
+        "does.",
     ),
     "clocks": click.option(
         "--clocks",
         default="unthrottled",
         show_default=True,
-        help="Clocks of kernels: unthrottled, sustained (at the power limit) or cold_start (a few steps from rest).",
+        metavar="unthrottled|sustained|cold_start",
+        help="GPU clocks: always at the maximum; throttled to the power limit of a long run; or the first steps of a "
+        "cool GPU.",
     ),
     "network": click.option(
-        "--network", default="alpha_beta", show_default=True, help="Network model: alpha_beta or link."
+        "--network",
+        default="alpha_beta",
+        show_default=True,
+        metavar="alpha_beta|link",
+        help="Network model: the closed form of each collective, or messages that share every link max-min fairly.",
     ),
-    "injection": injection_option,
-    "policy": policy_option,
+    "injection": click.option(
+        "--injection",
+        metavar="RATE",
+        help="Most that a rank sends over all its links together, such as '400 Gb/s'; needs --network link.",
+    ),
+    "policy": click.option(
+        "--policy",
+        metavar="NAME",
+        help="Back end that serves all-reduces: its name in the topology; NAME+NAME or fastest for the fastest at each "
+        "size; a YAML file that says which at each size; or NAME=FILE,... to time back ends by the output of "
+        "nccl-tests.",
+    ),
     "contention": click.option(
         "--contention/--no-contention",
         default=True,
-        help="Whether kernels and collectives that run at the same time share SMs and memory, where a library says so.",
+        show_default=True,
+        help="Slow down kernels and collectives that run at the same time, as far as they share SMs and memory.",
     ),
     "placement": click.option(
         "--placement",
         default="linear",
         show_default=True,
-        metavar="P",
-        help="Where ranks lie: linear, transposed, order:1,0, strided:8, random:SEED, a list of ranks, or a file of "
-        "one.",
+        metavar="ORDER",
+        help="Rank of the topology on which each rank of the job runs: linear, transposed, order:1,0, strided:8, "
+        "random:SEED, a list of ranks, or a file with one.",
     ),
 }
 """Option of a simulation to what adds it to a verb; a verb takes those that hold for it."""
-
-SIMULATION = tuple(_SIMULATION)
 
 
 def simulation_options(*names: str) -> Callable[[Command], Command]:
@@ -118,7 +169,7 @@ def simulation_options(*names: str) -> Callable[[Command], Command]:
             return command(*arguments, options=options, **given)
 
         for name in reversed(names):
-            collected = _SIMULATION[name](collected)
+            collected = SIMULATION[name](collected)
         return cast("Command", collected)
 
     return decorate
@@ -171,11 +222,16 @@ def link_options(command: Command) -> Command:
     degrade = click.option(
         "--degrade",
         multiple=True,
-        metavar="LINK=TO",
-        help="Slow a link: 3-4=0.5, or 3-4='10 GB/s'; ranks by number, switches by name (5-switch); repeatable.",
+        metavar="LINK=RATE",
+        help="Slow a link down to a share of its bandwidth or to a rate: 3-4=0.5, or 3-4='10 GB/s'. A link joins two "
+        "ranks of the topology, or a switch and a rank or switch (`5-switch`); repeatable.",
     )
     cut = click.option(
-        "--break", "broken", multiple=True, metavar="LINK", help="Break a link; messages go another way; repeatable."
+        "--break",
+        "broken",
+        multiple=True,
+        metavar="LINK",
+        help="Break a link; messages take another route; repeatable.",
     )
     return degrade(cut(command))
 
@@ -195,14 +251,11 @@ def job_options(*, required: bool = True, faults: bool = False) -> Callable[[Com
             return command(*arguments, job=NamedJob(**named, settings=settings, **changed), **given)
 
         if faults:
-            slow = click.option(
-                "--slow", multiple=True, metavar="RANK=FACTOR", help="Slow a rank's kernels: 5=1.3; repeatable."
+            meaning = "Multiply the kernel times of a rank, such as 5=1.3; repeatable."
+            collected = link_options(
+                click.option("--slow", multiple=True, metavar="RANK=FACTOR", help=meaning)(collected)
             )
-            collected = link_options(slow(collected))
-        collected = set_option(collected)
-        for name, metavar, what in (("--device", "D", "device"), ("--topology", "T", "network")):
-            meaning = f"Name or file of the {what}; by default the workload's."
-            collected = click.option(name, metavar=metavar, help=meaning)(collected)
+        collected = machine_options()(set_option()(collected))
         return cast("Command", click.argument("workload", required=required)(collected))
 
     return decorate

@@ -1,13 +1,13 @@
 """`scaleout reproduce`: what the papers publish, simulated."""
 
-import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, output_option, print_files
+from scaleout.cli.options import Output, output_options
 
 if TYPE_CHECKING:
     from scaleout.validation.papers import Reproduced
@@ -15,21 +15,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[PAPER|ID]...")
-@output_option("Write the rows (JSON) and a page (Markdown).")
-@json_option
-def reproduce(names: tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Simulate what papers publish, and say which of their numbers are met.
+@output_options("Write the rows (JSON) and a page (Markdown) here.")
+def reproduce(names: tuple[str, ...], output: Output) -> None:
+    """Simulate the experiments of four papers, and compare.
 
-    A PAPER is fused, t3, centauri or aluminum; an ID is that of one claim, such as F15-mean; all without either.
-    Percentages must come within 5 points, ratios within 15%, counts of GPUs and parameters within a factor of 2.
+    A PAPER is fused, t3, centauri or aluminum; an ID names one published number, such as F15-mean. Without either, all
+    are simulated. A number is met if percentages are within 5 points, ratios within 15%, and counts of GPUs and
+    parameters within a factor of 2.
     """
     rows = _simulate(names)
-    written = _write(rows, output)
-    if as_json:
-        click.echo(json.dumps({"rows": [row.plain() for row in rows]}, indent=2))
-        return
-    _print(rows)
-    print_files(written)
+    summary = {"rows": [row.plain() for row in rows]}
+
+    def write(folder: Path) -> dict[str, str]:
+        from scaleout.report.files import write_json
+        from scaleout.validation.papers import page
+
+        write_json(folder / "reproductions.json", summary)
+        (folder / "reproductions.md").write_text(page(rows), encoding="utf-8")
+        return {
+            "reproductions.json": "all rows",
+            "reproductions.md": "published and simulated, and why numbers are missed",
+        }
+
+    output.give(summary, partial(_print, rows), write)
 
 
 def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
@@ -45,18 +53,6 @@ def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
         return simulate(names, progress=lambda figure: status.update(f"simulating {figure}"))
 
 
-def _write(rows: "tuple[Reproduced, ...]", output: Path | None) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
-    from scaleout.validation.papers import page
-
-    output.mkdir(parents=True, exist_ok=True)
-    plain, text = output / "reproductions.json", output / "reproductions.md"
-    plain.write_text(json.dumps({"rows": [row.plain() for row in rows]}, indent=2) + "\n", encoding="utf-8")
-    text.write_text(page(rows), encoding="utf-8")
-    return [(plain, "all rows"), (text, "published and simulated, and why claims are missed")]
-
-
 def _print(rows: "tuple[Reproduced, ...]") -> None:
     from scaleout.cli.console import print_table
     from scaleout.validation.papers import cells
@@ -66,18 +62,9 @@ def _print(rows: "tuple[Reproduced, ...]") -> None:
     noted = [[row.claim.id, row.note] for row in rows if row.note and row.simulated is not None]
     if noted:
         print_table("notes", ("claim", "what to know"), noted, left=2)
-    of = Counter(row.claim.paper for row in rows)
-    met = Counter(row.claim.paper for row in rows if row.met)
-    print_table(
-        "claims met",
-        ("paper", "claims", "simulated", "met"),
-        [
-            [
-                paper,
-                str(count),
-                str(sum(row.claim.paper == paper and row.simulated is not None for row in rows)),
-                str(met[paper]),
-            ]
-            for paper, count in of.items()
-        ],
+    claims, simulated, met = (
+        Counter(row.claim.paper for row in counted)
+        for counted in (rows, [row for row in rows if row.simulated is not None], [row for row in rows if row.met])
     )
+    counts = [[paper, str(claims[paper]), str(simulated[paper]), str(met[paper])] for paper in claims]
+    print_table("claims met", ("paper", "claims", "simulated", "met"), counts)

@@ -1,20 +1,11 @@
 """`scaleout run`: simulate a job under several schedules and say where the time goes."""
 
-import json
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import (
-    SIMULATION,
-    NamedJob,
-    job_options,
-    json_option,
-    output_option,
-    print_files,
-    simulation_options,
-)
+from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, simulation_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,30 +20,30 @@ if TYPE_CHECKING:
     "--schedule",
     "schedules",
     multiple=True,
-    metavar="S",
-    help="Such as baseline, overlap or fused, as `scaleout list schedules` names them, or several joined by +; "
-    "repeatable. Speed-ups are over the first.",
+    metavar="NAME",
+    help="Schedule, such as baseline, overlap or fused (`scaleout list schedules`), or several joined by +; "
+    "repeatable. Speed-ups are over the first; by default those of the workload, or baseline, overlap and fused.",
 )
 @simulation_options(*SIMULATION)
 @click.option(
-    "--trace", "trace_path", metavar="DIR", help="Run the Chakra traces in a directory instead of a workload."
+    "--trace", "trace_path", metavar="DIRECTORY", help="Simulate the Chakra traces of a directory, not a workload."
 )
-@output_option("Write tables, timeline and figure here.")
-@json_option
+@output_options("Write tables, timeline and figure here.")
 def run(
     job: NamedJob,
     schedules: tuple[str, ...],
     options: "SimulationOptions",
     trace_path: str | None,
-    output: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
-    """Simulate WORKLOAD, a name or file, under several schedules and print where the time goes.
+    """Simulate a step of WORKLOAD, and print where the time goes.
+
+    WORKLOAD is a name (`scaleout list workloads`) or a file; it is simulated under each --schedule.
 
     Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
     --set data_parallel=16 --topology dgx-h200-16; scaleout run dlrm-128 --break 3-4 --slow 5=1.3.
 
-    --degrade, --break and --slow name ranks by their numbers in the topology.
+    --degrade, --break and --slow number the ranks as the topology does, whatever the --placement.
     """
     from scaleout.errors import ConfigError
     from scaleout.study.comparison import compare
@@ -68,14 +59,10 @@ def run(
         comparison = compare(workload, topology=topology, device=device, schedules=schedules, options=options)
     else:
         comparison = _compare_trace(trace_path, job, schedules, options)
-    written = _write(comparison, output)
-    if as_json:
-        click.echo(json.dumps(comparison.summary(), indent=2))
-        return
     from scaleout.cli.tables import print_comparison
+    from scaleout.report.files import write
 
-    print_comparison(comparison)
-    print_files(written)
+    output.give(comparison.summary(), partial(print_comparison, comparison), partial(write, comparison))
 
 
 def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions") -> "Comparison":
@@ -101,11 +88,3 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
     topology = job.load_topology(loaded.facts.get("topology", ""))
     schedules = schedules or DEFAULT_SCHEDULES
     return compare_program(program, topology=topology, device=device, schedules=schedules, options=options)
-
-
-def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
-    from scaleout.report.files import write
-
-    return write(comparison, output)

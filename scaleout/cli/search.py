@@ -1,12 +1,12 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import NamedJob, job_options, json_option, output_option, print_files, simulation_options
+from scaleout.cli.options import NamedJob, Output, job_options, output_options, simulation_options
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
@@ -19,45 +19,50 @@ if TYPE_CHECKING:
 @click.command()
 @job_options()
 @click.option(
-    "--ranks", "num_ranks", type=click.IntRange(min=1), help="Ranks of the job; the topology must have as many."
+    "--ranks",
+    "num_ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Ranks of the job; must be those of the topology, the default.",
 )
-@click.option("--memory", metavar="SIZE", help="Memory limit of a rank, such as 80GB; by default the device's memory.")
+@click.option("--memory", metavar="SIZE", help="Memory of a rank, such as 80GB; by default the device's.")
 @click.option(
     "--global-batch",
     "batch",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
 )
 @click.option(
     "--schedule",
     "schedules",
     multiple=True,
-    metavar="S",
-    help="Try every plan also under a schedule, such as overlap or centauri, as `scaleout list schedules` names them; "
-    "repeatable. Baseline is always tried.",
+    metavar="NAME",
+    help="Also evaluate every plan under a schedule, such as overlap or centauri (`scaleout list schedules`); "
+    "repeatable. The baseline is always evaluated.",
 )
 @click.option(
     "--simulations",
     type=click.IntRange(min=1),
-    help="How many plans to simulate under each --schedule at the most; 8 if not given.",
+    metavar="N",
+    help="Simulate at most this many plans under each --schedule; by default 8.",
 )
 @simulation_options("host", "clocks", "contention")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many plans to print.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes; by default one a core.")
-@output_option("Keep evaluated plans here, so that the same search goes on if it was interrupted, and draw a figure.")
-@json_option
-def search(
-    job: NamedJob, options: "SimulationOptions", workers: int | None, output: Path | None, as_json: bool, **wanted: Any
-) -> None:
-    """Find the fastest plans of training WORKLOAD, a name or file, that fit the memory of a rank.
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many plans to print."
+)
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes; by default one per core.")
+@output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
+def search(job: NamedJob, options: "SimulationOptions", workers: int | None, output: Output, **wanted: Any) -> None:
+    """Find the fastest plans of training WORKLOAD that fit the memory.
 
-    A plan is the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
-    schedule, recomputation, ZeRO, and sequence parallelism. A key that --set names is held at its value.
+    A plan sets the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
+    schedule, recomputation, the ZeRO stage, and sequence parallelism. --set fixes one of these keys at a value.
 
-    The baseline schedule overlaps nothing. With --schedule, the most promising plans are also simulated under that
-    schedule, and a table says how much communication the fastest plan overlaps with kernels, and why the rest is
-    exposed. The fastest plans under baseline are simulated too, where pipeline messages and kernels contend for SMs
-    and memory, or with --clocks sustained.
+    Every plan is first evaluated in closed form under the baseline schedule, which overlaps nothing. With --schedule
+    the most promising plans are simulated under that schedule, and a table says how much of the fastest plan's
+    communication is overlapped with kernels, and why the rest is exposed. The fastest plans of the baseline are
+    simulated as well if pipeline messages contend with kernels for SMs and memory, or the clocks are sustained.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
@@ -68,19 +73,26 @@ def search(
     from scaleout.study.search.explanation import explanation, why_none
 
     request = _request(job, options, **wanted)
-    answer = _find(request, output, workers, quiet=as_json)
+    answer = _find(request, output.folder, workers, quiet=output.as_json)
     if not answer.fastest:
         raise ConfigError(why_none(request, answer))
     found = explanation(request, answer, workers=workers or os.cpu_count() or 1) if request.schedules else None
     summary = _summary(request, answer, found)
-    written = _write(request, answer, summary, output)
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    _print(request, answer)
-    if found is not None:
-        _print_explanation(answer, found)
-    print_files(written)
+
+    def write(folder: Path) -> dict[str, str]:
+        from scaleout.report.files import write_json
+        from scaleout.report.plots.studies import draw_plans
+        from scaleout.study.search.best import FILE
+
+        write_json(folder / "summary.json", summary)
+        draw_plans(request, answer, folder / "pareto.png")
+        return {
+            FILE: "every plan that was evaluated; the same search resumes from it",
+            "summary.json": "the numbers of the tables",
+            "pareto.png": "time against memory",
+        }
+
+    output.give(summary, partial(_print, request, answer, found), write)
 
 
 def _request(
@@ -138,7 +150,7 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
         progress = stack.enter_context(
             Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
         )
-        bar = progress.add_task("weighing plans", total=None)
+        bar = progress.add_task("evaluating plans", total=None)
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
@@ -148,23 +160,6 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
         if log is None:
             return find(request, workers=workers, tell=tell)
         return find(request, workers=workers, tell=tell, known=log.known, keep=log.add)
-
-
-def _write(
-    request: "SearchRequest", answer: "Answer", summary: dict[str, Any], output: Path | None
-) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
-    from scaleout.report.plots.plans import draw_plans
-    from scaleout.study.search.best import FILE
-
-    (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    draw_plans(request, answer, output / "pareto.png")
-    return [
-        (output / FILE, "every plan that was evaluated; the same search goes on from it"),
-        (output / "summary.json", "the numbers of the tables"),
-        (output / "pareto.png", "time against memory"),
-    ]
 
 
 def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> dict[str, Any]:
@@ -190,7 +185,7 @@ def _row(found: "EvaluatedPlan") -> dict[str, Any]:
     return {"plan": found.plan._asdict(), "schedule": found.schedule, **found.estimate.summary()}
 
 
-def _print(request: "SearchRequest", answer: "Answer") -> None:
+def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> None:
     from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_bytes
 
@@ -205,7 +200,9 @@ def _print(request: "SearchRequest", answer: "Answer") -> None:
     _print_plans(title, answer.fastest, several=several)
     counts = vars(answer.counts)
     print_table("plans", [key.replace("_", " ") for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
-    if not request.schedules:
+    if found is not None:
+        _print_explanation(answer, found)
+    else:
         console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
 
 

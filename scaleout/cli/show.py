@@ -10,11 +10,11 @@ from scaleout.cli.options import json_option, parse_settings, set_option
 
 
 @click.command()
-@click.argument("name_or_file")
-@set_option
+@click.argument("name_or_file", metavar="NAME|FILE")
+@set_option()
 @json_option
 def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Show what NAME_OR_FILE is: a workload, a topology, a device, or a Chakra trace file (.et)."""
+    """Describe a workload, topology, device or Chakra trace (.et)."""
     facts = _facts(name_or_file, parse_settings(settings))
     if as_json:
         click.echo(json.dumps(facts, indent=2))

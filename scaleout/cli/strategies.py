@@ -1,21 +1,12 @@
 """`scaleout strategies`: a training job as DDP, ZeRO, Megatron-LM, breadth-first pipelines, Centauri would run it."""
 
-import json
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import (
-    SIMULATION,
-    NamedJob,
-    job_options,
-    json_option,
-    output_option,
-    print_files,
-    simulation_options,
-)
+from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, simulation_options
 
 _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 
@@ -32,23 +23,23 @@ if TYPE_CHECKING:
     "--strategy",
     "names",
     multiple=True,
-    metavar="S",
-    help="Such as ddp or centauri, as `scaleout list strategies` names them; repeatable; by default all.",
+    metavar="NAME",
+    help="Strategy, such as ddp or centauri (`scaleout list strategies`); repeatable; by default all.",
 )
 @simulation_options(*SIMULATION)
-@output_option("Write tables, timelines and a figure here.")
-@json_option
-def strategies(
-    job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", output: Path | None, as_json: bool
-) -> None:
-    """Simulate a step of training WORKLOAD under strategies that frameworks follow, at its degrees of parallelism.
+@output_options("Write tables, timelines and a figure here.")
+def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", output: Output) -> None:
+    """Compare strategies of training frameworks on one WORKLOAD.
 
-    Those that do not fit the memory of a device are simulated as well, and marked.
+    A strategy, such as DDP, ZeRO, Megatron-LM's or Centauri's, says how a step is sharded, and how its communication is
+    partitioned and ordered. The degrees of parallelism are the workload's. Strategies that do not fit the memory of a
+    device are simulated as well, and marked.
 
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
     from scaleout.cluster.topology.topology import check_ranks
+    from scaleout.report.files import write
     from scaleout.study.strategies import STRATEGIES, follow, side_by_side
     from scaleout.workloads.config import layered
 
@@ -61,17 +52,9 @@ def strategies(
     ]
     comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
-    written = []
-    if output is not None:
-        from scaleout.report.files import write
-
-        written = write(comparison, output)
-    if as_json:
-        summary = {"workload": workload.name, "topology": topology.name, "device": device.name, "results": rows}
-        click.echo(json.dumps(summary, indent=2))
-        return
-    _print(f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}", rows)
-    print_files(written)
+    summary = {"workload": workload.name, "topology": topology.name, "device": device.name, "results": rows}
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
+    output.give(summary, partial(_print, title, rows), partial(write, comparison))
 
 
 def _row(each: "Followed", first_s: float) -> dict[str, Any]:

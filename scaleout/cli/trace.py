@@ -10,12 +10,15 @@ from scaleout.cli.options import parse_settings, set_option
 @click.command()
 @click.argument("workload")
 @click.option(
-    "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory to write to."
+    "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for the traces."
 )
-@click.option("--device", metavar="D", help="Device that times the kernels; by default the workload's.")
-@set_option
+@click.option("--device", metavar="NAME|FILE", help="Device that times the kernels; by default the workload's.")
+@set_option()
 def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:
-    """Write WORKLOAD as Chakra traces <name>.<rank>.et, which ASTRA-sim and `scaleout run --trace` read."""
+    """Write WORKLOAD as Chakra execution traces.
+
+    The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
+    """
     from scaleout.cluster.device.spec import load_device
     from scaleout.interop import chakra
     from scaleout.study.job import timed

@@ -1,31 +1,41 @@
 """`scaleout track`: a GEMM and the collective behind it, as hardware that tracks and triggers would overlap them."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, output_option, parse_settings, print_files, set_option
+from scaleout.cli.options import Output, machine_options, output_options, parse_settings, set_option
 
 if TYPE_CHECKING:
     from scaleout.schedule.t3.sublayer import Outcome
 
 
 @click.command()
-@click.option("--device", default="t3-gpu", show_default=True, metavar="D", help="Name or file of the device.")
-@click.option("--topology", default="t3-ring-8", show_default=True, metavar="T", help="Name or file of the network.")
-@set_option
-@output_option("Write times and traffic over time here.")
-@json_option
-def track(device: str, topology: str, settings: tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Simulate a GEMM and its all-reduce or all-to-all as T3's hardware would run them.
+@machine_options(device="t3-gpu", topology="t3-ring-8")
+@set_option("Set a key of the GEMM, the collective or the hardware, as listed above")
+@output_options("Write times and traffic over time here.")
+def track(device: str, topology: str, settings: tuple[str, ...], output: Output) -> None:
+    """Simulate a GEMM and its collective on the hardware of T3.
 
-    Keys: rows, columns, depth, dtype, split_depth, collective (ring, direct, all_to_all), policy, trigger,
-    tracker_entries, split_units.
+    T3 (track and trigger) starts the all-reduce or all-to-all tile by tile while the GEMM runs.
+
+    \b
+    Keys of --set:
+      rows, columns, depth  the GEMM of each rank: rows x depth by depth x columns
+      dtype                 fp16 or bf16
+      split_depth           work-groups that share a tile (split-K)
+      collective            ring (ring all-reduce), direct (all-reduce over a link to
+                            each rank) or all_to_all
+      policy                arbitration of the memory: round-robin, compute-first or
+                            dedicated; by default every configuration's own
+      trigger               bytes that a DMA engine sends at once, at most
+      tracker_entries       wavefronts that the tracker follows; by default the device's
+      split_units           compute units of the collective in configuration `split`
 
     Example: scaleout track --topology t3-ring-16 --set rows=8192 --set columns=4256 --set depth=1064.
-    """
+    """  # noqa: D301
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.validated import validate
@@ -43,25 +53,17 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Path | 
         "settings": chosen.model_dump(),
         "configurations": {name: outcome.plain() for name, outcome in found.items()},
     }
-    written = _write(found, summary, title, output)
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    _print(found, title)
-    print_files(written)
 
+    def write(folder: Path) -> dict[str, str]:
+        from scaleout.report.files import write_json
+        from scaleout.report.plots.operators import draw_tracked
 
-def _write(found: "dict[str, Outcome]", summary: object, title: str, output: Path | None) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
-    from scaleout.report.plots.operators import draw_tracked
+        write_json(folder / "track.json", summary)
+        overlapped = {name: each.overlapped for name, each in found.items() if each.overlapped is not None}
+        draw_tracked(overlapped, folder / "traffic.png", title=title)
+        return {"track.json": "times and bytes of every configuration", "traffic.png": "memory traffic over time"}
 
-    output.mkdir(parents=True, exist_ok=True)
-    times, picture = output / "track.json", output / "traffic.png"
-    times.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    overlapped = {name: each.overlapped for name, each in found.items() if each.overlapped is not None}
-    draw_tracked(overlapped, picture, title=title)
-    return [(times, "times and bytes of every configuration"), (picture, "traffic of the memory over time")]
+    output.give(summary, partial(_print, found, title), write)
 
 
 def _print(found: "dict[str, Outcome]", title: str) -> None:
@@ -71,7 +73,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     first = next(iter(found.values()))
     print_table(
         title,
-        ("configuration", "time", "speedup", "GEMM", "GEMM and collective", "all-gather", "memory traffic"),
+        ("configuration", "time", "speed-up", "GEMM", "GEMM and collective", "all-gather", "memory traffic"),
         [
             [
                 name,
@@ -87,7 +89,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     )
     kinds = ("gemm_reads", "gemm_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
     print_table(
-        "bytes of a rank's memory",
+        "memory traffic of a rank",
         ("configuration", *(kind.replace("gemm", "GEMM").replace("_", " ") for kind in kinds)),
         [[name, *(format_bytes(getattr(each.traffic, kind)) for kind in kinds)] for name, each in found.items()],
     )

@@ -1,12 +1,12 @@
 """`scaleout validate`: predictions held against measured runs."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import json_option, output_option, print_files
+from scaleout.cli.options import Output, output_options
 
 if TYPE_CHECKING:
     from scaleout.validation.measured.compare import Accuracy, Comparison
@@ -14,52 +14,43 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--table", metavar="ID", help="Read one table of a file that holds several.")
-@click.option("--device", metavar="D", help="Device that the rows were measured on, instead of the one that they name.")
-@click.option("--topology", metavar="T", help="Topology that they were measured on, instead of the one that they name.")
-@output_option("Write the rows (JSON) and a parity plot here.")
-@json_option
+@click.option("--table", metavar="NAME", help="Read one table of a file that holds several, by its name.")
+@click.option("--device", metavar="NAME|FILE", help="Device of all rows, instead of the one that each names.")
+@click.option("--topology", metavar="NAME|FILE", help="Topology of all rows, instead of the one that each names.")
+@output_options("Write the rows (JSON) and a parity plot here.")
 def validate(
-    files: tuple[Path, ...],
-    table: str | None,
-    device: str | None,
-    topology: str | None,
-    output: Path | None,
-    as_json: bool,
+    files: tuple[Path, ...], table: str | None, device: str | None, topology: str | None, output: Output
 ) -> None:
-    """Predict the measured runs of FILES, one JSON object a line, and say how far off the predictions are.
+    """Predict measured runs, and print the errors of the predictions.
 
-    A row describes its run: {"workload": "llama-3-8b", "changes": {"data_parallel": 8}, "topology": "dgx-h200-1",
-    "device": "h200", "schedule": "overlap", "measured_us": 812345}; or it is one of the kinds that scaleout measured
-    itself. Rows that cannot be predicted are listed with the reason, and count against the coverage.
+    FILES hold one JSON object a line. A row describes its run: {"workload": "llama-3-8b", "changes":
+    {"data_parallel": 8}, "topology": "dgx-h200-1", "device": "h200", "schedule": "overlap", "measured_us": 812345}; or
+    it is a row that `scaleout measure` wrote. Rows that cannot be predicted are listed with the reason, and count as
+    not predicted.
     """
     from scaleout.validation.measured.compare import compare_files
 
     comparison = compare_files(files, table=table, device=device, topology=topology)
-    written = _write(comparison, output)
-    if as_json:
-        click.echo(json.dumps(comparison.summary(), indent=2))
-        return
-    _print(comparison)
-    _print_choices(comparison)
-    print_files(written)
+    summary = comparison.summary()
 
+    def write(folder: Path) -> dict[str, str]:
+        from scaleout.report.files import write_json
+        from scaleout.report.plots.accuracy import draw_parity
 
-def _write(comparison: "Comparison", output: Path | None) -> list[tuple[Path, str]]:
-    if output is None:
-        return []
-    from scaleout.report.plots.accuracy import draw_parity
+        write_json(folder / "validation.json", summary)
+        draw_parity(comparison, folder / "parity.png")
+        return {
+            "validation.json": "all rows, and the errors of each family",
+            "parity.png": "predicted against measured",
+        }
 
-    output.mkdir(parents=True, exist_ok=True)
-    summary, picture = output / "validation.json", output / "parity.png"
-    summary.write_text(json.dumps(comparison.summary(), indent=2) + "\n", encoding="utf-8")
-    draw_parity(comparison, picture)
-    return [(summary, "all rows, and how good each family is"), (picture, "predicted against measured")]
+    output.give(summary, partial(_print, comparison), write)
 
 
 def _print(comparison: "Comparison") -> None:
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.validation.measured.compare import choices
 
     formats = {"time": format_seconds, "memory": format_bytes}
     print_table(
@@ -82,23 +73,15 @@ def _print(comparison: "Comparison") -> None:
     if len(families) > 1:
         rows.append(["all", *_cells(comparison.accuracy)])
     print_table(
-        "how good the predictions are",
+        "errors of the predictions",
         ("family", "rows", "predicted", "mean", "median", "90% within", "worst", "bias"),
         rows,
     )
-
-
-def _print_choices(comparison: "Comparison") -> None:
-    from scaleout.cli.console import print_table
-    from scaleout.validation.measured.compare import choices
-
     found = choices(comparison.rows)
     if found:
-        print_table(
-            "best number of chunks",
-            ("GEMM and collective", "measured", "predicted", "measured cost of the choice"),
-            [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found],
-        )
+        columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")
+        cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
+        print_table("best number of chunks", columns, cells)
 
 
 def _cells(accuracy: "Accuracy") -> list[str]:

@@ -1,4 +1,4 @@
-"""Comparisons and collectives to files: a summary, tables of nodes and links, a timeline and figures in one directory.
+"""Comparisons and collectives to files: a summary, tables of nodes and links, a timeline and figures in one folder.
 
 The timeline is in Chrome's trace format [us], which Perfetto (ui.perfetto.dev) opens: a process for each schedule and
 class of ranks, a track for each stream. A slice of a pipelined transfer is drawn for as long as it holds the link.
@@ -120,53 +120,41 @@ FILES = {
 }
 """Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
 
-PIPELINE_FILES = {
-    "pipeline.png": "who works on which micro-batch",
-    "memory.png": "memory of each pipeline rank over time",
-}
-"""Files about steps of transformers, the first where there is a pipeline; one of each for several schedules."""
-
 LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "heat map of all links"}
 """Files about links; where there are several schedules there is a heat map of each."""
 
-Written = list[tuple[Path, str]]
-"""Files, and what they are."""
+
+def write_json(path: Path, value: object) -> None:
+    """Write plain values as indented JSON."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def write(comparison: "Comparison", directory: Path) -> Written:
-    """Write all files of a comparison into a directory, which is made if need be.
-
-    Raises
-    ------
-    ConfigError
-        If the directory cannot be written.
-    """
+def write(comparison: "Comparison", folder: Path) -> dict[str, str]:
+    """Write all files of a comparison into a folder; return their names, and what they are."""
     from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
     from scaleout.report.plots.schedules import draw_comparison  # noqa: PLC0415
 
-    with _into(directory) as unfinished:
-        (unfinished / "summary.json").write_text(json.dumps(comparison.summary(), indent=2) + "\n")
-        (unfinished / "timeline.json").write_text(json.dumps(trace_events(comparison)))
-        _write_nodes(comparison, unfinished / "nodes.parquet")
-        draw_comparison(comparison, unfinished / "breakdown.png")
-        files = dict(FILES)
-        traffic = {o.schedule: o.result.link_traffic for o in comparison.outcomes if o.result.link_traffic is not None}
-        if traffic:
-            _write_links(traffic, unfinished / "links.parquet")
-            files["links.parquet"] = LINKS["links.parquet"]
-        for schedule, links in traffic.items():
-            name = f"links-{schedule}.png" if len(traffic) > 1 else "links.png"
-            draw_links(links, unfinished / name, title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
-            files[name] = f"{LINKS['links.png']} under {schedule}"
-        files |= _draw_steps(comparison, unfinished)
-    return [(directory / name, meaning) for name, meaning in files.items()]
+    write_json(folder / "summary.json", comparison.summary())
+    (folder / "timeline.json").write_text(json.dumps(trace_events(comparison)))
+    _write_nodes(comparison, folder / "nodes.parquet")
+    draw_comparison(comparison, folder / "breakdown.png")
+    files = dict(FILES)
+    traffic = {o.schedule: o.result.link_traffic for o in comparison.outcomes if o.result.link_traffic is not None}
+    if traffic:
+        _write_links(traffic, folder / "links.parquet")
+        files["links.parquet"] = LINKS["links.parquet"]
+    for schedule, links in traffic.items():
+        name = f"links-{schedule}.png" if len(traffic) > 1 else "links.png"
+        draw_links(links, folder / name, title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
+        files[name] = f"{LINKS['links.png']} under {schedule}"
+    return files | _draw_steps(comparison, folder)
 
 
-def _draw_steps(comparison: "Comparison", directory: Path) -> dict[str, str]:
+def _draw_steps(comparison: "Comparison", folder: Path) -> dict[str, str]:
     """Draw pipelines and memory of a model's steps, and return the files and what they are."""
     if comparison.fit is None:
         return {}
-    from scaleout.report.plots.pipelines import draw_memory, draw_pipeline  # noqa: PLC0415 - matplotlib takes half a second
+    from scaleout.report.plots.pipelines import draw_memory, draw_pipelines  # noqa: PLC0415 - matplotlib takes half a second
 
     files = {}
     for outcome in comparison.outcomes:
@@ -178,52 +166,38 @@ def _draw_steps(comparison: "Comparison", directory: Path) -> dict[str, str]:
         if job.pipeline_parallel > 1:
             name, about = f"pipeline{end}", f"{job.pipeline_schedule}, bubble {outcome.efficiency.bubble:.1%}"
             done = actions(outcome.result, job)
-            draw_pipeline(done, makespan_s=makespan_s, title=f"{title}: {about}", path=directory / name)
-            files[name] = f"{PIPELINE_FILES['pipeline.png']} under {outcome.schedule}"
+            draw_pipelines([(f"{title}: {about}", done, makespan_s)], folder / name, columns=1)
+            files[name] = f"which micro-batch each rank works on under {outcome.schedule}"
         name, held = f"memory{end}", over_time(outcome.result, job)
         draw_memory(
-            held,
-            capacity_bytes=comparison.fit.capacity_bytes,
-            makespan_s=makespan_s,
-            title=title,
-            path=directory / name,
+            held, folder / name, capacity_bytes=comparison.fit.capacity_bytes, makespan_s=makespan_s, title=title
         )
-        files[name] = f"{PIPELINE_FILES['memory.png']} under {outcome.schedule}"
+        files[name] = f"memory of each pipeline rank over time under {outcome.schedule}"
     return files
 
 
-def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None, directory: Path) -> Written:
-    """Write what one collective asked of the links into a directory, which is made if need be.
+def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None, folder: Path) -> dict[str, str]:
+    """Write a summary of one collective, and the traffic of all links, if any, as a table and as a heat map."""
+    from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
 
-    Parameters
-    ----------
-    title : str
-        Of the heat map.
-    summary : dict
-        Plain values, for ``summary.json``.
-    traffic : LinkTraffic or None
-        Of a collective with nothing to do there is only the summary.
+    write_json(folder / "summary.json", summary)
+    files = {"summary.json": FILES["summary.json"]}
+    if traffic is None:
+        return files
+    _write_links({"": traffic}, folder / "links.parquet")
+    draw_links(traffic, folder / "links.png", title=title)
+    return files | LINKS
+
+
+@contextmanager
+def into(directory: Path) -> Iterator[Path]:
+    """Yield a temporary folder, whose files are moved into a directory, made if need be, when all are complete.
 
     Raises
     ------
     ConfigError
         If the directory cannot be written.
     """
-    from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
-
-    files = {"summary.json": FILES["summary.json"]}
-    with _into(directory) as unfinished:
-        (unfinished / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-        if traffic is not None:
-            _write_links({"": traffic}, unfinished / "links.parquet")
-            draw_links(traffic, unfinished / "links.png", title=title)
-            files |= LINKS
-    return [(directory / name, meaning) for name, meaning in files.items()]
-
-
-@contextmanager
-def _into(directory: Path) -> Iterator[Path]:
-    """Yield a temporary directory, whose files are moved into the wanted one when all are whole."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:

@@ -223,7 +223,7 @@ def test_run_prints_and_draws_a_transformers_step(scaleout, tmp_path):
     assert "does not fit" not in out
     names = {path.name for path in tmp_path.iterdir()}
     assert {"pipeline.png", "memory.png"} <= names
-    assert f"{tmp_path / 'pipeline.png'}  who works on which micro-batch" in out
+    assert f"{tmp_path / 'pipeline.png'}  which micro-batch each rank works on" in out
     results = json.loads((tmp_path / "summary.json").read_text())
     assert results["memory"]["fits"]
     assert {"tokens_per_s", "mfu", "hfu", "bubble", "exposed_s"} <= results["results"][0].keys()

@@ -15,6 +15,7 @@ from strategies import topologies
 from scaleout.cli import main
 from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
 from scaleout.network.flow.collective import collective_cost, collective_costs
+from scaleout.network.routes.links import links_of
 from scaleout.report import files as report
 from scaleout.report.plots import links as heat_map
 
@@ -32,7 +33,7 @@ each_topology = pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topol
 
 def traffic_of(topology, kind="all_to_all", ranks=None, **options):
     ranks = range(topology.num_ranks) if ranks is None else ranks
-    return collective_cost(kind, N, topology, ranks, "direct", **options).traffic
+    return collective_cost(kind, N, links_of(topology, **options), ranks, "direct").traffic
 
 
 @each_topology
@@ -103,7 +104,7 @@ def test_any_network_has_a_table_and_a_picture(topology):
 def test_a_plane_shows_each_link_in_its_place(monkeypatch, tmp_path):
     """One message 0 -> 1 of a 4x3 torus: one dark arrow, from (0, 0) up; the wrapped links are drawn at both ends."""
     torus = Topology("torus", (Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 3, 1e9, 0.0)))
-    traffic = collective_cost("send", N, torus, (0, 1), "point_to_point").traffic
+    traffic = collective_cost("send", N, links_of(torus), (0, 1), "point_to_point").traffic
     kept = []
     monkeypatch.setattr(heat_map, "save", lambda figure, path: kept.append(figure))
     heat_map.draw_links(traffic, tmp_path / "links.png", title="")
@@ -144,10 +145,10 @@ def test_the_decision_table_says_where_auto_changes(network, monkeypatch, capsys
     assert small["algorithm"] != large["algorithm"]
     assert large["ratio"] > 1.5
     if network == "link":
-        costs = collective_costs("all_reduce", 2**26, load_topology("torus-8x16"), range(128))
+        costs = collective_costs("all_reduce", 2**26, links_of(load_topology("torus-8x16")), range(128))
         best, second = sorted(cost.time_s for cost in costs.values())[:2]
         assert (large["time_s"], large["ratio"]) == pytest.approx((best, second / best))
-        auto = collective_cost("all_reduce", 2**26, load_topology("torus-8x16"), range(128), "auto")
+        auto = collective_cost("all_reduce", 2**26, links_of(load_topology("torus-8x16")), range(128), "auto")
         assert (auto.algorithm, auto.time_s) == (large["algorithm"], large["time_s"])
     else:
         out = command(monkeypatch, capsys, *arguments)

@@ -22,7 +22,8 @@ def comparison():
 @pytest.fixture(scope="module")
 def directory(comparison, tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "deep" / "er"
-    report.write(comparison, path)
+    with report.into(path) as folder:
+        report.write(comparison, folder)
     return path
 
 
@@ -83,10 +84,10 @@ def test_files_are_the_same_bytes_each_time(comparison, directory, tmp_path):
         assert (tmp_path / name).read_bytes() == (directory / name).read_bytes(), name
 
 
-def test_a_directory_that_is_a_file_is_refused(comparison, tmp_path):
+def test_a_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        report.write(comparison, tmp_path / "file" / "results")
+    with pytest.raises(ConfigError, match="cannot be written"), report.into(tmp_path / "file" / "results"):
+        pass
 
 
 def test_bars_add_up_to_the_makespan(comparison):

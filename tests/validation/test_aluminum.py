@@ -12,7 +12,7 @@ from scaleout import cli
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.report.plots.scaling import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
+from scaleout.report.plots.studies import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
 from scaleout.study.backends import compare_backends, default_ranks
 from scaleout.study.buckets import best, sweep_buckets
 from scaleout.study.job import Job

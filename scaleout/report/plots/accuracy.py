@@ -7,12 +7,11 @@ row, the median as a mark, and the mean absolute error in words. The shaded band
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from scaleout.report.plots.schedules import STYLE, save
+from scaleout.report.plots.schedules import drawn
 from scaleout.validation.measured.compare import Compared, Comparison
 
 _BAND = 0.1
@@ -34,18 +33,11 @@ def draw_parity(comparison: Comparison, path: Path) -> None:
     ]
     names = tuple(dict.fromkeys(row.family for row in known))
     height = max(3.4, 1.4 + 0.26 * len(names))
-    with mpl.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(9.6, height), layout="constrained", width_ratios=(1.0, 1.1)
-        )  # fmt: skip
-        _draw_points(left, known, names)
-        _draw_errors(right, comparison, known, names)
-        accuracy = comparison.accuracy
-        figure.suptitle(
-            f"{accuracy.predicted} of {accuracy.num_rows} rows predicted; the band is {_BAND:.0%} to either side",
-            fontsize=10,
-        )
-        save(figure, path)
+    accuracy = comparison.accuracy
+    title = f"{accuracy.predicted} of {accuracy.num_rows} rows predicted; the band is {_BAND:.0%} to either side"
+    with drawn(path, 1, 2, title=title, figsize=(9.6, height), width_ratios=(1.0, 1.1)) as (_, grid):
+        _draw_points(grid[0, 0], known, names)
+        _draw_errors(grid[0, 1], comparison, known, names)
 
 
 def _colour(number: int) -> tuple[float, float, float, float]:

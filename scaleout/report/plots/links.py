@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-
-mpl.use("agg")
-
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 

@@ -7,14 +7,12 @@ dots are the one-sided puts that it issues. Below, the share of remote slices th
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, STYLE, save, time_scale
+from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, drawn, time_scale
 from scaleout.schedule.fusion import Evaluation
 from scaleout.schedule.fusion.fused import RankTimeline, Recipe
 from scaleout.schedule.t3.overlap import Overlapped
@@ -32,15 +30,8 @@ def draw_timelines(evaluation: Evaluation, path: Path, *, title: str) -> None:
     """Draw the first work-groups of the ranks that differ, and what is on its way, in both orders."""
     shown = [(order, rank) for order, run in evaluation.runs.items() for rank in _ends(run.ranks)]
     scale, unit = time_scale(evaluation.runs["oblivious"].time_s)
-    with mpl.rc_context(STYLE):
-        figure, grid = plt.subplots(
-            2,
-            len(shown),
-            figsize=(1.5 + 3.6 * len(shown), 5.4),
-            height_ratios=(3, 1),
-            sharex=True,
-            layout="constrained",
-        )
+    size = (1.5 + 3.6 * len(shown), 5.4)
+    with drawn(path, 2, len(shown), title=title, figsize=size, height_ratios=(3, 1), sharex=True) as (figure, grid):
         for column, (order, rank) in enumerate(shown):
             recipe = evaluation.plan.recipes[order]
             _work_groups(grid[0, column], recipe, rank, scale)
@@ -54,8 +45,6 @@ def draw_timelines(evaluation: Evaluation, path: Path, *, title: str) -> None:
         figure.legend(
             handles=_legend(evaluation.plan.recipes["aware"]), loc="outside lower center", ncols=7, frameon=False
         )
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
 
 
 def _ends_at(recipe: Recipe, rank: RankTimeline) -> float:
@@ -146,8 +135,8 @@ def draw_sweep(key: str, rows: Sequence[Mapping[str, float]], path: Path, *, tit
     """
     scale, unit = time_scale(max(row["baseline_s"] for row in rows))
     values = [row[key] for row in rows]
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    with drawn(path, figsize=(6.4, 3.8)) as (_, grid):
+        axes = grid[0, 0]
         for (name, label), colour in zip(TIMES.items(), (PUBLISHED, SERIES[2], SERIES[1], COMPUTE, IDLE), strict=True):
             style = "--" if name == "ideal_s" else "-"
             points = [row[name] * scale for row in rows]
@@ -166,69 +155,6 @@ def draw_sweep(key: str, rows: Sequence[Mapping[str, float]], path: Path, *, tit
         axes.grid(axis="y", color="#eeeeee")
         axes.legend(frameon=False, fontsize=8)
         axes.set_title(title)
-        save(figure, path)
-
-
-def draw_occupancy(times_s: Mapping[float, float], path: Path, *, published: Mapping[str, str], title: str) -> None:
-    """Draw the time of a fused operator against occupancy, over that of the lowest, with what a paper says of it.
-
-    Parameters
-    ----------
-    times_s : mapping
-        Occupancy to time.
-    published : mapping
-        What is simulated, in words, to what is published.
-    """
-    base_s = next(iter(times_s.values()))
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
-        labels = [f"{occupancy:.1%}" for occupancy in times_s]
-        values = [seconds / base_s for seconds in times_s.values()]
-        axes.bar(labels, values, color=COMPUTE, width=0.6)
-        for index, value in enumerate(values):
-            axes.text(index, value - 0.06, f"{value:.2f}", ha="center", fontsize=8, color="white")
-        text = "\n".join(f"{ours}; published {theirs}" for ours, theirs in published.items())
-        axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=8)
-        axes.set_xlabel("occupancy")
-        axes.set_ylabel(f"time over that at {labels[0]}")
-        axes.set_title(title)
-        save(figure, path)
-
-
-def draw_skews(
-    labels: Sequence[str],
-    done_s: Mapping[str, Sequence[tuple[float, float]]],
-    path: Path,
-    *,
-    notes: Mapping[str, str],
-    title: str,
-) -> None:
-    """Draw when both nodes are done, over node 0 in oblivious order, for both orders.
-
-    Parameters
-    ----------
-    labels : sequence of str, length N
-    done_s : mapping
-        Order to the times of both nodes, length N.
-    notes : mapping
-        Order to what is to be said of its skew.
-    """
-    with mpl.rc_context(STYLE):
-        figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-        base = np.array([nodes[0] for nodes in done_s["oblivious"]])
-        for panel, order in zip(panels, ("oblivious", "aware"), strict=True):
-            values = np.array(done_s[order]) / base[:, None]
-            where = np.arange(len(labels))
-            for node, colour in enumerate((COMPUTE, COMMUNICATION)):
-                panel.bar(where + 0.38 * node - 0.19, values[:, node], 0.36, color=colour, label=f"node {node}")
-            panel.set_xticks(where, labels, fontsize=7, rotation=30)
-            panel.set_title(f"{order} order: {notes[order]}")
-            panel.set_xlabel("global batch | tables a node")
-        panels[0].set_ylim(0.8, 1.15)
-        panels[0].set_ylabel("time over node 0, oblivious (from 0.8)")
-        panels[0].legend(frameon=False, fontsize=8, ncols=2)
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
 
 
 KINDS = ("gemm_reads", "gemm_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
@@ -262,12 +188,52 @@ def draw_traffic(axes: Axes, found: Overlapped) -> None:
 
 def draw_tracked(found: dict[str, Overlapped], path: Path, *, title: str) -> None:
     """Draw the traffic of several configurations below each other, on one time axis."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            len(found), 1, figsize=(10, 0.8 + 2.6 * len(found)), layout="constrained", sharex=True, squeeze=False
-        )
-        for (name, each), panel in zip(found.items(), axes[:, 0], strict=True):
+    with drawn(path, len(found), figsize=(10, 0.8 + 2.6 * len(found)), sharex=True) as (figure, grid):
+        for (name, each), panel in zip(found.items(), grid[:, 0], strict=True):
             draw_traffic(panel, each)
             panel.set_title(name, loc="left")
         figure.suptitle(title)
-        save(figure, path)
+
+
+def draw_reduction(
+    labels: Sequence[str],
+    reductions: Sequence[float],
+    *,
+    published: float,
+    title: str,
+    path: Path,
+    published_max: float | None = None,
+    xlabel: str = "global batch | tables a node",
+) -> None:
+    """Draw the execution time of each configuration relative to its baseline, the published mean beside the mean.
+
+    Parameters
+    ----------
+    labels : sequence of str, length N
+    reductions : sequence of float, length N
+        Fractions of the baseline's time that are saved.
+    published : float
+        The paper's mean reduction.
+    published_max : float, optional
+        The paper's largest, as a line beside the smallest bar.
+    """
+    mean = sum(reductions) / len(reductions)
+    values = [1 - reduction for reduction in (*reductions, mean, published)]
+    colours = [COMPUTE] * len(reductions) + [COMMUNICATION, PUBLISHED]
+    with drawn(path, figsize=(7.5, 3.4)) as (_, grid):
+        axes = grid[0, 0]
+        axes.bar([*labels, "mean", "published\nmean"], values, color=colours, width=0.68)
+        for index, value in enumerate(values):
+            axes.text(index, value - 0.05, f"{value:.2f}", ha="center", fontsize=7, color="white")
+        axes.axhline(1, color=IDLE, linewidth=1, zorder=0)
+        lines = {f"published mean, {1 - published:.2f}": (1 - published, "--")}
+        if published_max is not None:
+            lines[f"published best, {1 - published_max:.2f}"] = (1 - published_max, ":")
+        for label, (height, style) in lines.items():
+            axes.axhline(height, color=PUBLISHED, linestyle=style, linewidth=0.9, zorder=0, label=label)
+        axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
+        axes.set_ylabel("execution time over baseline")
+        axes.set_xlabel(xlabel)
+        axes.set_ylim(0, 1.05)
+        axes.set_title(title, loc="left")
+        axes.tick_params(axis="x", labelsize=7, rotation=30)

@@ -8,13 +8,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-
-mpl.use("agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
@@ -23,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from scaleout.analysis.pipeline import Actions, MemoryOverTime
-from scaleout.report.plots.schedules import PUBLISHED, STYLE, save, time_scale
+from scaleout.report.plots.schedules import PUBLISHED, STYLE, drawn, time_scale
 from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
 
@@ -52,12 +47,6 @@ _SEEN = 2e-3
 
 _CHAIN = 0.86
 _REST = "#bbbbbb"
-_HATCH_STYLE = {"hatch.linewidth": 0.6}
-
-
-def draw_pipeline(done: Sequence[Actions], *, makespan_s: float, title: str, path: Path) -> None:
-    """Draw what each pipeline rank works on over time; `done` holds the ranks, first to last."""
-    draw_pipelines([(title, done, makespan_s)], path, columns=1)
 
 
 def draw_pipelines(
@@ -72,13 +61,11 @@ def draw_pipelines(
     columns : int
         Panels side by side.
     """
-    with mpl.rc_context(STYLE | _HATCH_STYLE):
-        rows, chains = math.ceil(len(panels) / columns), max(len(done) for _, done, _ in panels)
-        width = 7.0 + 4.0 * columns
-        height = min(0.28, 9.0 / chains) * chains + 0.62
-        figure, grid = plt.subplots(
-            rows, columns, figsize=(width, rows * height + 0.5), layout="constrained", sharex=True, squeeze=False
-        )
+    rows, chains = math.ceil(len(panels) / columns), max(len(done) for _, done, _ in panels)
+    width = 7.0 + 4.0 * columns
+    height = min(0.28, 9.0 / chains) * chains + 0.62
+    size, style = (width, rows * height + 0.5), {**STYLE, "hatch.linewidth": 0.6}
+    with drawn(path, rows, columns, style=style, figsize=size, sharex=True) as (figure, grid):
         longest_s = max(makespan_s for *_, makespan_s in panels)
         scale, unit = time_scale(longest_s)
         inches_per_s = (width / columns - 0.7) / longest_s
@@ -99,7 +86,6 @@ def draw_pipelines(
         )
         if title:
             figure.suptitle(title)
-        save(figure, path)
 
 
 def _dress(axes: Axes, done: Sequence[Actions], name: str) -> None:
@@ -171,7 +157,7 @@ _FAR = 3.0
 
 
 def draw_memory(
-    held: Sequence[MemoryOverTime], *, capacity_bytes: float, makespan_s: float, title: str, path: Path
+    held: Sequence[MemoryOverTime], path: Path, *, capacity_bytes: float, makespan_s: float, title: str
 ) -> None:
     """Draw the memory of each pipeline rank over time, stacked by kind, with the device's capacity."""
     highest = [float(each.total_bytes.max()) for each in held]
@@ -181,11 +167,7 @@ def draw_memory(
     scale, unit = time_scale(makespan_s)
     most = max(highest)
     kinds = [kind for kind in KINDS if max(each.bytes_of[kind].max() for each in shown) > _SEEN * most]
-    with mpl.rc_context(STYLE):
-        figure, grid = plt.subplots(
-            rows, columns, figsize=(11, 1.35 * rows + 1.4), layout="constrained", sharex=True, sharey=True,
-            squeeze=False,
-        )  # fmt: skip
+    with drawn(path, rows, columns, figsize=(11, 1.35 * rows + 1.4), sharex=True, sharey=True) as (figure, grid):
         for axes, each in zip(grid.flat, shown, strict=False):
             time = each.time_s * scale
             layers = [each.bytes_of[kind] / 2**30 for kind in kinds]
@@ -209,7 +191,6 @@ def draw_memory(
         limit.set_label(f"capacity of the device, {capacity_bytes / 2**30:.0f} GiB")
         figure.legend(handles=[*handles, limit], loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         figure.suptitle(title)
-        save(figure, path)
 
 
 def shown_ranks(highest_bytes: Sequence[float]) -> list[int]:

@@ -1,19 +1,29 @@
-"""Data-parallel training to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks."""
+"""Studies to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks, and plans of a search."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from scaleout.config.units import format_bytes, format_seconds
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, PUBLISHED, SERIES, STYLE, save
+from scaleout.report.plots.schedules import (
+    COMMUNICATION,
+    COMPUTE,
+    IDLE,
+    PUBLISHED,
+    SERIES,
+    STYLE,
+    drawn,
+    time_scale,
+)
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
+from scaleout.study.search.best import SLACK
+from scaleout.study.search.request import SearchRequest
+from scaleout.study.search.search import Answer
 
 _MARKERS = "^osDvPX"
 _PANELS = 3
@@ -30,9 +40,8 @@ def draw_map(
     published : mapping of int to int, optional
         Number of ranks to the largest size at which the first winner of small sizes is published to win.
     """
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
-        best = comparison.best
+    with drawn(path, figsize=(7.6, 3.2)) as (_, grid):
+        axes, best = grid[0, 0], comparison.best
         for number, name in enumerate(comparison.backends):
             rows, columns = np.nonzero(best == number)
             if len(rows):
@@ -51,20 +60,16 @@ def draw_map(
         axes.set(xlabel="size of the all-reduce", ylabel="ranks", title=title)
         axes.margins(y=0.08)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save(figure, path)
 
 
 def draw_curves(
     comparison: BackendComparison, path: Path, *, title: str, notes: Mapping[int, str] | None = None
 ) -> None:
     """Draw the time of each back end over sizes, a panel for each number of ranks; `notes` go into some of them."""
-    with mpl.rc_context(STYLE):
-        count = len(comparison.num_ranks)
-        rows = -(-count // _PANELS)
-        figure, grid = plt.subplots(
-            rows, min(count, _PANELS), figsize=(9.6, 0.6 + 2.2 * rows), layout="constrained",
-            sharex=True, sharey=True, squeeze=False,
-        )  # fmt: skip
+    count = len(comparison.num_ranks)
+    rows = -(-count // _PANELS)
+    size = (9.6, 0.6 + 2.2 * rows)
+    with drawn(path, rows, min(count, _PANELS), title=title, figsize=size, sharex=True, sharey=True) as (figure, grid):
         for axes in grid.flat[count:]:
             axes.set_visible(False)
         for axes, ranks in zip(grid.flat, comparison.num_ranks, strict=False):
@@ -78,8 +83,6 @@ def draw_curves(
             lowest.set_xlabel("size of the all-reduce [B]")
             lowest.tick_params(labelbottom=True)
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
 
 
 def _panel(axes: Axes, comparison: BackendComparison, ranks: int) -> None:
@@ -101,8 +104,8 @@ def _colour(number: int) -> str:
 
 def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
     """Draw the step and its exposed communication over the size of a bucket, a line a way to reduce."""
-    with mpl.rc_context(STYLE):
-        figure, (steps, exposed) = plt.subplots(1, 2, figsize=(9.6, 3.4), layout="constrained", sharex=True)
+    with drawn(path, 1, 2, title=title, figsize=(9.6, 3.4), sharex=True) as (_, grid):
+        steps, exposed = grid[0]
         for number, way in enumerate(dict.fromkeys(row.way for row in rows)):
             of = [row for row in rows if row.way == way]
             sizes = [row.bucket_bytes for row in of]
@@ -118,8 +121,6 @@ def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
         for axes, what in ((steps, "step [ms]"), (exposed, "exposed communication [ms]")):
             _axes(axes, [row.bucket_bytes for row in rows], what)
         steps.legend(frameon=False, fontsize=8)
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
 
 
 def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
@@ -132,9 +133,8 @@ def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
 
 def draw_buffers(buffers: Mapping[str, Sequence[int]], path: Path, *, title: str) -> None:
     """Draw how many parameter buffers of each size a model has, in bins of powers of two, a panel a model."""
-    with mpl.rc_context(STYLE):
-        figure, panels = plt.subplots(1, len(buffers), figsize=(9.6, 3.0), layout="constrained", squeeze=False)
-        for axes, (name, sizes) in zip(panels.flat, buffers.items(), strict=True):
+    with drawn(path, 1, len(buffers), title=title, figsize=(9.6, 3.0)) as (_, grid):
+        for axes, (name, sizes) in zip(grid.flat, buffers.items(), strict=True):
             counts = Counter(size.bit_length() - 1 for size in sizes)
             first, last = min(counts), max(counts)
             bins = range(first, last + 1)
@@ -144,9 +144,7 @@ def draw_buffers(buffers: Mapping[str, Sequence[int]], path: Path, *, title: str
             axes.set_xticks(ticks, [format_bytes(1 << tick) for tick in ticks], rotation=45, ha="right")
             axes.set(xlabel="size of a buffer, from", title=f"{name}: {len(sizes)} buffers, {format_bytes(sum(sizes))}")
             axes.yaxis.get_major_locator().set_params(integer=True)
-        panels[0, 0].set_ylabel("buffers")
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
+        grid[0, 0].set_ylabel("buffers")
 
 
 def draw_steps(
@@ -165,8 +163,7 @@ def draw_steps(
     notes : mapping, optional
         Name of a panel to ranks to what is written above the bar, such as what is published.
     """
-    with mpl.rc_context(STYLE):
-        figure, grid = plt.subplots(1, len(panels), figsize=(9.6, 3.2), layout="constrained", squeeze=False)
+    with drawn(path, 1, len(panels), title=title, figsize=(9.6, 3.2)) as (_, grid):
         for axes, (name, bars) in zip(grid.flat, panels.items(), strict=True):
             places = np.arange(len(bars))
             compute, exposed = np.array([*bars.values()]).T
@@ -182,8 +179,6 @@ def draw_steps(
                         color=PUBLISHED,
                     )  # fmt: skip
         grid[0, 0].legend(frameon=False, fontsize=8)
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
 
 
 def draw_speedups(
@@ -195,8 +190,8 @@ def draw_speedups(
     published: Mapping[str, Mapping[int, float]],
 ) -> None:
     """Draw two times in seconds over ranks, and how many times as fast the second is, with published values."""
-    with mpl.rc_context({**STYLE, "axes.spines.right": True}):
-        figure, grid = plt.subplots(1, len(panels), figsize=(9.6, 3.2), layout="constrained", squeeze=False)
+    style = {**STYLE, "axes.spines.right": True}
+    with drawn(path, 1, len(panels), title=title, style=style, figsize=(9.6, 3.2)) as (_, grid):
         for axes, (name, points) in zip(grid.flat, panels.items(), strict=True):
             ranks = [*points]
             times = np.array([*points.values()]).T
@@ -213,8 +208,6 @@ def draw_speedups(
         first = grid[0, 0]
         first.scatter([], [], marker="D", s=26, facecolors="none", edgecolors=PUBLISHED, label="published speed-up")
         first.legend(frameon=False, loc="upper left", fontsize=8)
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
 
 
 def _round_ticks(axes: Axes) -> None:
@@ -254,8 +247,7 @@ def draw_grouped(
     logarithmic : sequence of str
         Panels whose heights are.
     """
-    with mpl.rc_context(STYLE):
-        figure, grid = plt.subplots(1, len(panels), figsize=(9.6, 3.2), layout="constrained", squeeze=False)
+    with drawn(path, 1, len(panels), title=title, figsize=(9.6, 3.2)) as (_, grid):
         for axes, (name, policies) in zip(grid.flat, panels.items(), strict=True):
             width = 0.8 / len(policies)
             for number, (policy, bars) in enumerate(policies.items()):
@@ -281,5 +273,35 @@ def draw_grouped(
             [], [], marker="D", s=26, facecolors="white", edgecolors=PUBLISHED, label="published speed-up"
         )
         grid[0, 0].legend(frameon=False, fontsize=8)
-        figure.suptitle(title, fontsize=10)
-        save(figure, path)
+
+
+def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
+    """Draw step time against memory of all evaluated plans; those that no other beats in both are joined and named."""
+    scale, unit = time_scale(answer.fastest[0].estimate.step_s)
+    last_s = SLACK * answer.fastest[0].estimate.step_s
+    near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
+    with drawn(path, figsize=(9, 4.6)) as (_, grid):
+        axes = grid[0, 0]
+        axes.scatter(
+            [each.peak_bytes / 1e9 for each in near], [each.step_s * scale for each in near],
+            s=12, color=IDLE, label="evaluated",
+        )  # fmt: skip
+        memory = [found.estimate.peak_bytes / 1e9 for found in answer.front]
+        times = [found.estimate.step_s * scale for found in answer.front]
+        axes.step(memory, times, where="pre", color=COMPUTE, linewidth=1)
+        axes.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
+        for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
+            axes.annotate(str(number), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+        limit = request.memory_bytes / 1e9
+        axes.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.4g} GB")
+        axes.set_xlim(0, None)
+        axes.set_xlabel("memory of the fullest rank [GB]")
+        axes.set_ylabel(f"time of a step [{unit}]")
+        axes.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
+        axes.legend(loc="lower left", frameon=False, fontsize=7)
+        several = len({found.schedule for found in answer.evaluated}) > 1
+        legend = "\n".join(
+            f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
+            for number, found in enumerate(answer.front, start=1)
+        )
+        axes.text(1.02, 1.0, legend, transform=axes.transAxes, va="top", fontsize=6.5)
