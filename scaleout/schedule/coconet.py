@@ -5,17 +5,12 @@ step would be longer, as its autotuner retains the fastest. Not modelled: kernel
 Source: Jangda et al., CoCoNet, ASPLOS 2022; as compared in Chen et al., Centauri, ASPLOS 2024, Table 1.
 """
 
-from collections import Counter
-
-import numpy as np
-
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import COLLECTIVES
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.operation_tier import Weights, cut
 from scaleout.schedule.centauri.partition.group import substitute
 from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
-from scaleout.schedule.decision import Decision, Planned, collectives
+from scaleout.schedule.decision import Decision, Planned, collective_counts, collectives
 from scaleout.schedule.overlap import overlap
 
 CHUNKS = (1, 2, 4, 8)
@@ -46,16 +41,13 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
 
 def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
     """Say what all-reduces become, for each size."""
-    counts: Counter[tuple[int, int]] = Counter()
-    for graph in program.graphs:
-        nodes = np.flatnonzero(graph.collective == COLLECTIVES.index("all_reduce")).tolist()
-        counts |= Counter((int(graph.group[node]), int(graph.bytes[node])) for node in nodes)
     return tuple(
         Decision(
-            collectives(count, "all_reduce", size_bytes, program.groups[family].name),
+            collectives(count, kind, size_bytes, program.groups[family].name),
             "reduce_scatter and all_gather",
-            costs.whole_s(family, "all_reduce", size_bytes),
+            costs.whole_s(family, kind, size_bytes),
             costs.substituted_s(family, size_bytes),
         )
-        for (family, size_bytes), count in sorted(counts.items())
+        for (family, kind, size_bytes), count in sorted(collective_counts(program).items())
+        if kind == "all_reduce"
     )

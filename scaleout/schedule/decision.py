@@ -1,8 +1,12 @@
 """What a schedule that weighs costs decided, and its words for it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.result import Result
 
@@ -33,6 +37,15 @@ def collectives(count: int, kind: str, size_bytes: int, family: str) -> str:
     '2 x all_gather of 1070 MB over data'
     """
     return f"{count} x {kind} of {size_bytes / 1e6:.4g} MB over {family}"
+
+
+def collective_counts(program: Program) -> Counter[tuple[int, str, int]]:
+    """Count collectives of one rank by family, kind and bytes, of the role that has most of each."""
+    counts: Counter[tuple[int, str, int]] = Counter()
+    for graph in program.graphs:
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
+        counts |= Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
+    return counts
 
 
 def _sentence(each: Decision) -> str:

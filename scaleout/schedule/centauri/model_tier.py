@@ -58,10 +58,6 @@ class Costs:
         return max(self.gather_s - forward * self.forward_s, 0.0) + max(self.reduce_s - backward * self.backward_s, 0.0)
 
 
-NOTHING = Costs(0.0, 0.0, 0.0, 0.0)
-"""Of a workload in which nothing is chosen."""
-
-
 def launched_together(workload: LayeredModel) -> tuple[int, int]:
     """Return the micro-batches of a virtual stage that are launched together, forward and backward: L1 and L2."""
     pipeline = named(workload.pipeline_schedule, workload.microbatch_group)
@@ -154,7 +150,7 @@ class ModelTier:
     words: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     launched: tuple[int, int] = (0, 0)
-    costs: Costs = NOTHING
+    costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
 
 
 def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:

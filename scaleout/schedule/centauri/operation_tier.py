@@ -6,7 +6,6 @@ taken. All members of a group decide from the same numbers. See docs/models/cent
 Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
 """
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import accumulate
@@ -57,17 +56,17 @@ class Costs:
         return self.inter_size > 1 and self.intra_size > 1
 
 
-def even(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, ...]:
+def even(costs: Costs) -> tuple[float, ...]:
     """Return equal chunks, each no longer than the computation that overlaps it (lines 3 to 7), so rounded up."""
     if costs.independent_s >= costs.communication_s:
         return (1.0,)
-    count = max_chunks
+    count = MAX_CHUNKS
     if costs.independent_s > 0:
-        count = math.ceil(min(costs.communication_s / costs.independent_s, max_chunks))
+        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS))
     return (1 / count,) * count
 
 
-def granularity(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, ...]:
+def granularity(costs: Costs) -> tuple[float, ...]:
     """Return the chunks of Algorithm 1, in parts of the whole.
 
     >>> granularity(Costs(10.0, 4.0, 5.0))  # hidden whole
@@ -78,7 +77,7 @@ def granularity(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, .
     (0.125, 0.875)
     """
     if costs.independent_s >= costs.communication_s or not costs.group_partitioned:
-        return even(costs, max_chunks=max_chunks)
+        return even(costs)
     inter, intra = costs.inter_size, costs.intra_size
     world = inter * intra
     if costs.independent_s > costs.inter_s:
@@ -88,10 +87,9 @@ def granularity(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[float, .
     return (intra / world, (inter - 1) / world, 1 - (inter + intra - 1) / world)
 
 
-def candidates(costs: Costs, *, max_chunks: int = MAX_CHUNKS) -> tuple[tuple[float, ...], ...]:
+def candidates(costs: Costs) -> tuple[tuple[float, ...], ...]:
     """Return the ways to cut that are weighed, the whole first: of equally long ones the first is taken."""
-    found = ((1.0,), even(costs, max_chunks=max_chunks), granularity(costs, max_chunks=max_chunks))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(((1.0,), even(costs), granularity(costs))))
 
 
 def finer(costs: Costs) -> tuple[tuple[float, ...], ...]:
@@ -100,13 +98,7 @@ def finer(costs: Costs) -> tuple[tuple[float, ...], ...]:
     return tuple(dict.fromkeys((*candidates(costs), *halved)))
 
 
-def finish_s(
-    parts: Sequence[float],
-    costs: Costs,
-    *,
-    chunk_s: Callable[[float], float],
-    produces: bool,
-) -> float:
+def finish_s(parts: Sequence[float], costs: Costs, *, chunk_s: Callable[[float], float], produces: bool) -> float:
     """Return when both the collective and the computation are done.
 
     A chunk that is taken is worked on when it has arrived and what is independent is done; one that is produced is sent

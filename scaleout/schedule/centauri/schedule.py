@@ -6,24 +6,20 @@ chunks, the layer tier's order, finer chunks, and the program as it was. See doc
 Source: Chen et al., Centauri, ASPLOS 2024.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from scaleout.cluster.machine import Machine
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.layer_tier import best_order
 from scaleout.schedule.centauri.operation_tier import Weights, cut, finer
 from scaleout.schedule.centauri.partition.group import Levels, partition_groups, substitute
 from scaleout.schedule.centauri.partition.workload import Chain, check_cut
 from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
-from scaleout.schedule.decision import Decision, Planned, collectives
+from scaleout.schedule.decision import Decision, Planned, collective_counts, collectives
 from scaleout.schedule.overlap import baseline, overlap
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
@@ -64,13 +60,17 @@ def plan(
     way = _Way(costs, Weights(costs, costs.best_s), cuts="workload" in dimensions, along=along)
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
-    chosen = chosen.or_else(_whole(chosen.way), "GEMMs and the collectives next to them", "whole")
+    chosen = chosen.or_else(chosen.way.whole(), "GEMMs and the collectives next to them", "whole")
     if "gradients" in dimensions:
-        chosen = chosen.or_else(_gradients(chosen.way), "gradients", "reduced in chunks as they are made")
+        chosen = chosen.or_else(
+            chosen.way.recut(Weights.with_gradients), "gradients", "reduced in chunks as they are made"
+        )
     if "order" in dimensions:
         ordered, words = best_order(chosen.trial, chosen.way.tried)
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
-    chosen = chosen.or_else(_finer(chosen.way), "chunks", "halves, quarters and eighths too")
+    chosen = chosen.or_else(
+        chosen.way.recut(lambda weights: weights.with_ways(finer)), "chunks", "halves, quarters and eighths too"
+    )
     best = chosen.trial
     words = _decisions(program, chosen.way.costs) + chosen.words + best.decisions
     as_it_is = {}
@@ -103,10 +103,19 @@ class _Way:
         scheduled = partition_groups(scheduled, self.costs.machine, chosen=self.costs.by_levels)
         return Trial(self.costs, program, overlap(scheduled), cuts)
 
+    def whole(self) -> "_Way":
+        """Return the way that cuts nothing."""
+        return replace(self, cuts=False) if self.cuts else self
+
+    def recut(self, change: Callable[[Weights], Weights]) -> "_Way":
+        """Return the way with chunks weighed otherwise; itself if nothing would be cut otherwise."""
+        weights = change(self.weights) if self.cuts else self.weights
+        return self if weights is self.weights else replace(self, weights=weights)
+
     def divides(self) -> bool:
         """Whether any collective is substituted or carried out by levels."""
         costs = self.costs
-        return any(costs.substitutes(*each) or costs.by_levels(*each) for each in _counts(costs.program))
+        return any(costs.substitutes(*each) or costs.by_levels(*each) for each in collective_counts(costs.program))
 
     def _chooses(self, chain: Chain) -> bool:
         return not self.along or all(piece.dimension == self.along for piece in chain.pieces)
@@ -135,37 +144,18 @@ def _side_by_side(way: _Way) -> _Way:
     """Return the way with levels that are shorter than the whole while many collectives are on them."""
     old = way.costs
     new = ProgramCosts(old.program, old.cost_model, divides=old.divides, concurrent=True)
-    kinds = {(f, "reduce_scatter" if kind == "all_reduce" else kind, n) for f, kind, n in _counts(old.program)}
+    kinds = {
+        (f, "reduce_scatter" if kind == "all_reduce" else kind, n) for f, kind, n in collective_counts(old.program)
+    }
     if all(new.by_levels(*each) == old.by_levels(*each) for each in kinds):
         return way
     return replace(way, costs=new, weights=Weights(new, new.best_s))
 
 
-def _whole(way: _Way) -> _Way:
-    """Return the way that cuts nothing."""
-    return replace(way, cuts=False) if way.cuts else way
-
-
-def _finer(way: _Way) -> _Way:
-    """Return the way with more even chunks."""
-    if not way.cuts:
-        return way
-    weights = way.weights.with_ways(finer)
-    return way if weights is way.weights else replace(way, weights=weights)
-
-
-def _gradients(way: _Way) -> _Way:
-    """Return the way with reductions of gradients cut."""
-    if not way.cuts:
-        return way
-    weights = way.weights.with_gradients()
-    return way if weights is way.weights else replace(way, weights=weights)
-
-
 def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
     """Say what primitives and groups become, for each size of each kind."""
     found = []
-    for (family, kind, size_bytes), count in sorted(_counts(program).items()):
+    for (family, kind, size_bytes), count in sorted(collective_counts(program).items()):
         if kind not in _PARTITIONED:
             continue
         levels = costs.levels(family)
@@ -180,13 +170,3 @@ def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
         what = collectives(count, kind, size_bytes, program.groups[family].name)
         found.append(Decision(what, choice, before_s, after_s, reason))
     return tuple(found)
-
-
-def _counts(program: Program) -> Counter[tuple[int, str, int]]:
-    """Count collectives of one rank by family, kind and bytes, of the role that has most of each."""
-    counts: Counter[tuple[int, str, int]] = Counter()
-    for graph in program.graphs:
-        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
-        of_graph = Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
-        counts |= of_graph
-    return counts

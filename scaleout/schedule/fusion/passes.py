@@ -249,14 +249,6 @@ def scatter(new: Rewrite, exchange: Exchange) -> list[int]:
     ]
 
 
-def consume(new: Rewrite, node: int, exchange: Exchange, cost: FusedCost) -> int:
-    """Write a kernel's slices, each when it is there, in the order of the ranks."""
-    edges, names, _ = exchange.cuts(0, 1)
-    others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != exchange.pair.collective]
-    after = [[*others, arrived] for arrived in new.sliced[exchange.pair.collective]]
-    return new.add_kernel(node, edges, after, names, lasts_s=cost.lasts_s())[-1]
-
-
 def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, order: str = "aware") -> Program:
     """Replace each pair of a kernel and a collective that can be fused by slices of both.
 
@@ -362,8 +354,7 @@ def _rewrite(
             if node == pair.kernels[-1]:
                 _poll(new, node, pair, costs[pair], arriving)
         elif node in takers:
-            consumed = consume(new, node, exchange, costs[pair]) if exchange else _consume(new, node, pair, costs[pair])
-            new.done[node] = consumed
+            new.done[node] = _consume(new, node, pair, costs[pair], exchange)
             new.holds[int(graph.stream[node])] = new.done[node]
         elif not pair.produces:
             needs = [new.needs(node)] * pair.slices
@@ -398,13 +389,16 @@ def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, arriving: Sequen
     new.done[pair.collective] = new.holds[int(new.graph.stream[node])] = polled
 
 
-def _consume(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> int:
+def _consume(new: Rewrite, node: int, pair: Pair, cost: FusedCost, exchange: Exchange | None) -> int:
     """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last."""
     others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != pair.collective]
-    edges = [pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]
-    names = [f"slice_{index}" for index in range(pair.slices)]
     after = [[*others, arrived] for arrived in new.sliced[pair.collective]]
-    if pair.kept:
-        edges, names = [0.0, *edges], ["kept", *names]
-        after.insert(0, [*others, *new.needs(pair.collective)])
+    if exchange:
+        edges, names, _ = exchange.cuts(0, 1)
+    else:
+        edges = [pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]
+        names = [f"slice_{index}" for index in range(pair.slices)]
+        if pair.kept:
+            edges, names = [0.0, *edges], ["kept", *names]
+            after.insert(0, [*others, *new.needs(pair.collective)])
     return new.add_kernel(node, edges, after, names, lasts_s=cost.lasts_s())[-1]

@@ -28,9 +28,6 @@ from scaleout.schedule.rewrite import Rewrite
 Chooser = Callable[[int, str, int], bool]
 """Whether a collective is rewritten: its family of groups, its kind and its bytes, on which all members agree."""
 
-WHOLE = 1
-"""Slices of a transfer that is not cut."""
-
 _KINDS = ("reduce_scatter", "all_gather")
 """What an all-reduce becomes, in this order; and what is carried out by levels."""
 
@@ -53,7 +50,7 @@ def _replaced(
     parts: Callable[[ExecutionGraph, int], Iterable[dict[str, Any]]],
 ) -> ExecutionGraph:
     """Write whole collectives of some kinds that are chosen as parts that follow each other: what differs in each."""
-    whole = np.isin(graph.collective, [COLLECTIVES.index(kind) for kind in kinds]) & (graph.slices == WHOLE)
+    whole = np.isin(graph.collective, [COLLECTIVES.index(kind) for kind in kinds]) & (graph.slices == 1)
     found = {
         node
         for node in np.flatnonzero(whole).tolist()

@@ -26,7 +26,6 @@ from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Nod
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
-from scaleout.schedule.centauri.partition.group import WHOLE
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
 
@@ -83,7 +82,7 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the GEMMs next to them; a GEMM belongs to the first."""
     found, taken, gathers = [], set[int](), gathers_parameters(graph)
-    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == WHOLE)).tolist():
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         chain = None
         if kind == "all_gather":
