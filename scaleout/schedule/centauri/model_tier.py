@@ -1,13 +1,10 @@
 """Centauri's model tier: how a step leaves its gradients' and parameters' communication to forward and backward.
 
 It shards the optimizer, leaves gathers to the next forward, reduces gradients as they are made, and chooses how many
-micro-batches of a virtual stage are launched together, of those that fit in memory: equation (2) names a candidate, and
-groups of equal size are run on the pipeline's timeline. Of ZeRO-3 only what replicas (HSDP) exchange is moved. Keys
-that the workload gives stay. Where collectives slow kernels down, a longer step is refused.
-See docs/models/centauri.md.
-
-Symbols: p stages of a pipeline; v virtual stages of a rank; m micro-batches; L1, L2 those launched together, forward
-and backward. Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid sharding).
+micro-batches of a virtual stage are launched together. Keys that the workload gives stay. Where collectives slow
+kernels down, a longer step is refused. Symbols: p stages of a pipeline; v virtual stages of a rank; m micro-batches;
+L1, L2 those launched together, forward and backward. See docs/models/centauri.md.
+Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid sharding).
 """
 
 from bisect import bisect_right

@@ -2,14 +2,9 @@
 
 A logical work-group pools one bag. By stores a vector is written where the interaction will read it; by PUT a slice of
 vectors is sent when complete. The baseline pools in one kernel (or one a table, as PyTorch's modules do), then runs the
-collective, then permutes what arrived into the order of samples. A work-group takes, by how many share the memory,
-
-    t(G) = ((rows L + o)^3 + (c G b / B)^3)^(1/3),  c = 1 + k w (u - u0) / (1 - u0) beyond occupancy u0
-
-See docs/models/fused-operators.md. A kernel that keeps to one table has no crowding: it holds few pages open.
-
-Symbols: L latency of a row [s]; o other work [s]; b bytes of a work-group; B bandwidth that random rows reach [B/s];
-u occupancy; c crowding; w output written locally. Source: Little's law; the constants are the device's `work_groups`.
+collective, then permutes what arrived into the order of samples. How long a work-group takes, by how many share the
+memory, and what its symbols are, is in docs/models/fused-operators.md; a kernel that keeps to one table has no
+crowding, as it holds few pages open. Source: Little's law; the constants are the device's `work_groups`.
 """
 
 from dataclasses import dataclass, replace
