@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes; by default one per core.")
 @output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
 def search(job: NamedJob, options: "SimulationOptions", workers: int | None, output: Output, **wanted: Any) -> None:
-    """Find the fastest plans of training WORKLOAD that fit the memory.
+    """Find the fastest parallelisation plans that fit the memory.
 
     A plan sets the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
     schedule, recomputation, the ZeRO stage, and sequence parallelism. --set fixes one of these keys at a value.

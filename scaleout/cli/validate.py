@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def validate(
     files: tuple[Path, ...], table: str | None, device: str | None, topology: str | None, output: Output
 ) -> None:
-    """Predict measured runs, and print the errors of the predictions.
+    """Predict measured runs, and print the errors.
 
     FILES hold one JSON object a line. A row describes its run: {"workload": "llama-3-8b", "changes":
     {"data_parallel": 8}, "topology": "dgx-h200-1", "device": "h200", "schedule": "overlap", "measured_us": 812345}; or

@@ -76,7 +76,7 @@ def _in_groups(group: int) -> Pipeline:
 
 INTERLEAVED = Pipeline(
     "interleaved_1f1b",
-    "1f1b over v chunks of the model a rank: a bubble v times smaller, more messages",
+    "1f1b over v virtual stages a rank: a bubble v times smaller, more messages",
     "Narayanan et al., arXiv:2104.04473",
     num_chunks=None,
     order=_order_interleaved,

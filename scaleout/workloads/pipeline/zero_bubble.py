@@ -77,7 +77,7 @@ def _order_v(rank: int, p: int, m: int, _v: int) -> Order:
 
 ZB_V = Pipeline(
     "zb_v",
-    "two chunks a rank in a V: no bubble where forward, input and weight gradient are alike, at 1f1b's memory",
+    "two virtual stages a rank in a V: no bubble where forward, input and weight gradient are alike, at 1f1b's memory",
     "Qi et al., arXiv:2401.10241",
     num_chunks=2,
     order=_order_v,
