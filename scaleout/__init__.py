@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scaleout.schedule import apply_schedule
     from scaleout.simulation.options import SimulationOptions
     from scaleout.simulation.run import simulate
-    from scaleout.simulation.what_if import map_ranks, places_of, slow_ranks
+    from scaleout.simulation.what_if import map_ranks, rank_mapping, slow_ranks
     from scaleout.study.comparison import Comparison, compare, compare_program
     from scaleout.study.job import Job, run
     from scaleout.workloads.config import load_workload
@@ -56,7 +56,7 @@ _HOMES = {
     "load_workload": "workloads.config",
     "map_ranks": "simulation.what_if",
     "place": "cluster.topology.placement",
-    "places_of": "simulation.what_if",
+    "rank_mapping": "simulation.what_if",
     "run": "study.job",
     "simulate": "simulation.run",
     "slow_down": "cluster.topology.topology",
@@ -64,6 +64,8 @@ _HOMES = {
     "time_kernels": "cluster.device.annotate",
 }
 """Public name to the module that it lives in."""
+
+_RENAMED = {"places_of": "rank_mapping"}
 
 __all__ = [
     "Comparison",
@@ -90,7 +92,7 @@ __all__ = [
     "load_workload",
     "map_ranks",
     "place",
-    "places_of",
+    "rank_mapping",
     "run",
     "simulate",
     "slow_down",
@@ -100,6 +102,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        name = import_module("scaleout.config.reading").renamed(name, _RENAMED, what="name")
     if name not in _HOMES:
         raise AttributeError(f"module 'scaleout' has no attribute {name!r}")
     return getattr(import_module(f"scaleout.{_HOMES[name]}"), name)

@@ -121,7 +121,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"protocols": _protocols(found.library)} if found.library else {}),
         **({"contention": used.model_dump(exclude={"source"})} if used else {}),
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
-        "wire_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
+        "link_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
     }
 

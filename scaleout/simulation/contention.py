@@ -49,7 +49,7 @@ class Contention:
         return whole * self._reached(channels) / slower
 
     def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
-        """Slowdown of a kernel beside others that hold SMs and bandwidth; of an unknown one, by the SMs it lacks."""
+        """Slowdown of a kernel concurrent with others that hold SMs and bandwidth; of an unknown one, by the SMs it lacks."""
         device = self.device
         left = max(device.num_sms - num_sms, round(_LEAST_LEFT * device.num_sms), 1)
         if kernel is None or kernel.op == CUSTOM:
@@ -62,11 +62,11 @@ class Contention:
             num_sms=left,
             peak_flops_per_s={name: peak * left / device.num_sms for name, peak in device.peak_flops_per_s.items()},
         )
-        alone_s, contended_s = float(estimate(calls, device)[0]), float(contended_estimate(calls, device, rest)[0])
-        return max(1.0, contended_s / alone_s)
+        isolated_s, contended_s = float(estimate(calls, device)[0]), float(contended_estimate(calls, device, rest)[0])
+        return max(1.0, contended_s / isolated_s)
 
     def freed_s(
-        self, kernel: Kernel | None, alone_s: float, *, num_sms: int, held_s: float
+        self, kernel: Kernel | None, isolated_s: float, *, num_sms: int, held_s: float
     ) -> tuple[float, float] | None:
         """Return how long a GEMM takes in all whose SMs were held from its start and are free from now on.
 
@@ -79,14 +79,14 @@ class Contention:
         every, left = self.device.num_sms, self.device.num_sms - num_sms
         if tiles is None or tiles <= left:
             return None
-        tile_s = alone_s / math.ceil(tiles / every)
+        tile_s = isolated_s / math.ceil(tiles / every)
         held = held_s / tile_s  # in tiles, as all times below
         first = math.floor((tiles + num_sms * held) / every)
         ends = sorted(at for whole in range(first + 3) for at in (whole, held + whole) if at >= first)
         enough = (at for at in ends if left * math.floor(at + _SAME) + num_sms * math.floor(at - held + _SAME) >= tiles)
         at = next(enough)
-        whole_s = max(held_s, alone_s, tile_s * at)
-        return whole_s, min(whole_s, max(alone_s, held_s, tile_s * math.floor(at + _SAME)))
+        whole_s = max(held_s, isolated_s, tile_s * at)
+        return whole_s, min(whole_s, max(isolated_s, held_s, tile_s * math.floor(at + _SAME)))
 
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part ``(1 + (f s / c)**3)**(-1/3)`` of the links' bandwidth that channels of a slowdown reach."""

@@ -1,7 +1,7 @@
 """Folding: which ranks do the same thing at the same time, so that one of them stands for all.
 
 Colour refinement: the ranks of a role start as one class, and a class splits where its ranks' groups or peers differ,
-in placement or in the classes of their members, until nothing splits. Ranks whose messages name ranks stay alone. See
+in placement or in the classes of their members, until nothing splits. Ranks whose messages name ranks are not folded. See
 docs/models/placement-and-folding.md.
 
 Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
@@ -66,9 +66,9 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
     placed = {index: placements_of(program.groups[index], topology, alike=orbits is not None) for index in used}
-    alone = np.array([names_ranks(graph) for graph in program.graphs])
+    unfolded = np.array([names_ranks(graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
-    apart = unfold | alone[program.role_of_rank]
+    apart = unfold | unfolded[program.role_of_rank]
     peers = [] if apart.all() else list(relative_peers_of_program(program).values())
     classes = _number(
         np.stack(

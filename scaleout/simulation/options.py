@@ -32,7 +32,7 @@ class SimulationOptions:
         The network model, a name in `NETWORKS`. Under ``alpha_beta`` a collective has its closed-form cost and holds
         the topology's dimensions that its group spans; under ``link`` all messages in flight share single links.
     algorithms : kind of collective to the algorithm for it; kinds that are not named take the fastest
-    placement : which rank of the topology each rank of the job is, see `what_if.places_of`
+    placement : which rank of the topology each rank of the job is, see `what_if.rank_mapping`
     injection_bytes_per_s : what a rank can send over all its links together; only the link model knows it (optional)
     contention : bool
         Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where

@@ -318,7 +318,7 @@ class SharedDevices:
     def _held(self, device: int, *, spared: Collection[int] = ()) -> tuple[tuple[int, bool], ...]:
         """Return the channels of each of the library's kernels on a device but some, and whether it moves bytes."""
         isolated: list[tuple[int, bool]] = []
-        together: dict[int, tuple[int, bool]] = {}
+        joint: dict[int, tuple[int, bool]] = {}
         for found, arrival in self._arrived.get(device, {}).items():
             if arrival.behind or found in spared:
                 continue
@@ -328,6 +328,6 @@ class SharedDevices:
             if entry.communicator == NONE:
                 isolated.append((entry.channels, moves))
             else:
-                channels, others_move = together.get(entry.communicator, (0, False))
-                together[entry.communicator] = max(channels, entry.channels), others_move or moves
-        return tuple(sorted((*isolated, *together.values())))
+                channels, others_move = joint.get(entry.communicator, (0, False))
+                joint[entry.communicator] = max(channels, entry.channels), others_move or moves
+        return tuple(sorted((*isolated, *joint.values())))

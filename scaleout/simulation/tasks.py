@@ -361,7 +361,7 @@ def _streams(folded: FoldedProgram) -> list[int]:
     a rendezvous have one each; other receives have none.
     """
     width = 2 + max((int(graph.stream.max()) for graph in folded.graphs if len(graph)), default=0)
-    alone, total = width * len(folded.graphs), folded.offsets[-1]
+    used, total = width * len(folded.graphs), folded.offsets[-1]
     streams: list[int] = []
     for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
         own = number * width + graph.stream
@@ -371,7 +371,7 @@ def _streams(folded: FoldedProgram) -> list[int]:
             _, first, same = np.unique(
                 np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_index=True, return_inverse=True
             )
-            own[puts] = alone + total + offset + first[same.reshape(-1)]
-        waits = np.where(graph.group == NONE, NONE, alone + offset + np.arange(len(graph)))
+            own[puts] = used + total + offset + first[same.reshape(-1)]
+        waits = np.where(graph.group == NONE, NONE, used + offset + np.arange(len(graph)))
         streams += np.where(graph.kind == NodeKind.RECV, waits, own).tolist()
     return streams

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.validated import nearest
+from scaleout.config.reading import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
@@ -47,15 +47,21 @@ def slow_ranks(program: Program, factors: Mapping[int, float]) -> Program:
     return replace(program, graphs=tuple(graphs[role] for role in used), role_of_rank=roles.reshape(-1))
 
 
-def map_ranks(program: Program, places: Sequence[int] | Ints) -> Program:
-    """Return the program with its ranks elsewhere: what rank r did, rank ``places[r]`` does, such as from `places_of`.
+def map_ranks(
+    program: Program, mapping: Sequence[int] | Ints = (), *, places: Sequence[int] | Ints | None = None
+) -> Program:
+    """Return the program with its ranks elsewhere: what rank r did, rank ``mapping[r]`` does; see `rank_mapping`.
+
+    `places` is an old name of `mapping`.
 
     Raises
     ------
     ConfigError
-        If `places`, (R,), is no permutation of the ranks.
+        If `mapping`, (R,), is no permutation of the ranks.
     """
-    at = np.asarray(places, np.int64)
+    if places is not None:
+        mapping = {renamed("places", {"places": "mapping"}, what="argument of map_ranks"): places}["mapping"]
+    at = np.asarray(mapping, np.int64)
     _check_permutation(at, program.num_ranks)
     roles = np.empty_like(program.role_of_rank)
     roles[at] = program.role_of_rank
@@ -67,24 +73,24 @@ def map_ranks(program: Program, places: Sequence[int] | Ints) -> Program:
     return replace(program, graphs=moved, role_of_rank=roles, groups=groups)
 
 
-def places_of(placement: str, topology: Topology) -> Ints:
-    """Return the place in a topology of each rank of a job.
+def rank_mapping(placement: str, topology: Topology) -> Ints:
+    """Return which rank of a topology each rank of a job is.
 
     Parameters
     ----------
     placement : str
-        ``linear``: rank r at place r. ``transposed``: ranks fill the last dimension first. ``order:1,0,2``: they fill
-        dimension 1 first, then 0. ``strided:8``: 8 places from one rank to the next, then from the start plus one.
-        ``random:7``: any order, of seed 7. Places themselves, ``3,2,1,0``; or a file that lists them.
+        ``linear``: rank r is rank r. ``transposed``: ranks fill the last dimension first. ``order:1,0,2``: they fill
+        dimension 1 first, then 0. ``strided:8``: 8 ranks from one to the next, then from the start plus one.
+        ``random:7``: any order, of seed 7. The topology's ranks themselves, ``3,2,1,0``; or a file that lists them.
 
     Raises
     ------
     ConfigError
-        If the text is none of these, or the places are not each rank once.
+        If the text is none of these, or does not name each rank once.
 
     >>> from scaleout.cluster.topology.topology import Dimension
     >>> torus = Topology("t", (Dimension("ring", 2, 1.0, 0.0), Dimension("ring", 3, 1.0, 0.0)))
-    >>> places_of("transposed", torus).tolist()
+    >>> rank_mapping("transposed", torus).tolist()
     [0, 2, 4, 1, 3, 5]
     """
     name, _, argument = placement.partition(":")
@@ -123,34 +129,36 @@ def _numbers(placement: str, text: str, count: int) -> list[int]:
 
 
 def _listed(placement: str, count: int) -> Ints:
-    """Read places from a list or a file."""
+    """Read the ranks of a topology from a list or a file."""
     if all(part.strip().isdecimal() for part in placement.split(",")):
         text = placement
     else:
         path = Path(placement)
         if not path.is_file():
             raise ConfigError(
-                f"placement {placement!r} is neither a name, a list of places nor a file; "
+                f"placement {placement!r} is neither a name, a list of ranks nor a file; "
                 f"{nearest(placement.partition(':')[0], PLACEMENTS)}"
             )
         text = path.read_text(encoding="utf-8", errors="replace")
     words = text.replace(",", " ").split()
     wrong = next((word for word in words if not word.isdecimal()), None)
     if wrong is not None:
-        raise ConfigError(f"{placement}: {wrong!r} is no place; list the place of each rank, such as 0,2,1,3")
-    places = np.array(list(map(int, words)), np.int64)
-    _check_permutation(places, count)
-    return places
+        raise ConfigError(
+            f"{placement}: {wrong!r} is no rank; list the topology's rank for each of the job, such as 0,2,1,3"
+        )
+    mapping = np.array(list(map(int, words)), np.int64)
+    _check_permutation(mapping, count)
+    return mapping
 
 
-def _check_permutation(places: Ints, count: int) -> None:
-    if len(places) != count:
-        raise ConfigError(f"the placement has {len(places)} places for {count} ranks; give one to each rank")
-    found, times = np.unique(places, return_counts=True)
+def _check_permutation(mapping: Ints, count: int) -> None:
+    if len(mapping) != count:
+        raise ConfigError(f"the placement lists {len(mapping)} ranks for a job of {count}; list one for each")
+    found, times = np.unique(mapping, return_counts=True)
     if times.max(initial=0) > 1:
-        raise ConfigError(f"the placement has place {found[times.argmax()]} twice; give each rank a place of its own")
+        raise ConfigError(f"the placement lists rank {found[times.argmax()]} twice; list each rank once")
     if count and (found[0] < 0 or found[-1] >= count):
-        raise ConfigError(f"the placement has place {found[-1]}, which is not there; give places 0 to {count - 1}")
+        raise ConfigError(f"the placement lists rank {found[-1]}, which is not there; list ranks 0 to {count - 1}")
 
 
 def _slowed(graph: ExecutionGraph, factor: float) -> ExecutionGraph:
@@ -158,12 +166,12 @@ def _slowed(graph: ExecutionGraph, factor: float) -> ExecutionGraph:
     return graph.with_columns(duration_s=np.where(compute, graph.duration_s * factor, graph.duration_s))
 
 
-def _with_peers_at(graph: ExecutionGraph, places: Ints) -> ExecutionGraph:
+def _with_peers_at(graph: ExecutionGraph, mapping: Ints) -> ExecutionGraph:
     """Rename the ranks that messages name; those that the program lacks are refused later."""
     named = (graph.kind > NodeKind.COLLECTIVE) & (graph.group == NONE)
-    named &= (graph.peer >= 0) & (graph.peer < len(places))
+    named &= (graph.peer >= 0) & (graph.peer < len(mapping))
     if not named.any():
         return graph
     peer = graph.peer.copy()
-    peer[named] = places[graph.peer[named]]
+    peer[named] = mapping[graph.peer[named]]
     return graph.with_columns(peer=peer)

@@ -27,7 +27,7 @@ from scaleout.simulation.contention import Contention, contention_of, undisturbe
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
-from scaleout.simulation.what_if import map_ranks, places_of
+from scaleout.simulation.what_if import map_ranks, rank_mapping
 from scaleout.workloads.config import LayeredModel, ModelFamily
 from scaleout.workloads.generate import generate
 
@@ -212,7 +212,7 @@ def annotated(prepared: Prepared) -> Program:
         program = timed(work, job.device, host=job.options.host)
     if placement == "linear":
         return program
-    return map_ranks(program, places_of(placement, job.network) if isinstance(placement, str) else placement)
+    return map_ranks(program, rank_mapping(placement, job.network) if isinstance(placement, str) else placement)
 
 
 def simulated(prepared: Prepared, program: Program) -> Outcome:

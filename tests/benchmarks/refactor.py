@@ -64,6 +64,7 @@ RENAMED: dict[str, str | None] = {
     "gradients of weights put off behind those of activations": "weight gradients deferred behind input gradients",
     "and cut into even chunks with their products": "and partitioned evenly with their GEMMs",
     "of a model chunk before the next chunk's": "of a virtual stage before the next stage's",
+    "wire_bound_of_64MiB_s": "link_bound_of_64MiB_s",
     "data_intra": None,
     "data_inter": None,
 }

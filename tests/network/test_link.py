@@ -23,11 +23,10 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, schedule, transfers
-from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.collective import collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.flow.max_min import level_of_all, max_min
-from scaleout.network.flow.traffic import Traffic, Transfer
+from scaleout.network.flow.traffic import BatchedFlows, Traffic, Transfer
 from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, symmetry

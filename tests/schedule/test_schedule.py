@@ -77,7 +77,7 @@ def test_work_is_conserved_and_the_input_untouched(schedule, job):
         assert memory[0] == memory[1]
 
 
-def wire_bounds(program, topology, rank):
+def link_bounds(program, topology, rank):
     """Seconds for which each dimension is needed, at the least, by the collectives of one rank."""
     graph = program.graphs[program.role_of_rank[rank]]
     needed = np.zeros(len(topology.dimensions))
@@ -103,7 +103,7 @@ def test_a_makespan_is_within_its_bounds_and_always_the_same(schedule, job):
         assert makespan_s >= longest_chain_s(line)
         assert makespan_s >= kernel_seconds(line.graph)
         for rank in (line.ranks[0], line.ranks[-1]):
-            assert (makespan_s >= wire_bounds(program, topology, rank) * (1 - 1e-9)).all()
+            assert (makespan_s >= link_bounds(program, topology, rank) * (1 - 1e-9)).all()
     # Something runs at every moment.
     assert result.makespan_s <= sum(line.duration_s.sum() for line in result.timelines) * (1 + 1e-12)
 

@@ -17,7 +17,7 @@ from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation.fold import fold
 from scaleout.simulation.run import simulate
-from scaleout.simulation.what_if import map_ranks, places_of, slow_ranks
+from scaleout.simulation.what_if import map_ranks, rank_mapping, slow_ranks
 
 TORUS = Topology("torus", (Dimension("ring", 8, 25e9, 1e-6), Dimension("ring", 16, 25e9, 1e-6)))
 
@@ -88,26 +88,35 @@ def test_slow_ranks_that_make_no_sense_are_refused(factors, words):
 
 def test_placements_worked_by_hand():
     grid = Topology("grid", (Dimension("ring", 3, 1.0, 0.0), Dimension("ring", 2, 1.0, 0.0)))
-    assert places_of("linear", grid).tolist() == [0, 1, 2, 3, 4, 5]
-    assert places_of("transposed", grid).tolist() == [0, 3, 1, 4, 2, 5]  # rank 1 is the next along dimension 1
-    assert places_of("order:1,0", grid).tolist() == [0, 3, 1, 4, 2, 5]
-    assert places_of("order:0,1", grid).tolist() == [0, 1, 2, 3, 4, 5]
-    assert places_of("strided:2", grid).tolist() == [0, 2, 4, 1, 3, 5]
-    assert places_of("5,4,3,2,1,0", grid).tolist() == [5, 4, 3, 2, 1, 0]
-    assert places_of("random:1", grid).tolist() == places_of("random:1", grid).tolist()
-    assert sorted(places_of("random:2", grid).tolist()) == [0, 1, 2, 3, 4, 5]
+    assert rank_mapping("linear", grid).tolist() == [0, 1, 2, 3, 4, 5]
+    assert rank_mapping("transposed", grid).tolist() == [0, 3, 1, 4, 2, 5]  # rank 1 is the next along dimension 1
+    assert rank_mapping("order:1,0", grid).tolist() == [0, 3, 1, 4, 2, 5]
+    assert rank_mapping("order:0,1", grid).tolist() == [0, 1, 2, 3, 4, 5]
+    assert rank_mapping("strided:2", grid).tolist() == [0, 2, 4, 1, 3, 5]
+    assert rank_mapping("5,4,3,2,1,0", grid).tolist() == [5, 4, 3, 2, 1, 0]
+    assert rank_mapping("random:1", grid).tolist() == rank_mapping("random:1", grid).tolist()
+    assert sorted(rank_mapping("random:2", grid).tolist()) == [0, 1, 2, 3, 4, 5]
 
 
-def test_places_stand_in_a_file(tmp_path):
-    path = tmp_path / "places.txt"
+def test_a_mapping_may_stand_in_a_file(tmp_path):
+    path = tmp_path / "mapping.txt"
     path.write_text("3 2\n1, 0\n")
     line = Topology("line", (Dimension("mesh", 4, 1.0, 0.0),))
-    assert places_of(str(path), line).tolist() == [3, 2, 1, 0]
+    assert rank_mapping(str(path), line).tolist() == [3, 2, 1, 0]
 
 
-def test_what_a_rank_did_its_place_does():
+def test_old_names_work_with_a_warning():
+    program = spmd(ROWS_AND_COLUMNS)
+    with pytest.warns(FutureWarning, match="'places_of' is now 'rank_mapping'"):
+        mapping = scaleout.places_of("transposed", TORUS)
+    with pytest.warns(FutureWarning, match="argument of map_ranks 'places' is now 'mapping'"):
+        moved = map_ranks(program, places=mapping)
+    assert moved.groups == map_ranks(program, mapping).groups
+
+
+def test_what_a_rank_did_the_rank_that_it_is_mapped_to_does():
     """Tensor-parallel rows of 8 put along the columns of 16: two to a column, over every second of its links."""
-    program = map_ranks(spmd(ROWS_AND_COLUMNS), places_of("transposed", TORUS))
+    program = map_ranks(spmd(ROWS_AND_COLUMNS), rank_mapping("transposed", TORUS))
     assert program.groups[0].members[0] == tuple(range(0, 64, 8))
     assert program.groups[1].members[0][:3] == (0, 64, 1)
     straight, turned = (simulate(each, TORUS).makespan_s for each in (spmd(ROWS_AND_COLUMNS), program))
@@ -118,10 +127,10 @@ def test_what_a_rank_did_its_place_does():
 @settings(max_examples=40)
 def test_folded_and_unfolded_are_equal_anywhere_and_moving_back_changes_nothing(job, seed):
     program, topology = job
-    places = places_of(f"random:{seed}", topology)
-    moved = map_ranks(program, places)
+    mapping = rank_mapping(f"random:{seed}", topology)
+    moved = map_ranks(program, mapping)
     assert times_of(moved, topology, False) == times_of(moved, topology, True)
-    back = map_ranks(moved, np.argsort(places))
+    back = map_ranks(moved, np.argsort(mapping))
     assert back.role_of_rank.tolist() == program.role_of_rank.tolist()
     assert [family.members for family in back.groups] == [family.members for family in program.groups]
 
@@ -132,14 +141,14 @@ def test_messages_go_to_where_ranks_have_gone(job):
     """On a switch it does not matter where ranks are."""
     program, topology = job
     switch = Topology("switch", (Dimension("switch", topology.num_ranks, 25e9, 1e-6),))
-    moved = map_ranks(program, places_of("random:5", switch))
+    moved = map_ranks(program, rank_mapping("random:5", switch))
     assert simulate(moved, switch).makespan_s == simulate(program, switch).makespan_s
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("liner", "neither a name, a list of places nor a file; did you mean 'linear'?"),
+        ("liner", "neither a name, a list of ranks nor a file; did you mean 'linear'?"),
         ("linear:3", "nothing may follow the name"),
         ("strided", "it needs a stride, strided:8"),
         ("strided:7", "7 does not divide 128 ranks"),
@@ -147,9 +156,9 @@ def test_messages_go_to_where_ranks_have_gone(job):
         ("random", "it needs a seed, random:7"),
         ("order:0,0", "name each of the dimensions 0 to 1 once"),
         ("order:0", "is not 2 whole numbers"),
-        ("0,1,2", "the placement has 3 places for 128 ranks"),
-        (",".join(["0"] * 128), "the placement has place 0 twice"),
-        (",".join(map(str, range(1, 129))), "has place 128, which is not there; give places 0 to 127"),
+        ("0,1,2", "the placement lists 3 ranks for a job of 128"),
+        (",".join(["0"] * 128), "the placement lists rank 0 twice"),
+        (",".join(map(str, range(1, 129))), "lists rank 128, which is not there; list ranks 0 to 127"),
     ],
 )
 def test_placements_that_make_no_sense_are_refused(scaleout, text, words):

@@ -1,12 +1,10 @@
 """Collectives and messages under the alpha-beta model: latency of the farthest, bytes on the busiest link.
 
-A round takes the latency of its farthest message and the time of its busiest link, with all groups of the axis active
-(see `load`); rounds of a chain add up to ``A + B n``. A pipelined schedule of ``c`` chunks takes
+Rounds of a chain add up to ``A + B n``; a pipelined schedule of ``c`` chunks takes
 ``A + B n / c + (c - 1) (a + b n / c)``. A communication library adds its protocols' terms and takes the algorithm and
 protocol that it expects to be fastest. See docs/models/collectives.md, docs/models/communication-libraries.md.
 
-Symbols: p members; n bytes, as in `collectives.convention`; c chunks; A, a [s]; B, b [s/B].
-Source: Sanders, Speck and Traeff, Parallel Computing 35(12), 2009 (the best number of chunks).
+Symbols: p members; n bytes, as in `collectives.algorithm`; c chunks; A, a [s]; B, b [s/B].
 """
 
 import functools
@@ -86,7 +84,7 @@ def collective_cost(
     kind : str
         One of `collectives.KINDS`.
     size_bytes : float
-        The ``bytes`` of `collectives.convention`: the larger side, never a shard.
+        The ``bytes`` of `collectives.algorithm`: the larger side, never a shard.
     placement : Placement
         Where the group lies, from `placement.place`.
     algorithm : str

@@ -183,8 +183,8 @@ def _over_links(round_: Round, placement: Placement) -> Load:
         latency_s, carried = _everyone_over_links(links, groups)
         mine = np.flatnonzero(carried)
         if len(groups) > 1:
-            latency_s, alone = _everyone_over_links(links, (tuple(sorted(placement.ranks)),))
-            mine = np.flatnonzero(alone)
+            latency_s, of_group = _everyone_over_links(links, (tuple(sorted(placement.ranks)),))
+            mine = np.flatnonzero(of_group)
         carried = carried * round_.fraction
     else:
         each = replace(round_, fraction=1.0, repeat=1)

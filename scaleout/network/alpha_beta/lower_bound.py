@@ -1,13 +1,10 @@
 """The lower bound of the links: the time below which no algorithm can carry a collective out, whatever its rounds.
 
-Two counts: the bytes that one rank must send or receive, against all its links in use; and the bytes that must cross a
-cut through a dimension, against the links in the cut. Where links differ they are counted one by one, in cuts between
-the nodes of a line ordered by coordinate and by the Fiedler vector. Latency counts nothing. Holds for messages that
-only members send, over shortest routes, and where switches reduce and multicast. See docs/models/collectives.md.
+Counts the bytes that one rank must send or receive, and those that must cross a cut through a dimension: where links
+differ, cuts between the nodes of a line ordered by coordinate and by the Fiedler vector. See docs/models/collectives.md.
 
-Symbols: p members; m members along a dimension, j on one side of a cut; n bytes as in `collectives.convention`.
-Source: Patarasuk and Yuan, JPDC 69(2), 2009, for the bytes that a rank must send in an all-reduce; Fiedler,
-Czechoslovak Mathematical Journal 23(2), 1973, for the order in which cuts are sought.
+Symbols: p members; m members along a dimension, j on one side of a cut; n bytes as in `collectives.algorithm`.
+Source: Fiedler, Czechoslovak Mathematical Journal 23(2), 1973, for the order in which cuts are sought.
 """
 
 import math
@@ -49,7 +46,7 @@ def _factor(kind: str, placement: Placement) -> float:
 
 
 def lower_bound_s(kind: str, size_bytes: float, placement: Placement) -> float:
-    """Lower bound [s] of the time that the links need for the ``bytes`` of `collectives.convention`.
+    """Lower bound [s] of the time that the links need for the ``bytes`` of `collectives.algorithm`.
 
     It is the larger of the rank's and every cut's.
 
@@ -89,8 +86,8 @@ def _over_links(kind: str, placement: Placement) -> float:
     cuts = [(1 / p, float(sends.min())), *cuts]
     if any(capacity <= 0 for _, capacity in cuts):
         return math.inf
-    together = _factor(kind, placement) * p / float(sends.sum()) if kind in _ALIKE else 0.0
-    return max(together, *(_CROSSING[kind](share, p) / capacity for share, capacity in cuts))
+    of_all = _factor(kind, placement) * p / float(sends.sum()) if kind in _ALIKE else 0.0
+    return max(of_all, *(_CROSSING[kind](share, p) / capacity for share, capacity in cuts))
 
 
 @lru_cache(maxsize=256)

@@ -1,12 +1,8 @@
 """Direct algorithms: each rank sends to every other itself, at once or one after another.
 
-`direct` sends all at once: shards of ``n / p`` in reduce-scatter, all-gather and all-to-all; all-reduce is the first
-two, in two rounds; in broadcast and reduce the root sends to, or receives from, all others. On a switch a round takes
-``alpha + (p - 1) / p n beta``; on a ring the links carry every message over all its hops. That a rank must also issue
-``p - 1`` messages is not charged. `pairwise` has a round for each distance, by k ranks or by a vector of offsets on a
-grid: ``(p - 1) (alpha + n / p * beta)`` on a switch. `dimension_wise` has an all-to-all along each dimension of ``m``
-members, in which a rank sends each of the others ``1 / m`` of its buffer; chunks follow one another, so that the
-dimensions work at the same time.
+`direct` sends all at once, ``alpha + (p - 1) / p n beta`` for a round on a switch; that a rank must also issue
+``p - 1`` messages is not charged. `pairwise` has a round for each distance, ``(p - 1) (alpha + n / p * beta)``.
+`dimension_wise` has an all-to-all along each dimension, in chunks, so that the dimensions work at the same time.
 
 Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005 (pairwise); ASTRA-sim's multi-dimensional all-to-all.

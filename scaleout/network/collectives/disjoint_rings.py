@@ -1,13 +1,10 @@
 """Disjoint rings: where ranks are joined by links of their own, as many rings at once as the links have room for.
 
-The buffer is cut into R equal slices, one a chain, and each goes round a ring of its own, a directed cycle through all
-members: ``2 (p - 1) (alpha + n / (p R) beta)`` for an all-reduce. Where no ring closes over direct links, *relayed
-rings* do, in which members pass on what is not for them. Rings are sought by depth-first search, up to a number of hops
-tried. See docs/models/collectives.md.
+Each of R equal slices of the buffer, one a chain, goes round a ring of its own, a directed cycle through all members:
+``2 (p - 1) (alpha + n / (p R) beta)`` for an all-reduce. In *relayed rings* members pass on what is not for them.
 
 Symbols: p ranks; n bytes; R rings; alpha [s]; beta [s/B].
-Source: NCCL, src/graph/search.cc, for rings of one graph side by side; NVIDIA DGX-1 With Tesla V100 System
-Architecture, WP-08437-002, for the hybrid cube mesh.
+Source: NCCL, src/graph/search.cc, for rings of one graph side by side. See docs/models/collectives.md.
 """
 
 from collections import Counter

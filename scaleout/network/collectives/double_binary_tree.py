@@ -1,15 +1,12 @@
 """Double binary tree: two trees, each for half of the buffer, in chunks that follow one another.
 
-A rank that is an inner node of one tree is a leaf of the other (all but one, if ``p`` is odd), so a port carries
-``n`` for broadcast or reduce and ``2 n`` for all-reduce (reduce up both trees, then broadcast down), in about
-``log2(p)`` levels. The second tree is the first with the ranks in the opposite order (in the same order, one
-further on, if ``p`` is odd). For broadcast the root of the first, rank 0, gives the root of the second its half.
+A rank that is an inner node of one tree is a leaf of the other (all but one, if ``p`` is odd). The second tree is the
+first with the ranks in the opposite order (in the same order, one further on, if ``p`` is odd). For broadcast the root
+of the first, rank 0, gives the root of the second its half.
 
-Symbols: p ranks; n bytes.
 Source: Sanders, Speck and Traeff, Parallel Computing 35(12), 2009; the shape of the trees is that of NCCL 2.4.
 """
 
-from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives.algorithm import Algorithm
 from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
@@ -72,21 +69,12 @@ def _reversed(levels: tuple[Edges, ...]) -> tuple[Edges, ...]:
     return tuple(edges.reversed() for edges in levels[::-1])
 
 
-def _broadcast(placement: Placement) -> Schedule:
-    return _pipeline(_from_root(placement.num_ranks))
-
-
-def _reduce(placement: Placement) -> Schedule:
-    return _pipeline(_reversed(_from_root(placement.num_ranks)))
-
-
-def _all_reduce(placement: Placement) -> Schedule:
-    down = _down(placement.num_ranks)
-    return _pipeline(_reversed(down) + down)
-
-
 ALGORITHM = Algorithm(
     "double_binary_tree",
     "two binary trees, each for half of the buffer, in chunks",
-    {"all_reduce": _all_reduce, "broadcast": _broadcast, "reduce": _reduce},
+    {
+        "all_reduce": lambda group: _pipeline(_reversed(_down(group.num_ranks)) + _down(group.num_ranks)),
+        "broadcast": lambda group: _pipeline(_from_root(group.num_ranks)),
+        "reduce": lambda group: _pipeline(_reversed(_from_root(group.num_ranks))),
+    },
 )

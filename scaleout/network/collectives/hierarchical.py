@@ -1,17 +1,14 @@
 """Hierarchical algorithms: one dimension after another, each with what is left of the buffer, in chunks.
 
 Reduce-scatter goes from the innermost dimension outwards, so that an outer one carries only ``1 / m`` of what the one
-within it did; all-gather comes back. Within a dimension the best algorithm is used: bidirectional rings on rings of
-links, in-network where switches reduce, else direct; `hierarchical_direct` is direct everywhere, for small buffers.
-`hierarchical_tree` is NCCL's tree: rings within the nodes, and a double binary tree over the outermost dimension, so
-that a port between nodes carries ``2 n / m``.
+within it did; all-gather comes back. `hierarchical_tree` is NCCL's tree: a double binary tree over the outermost one.
 
 Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives; Jeaugey,
 Massively Scale Your Deep Learning Training with NCCL 2.4, developer.nvidia.com/blog, 2019.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.cluster.topology.topology import Dimension
@@ -27,25 +24,23 @@ def _best(dimension: Dimension) -> Algorithm:
     return ring.BIDIRECTIONAL if dimension.structure.neighbours else direct.ALGORITHM
 
 
-def _direct(dimension: Dimension) -> Algorithm:
-    del dimension
-    return direct.ALGORITHM
+def _phases(
+    placement: Placement, numbers: Iterable[int], kind: str, within: Callable[[Dimension], Algorithm]
+) -> tuple[Round, ...]:
+    """Rounds along one extent after another, each on what those within it leave of the buffer."""
+    rounds: tuple[Round, ...] = ()
+    for number in numbers:
+        schedule = within(placement.extents[number].dimension).schedules[kind](along(placement, number))
+        rounds += on_dimension(schedule, number, fraction=1 / math.prod(placement.shape[:number]))
+    return rounds
 
 
 def _schedules(within: Callable[[Dimension], Algorithm]) -> dict[str, Scheduler]:
-    def phase(placement: Placement, number: int, kind: str) -> tuple[Round, ...]:
-        line = along(placement, number)
-        members = math.prod(placement.shape[:number])
-        schedule = within(line.extents[0].dimension).schedules[kind](line)
-        return on_dimension(schedule, number, fraction=1 / members)
-
     def up(placement: Placement) -> tuple[Round, ...]:
-        numbers = range(len(placement.shape))
-        return tuple(round_ for number in numbers for round_ in phase(placement, number, "reduce_scatter"))
+        return _phases(placement, range(len(placement.shape)), "reduce_scatter", within)
 
     def down(placement: Placement) -> tuple[Round, ...]:
-        numbers = range(len(placement.shape))[::-1]
-        return tuple(round_ for number in numbers for round_ in phase(placement, number, "all_gather"))
+        return _phases(placement, range(len(placement.shape))[::-1], "all_gather", within)
 
     return {
         "all_reduce": lambda placement: Schedule(up(placement) + down(placement), pipelined=True),
@@ -57,16 +52,10 @@ def _schedules(within: Callable[[Dimension], Algorithm]) -> dict[str, Scheduler]
 def _tree(placement: Placement) -> Schedule:
     """All-reduce over rings and, along the outermost extent, a double binary tree."""
     *inner, outer = range(len(placement.shape))
-
-    def rings(number: int, kind: str) -> tuple[Round, ...]:
-        schedule = ring.ALGORITHM.schedules[kind](along(placement, number))
-        return on_dimension(schedule, number, fraction=1 / math.prod(placement.shape[:number]))
-
-    up = tuple(round_ for number in inner for round_ in rings(number, "reduce_scatter"))
-    down = tuple(round_ for number in inner[::-1] for round_ in rings(number, "all_gather"))
-    trees = double_binary_tree.ALGORITHM.schedules["all_reduce"](along(placement, outer))
-    between = on_dimension(trees, outer, fraction=1 / math.prod(placement.shape[:outer]))
-    return Schedule(up + between + down, pipelined=True)
+    up = _phases(placement, inner, "reduce_scatter", lambda dimension: ring.ALGORITHM)
+    trees = _phases(placement, [outer], "all_reduce", lambda dimension: double_binary_tree.ALGORITHM)
+    down = _phases(placement, inner[::-1], "all_gather", lambda dimension: ring.ALGORITHM)
+    return Schedule(up + trees + down, pipelined=True)
 
 
 ALGORITHM = Algorithm(
@@ -78,7 +67,7 @@ ALGORITHM = Algorithm(
 DIRECT = Algorithm(
     "hierarchical_direct",
     "dimension by dimension, in chunks, directly in each",
-    _schedules(_direct),
+    _schedules(lambda dimension: direct.ALGORITHM),
     several_dimensions,
 )
 TREE = Algorithm(

@@ -1,11 +1,8 @@
 """In-network algorithms: the switches add up what passes through them, and copy what several ranks are to have.
 
-Only along one dimension whose switches can (NVLS, SHARP). Everyone sends to everyone at once; messages to the same rank
-are added up where they meet, and copies of one message part where their routes do. So a port carries ``n`` each way for
-all-reduce, broadcast and reduce: ``t = alpha + n beta`` on a switch, whatever ``p``. Where the own shard passes the
-switch as well (NVLS), the library's local bandwidth costs it. See docs/models/collectives.md.
+Everyone sends to everyone at once along one dimension whose switches can (NVLS, SHARP), so that a port carries ``n``
+each way for all-reduce, broadcast and reduce: ``t = alpha + n beta`` on a switch. See docs/models/collectives.md.
 
-Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 Source: Graham et al., Scalable Hierarchical Aggregation Protocol (SHARP), COMHPC 2016; Klenk et al., An In-Network
 Architecture for Accelerating Shared-Memory Multiprocessor Collectives, ISCA 2020.
 """

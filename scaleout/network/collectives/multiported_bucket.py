@@ -1,11 +1,8 @@
 """Multiported bucket algorithms: on a torus, rings along all dimensions and both ways at once.
 
 The buffer is cut into D slices, one a chain: slice r goes round dimension r first, then r + 1, and so on, each time
-with what the dimensions before it have left; half of every message goes each way. So there are 2 D rings at any time,
-and on equal dimensions each link carries ``(p - 1) / p n / (2 D)`` in a phase: the lower bound. Slices are as large as
-makes their first rings take equally long. Where one dimension is much slower, `hierarchical` may be faster.
+with what the dimensions before it have left. Slices are as large as makes their first rings take equally long.
 
-Symbols: p ranks; m members along a dimension; D dimensions; n bytes.
 Source: Sack and Gropp, Collective algorithms for multiported torus networks, ACM TOPC 1(2), 2015.
 """
 

@@ -1,10 +1,8 @@
 """Recursive halving and doubling: in round k the ranks whose numbers differ in bit k exchange what they have.
 
-`recursive_doubling` exchanges the whole buffer in each round of an all-reduce: ``log2(p) (alpha + n beta)`` on a
-switch, the fewest rounds, for small buffers. Its all-gather starts from the own shard, and what a rank has doubles each
-time: ``log2(p) alpha + (p - 1) / p n beta``. `rabenseifner` is a reduce-scatter by halving, the largest messages to the
-nearest ranks, then that all-gather backwards: the same time for each of the two. Of ranks that are no power of two an
-all-reduce has two rounds of the whole buffer besides; the others need a power of two.
+`recursive_doubling` exchanges the whole buffer in each round of an all-reduce, ``log2(p) (alpha + n beta)`` on a
+switch; `rabenseifner` is a reduce-scatter by halving, then an all-gather by doubling, each of which takes
+``log2(p) alpha + (p - 1) / p n beta``. All but all-reduce need a power of two of ranks.
 
 Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.

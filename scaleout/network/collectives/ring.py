@@ -1,12 +1,10 @@
 """Ring algorithms: each rank sends to the next, all at once, or half of each message to the previous one.
 
-All-reduce is reduce-scatter, then all-gather, of ``p - 1`` rounds each. On a ring of links a phase takes
-``(p - 1) (alpha + n / p * beta)`` one way, and half the serialization both ways; on a switch, where a rank has one
-port, both ways gain nothing. For all-to-all each rank passes on what is not its own: one way ``p - k`` shards of every
-rank are still under way after ``k`` rounds; both ways a shard goes the shorter way round, in ``p // 2`` rounds.
+All-reduce is reduce-scatter, then all-gather, of ``p - 1`` rounds each; a phase takes
+``(p - 1) (alpha + n / p * beta)`` one way on a ring of links, and half the serialization both ways. For all-to-all each
+rank passes on what is not its own; both ways a shard goes the shorter way round.
 
-Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
-Source: Patarasuk and Yuan, JPDC 69(2), 2009.
+Symbols: p ranks; n bytes; alpha [s]; beta [s/B]. Source: Patarasuk and Yuan, JPDC 69(2), 2009.
 """
 
 from collections.abc import Callable

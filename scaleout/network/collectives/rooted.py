@@ -1,12 +1,9 @@
 """Broadcast, reduce and send: from one rank, or to it.
 
-`binomial_tree`: the ranks that have the buffer double in each of ``ceil(log2 p)`` rounds, the farthest messages first,
-so that those of a round do not cross: ``ceil(log2 p) (alpha + n beta)`` on a switch. `scatter_all_gather`: the root
-sends a shard to each rank, and the ranks gather them on a ring, both ways; for large buffers on networks on which a
-tree would cross the same links again and again. Reduce is the mirror image of broadcast in both. `point_to_point` is
-one message: ``alpha + n beta`` on a switch.
+`binomial_tree`: the ranks that have the buffer double in each round, the farthest messages first, so that those of a
+round do not cross: ``ceil(log2 p) (alpha + n beta)`` on a switch. `scatter_all_gather` is for large buffers on networks
+on which a tree would cross the same links again and again. Reduce is the mirror image of broadcast in both.
 
-Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005 (tree); van de Geijn, JPDC 22(2), 1994 (scatter).
 """
 

@@ -5,7 +5,7 @@ members send at once, and the size of each as a fraction of the collective's ``b
 grid of its placement, innermost dimension fastest. A member starts a round when it has all messages of its earlier
 rounds; rounds of different *chains* do not wait for each other. `transfers` lists the messages of any round.
 
-Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.convention`.
+Symbols: p members; m members along a dimension; n bytes of the collective, see `collectives.algorithm`.
 """
 
 import itertools

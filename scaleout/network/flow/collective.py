@@ -4,7 +4,7 @@ Where the members of all groups are alike, this is the alpha-beta cost. Where th
 round before others have ended theirs. A pipelined schedule has its chunks' latency from there, and one steady flow for
 its bytes. `decide` says which algorithm `auto` takes at each size, and how far from it the fastest other one is.
 
-Symbols: n bytes, as in `collectives.convention`; L links.
+Symbols: n bytes, as in `collectives.algorithm`; L links.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ Maps groups, kind and algorithm to a `Demand`; knows nothing of time, sizes or o
 that are alike by a `Symmetry` are one flow, with the load of all. A pipelined schedule is one steady flow over all
 links that its rounds use: what it sends over each link, for each byte over its busiest one.
 
-Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.convention`.
+Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.algorithm`.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from scaleout.network.routes.symmetry import Pairs, Symmetry, links_of_orbits
 _GRAIN = 2.0**40
 """Loads of a steady flow are whole multiples of its inverse, so that sums of them are exact in any order."""
 
-_TOGETHER = 2**14
+_ROUTED_AT_ONCE = 2**14
 """About how many messages of rounds that follow each other are routed at once: what fits a cache."""
 
 MOST_MESSAGES = 5 * 10**7
@@ -277,10 +277,10 @@ def _representatives(symmetry: Symmetry, pairs: Pairs) -> Pairs:
 
 
 def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
-    """Flows of some rounds; messages of small ones are routed together."""
+    """Flows of some rounds; messages of small ones are routed at once."""
     found = []
     of_round = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
-    batch = of_round[:-1] // _TOGETHER
+    batch = of_round[:-1] // _ROUTED_AT_ONCE
     for at in np.unique(batch, return_index=True)[1].tolist():
         rounds = sent[at : at + np.count_nonzero(batch == batch[at])]
         sources, destinations = _joined(rounds)

@@ -1,7 +1,7 @@
-"""Event-driven flows: messages that do not start and end together, one at a time, in a compiled loop.
+"""Event-driven flows: messages that do not start and end at the same time, one by one, in a compiled loop.
 
 Maps parallel chains of a `Demand` to rows of the tables of the loop; a chain that is done leaves its rows to the next
-collective with the same demand. Gives the same bits as `batched`, but touches only what an event changes.
+collective with the same demand. Gives the same bits as batches, but touches only what an event changes.
 
 Symbols: see `incremental_max_min`.
 """
@@ -79,7 +79,7 @@ class EventDrivenFlows:
     def start(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
-        """Let one chain of a collective begin."""
+        """Start one chain of a collective."""
         free = self._free.setdefault(id(chain), [])
         number = free.pop() if free else self._lay_out(chain)
         t = self._tables

@@ -65,7 +65,7 @@ class Demand:
 
     @cached_property
     def chains(self) -> tuple["Demand", ...]:
-        """One demand for each parallel chain; all of them begin at the same time."""
+        """One demand for each parallel chain; all of them start at the same time."""
         if not self.chain_of_round:
             return (self,)
         chosen = [
