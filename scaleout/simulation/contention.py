@@ -49,7 +49,7 @@ class Contention:
         return whole * self._reached(channels) / slower
 
     def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
-        """Slowdown of a kernel concurrent with others that hold SMs and bandwidth; of an unknown one, by the SMs it lacks."""
+        """Slowdown of a kernel where others hold SMs and bandwidth; of an unknown one, by the SMs that it lacks."""
         device = self.device
         left = max(device.num_sms - num_sms, round(_LEAST_LEFT * device.num_sms), 1)
         if kernel is None or kernel.op == CUSTOM:

@@ -1,8 +1,8 @@
 """Folding: which ranks do the same thing at the same time, so that one of them stands for all.
 
 Colour refinement: the ranks of a role start as one class, and a class splits where its ranks' groups or peers differ,
-in placement or in the classes of their members, until nothing splits. Ranks whose messages name ranks are not folded. See
-docs/models/placement-and-folding.md.
+in placement or in the classes of their members, until nothing splits. Ranks whose messages name ranks are not
+folded. See docs/models/placement-and-folding.md.
 
 Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
 """

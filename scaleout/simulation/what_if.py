@@ -60,7 +60,8 @@ def map_ranks(
         If `mapping`, (R,), is no permutation of the ranks.
     """
     if places is not None:
-        mapping = {renamed("places", {"places": "mapping"}, what="argument of map_ranks"): places}["mapping"]
+        renamed("places", {"places": "mapping"}, what="argument of map_ranks")
+        mapping = places
     at = np.asarray(mapping, np.int64)
     _check_permutation(at, program.num_ranks)
     roles = np.empty_like(program.role_of_rank)
@@ -143,9 +144,7 @@ def _listed(placement: str, count: int) -> Ints:
     words = text.replace(",", " ").split()
     wrong = next((word for word in words if not word.isdecimal()), None)
     if wrong is not None:
-        raise ConfigError(
-            f"{placement}: {wrong!r} is no rank; list the topology's rank for each of the job, such as 0,2,1,3"
-        )
+        raise ConfigError(f"{placement}: {wrong!r} is no rank; list the topology's rank of each, such as 0,2,1,3")
     mapping = np.array(list(map(int, words)), np.int64)
     _check_permutation(mapping, count)
     return mapping

@@ -1,7 +1,7 @@
 """The lower bound of the links: the time below which no algorithm can carry a collective out, whatever its rounds.
 
 Counts the bytes that one rank must send or receive, and those that must cross a cut through a dimension: where links
-differ, cuts between the nodes of a line ordered by coordinate and by the Fiedler vector. See docs/models/collectives.md.
+differ, cuts between the nodes of a line ordered by coordinate and by the Fiedler vector (docs/models/collectives.md).
 
 Symbols: p members; m members along a dimension, j on one side of a cut; n bytes as in `collectives.algorithm`.
 Source: Fiedler, Czechoslovak Mathematical Journal 23(2), 1973, for the order in which cuts are sought.

@@ -91,7 +91,7 @@ class LinkTraffic:
                 }
             )
             # Links between two ranks have another end; switches are no ranks.
-            parts[-1]["to_rank"] = self._along(port, ranks, port.offset) if port.offset else np.full(len(ranks), -1)
+            parts[-1]["to_rank"] = self.links.neighbours(port, ranks) if port.offset else np.full(len(ranks), -1)
             parts[-1]["ranks_below"] = np.full(len(ranks), port.span)
         return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
@@ -128,8 +128,3 @@ class LinkTraffic:
         if port.absent_at:
             having &= ~np.isin(ranks // weight % self.links.topology.shape[port.dimension], port.absent_at)
         return np.asarray(ranks[having], np.int64)
-
-    def _along(self, port: Port, ranks: Ints, offset: int) -> Ints:
-        size, weight = self.links.topology.shape[port.dimension], self.links.spread(port)[0]
-        coordinate = ranks // weight % size
-        return np.asarray(ranks + ((coordinate + offset) % size - coordinate) * weight, np.int64)

@@ -110,7 +110,7 @@ class Links:
             return f"{kind} {port.dimension}: {self._name_edge(number, rank)}"
         if port.role in ("up", "down"):
             return f"{kind} {port.dimension}: port of rank {rank}, {port.role}"
-        return f"{kind} {port.dimension}: {rank} -> {self._neighbour(port, rank)}"
+        return f"{kind} {port.dimension}: {rank} -> {self.neighbours(port, np.array(rank))}"
 
     def spread(self, port: Port) -> tuple[int, int]:
         """Return how far apart the ranks below a port are, and how many there are along its dimension."""
@@ -131,11 +131,11 @@ class Links:
         on = f" on the line of rank {line}" if dimension.size < self.topology.num_ranks else ""
         return f"{names[edges.tails[edge]]} -> {names[edges.heads[edge]]}{on}"
 
-    def _neighbour(self, port: Port, rank: int) -> int:
-        size = self.topology.shape[port.dimension]
-        weight = _weights(self.topology)[port.dimension]
-        coordinate = rank // weight % size
-        return rank + ((coordinate + port.offset) % size - coordinate) * weight
+    def neighbours(self, port: Port, ranks: Ints) -> Ints:
+        """Return the ranks at the other end of links between two ranks."""
+        size, weight = self.topology.shape[port.dimension], self.spread(port)[0]
+        coordinate = ranks // weight % size
+        return np.asarray(ranks + ((coordinate + port.offset) % size - coordinate) * weight, np.int64)
 
     def routes(self, sources: Ints, destinations: Ints) -> Routes:
         """Return the routes of messages between ranks, (M,) each; a message to oneself takes no link."""
