@@ -160,12 +160,8 @@ def _why_stuck(folded: FoldedProgram, tasks: Tasks, times: Times, instances: Col
         if not arrived:
             continue
         classes = {folded.locate(task)[0] for task in arrived}
-        absent = [
-            c
-            for c in folded.folding.families[instance.family].members_of_class[instance.group_class]
-            if c not in classes
-        ]
-        ranks = [int(folded.folding.representative[number]) for number in absent]
+        members = folded.folding.families[instance.family].members_of_class[instance.group_class]
+        ranks = [int(folded.folding.representative[number]) for number in members if number not in classes]
         number, node = folded.locate(arrived[0])
         never = len(instance.tasks) < tasks.instance_size[index]
         verb = "never calls it" if never else "has not reached it"
