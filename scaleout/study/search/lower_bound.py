@@ -163,7 +163,7 @@ class LowerBounds:
     def links_s(self, workload: LayeredModel) -> float:
         """Return what the busiest dimension of the network carries in a step, the mean over ranks."""
         axes, m = Axes(workload), workload.num_microbatches
-        sharing = axes.sharing()
+        sharing = axes.sharing
         total = np.zeros(len(self.costs.topology.dimensions))
         kinds = Counter[str]()
         for content in contents_of(workload):

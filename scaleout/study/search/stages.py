@@ -103,7 +103,7 @@ class Ledger:
         axes = Axes(workload)
         kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
         parts = parts_of(workload, kinds, split=_splits(workload.pipeline_schedule))
-        sharing = axes.sharing()
+        sharing = axes.sharing
         for part in parts.values():
             for work in part.works:
                 for family in work.families:

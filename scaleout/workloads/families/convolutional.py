@@ -70,7 +70,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pooling layer."""
+    """A pooling layer, over an image as a convolution's."""
 
     channels: int
     hw: int
@@ -170,6 +170,10 @@ class Convolutional(WholeModel):
             bias = (layer.outputs,) if self.classifier_bias or not layer.is_last else ()
             return () if self.convolutions_only else (layer.inputs * layer.outputs, *bias)
         return ()
+
+    def outputs_of(self, layer: Convolution) -> int:
+        """Return the elements that a convolution makes on a rank."""
+        return self.local_batch * layer.c_out * layer.hw_out**2
 
     @property
     def num_parameters(self) -> int:
@@ -328,19 +332,15 @@ def _write_convolution(tape: AutogradTape, x: int, layer: Convolution, workload:
     _accumulate(tape, workload.buffers_of(layer)[1:], bucket)
     if not workload.batch_norm or workload.convolutions_only:
         return y
-    elements = _elements(layer, workload)
+    elements = workload.outputs_of(layer)
     return pointwise(tape, y, ("batch_norm_fwd", "batch_norm_bwd"), name=f"{layer.name}_norm", elements=elements)
-
-
-def _elements(layer: Convolution, workload: Convolutional) -> int:
-    return workload.local_batch * layer.c_out * layer.hw_out**2
 
 
 def _write_activated(tape: AutogradTape, x: int, layer: Convolution, workload: Convolutional) -> int:
     if workload.convolutions_only:
         return x
     name = f"{layer.name}_relu"
-    return pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=name, elements=_elements(layer, workload))
+    return pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=name, elements=workload.outputs_of(layer))
 
 
 def _write_bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: Convolutional, bucket: Bucket) -> int:
@@ -351,7 +351,7 @@ def _write_bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: C
     def add(node: int, other: int, name: str) -> int:
         if workload.convolutions_only:
             return tape.graph.join((node, other), name=name)
-        return tape.kernel("add", node, other, name=name, elements=_elements(last, workload))
+        return tape.kernel("add", node, other, name=name, elements=workload.outputs_of(last))
 
     def backward(dy: int) -> int:
         return add(branch.backward(dy), shortcut.backward(dy), "residual_gradient")

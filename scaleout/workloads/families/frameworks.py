@@ -23,12 +23,6 @@ from scaleout.workloads.families.family import ModelFamily
 Keys = Mapping[str, Any]
 
 
-def always(keys: Keys) -> bool:
-    """Whatever the other keys are."""
-    del keys
-    return True
-
-
 def _is(key: str, value: Any) -> Callable[[Keys], bool]:
     return lambda keys: bool(keys.get(key) == value)
 
@@ -63,7 +57,7 @@ class Setting:
     key: str
     value: Any
     source: str
-    when: Callable[[Keys], bool] = always
+    when: Callable[[Keys], bool] = lambda _keys: True
 
 
 @dataclass(frozen=True)

@@ -61,25 +61,22 @@ class Training(WithFramework):
         default=(), description="layers of each stage, first to last; equal ones if unset"
     )
     overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
-
     scatter_messages: bool = Field(
         default=False,
         description="each tensor-parallel rank sends its part of what the next stage needs, which gathers the parts",
     )
-
     messages: Literal["at_need", "as_made"] = Field(
         default="at_need",
         description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",
     )
-
     recompute: Literal["none", "selective", "operations", "full"] = Field(
         default="none",
-        description="what backward computes again: nothing, the attention core, whole layers, or (operations) what of "
-        "them is neither attention, nor a reduce-scatter, nor one of every other product",
+        description="what backward recomputes: nothing, the attention core, whole layers, or (operations) what of "
+        "them is neither attention, nor a reduce-scatter, nor one of every other GEMM",
     )
     stop_recompute_early: bool = Field(
         default=False,
-        description="recompute full: end with the last activation that backward reads, so that the last product of a "
+        description="recompute full: end with the last activation that backward reads, so that the last GEMM of a "
         "layer is left out; as by torch.utils.checkpoint from 2.1 on, without reentrance",
     )
     zero: Literal[0, 1, 2, 3] = Field(
@@ -122,7 +119,6 @@ class Training(WithFramework):
         description="copies of PyTorch's eager layers: heads' gradients side by side; gradients into buckets, those of "
         "a single element left out; shards into and out of the buffers of FSDP",
     )
-
     flat_gradients: bool = Field(
         default=False,
         description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
@@ -184,7 +180,7 @@ class Training(WithFramework):
         if self.overlap_parameter_gather and (self.zero == 0 or (self.zero == 3 and self.replicas_of_shards == 1)):
             why, or_else = ("by nobody", "")
             if self.zero:
-                why = f"layer by layer anyway, and of {self.sharding} shards over {replicas} ranks none has copies"
+                why = f"layer by layer anyway, and of {self.sharding} shards over {replicas} ranks none has replicas"
                 or_else = f"shard_ranks to a divisor of {replicas} between, or "
             raise ValueError(
                 f"overlap_parameter_gather: with zero {self.zero} stepped parameters are gathered {why}; set {or_else}"

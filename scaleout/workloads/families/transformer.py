@@ -59,7 +59,7 @@ class Transformer(LayeredModel):
     )
     separate_projections: bool = Field(
         default=False,
-        description="queries, keys and values, and both halves of SwiGLU, are products of their own, whose inputs' "
+        description="queries, keys and values, and both halves of SwiGLU, are GEMMs of their own, whose inputs' "
         "gradients are added up",
     )
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
@@ -75,7 +75,7 @@ class Transformer(LayeredModel):
         "sum and quotient one by one",
     )
     logged_losses: int = Field(
-        default=0, ge=0, strict=True, description="times that the loss is worked out again, in fp32, for a log"
+        default=0, ge=0, strict=True, description="times that the loss is computed once more, in fp32, for a log"
     )
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"

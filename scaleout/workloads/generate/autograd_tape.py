@@ -59,10 +59,7 @@ class Bucket:
 class Reduction:
     """A reduction that is deferred: its collectives, one after the other, and the nodes that make the gradients.
 
-    Attributes
-    ----------
-    copy : Kernel, optional
-        Copies the gradients into the bucket before, and out of it after.
+    A `copy` brings the gradients into the bucket before, and out of it after.
     """
 
     collectives: tuple[Call, ...]

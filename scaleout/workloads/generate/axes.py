@@ -8,7 +8,7 @@ Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centau
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from scaleout.program.mesh import counts_for
@@ -110,9 +110,9 @@ class Axes:
         """Return the index of an axis's family in the program."""
         return self._number(axis, axis, lambda: self.workload.mesh.groups(axis))
 
-    def at(self, name: str, places: Sequence[Sequence[int]]) -> int:
-        """Return the family of the ranks of each pipeline that stand at the same list of places of it."""
-        return self._number(name, "pipeline", lambda: self.workload.mesh.at(name, places))
+    def at(self, name: str, pipeline_ranks: Sequence[Sequence[int]]) -> int:
+        """Return the family that has, of each pipeline, a group for each list of pipeline ranks."""
+        return self._number(name, "pipeline", lambda: self.workload.mesh.at(name, pipeline_ranks))
 
     def dense(self) -> GradientSync:
         """Say who shares the parameters that are no expert's."""
@@ -125,8 +125,9 @@ class Axes:
         axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
         return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
 
+    @cached_property
     def sharing(self) -> Mapping[str, GradientSync]:
-        """Return how the gradients of each bucket are synchronised, by its name."""
+        """How the gradients of each bucket are synchronised, by its name."""
         return {"dense": self.dense(), "experts": self.experts()}
 
     def _sharing(self, axis: str, shard: int) -> GradientSync:

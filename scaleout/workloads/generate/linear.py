@@ -68,7 +68,7 @@ class Linear:
         if self.groups:
             assert x is not None
             return self._write_groups(tape, x, total)
-        again = tuple(width for number, width in enumerate(several) if number % 2 == self.saved)
+        recomputed = tuple(width for number, width in enumerate(several) if number % 2 == self.saved)
         widths = several if tape.style.separate else (total,)
         tape.push(
             lambda dy: self._backward(tape, dy, widths, needs_input=x is not None),
@@ -79,8 +79,8 @@ class Linear:
         if self.shared is None:
             tape.hold((self.inputs + self.bias) * total, self.bucket)
         tape.save_for_backward((self.tokens if self.kept_tokens is None else self.kept_tokens) * self.inputs)
-        tape.operations_bytes += self.tokens * (total - sum(again)) * tape.item_bytes
-        computed = again if tape.saved else several
+        tape.operations_bytes += self.tokens * (total - sum(recomputed)) * tape.item_bytes
+        computed = recomputed if tape.saved else several
         if not computed:
             return NONE if x is None else x
         return self._forward(tape, x, computed if tape.style.separate else (sum(computed),))

@@ -25,10 +25,8 @@ class Part:
         Its nodes without dependencies wait for the input.
     output : int
         The node that makes what other stages wait for, or `NONE` if nothing does.
-    final : tuple of int
-        Nodes after which gradients are final, if this action reduces them.
-    reductions : tuple of Reduction
-        Reductions of its gradients that are deferred to the end of the step.
+    final, reductions : tuple
+        Nodes after which gradients are final, if this action reduces them, and reductions deferred to the step's end.
     """
 
     graph: ExecutionGraph

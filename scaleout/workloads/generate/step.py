@@ -239,7 +239,9 @@ class Finish:
         if workload.clip_gradients:
             self._chain_kernel("sum_all", elements=self._owned())
             if mesh.num_ranks > 1:
-                self._all_reduce(ITEM_BYTES["fp32"], self.axes.number("world"), "gradient_norm_all_reduce")
+                self._collective(
+                    "all_reduce", ITEM_BYTES["fp32"], self.axes.number("world"), "gradient_norm_all_reduce"
+                )
             self._chain_kernel("mul_scalar", elements=self._owned())
         if workload.optimizer == "adamw":
             self.graph.enter("optimizer", NodeRole.OPTIMIZER)
@@ -252,21 +254,21 @@ class Finish:
         return self.graph.build()
 
     def _synchronise(self) -> None:
-        """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all copies."""
+        """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all replicas."""
         workload = self.workload
-        for name, sharing in self.axes.sharing().items() if workload.replicas_at_end else ():
+        for name, sharing in self.axes.sharing.items() if workload.replicas_at_end else ():
             held = self._held(name) * workload.gradient_bytes
             for kind, size_bytes, group in sharing.sums_replicas(held):
                 self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
         if workload.sequence_parallel and workload.tensor_parallel > 1:
             # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
             size_bytes = sum(stage.partial_parameters for stage in self.stages) * workload.gradient_bytes
-            self._all_reduce(size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
+            self._collective("all_reduce", size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
         p = workload.pipeline_parallel
         if PIPELINES[workload.pipeline_schedule].layout.copies > 1 and p > 1:
             pairs = [(rank, p - 1 - rank) for rank in range(p // 2)]
             size_bytes = self._held() * workload.gradient_bytes
-            self._all_reduce(size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
+            self._collective("all_reduce", size_bytes, self.axes.at("pipeline_copies", pairs), "copies_all_reduce")
         holds_end = any(stage.first or stage.last for stage in self.stages)
         elements = workload.tied_parameters
         if elements and workload.num_stages > 1 and holds_end:
@@ -274,40 +276,35 @@ class Finish:
                 self._chain_kernel("add", elements=elements)
             else:
                 group = self.axes.at("pipeline_ends", [workload.end_ranks])
-                self._all_reduce(elements * workload.gradient_bytes, group, "tied_gradients_all_reduce")
+                self._collective("all_reduce", elements * workload.gradient_bytes, group, "tied_gradients_all_reduce")
 
     def _held(self, *buckets: str) -> int:
         """Count the parameters that the rank's layers hold, in some buckets or in all."""
-        return sum(stage.parameters.get(name, 0) for stage in self.stages for name in buckets or self.axes.sharing())
+        return sum(stage.parameters.get(name, 0) for stage in self.stages for name in buckets or self.axes.sharing)
 
     def _owned(self) -> int:
         """Count the parameters that the rank steps: all it holds, or its shards of them."""
-        sharing = self.axes.sharing().items()
+        sharing = self.axes.sharing.items()
         owned = (-(-stage.parameters.get(name, 0) // by.owners) for stage in self.stages for name, by in sharing)
         return max(sum(owned), 1)
 
     def _gather(self) -> None:
         """Gather the parameters that each rank of a group has stepped a shard of."""
         parameters: dict[int, int] = {}
-        for name, sharing in self.axes.sharing().items():
+        for name, sharing in self.axes.sharing.items():
             if sharing.shards > 1:
                 parameters[sharing.group] = parameters.get(sharing.group, 0) + self._held(name)
         for group, count in parameters.items():
             if count:
-                self.graph.collective(
-                    "all_gather", count * self.workload.item_bytes, group=group, after=self._last(),
-                    name="parameters_all_gather", role=NodeRole.PARAMETERS,
-                )  # fmt: skip
+                size_bytes = count * self.workload.item_bytes
+                self._collective("all_gather", size_bytes, group, "parameters_all_gather", NodeRole.PARAMETERS)
 
     def _chain_kernel(self, op: str, *, dtype: str = "", **shape: int) -> None:
         dtype = dtype or self.workload.gradient_dtype or self.workload.dtype
         self.graph.compute(kernel(op, dtype=dtype, **shape), after=self._last())
 
-    def _all_reduce(self, size_bytes: int, group: int, name: str) -> None:
-        self._collective("all_reduce", size_bytes, group, name)
-
-    def _collective(self, kind: str, size_bytes: int, group: int, name: str) -> None:
-        self.graph.collective(kind, size_bytes, group=group, after=self._last(), name=name)
+    def _collective(self, kind: str, size_bytes: int, group: int, name: str, role: int = 0) -> None:
+        self.graph.collective(kind, size_bytes, group=group, after=self._last(), name=name, role=role)
 
     def _last(self) -> tuple[int, ...]:
         return (len(self.graph) - 1,) if len(self.graph) else ()

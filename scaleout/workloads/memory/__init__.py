@@ -79,16 +79,13 @@ class Held:
 
     def times(self, count: int) -> "Held":
         """Return what as many parts hold."""
-        dense, experts = self.parameters
         if count == 0:
             return Held()
-        parameters = (count * dense, count * experts)
+        dense, experts = self.parameters
         return replace(
-            self,
-            kept_bytes=count * self.kept_bytes,
-            all_recompute_bytes=count * self.all_recompute_bytes,
-            parameters=parameters,
-        )
+            self, kept_bytes=count * self.kept_bytes, all_recompute_bytes=count * self.all_recompute_bytes,
+            parameters=(count * dense, count * experts),
+        )  # fmt: skip
 
 
 Units = tuple[tuple[Held, int], ...]
@@ -375,9 +372,9 @@ class Ledger:
                     workload, [units[number] for number in rank], sharing, cached_bytes=cached
                 )
             persistent.append(alike[key])
-        kept, again, made, moment = _highest(workload, stages)
-        total = np.array([sum(each.values()) for each in persistent]) + kept + again + made
-        return cls(workload, stages, persistent, kept, again, made, total, moment)
+        kept, recomputed, transient, moment = _highest(workload, stages)
+        total = np.array([sum(each.values()) for each in persistent]) + kept + recomputed + transient
+        return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
     def peak_of(self, rank: int) -> Peak:
         """Return the most that a pipeline rank holds."""
@@ -401,7 +398,7 @@ def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[
         one = max(held.kept_bytes + held.recompute_bytes for held in layers)
         p = len(stages)
         return np.full(p, one), np.zeros(p), np.zeros(p), np.zeros(p, np.int64)
-    kept, again, all_again, temporary = (
+    kept, recompute, all_recompute, transient = (
         np.array([[getattr(held, name) for held in rank] for rank in stages])
         for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes")
     )
@@ -409,9 +406,9 @@ def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[
     of = moments.rank
     held = (moments.in_flight * kept[of]).sum(axis=1)
     recomputed = np.zeros(len(held))
-    if again.any():
-        recomputed = (moments.recomputes * again[of] + moments.waiting * all_again[of]).sum(axis=1)
-    made = (moments.recomputes * temporary[of]).sum(axis=1)
+    if recompute.any():
+        recomputed = (moments.recomputes * recompute[of] + moments.waiting * all_recompute[of]).sum(axis=1)
+    made = (moments.recomputes * transient[of]).sum(axis=1)
     total = held + recomputed + made
     at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
     first = at[np.searchsorted(of[at], np.arange(len(stages)))]

@@ -21,20 +21,16 @@ from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Slot, 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One end of a message.
+    """One end of a message: that of the sender, or not.
 
     Attributes
     ----------
-    sends : bool
-        Whether this is the sender's end.
     forward : bool
         Whether it carries activations, or their gradients.
     chunk, microbatch : int
         Of the step at this end.
-    peer : int
-        The rank at the other end.
-    maker : int
-        The stage that makes it.
+    peer, maker : int
+        The rank at the other end, and the stage that makes the message.
     """
 
     sends: bool
