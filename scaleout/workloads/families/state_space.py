@@ -20,7 +20,7 @@ from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.attention import Heads, attend, kept_tokens
 from scaleout.workloads.generate.autograd_tape import AutogradTape
-from scaleout.workloads.generate.layers import activation, norm, phased, pointwise, residual
+from scaleout.workloads.generate.layers import activation, gemm, norm, phased, pointwise, residual
 from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 
@@ -167,21 +167,9 @@ def _scan(tape: AutogradTape, x: int, model: StateSpace) -> int:
     chunks = model.local_tokens // chunk
     groups, heads = (of // model.tensor_parallel * chunks for of in (model.state_groups, model.state_heads))
     size, state = model.state_head_size, model.state_size
-    x = _batched(tape, x, groups, (chunk, chunk, state), name="chunk_scores")
-    x = _batched(tape, x, heads, (chunk, size, chunk), name="chunk_values")
-    x = _batched(tape, x, heads, (state, size, chunk), name="chunk_states")
+    x = gemm(tape, x, (chunk, chunk, state), name="chunk_scores", groups=groups)
+    x = gemm(tape, x, (chunk, size, chunk), name="chunk_values", groups=heads)
+    x = gemm(tape, x, (state, size, chunk), name="chunk_states", groups=heads)
     x = pointwise(tape, x, ("add", "add"), name="state_passing", elements=heads * state * size)
     tape.save_for_backward(heads * state * size, 4)
-    return _batched(tape, x, heads, (chunk, size, state), name="state_outputs")
-
-
-def _batched(tape: AutogradTape, x: int, groups: int, sizes: tuple[int, int, int], *, name: str) -> int:
-    """Multiply activations of each group, (m, k) by (k, n): one batched GEMM forward, two backward."""
-    m, n, k = sizes
-
-    def backward(dy: int) -> int:
-        dx = tape.kernel("grouped_gemm", dy, name=f"{name}_left_gradient", groups=groups, M=m, N=k, K=n)
-        return tape.kernel("grouped_gemm", dx, name=f"{name}_right_gradient", groups=groups, M=k, N=n, K=m)
-
-    tape.push(backward, makes=groups * (m * k + k * n))
-    return tape.kernel("grouped_gemm", x, name=name, groups=groups, M=m, N=n, K=k)
+    return gemm(tape, x, (chunk, size, state), name="state_outputs", groups=heads)

@@ -18,15 +18,17 @@ Layer = Callable[[AutogradTape, int], int]
 """From the node that makes an input to the node that makes the output."""
 
 
-def gemm(tape: AutogradTape, x: int, *, m: int, n: int, k: int, name: str) -> int:
-    """Multiply two activations, (m, k) by (k, n): one GEMM forward, two backward."""
+def gemm(tape: AutogradTape, x: int, sizes: tuple[int, int, int], *, name: str, groups: int = 0) -> int:
+    """Multiply two activations, (m, k) by (k, n), of each group if there are some: one GEMM forward, two backward."""
+    m, n, k = sizes
+    op, of = ("grouped_gemm", {"groups": groups}) if groups else ("gemm", {})
 
     def backward(dy: int) -> int:
-        dx = tape.kernel("gemm", dy, name=f"{name}_left_gradient", M=m, N=k, K=n)
-        return tape.kernel("gemm", dx, name=f"{name}_right_gradient", M=k, N=n, K=m)
+        dx = tape.kernel(op, dy, name=f"{name}_left_gradient", **of, M=m, N=k, K=n)
+        return tape.kernel(op, dx, name=f"{name}_right_gradient", **of, M=k, N=n, K=m)
 
-    tape.push(backward, makes=m * k + n * k)
-    return tape.kernel("gemm", x, name=name, M=m, N=n, K=k)
+    tape.push(backward, makes=max(groups, 1) * (m * k + n * k))
+    return tape.kernel(op, x, name=name, **of, M=m, N=n, K=k)
 
 
 def pointwise(

@@ -254,7 +254,7 @@ class Finish:
         return self.graph.build()
 
     def _synchronise(self) -> None:
-        """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or all replicas."""
+        """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or replicas."""
         workload = self.workload
         for name, sharing in self.axes.sharing.items() if workload.replicas_at_end else ():
             held = self._held(name) * workload.gradient_bytes
