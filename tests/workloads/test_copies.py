@@ -291,8 +291,8 @@ def test_copies_that_are_summed_at_the_end_stay():
     [
         (
             ["zero=3"],
-            "layer by layer anyway, and of 16 shards over 16 ranks none has replicas; set shard_ranks to a divisor of 16"
-            " between, or zero to 1 or 2",
+            "layer by layer anyway, and of 16 shards over 16 ranks none has replicas; set shard_ranks to a divisor of "
+            "16 between, or zero to 1 or 2",
         ),
         (["zero=3", "shard_ranks=16"], "of 16 shards over 16 ranks none has replicas"),
         (["zero=3", "shard_ranks=1"], "shard_ranks 1 shards nothing; set zero to 0, or shard_ranks to more"),
