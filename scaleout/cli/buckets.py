@@ -25,12 +25,12 @@ SIZES = "1MiB:4GiB"
     default=("auto",),
     show_default=True,
     metavar="NAME",
-    help="An algorithm of all-reduce, or a --policy of `scaleout run`; repeatable.",
+    help="An algorithm of all-reduce, or back ends as --policy of `scaleout run` names them; repeatable.",
 )
 @simulation_options("host", "clocks", "network", "injection", "contention", "placement")
 @output_options("Write a table and a figure here.")
 def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "SimulationOptions", output: Output) -> None:
-    """Find the best size of gradient buckets for WORKLOAD.
+    """Find the best size of DDP's gradient buckets for WORKLOAD.
 
     Each size is simulated under the schedule `overlap`.
 

@@ -61,7 +61,12 @@ class _Request:
     "--decide", is_flag=True, help="Print which algorithm `auto` takes at each size, by default from 1 KiB on."
 )
 @SIMULATION["policy"]
-@click.option("--compare", "comparing", is_flag=True, help="Print which back end is the fastest, by size and ranks.")
+@click.option(
+    "--compare",
+    "comparing",
+    is_flag=True,
+    help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
+)
 @output_options("Write tables and a heat map of all links here.")
 @link_options
 def collective(
@@ -84,13 +89,14 @@ def collective(
 
     KIND is a collective such as all_reduce (`scaleout list collectives`). A size is the full buffer of one rank, and
     algorithm and bus bandwidth are those of nccl-tests. All groups that lie like the one of --group are active at the
-    same time; an irregular group, and a message, is isolated. With --network link the messages of all
-    groups share every link, and the busiest links are named.
+    same time; an irregular group, and a point-to-point message (send), is isolated. With --network link the messages of
+    all groups share every link, and the busiest links are named.
 
     --decide prints what `auto` takes at each size, the runner-up, and where the choice changes: `auto` takes the
     fastest algorithm, or, where the topology has a communication library, the one that the library's own cost model
-    prefers. --compare prints which back end of the topology, or which algorithm, is the fastest at each size and number
-    of ranks; with --output it is drawn.
+    prefers. --compare prints which back end of the topology (a communication library that its file lists, such as
+    NCCL's rings or MPI), or where it lists none which algorithm, is the fastest at each size and number of ranks; with
+    --output it is drawn.
     """
     from scaleout.cluster.topology.backends import with_policy
     from scaleout.cluster.topology.topology import load_topology
@@ -295,9 +301,9 @@ def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict
         rows = []
         for each in decisions:
             notes = ["changes here"] * each.changed + ["not the fastest"] * (each.ratio < 1)
-            times = f"{each.time_s * 1e6:.2f}", f"{each.ratio:.2f}x"
+            times = f"{each.time_s * 1e6:.2f}", f"{each.ratio:.2f}x" if each.runner_up else ""
             rows.append([each.algorithm, each.runner_up, ", ".join(notes), format_bytes(each.bytes), *times])
-        columns = ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up takes")
+        columns = ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up time / chosen time")
         print_table(f"what auto takes: {title}", columns, rows, left=3)
 
     output.give({**about, "decisions": [asdict(each) for each in decisions]}, print_tables, lambda _: {})

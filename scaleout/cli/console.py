@@ -85,6 +85,8 @@ def _is_number(value: Any) -> bool:
 
 def _title(name: str) -> str:
     """Write a fact's name without the unit at its end, which stands beside the number."""
+    if name == "nodes_per_rank":  # beside topologies, whose nodes are machines
+        return "graph nodes per rank"
     end = next((end for end in _FORMATS if name.endswith(end)), "")
     return name.removesuffix(end).replace("_", " ")
 

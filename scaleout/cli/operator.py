@@ -1,4 +1,4 @@
-"""`scaleout operator`: a fused computation-collective, work-group by work-group, against its alternatives."""
+"""`scaleout operator`: a fused compute + collective kernel, work-group by work-group, against its alternatives."""
 
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ _RANKS = 8
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", metavar="OPERATOR")
 @machine_options(device="h200", topology="h200-node-4")
 @set_option("Set a key of the operator (`scaleout list operators` lists them)")
 @click.option(
@@ -31,12 +31,14 @@ _RANKS = 8
 def operator(
     name: str, device: str, topology: str, settings: tuple[str, ...], sweep: str | None, output: Output
 ) -> None:
-    """Simulate a fused computation-collective, by its work-groups.
+    """Simulate a fused compute + collective kernel by work-group.
 
-    NAME is an operator such as embedding_all_to_all (`scaleout list operators`); it runs on all ranks of the topology.
-    Prints the bulk-synchronous baseline by its parts; the fused kernel with remote slices first (communication-aware
-    order) and in rank order (oblivious); the baseline split into small kernels; and the ideal, in which the longer of
-    computation and communication hides the other.
+    OPERATOR is a name such as embedding_all_to_all (`scaleout list operators`); it runs on all ranks of the topology.
+    The fused kernel's work-groups (thread blocks) stay resident and work through a list of tasks; a slice of the output
+    leaves once all its tasks are done. Prints the unfused baseline, its kernels and its collective one after the other;
+    the fused kernel with the slices for other ranks first (communication-aware order) and in the order of the ranks
+    (oblivious); the baseline split into small kernels, overlapped with their collectives; and the ideal, in which the
+    longer of computation and communication hides the other.
     """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology

@@ -71,7 +71,7 @@ def json_option(command: Command) -> Command:
 
 
 def set_option(
-    meaning: str = "Change a key of the workload (`scaleout show WORKLOAD` lists them)",
+    meaning: str = "Change a key of the workload; `scaleout show WORKLOAD` lists the keys",
 ) -> Callable[[Command], Command]:
     """Add ``--set key=value``."""
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=f"{meaning}; repeatable.")
@@ -82,7 +82,8 @@ def machine_options(*, device: str | None = None, topology: str | None = None) -
 
     def decorate(command: Command) -> Command:
         for name, default in (("device", device), ("topology", topology)):
-            meaning = f"Name or file of the {name}" + ("." if default else "; by default the workload's.")
+            what = {"device": "GPU (or other device)"}.get(name, name)
+            meaning = f"Name or file of the {what}" + ("." if default else "; by default the workload's.")
             option = click.option(f"--{name}", default=default, show_default=True, metavar="NAME|FILE", help=meaning)
             command = option(command)
         return command
@@ -103,16 +104,17 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
         default="none",
         show_default=True,
         metavar="none|eager",
-        help="How the host launches kernels and collectives: at no cost (none), or one after another as eager PyTorch "
-        "does.",
+        help="CPU launch overhead: none, or that of eager PyTorch, which launches kernels and collectives one after "
+        "another (eager).",
     ),
     "clocks": click.option(
         "--clocks",
         default="unthrottled",
         show_default=True,
         metavar="unthrottled|sustained|cold_start",
-        help="GPU clocks: always at the maximum; throttled to the power limit of a long run; or the first steps of a "
-        "cool GPU.",
+        help="GPU clocks: always at the maximum (unthrottled); throttled to the power limit, as in a long run "
+        "(sustained); or as in a short benchmark on a cool GPU, at the maximum until the power limit acts "
+        "(cold_start).",
     ),
     "network": click.option(
         "--network",
@@ -124,20 +126,21 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
     "injection": click.option(
         "--injection",
         metavar="RATE",
-        help="Most that a rank sends over all its links together, such as '400 Gb/s'; needs --network link.",
+        help="Total egress limit of a rank, over all its links together, such as '400 Gb/s'; needs --network link.",
     ),
     "policy": click.option(
         "--policy",
         metavar="NAME",
-        help="Back end that serves all-reduces: its name in the topology; NAME+NAME or fastest for the fastest at each "
-        "size; a YAML file that says which at each size; or NAME=FILE,... to time back ends by the output of "
-        "nccl-tests.",
+        help="Which back end serves all-reduces; back ends are the communication libraries, such as NCCL's rings or "
+        "MPI, that the topology's file lists under `backends`. Give a name; NAME+NAME or fastest for the fastest at "
+        "each size; a YAML file that says which at each size; or NAME=FILE,... to choose by the output of nccl-tests.",
     ),
     "contention": click.option(
         "--contention/--no-contention",
         default=True,
         show_default=True,
-        help="Slow down kernels and collectives that run at the same time, as far as they share SMs and memory.",
+        help="Slow down kernels and collectives that run at the same time on a GPU, as far as they share its SMs and "
+        "memory. How links are shared is --network.",
     ),
     "placement": click.option(
         "--placement",

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     "schedules",
     multiple=True,
     metavar="NAME",
-    help="Schedule, such as baseline, overlap or fused (`scaleout list schedules`), or several joined by +; "
-    "repeatable. Speed-ups are over the first; by default those of the workload, or baseline, overlap and fused.",
+    help="How communication is overlapped, fused or partitioned, not the pipeline schedule (--set pipeline_schedule): "
+    "baseline, which overlaps nothing; overlap, to which PyTorch and Megatron-LM are nearer; fused; others (`scaleout "
+    "list schedules`); or several joined by +. Repeatable; speed-ups are over the first. By default those of the "
+    "workload, or baseline, overlap and fused.",
 )
 @simulation_options(*SIMULATION)
 @click.option(

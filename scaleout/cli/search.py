@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
 
+_COUNTED = {
+    "indivisible": "degrees do not divide",
+    "bounded": "pruned by lower bound",
+    "too_large": "out of memory",
+}
+"""What became of plans, a field of `Counts`, to its heading; others are headed by their names."""
+
 
 @click.command()
 @job_options()
@@ -38,8 +45,9 @@ if TYPE_CHECKING:
     "schedules",
     multiple=True,
     metavar="NAME",
-    help="Also evaluate every plan under a schedule, such as overlap or centauri (`scaleout list schedules`); "
-    "repeatable. The baseline is always evaluated.",
+    help="Also evaluate every plan with communication overlapped, fused or partitioned, such as overlap or centauri "
+    "(`scaleout list schedules`; not the pipeline schedule, which a plan chooses); repeatable. The baseline is always "
+    "evaluated.",
 )
 @click.option(
     "--simulations",
@@ -192,14 +200,14 @@ def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | Non
     where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
     title = f"{where}, global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
     several = bool(request.schedules)
+    _print_plans(title, answer.fastest, several=several)
     _print_plans(
         "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
         answer.front,
         several=several,
     )
-    _print_plans(title, answer.fastest, several=several)
     counts = vars(answer.counts)
-    print_table("plans", [key.replace("_", " ") for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
+    print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
     if found is not None:
         _print_explanation(answer, found)
     else:

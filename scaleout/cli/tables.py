@@ -93,7 +93,7 @@ def _print_critical_path(outcome: "Outcome") -> None:
     rest = sum(totals[key] for key in largest[_PATH_ROWS:])
     if rest:
         rows.append(["others", "", "", format_seconds(rest), f"{rest / outcome.makespan_s:.1%}"])
-    columns = ("phase", "operation", "nodes", "time", "of makespan")
+    columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 
 

@@ -1,4 +1,4 @@
-"""`scaleout track`: a GEMM and the collective behind it, as hardware that tracks and triggers would overlap them."""
+"""`scaleout track`: a GEMM and the collective behind it, as T3's track-and-trigger hardware would overlap them."""
 
 from functools import partial
 from pathlib import Path
@@ -17,22 +17,28 @@ if TYPE_CHECKING:
 @set_option("Set a key of the GEMM, the collective or the hardware, as listed above")
 @output_options("Write times and traffic over time here.")
 def track(device: str, topology: str, settings: tuple[str, ...], output: Output) -> None:
-    """Simulate a GEMM and its collective on the hardware of T3.
+    """Simulate T3's track-and-trigger of a GEMM and its collective.
 
-    T3 (track and trigger) starts the all-reduce or all-to-all tile by tile while the GEMM runs.
+    The hardware of T3 (arXiv:2401.16677) counts what the GEMM writes (tracks), and once a part of the output is
+    complete lets a DMA engine send it (triggers), so that the all-reduce or all-to-all runs tile by tile beside the
+    GEMM, without compute units (SMs) of its own.
 
     \b
     Keys of --set:
       rows, columns, depth  the GEMM of each rank: rows x depth by depth x columns
       dtype                 fp16 or bf16
-      split_depth           work-groups that share a tile (split-K)
+      split_depth           work-groups (thread blocks) that share a tile (split-K)
       collective            ring (ring all-reduce), direct (all-reduce over a link to
                             each rank) or all_to_all
-      policy                arbitration of the memory: round-robin, compute-first or
-                            dedicated; by default every configuration's own
-      trigger               bytes that a DMA engine sends at once, at most
-      tracker_entries       wavefronts that the tracker follows; by default the device's
-      split_units           compute units of the collective in configuration `split`
+      policy                who goes first at the memory, GEMM or collective:
+                            round-robin, compute-first or dedicated; by default every
+                            configuration's own (not the --policy of `scaleout run`)
+      trigger               most bytes of the output that one triggered DMA sends
+      tracker_entries       wavefronts (warps) that the tracker follows; by default the
+                            device's
+      split_units           compute units (SMs) that the collective has to itself in
+                            configuration `split`, which has no track-and-trigger: the
+                            GEMM runs on the others
 
     Example: scaleout track --topology t3-ring-16 --set rows=8192 --set columns=4256 --set depth=1064.
     """  # noqa: D301

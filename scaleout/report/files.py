@@ -114,7 +114,7 @@ def _facts(result: Result, line: Timeline, node: int) -> dict[str, Any]:
 
 FILES = {
     "summary.json": "the numbers of the table",
-    "nodes.parquet": "every node of every schedule, with its times",
+    "nodes.parquet": "every graph node (operation) of every schedule, with its times",
     "timeline.json": "open in https://ui.perfetto.dev or chrome://tracing",
     "breakdown.png": "where the time goes",
 }

@@ -65,7 +65,9 @@ class Schedule:
 
 SCHEDULES: dict[str, Schedule] = {
     "baseline": Schedule(
-        "bulk-synchronous: kernels and collectives one after another", "overlap:baseline", in_order=True
+        "bulk-synchronous: kernels and collectives one after another, nothing overlapped",
+        "overlap:baseline",
+        in_order=True,
     ),
     "overlap": Schedule(
         "collectives concurrent with kernels that do not wait for them", "overlap:overlap", in_order=True
@@ -79,17 +81,21 @@ SCHEDULES: dict[str, Schedule] = {
         in_order=True,
     ),
     "fused": Schedule(
-        "a kernel and the collective next to it as one persistent kernel, what others wait for first; arXiv:2305.06942",
+        "a kernel and the collective next to it as one persistent kernel, the slices for other ranks first; "
+        "arXiv:2305.06942",
         "fusion.passes:fuse",
         rewrites=True,
         in_order=True,
     ),
     "fused-oblivious": Schedule(
-        "the same, in the order of the ranks", "fusion.passes:fuse_oblivious", rewrites=True, in_order=True
+        "as `fused`, but with slices in the order of the ranks, not those for other ranks first",
+        "fusion.passes:fuse_oblivious",
+        rewrites=True,
+        in_order=True,
     ),
     "track-and-trigger": Schedule(
-        "GEMMs and the collectives behind them on hardware that tracks and triggers; with :POLICY of the memory; "
-        "T3, arXiv:2401.16677",
+        "GEMMs and the collectives behind them overlapped by T3's hardware, arXiv:2401.16677; "
+        "track-and-trigger:POLICY names who goes first at the memory: round-robin, compute-first or dedicated",
         "t3.schedule:track",
         rewrites=True,
         exclusive=True,
@@ -103,9 +109,10 @@ SCHEDULES: dict[str, Schedule] = {
         in_order=True,
     ),
     "centauri": Schedule(
-        "every communication partitioned and ordered where that pays; :primitive, :group, :workload, :order or :model "
-        "stop there, the last of them the paper's end, and :workload=M or =N cuts GEMMs along that dimension alone; "
-        "Chen et al., ASPLOS 2024",
+        "every communication partitioned and ordered where that pays; Chen et al., ASPLOS 2024. Five steps: "
+        "centauri:primitive, centauri:group, centauri:workload, centauri:order and centauri:model end after the step "
+        "that they name; centauri:model is all of the paper, and centauri also reduces gradients in chunks. "
+        "centauri:workload=M (or N) cuts GEMMs along M (or N) alone",
         "centauri.schedule:plan",
         decides=True,
         exclusive=True,
@@ -116,7 +123,7 @@ SCHEDULES: dict[str, Schedule] = {
         prepares_for=("", "model", "gradients"),
     ),
     "out-of-order": Schedule(
-        "gradients of weights of the first layers deferred; Oh et al., EuroSys 2022",
+        "weight gradients of the first layers deferred (reverse first-k); Oh et al., EuroSys 2022",
         "out_of_order:plan",
         decides=True,
         exclusive=True,
