@@ -9,14 +9,19 @@ Source: `topologies/nccl/h200.yaml` for the numbers; Rashidi et al., ISCA 2021, 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import cast
+
+import numpy as np
 
 from scaleout.cluster.device.kernel_times.estimate import STREAM_SHARE, contended_estimate, estimate, thread_blocks
 from scaleout.cluster.device.kernel_times.model import calls_of
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.topology import Topology
+from scaleout.program.graph import Floats
 from scaleout.program.operations import CUSTOM, Kernel
 
 _LEAST_LEFT = 0.1
@@ -48,22 +53,42 @@ class Contention:
         whole = self.resource_use.memory_bytes_per_s / self._reached(self.resource_use.num_sms)
         return whole * self._reached(channels) / slower
 
-    def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: float = 0.0) -> float:
-        """Slowdown of a kernel where others hold SMs and bandwidth; of an unknown one, by the SMs that it lacks."""
+    def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: Floats) -> Floats:
+        """Slowdowns of a kernel where others hold SMs and (T,) bandwidths; of an unknown one, by the SMs it lacks."""
         device = self.device
         left = max(device.num_sms - num_sms, round(_LEAST_LEFT * device.num_sms), 1)
         if kernel is None or kernel.op == CUSTOM:
-            return device.num_sms / left
-        calls = calls_of([kernel])
+            return np.full(len(taken_bytes_per_s), device.num_sms / left)
+        calls = calls_of([kernel] * len(taken_bytes_per_s))
         whole = device.memory_bytes_per_s
         rest = replace(
             device,
-            memory_bytes_per_s=max(whole - taken_bytes_per_s / STREAM_SHARE, _LEAST_LEFT * whole),
+            memory_bytes_per_s=cast(
+                float, np.maximum(whole - taken_bytes_per_s / STREAM_SHARE, _LEAST_LEFT * whole)
+            ),  # one a time
             num_sms=left,
             peak_flops_per_s={name: peak * left / device.num_sms for name, peak in device.peak_flops_per_s.items()},
         )
-        isolated_s, contended_s = float(estimate(calls, device)[0]), float(contended_estimate(calls, device, rest)[0])
-        return max(1.0, contended_s / isolated_s)
+        return np.asarray(np.maximum(1.0, contended_estimate(calls, device, rest) / estimate(calls, device)))
+
+    def slowed_by(
+        self, kernel: Kernel | None, isolated_s: Sequence[float], held: Sequence[tuple[int, bool]]
+    ) -> list[float]:
+        """Slowdowns of a kernel of (T,) isolated times beside collectives of so many channels that may move bytes."""
+        taken = np.zeros(len(isolated_s))
+        for channels, moves in held:
+            if moves:
+                taken += [
+                    self.taken(channels, slower=self.slows(kernel, seconds, channels=channels))
+                    for seconds in isolated_s
+                ]
+        num_sms = sum(channels for channels, _ in held)
+        return cast(list[float], self.slowed(kernel, num_sms=num_sms, taken_bytes_per_s=taken).tolist())
+
+    def tiles(self, kernel: Kernel | None) -> float:
+        """Thread blocks of a GEMM; NaN for other kernels."""
+        found = None if kernel is None or kernel.op == CUSTOM else _blocks_of(kernel, self.device)
+        return math.nan if found is None else found
 
     def freed_s(
         self, kernel: Kernel | None, isolated_s: float, *, num_sms: int, held_s: float

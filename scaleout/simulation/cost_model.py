@@ -88,8 +88,7 @@ class CostModel:
         if key not in self._slowdowns:
             channels = self.contention.resource_use.num_sms
             collective = self.contention.slows(kernel, kernel_s, channels=channels)
-            taken_bytes_per_s = self.contention.taken(channels, slower=collective)
-            slowed = self.contention.slowed(kernel, num_sms=channels, taken_bytes_per_s=taken_bytes_per_s)
+            (slowed,) = self.contention.slowed_by(kernel, [kernel_s], [(channels, True)])
             self._slowdowns[key] = (slowed, collective)
         return self._slowdowns[key]
 

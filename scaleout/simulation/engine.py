@@ -12,42 +12,81 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from scaleout.program.graph import NONE, Floats, Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tasks:
-    """What the engine runs, for N tasks, E dependencies and M instances.
+    """What the engine runs, for N tasks, E dependencies, M instances and Q ports that they hold.
 
     Attributes
     ----------
-    duration_s, occupancy_s : length N, with ``0 <= occupancy_s <= duration_s``; NaN where a timer times the instance
-    stream : length N, or `NONE` for a task that holds no stream
-    priority : length N
-    users : length N, the tasks that depend on each
-    num_dependencies : length N
-    instance : length N, or `NONE`
-    instance_size : length M, members that must arrive
-    instance_ports : length M, the ports that each instance holds
-    issue_s : length N, the time before which each task cannot start; empty if there is no such time
-    port_s : length M, how long it holds each of them at most; infinite, or empty, for as long as its streams
+    duration_s, occupancy_s : (N,), with ``0 <= occupancy_s <= duration_s``; NaN where a timer times the instance
+    stream : (N,), or `NONE` for a task that holds no stream
+    priority : (N,)
+    user_offsets, users : (N + 1,) and (E,), the tasks that depend on each
+    num_dependencies : (N,)
+    instance : (N,), or `NONE`
+    instance_size : (M,), members that must arrive
+    port_offsets, ports : (M + 1,) and (Q,), the ports that each instance holds
+    port_s : (Q,), how long it holds each of them at most; infinite for as long as its streams
+    issue_s : (N,), the time before which each task cannot start
     """
 
-    duration_s: Sequence[float]
-    occupancy_s: Sequence[float]
-    stream: Sequence[int]
-    priority: Sequence[int]
-    users: Sequence[Sequence[int]]
-    num_dependencies: Sequence[int]
-    instance: Sequence[int]
-    instance_size: Sequence[int]
-    instance_ports: Sequence[tuple[int, ...]]
-    issue_s: Sequence[float] = ()
-    port_s: Sequence[tuple[float, ...]] = ()
+    duration_s: Floats
+    occupancy_s: Floats
+    stream: Ints
+    priority: Ints
+    user_offsets: Ints
+    users: Ints
+    num_dependencies: Ints
+    instance: Ints
+    instance_size: Ints
+    port_offsets: Ints
+    ports: Ints
+    port_s: Floats
+    issue_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.duration_s)
+
+    @classmethod
+    def of(
+        cls,
+        duration_s: Sequence[float],
+        stream: Sequence[int],
+        users: Sequence[Sequence[int]] = (),
+        **columns: Sequence[Any],
+    ) -> "Tasks":
+        """Return tasks from lists; what is left out of the columns is zero, none or, for `occupancy_s`, `duration_s`.
+
+        `instance_ports` and `port_s` have a list for each instance.
+        """
+        size, rows = len(duration_s), users or [()] * len(duration_s)
+        sizes = columns.get("instance_size", ())
+        ports = columns.get("instance_ports") or [()] * len(sizes)
+        port_s = columns.get("port_s") or [(math.inf,) * len(held) for held in ports]
+        flat = np.array(list(chain.from_iterable(rows)), np.int64)
+        return cls(
+            np.array(duration_s, np.float64),
+            np.array(columns.get("occupancy_s") or duration_s, np.float64),
+            np.array(stream, np.int64),
+            np.array(columns.get("priority") or [0] * size, np.int64),
+            np.cumsum([0, *map(len, rows)]),
+            flat,
+            np.bincount(flat, minlength=size),
+            np.array(columns.get("instance") or [NONE] * size, np.int64),
+            np.array(sizes, np.int64),
+            np.cumsum([0, *map(len, ports)]),
+            np.array(list(chain.from_iterable(ports)), np.int64),
+            np.array(list(chain.from_iterable(port_s)), np.float64),
+            np.array(columns.get("issue_s") or [0.0] * size, np.float64),
+        )
 
 
 class Timer(Protocol):
@@ -91,9 +130,43 @@ class Times:
     """(N,) when it released its stream."""
 
 
+class _Lists(NamedTuple):
+    """Tasks as lists, which Python reads faster; users and ports of each are a list of their own."""
+
+    duration_s: list[float]
+    occupancy_s: list[float]
+    stream: list[int]
+    priority: list[int]
+    users: list[list[int]]
+    instance: list[int]
+    instance_size: list[int]
+    instance_ports: list[list[int]]
+    port_s: list[list[float]]
+    issue_s: list[float]
+
+
+def _lists(tasks: Tasks) -> _Lists:
+    def rows(offsets: Ints, values: Any) -> list[list[Any]]:
+        flat = values.tolist()
+        return [flat[begin:end] for begin, end in pairwise(offsets.tolist())]
+
+    return _Lists(
+        tasks.duration_s.tolist(),
+        tasks.occupancy_s.tolist(),
+        tasks.stream.tolist(),
+        tasks.priority.tolist(),
+        rows(tasks.user_offsets, tasks.users),
+        tasks.instance.tolist(),
+        tasks.instance_size.tolist(),
+        rows(tasks.port_offsets, tasks.ports),
+        rows(tasks.port_offsets, tasks.port_s),
+        tasks.issue_s.tolist() if tasks.issue_s.any() else [],
+    )
+
+
 @dataclass
 class _State:
-    tasks: Tasks
+    tasks: _Lists
     timers: Sequence[Timer] = ()
     neighbours: Sequence[tuple[Timer, Sequence[Timer], Sequence[Timer]]] = ()  # each, those before and those after it
     now_s: float = 0.0
@@ -133,19 +206,18 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
     Times
         Tasks that wait for each other, or for a member that never arrives, have not started: the caller tells the user.
     """
-    size = len(tasks.duration_s)
+    size, waiting = len(tasks), tasks.num_dependencies.tolist()
     state = _State(
-        tasks,
+        _lists(tasks),
         timers,
         [(timer, timers[:index], timers[index + 1 :]) for index, timer in enumerate(timers)],
         start_s=[np.nan] * size,
-        waiting=list(tasks.num_dependencies),
+        waiting=waiting,
         ready_cause=[NONE] * size,
         cause=[NONE] * size,
     )
-    for task, count in enumerate(tasks.num_dependencies):
-        if count == 0:
-            _make_ready(state, task)
+    for task in np.flatnonzero(tasks.num_dependencies == 0).tolist():
+        _make_ready(state, task)
     _issue(state)
     events = state.events
     while True:
@@ -171,7 +243,7 @@ def run(tasks: Tasks, timers: Sequence[Timer] = ()) -> Times:
     posted = np.zeros(size, np.int64)
     arrived = [task for members in state.arrived.values() for task in members]
     posted[arrived] = np.isnan(start[arrived])
-    end, released = start + np.array(tasks.duration_s), start + np.array(tasks.occupancy_s)
+    end, released = start + tasks.duration_s, start + tasks.occupancy_s
     for known, times in ((state.done_s, end), (state.released_s, released)):
         times[list(known)] = list(known.values())
     return Times(start, end, np.array(state.cause, np.int64), posted, released)
@@ -274,7 +346,7 @@ def _start_instances(state: _State) -> None:
             freed_s, by = max([state.port_freed.get(port, _NEVER) for port in ports])
             cause = by if by != NONE and freed_s == now_s else cause
             holder.update(dict.fromkeys(ports, instance))
-            for hold_s in set(tasks.port_s[instance] if tasks.port_s else ()) - {math.inf}:
+            for hold_s in set(tasks.port_s[instance]) - {math.inf}:
                 heapq.heappush(state.events, (now_s + hold_s, instance, _PORTS))
         for task in members:
             state.cause[task] = cause
@@ -320,7 +392,9 @@ def _release(state: _State, task: int) -> None:
 
 
 def _free_ports(state: _State, instance: int) -> None:
-    """Free those ports of an instance that it has held as long as it needs them."""
+    """Free those ports of an instance that it has held as long as it needs them, unless a timer has ended it."""
+    if instance not in state.arrived:
+        return
     first = state.arrived[instance][0]
     for port, hold_s in zip(state.tasks.instance_ports[instance], state.tasks.port_s[instance], strict=True):
         if state.start_s[first] + hold_s <= state.now_s and state.port_holder.get(port) == instance:

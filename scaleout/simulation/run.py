@@ -21,12 +21,12 @@ from scaleout.network.routes.symmetry import Symmetry, symmetry
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.contention import Contention
-from scaleout.simulation.engine import Tasks, Times, run
+from scaleout.simulation.engine import Tasks, Timer, Times, run
 from scaleout.simulation.fold import fold
 from scaleout.simulation.folded_program import CollectiveInstances, FoldedProgram, describe, instances_of
 from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
-from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.simulation.shared_devices import SharedDevices, Sharing
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
 
@@ -75,9 +75,9 @@ def simulate(
         folded, found = _on_links(folded, unfold=unfold)
         links = LinkNetwork(topology, found, injection_bytes_per_s=injection_bytes_per_s)
     instances = instances_of(folded)
-    shared = None if contention is None else _shared(folded, contention, links)
-    tasks, chosen = tasks_of(folded, instances, links, shared)
-    times = run(tasks, tuple(timer for timer in (links, shared) if timer is not None))
+    shares = contention if contention is not None and _overlaps(folded) else None
+    tasks, sharing, chosen = tasks_of(folded, instances, links, None if shares is None else shares.resource_use)
+    times = _times(tasks, sharing, shares, links)
     if np.isnan(times.start_s).any():
         raise SimulationError(_why_stuck(folded, tasks, times, instances))
     result = _result(folded, tasks, times, chosen, network)
@@ -119,15 +119,33 @@ def _symmetry(folded: FoldedProgram) -> Symmetry:
     )
 
 
-def _shared(folded: FoldedProgram, contention: Contention, links: LinkNetwork | None) -> SharedDevices | None:
-    """Let devices be shared, if anything can run at the same time there."""
-    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in folded.graphs)
-    overlaps = sends or any(len(set(graph.stream.tolist())) > 1 for graph in folded.graphs)
-    return SharedDevices(contention, None if links is None else links.set_speed) if overlaps else None
+def _overlaps(folded: FoldedProgram) -> bool:
+    """Whether anything can run at the same time on a device."""
+    graphs = {id(graph): graph for graph in folded.graphs}.values()
+    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in graphs)
+    return sends or any(len(graph) and (graph.stream != graph.stream[0]).any() for graph in graphs)
+
+
+_COMPILED_FROM = 20_000
+"""Tasks from which on the compiled core is faster than Python, with the time to load it."""
+
+
+def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
+    """Run in Python, or if it is long in the compiled core, which gives the same bits; links have a timer of Python."""
+    if links is None and len(tasks) >= _COMPILED_FROM:
+        from scaleout.simulation.core.run import run as run_compiled  # noqa: PLC0415 - numba takes a while to import
+
+        found = run_compiled(tasks, sharing, contention)
+        if found is not None:
+            return found
+    timers: list[Timer] = [] if links is None else [links]
+    if contention is not None:
+        timers.append(SharedDevices.of(contention, sharing, None if links is None else links.set_speed))
+    return run(tasks, timers)
 
 
 def _result(folded: FoldedProgram, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
-    duration, occupancy = np.array(tasks.duration_s), np.array(tasks.occupancy_s)
+    duration, occupancy = tasks.duration_s.copy(), tasks.occupancy_s.copy()
     shared = np.isnan(duration)
     duration[shared] = (times.end_s - times.start_s)[shared]
     occupancy[shared] = (times.released_s - times.start_s)[shared]

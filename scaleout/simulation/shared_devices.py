@@ -12,8 +12,9 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from scaleout.program.graph import NONE
+from scaleout.program.graph import NONE, Bools, Floats, Ints
 from scaleout.program.operations import Kernel
 from scaleout.simulation.contention import Contention
 
@@ -62,6 +63,40 @@ class _Arrival:
     races: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """What shares devices: A kernels of K kinds, and T transfers with P pairs of a transfer and a device.
+
+    Attributes
+    ----------
+    kernels : (K,) kernels and their isolated times
+    kernel_instance, kernel_device, kernel_kind, kernel_issue_s : (A,)
+    transfer_instance : (T,)
+    lasts_s : (T,) isolated time; infinite if another timer times it
+    channels, races, communicator : (T,) see `Running`
+    pair_offsets : (T + 1,) first pair of each transfer
+    pair_device : (P,)
+    pair_posted : (P,) whether the transfer was launched there long before
+    waiting, waiting_pair : (W,) tasks that wait for the others, and where
+    """
+
+    kernels: Sequence[tuple[Kernel | None, float]]
+    kernel_instance: Ints
+    kernel_device: Ints
+    kernel_kind: Ints
+    kernel_issue_s: Floats
+    transfer_instance: Ints
+    lasts_s: Floats
+    channels: Ints
+    races: Bools
+    communicator: Ints
+    pair_offsets: Ints
+    pair_device: Ints
+    pair_posted: Bools
+    waiting: Ints
+    waiting_pair: Ints
+
+
 class SharedDevices:
     """Kernels and transfers that share devices.
 
@@ -74,8 +109,6 @@ class SharedDevices:
         self._set_speed = set_speed
         self._registered_kernels: dict[int, tuple[int, tuple[Kernel | None, float], float]] = {}
         """Instance to a kernel's device, to itself and its isolated time, and to when the host issues it."""
-        self._alike: dict[tuple[int, int, float, float], tuple[int, tuple[Kernel | None, float], float]] = {}
-        """What was registered, each kernel of a device once: layers are alike."""
         self._registered: dict[int, Running] = {}
         self._device_of: dict[int, int] = {}
         self._running: dict[int, Running] = {}
@@ -92,15 +125,42 @@ class SharedDevices:
         """When a running kernel leaves SMs to transfers, and whether as it ended where it won a race."""
         self._ended: Sequence[int] = ()
         """Transfers that another timer has ended at the time that is to be advanced to."""
+        self._changed: set[int] = set()
+        """Devices on which something has changed since rates were set."""
+        self._changed_s = 0.0
         self._slowed: dict[tuple[object, ...], float] = {}
         self._slows: dict[tuple[object, ...], float] = {}
+
+    @classmethod
+    def of(
+        cls, contention: Contention, sharing: Sharing, set_speed: Callable[[int, float, float], None] | None
+    ) -> "SharedDevices":
+        """Register all that shares devices."""
+        found = cls(contention, set_speed)
+        columns = (sharing.kernel_instance, sharing.kernel_device, sharing.kernel_kind, sharing.kernel_issue_s)
+        for instance, device, kind, issue_s in zip(*[column.tolist() for column in columns], strict=True):
+            found._registered_kernels[instance] = device, sharing.kernels[kind], issue_s
+        rows = zip(
+            pairwise(sharing.pair_offsets.tolist()), sharing.transfer_instance.tolist(), sharing.lasts_s.tolist(),
+            sharing.channels.tolist(), sharing.races.tolist(), sharing.communicator.tolist(), strict=True,
+        )  # fmt: skip
+        for (begin, end), instance, lasts_s, channels, races, communicator in rows:
+            devices = sharing.pair_device[begin:end]
+            posted = frozenset(devices[sharing.pair_posted[begin:end]].tolist())
+            entry = Running(
+                tuple(devices.tolist()), lasts_s, channels=channels, races=races, communicator=communicator,
+                posted=posted,
+            )  # fmt: skip
+            found.register_transfer(instance, entry)
+        at = sharing.pair_device[sharing.waiting_pair].tolist()
+        found._device_of.update(zip(sharing.waiting.tolist(), at, strict=True))
+        return found
 
     def register_kernel(
         self, instance: int, device: int, kernel: Kernel | None, duration_s: float, *, issue_s: float = 0.0
     ) -> None:
         """Register a kernel on a device, which the host issues at a time; 0 if no host issues calls."""
-        key = (device, id(kernel), duration_s, issue_s)
-        self._registered_kernels[instance] = self._alike.setdefault(key, (device, (kernel, duration_s), issue_s))
+        self._registered_kernels[instance] = device, (kernel, duration_s), issue_s
 
     def register_transfer(self, instance: int, transfer: Running, device_of: Mapping[int, int] | None = None) -> None:
         """Register a collective or a message, and where each of its tasks runs that waits for the others there."""
@@ -114,7 +174,7 @@ class SharedDevices:
             races = self._registered[instance].races and self._freed_s.get(device) != now_s
             event_s = now_s if races else math.nan
             self._add_arrival(instance, device, _Arrival(self._ahead(instance, device), event_s))
-            self._set_rates(self._kernels.get(device, ()), now_s)
+            self._change((device,), now_s)
 
     def _ahead(self, instance: int, device: int) -> set[int]:
         """Kernels that a transfer waits for on a device; the others leave it the SMs that they do not need."""
@@ -144,15 +204,15 @@ class SharedDevices:
                 self._add_arrival(
                     instance, device, _Arrival(set() if device in entry.posted else self._ahead(instance, device))
                 )
-        self._set_rates_around(instance, entry.devices, now_s)
+        self._change(entry.devices, now_s)
 
     def _start_kernel(self, instance: int, now_s: float) -> None:
         device, kernel, issue_s = self._registered_kernels.pop(instance)
         entry = self._running[instance] = Running((device,), kernel[1], kernel, since_s=now_s, started_s=now_s)
         self._kernels.setdefault(device, []).append(instance)
+        self._change((device,), now_s)
         arrived = self._arrived.get(device)
         if not arrived:
-            self._set_rates((instance,), now_s)
             return
         is_queued = 0 < issue_s <= now_s - self.contention.resource_use.queue_s
         if self._raced_s.get(device) == now_s:  # where the kernel before won, this one has started long ago
@@ -166,10 +226,10 @@ class SharedDevices:
                 arrived[found].races.add(instance)
                 entry.won = True
                 heapq.heappush(self._spared, (now_s + entry.left_s, instance, True))
-        self._set_rates_around(instance, entry.devices, now_s)
 
     def next_s(self) -> float:
         """Return when the next kernel or transfer ends, or a kernel leaves SMs to transfers."""
+        self._set_rates()
         return min(self._next_end_s(), self._spared[0][0] if self._spared else math.inf)
 
     def _next_end_s(self) -> float:
@@ -184,12 +244,14 @@ class SharedDevices:
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance to the next end, but not beyond a time; return the time, and what is done then."""
+        self._set_rates()
         ends, spared = self._ends, self._spared
         while True:
             end_s = until_s if self._ended else self._next_end_s()
             if not spared or spared[0][0] > until_s or spared[0][0] >= end_s:
                 break
             self._spare(*heapq.heappop(spared))
+            self._set_rates()
         if not self._ended and (not ends or end_s > until_s):
             return until_s, [], []
         done: list[int] = []
@@ -206,7 +268,6 @@ class SharedDevices:
         return running is None or running.version != end[2]
 
     def _end(self, done: list[int], now_s: float) -> None:
-        concurrent: set[int] = set()
         for instance in done:
             entry = self._running.pop(instance)
             for device in entry.devices:
@@ -214,7 +275,7 @@ class SharedDevices:
                     del self._arrived[device][instance]
                     self._freed_s[device] = now_s
                     self._free(device, instance, now_s)
-                    concurrent |= self._concurrent(device)
+                    self._change((device,), now_s)
                     continue
                 self._kernels[device].remove(instance)
                 if entry.won:
@@ -223,9 +284,7 @@ class SharedDevices:
                     for arrival in self._arrived[device].values():
                         arrival.behind.discard(instance)
                         arrival.races.discard(instance)
-                    concurrent |= self._concurrent(device)
-        if concurrent:
-            self._set_rates(sorted(concurrent.difference(done)), now_s)
+                    self._change((device,), now_s)
 
     def _free(self, device: int, transfer: int, now_s: float) -> None:
         """Let GEMMs use all SMs that they lacked because a transfer held them since they started."""
@@ -253,19 +312,22 @@ class SharedDevices:
             entry.spares = {found for found, arrival in arrivals.items() if kernel in arrival.behind}
         for arrival in arrivals.values():
             (arrival.races if in_race else arrival.behind).discard(kernel)
-        self._set_rates(sorted(self._concurrent(device)), now_s)
+        self._change((device,), now_s)
 
     def _concurrent(self, device: int) -> set[int]:
         """Return all that runs on a device."""
         running = self._running
         return {*self._kernels.get(device, ()), *[found for found in self._arrived.get(device, ()) if found in running]}
 
-    def _set_rates_around(self, instance: int, devices: Sequence[int], now_s: float) -> None:
-        concurrent = set[int]().union(*[self._concurrent(device) for device in devices]) - {instance}
-        self._set_rates([instance, *sorted(concurrent)], now_s)
+    def _change(self, devices: Sequence[int], now_s: float) -> None:
+        self._changed.update(devices)
+        self._changed_s = now_s
 
-    def _set_rates(self, instances: Sequence[int], now_s: float) -> None:
-        """Give instances the rates that what runs concurrently leaves."""
+    def _set_rates(self) -> None:
+        """Give all that runs where something has changed the rates that what runs concurrently leaves."""
+        now_s = self._changed_s
+        instances = sorted(set[int]().union(*map(self._concurrent, self._changed)))
+        self._changed.clear()
         for instance in instances:
             entry = self._running[instance]
             rate = self._kernel_rate(entry) if entry.kernel is not None else self._transfer_rate(instance, entry)
@@ -305,14 +367,8 @@ class SharedDevices:
             return 1.0
         key = (*entry.kernel, held)
         if key not in self._slowed:
-            self._slowed[key] = self.contention.slowed(
-                entry.kernel[0],
-                num_sms=sum(channels for channels, _ in held),
-                taken_bytes_per_s=sum(
-                    self.contention.taken(channels, slower=self._slows_of(entry.kernel, channels))
-                    for channels, moves in held if moves
-                ),
-            )  # fmt: skip
+            kernel, isolated_s = entry.kernel
+            (self._slowed[key],) = self.contention.slowed_by(kernel, [isolated_s], held)
         return 1.0 / self._slowed[key]
 
     def _held(self, device: int, *, spared: Collection[int] = ()) -> tuple[tuple[int, bool], ...]:

@@ -9,18 +9,20 @@ all puts together are no faster than it.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.peers import check_peer, peer_of
 from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, users_in
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.program.operations import Kernel
 from scaleout.simulation.engine import Tasks
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
-from scaleout.simulation.shared_devices import Running, SharedDevices
+from scaleout.simulation.shared_devices import Sharing
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -77,6 +79,7 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             begins.setdefault((number, group, tag), node)
             peers[task] = rank, peer
     messages: list[Message] = []
+    costs: dict[tuple[float, int, int], CollectiveCost] = {}
     puts: list[tuple[tuple[int, ...], Message]] = []
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends[key], receives[key]
@@ -91,7 +94,10 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             number, node = folded.locate(send)
             size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
             if folded.graphs[number].collective[node] == NONE:
-                cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
+                if (size_bytes, *ends) not in costs:
+                    cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
+                    costs[size_bytes, *ends] = cost
+                cost = costs[size_bytes, *ends]
                 messages.append(Message(send, receive, size_bytes, ends, cost, rendezvous=key[2] != NONE))
             else:
                 cost, along = _share(folded, number, node, ends)
@@ -140,43 +146,64 @@ def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, i
 
 
 def tasks_of(
-    folded: FoldedProgram, instances: CollectiveInstances, links: "LinkNetwork | None", shared: SharedDevices | None
-) -> tuple[Tasks, list[str]]:
-    """Lay out what the engine runs, and the algorithm of each task; what timers time has no duration of its own."""
+    folded: FoldedProgram,
+    instances: CollectiveInstances,
+    links: "LinkNetwork | None",
+    resource_use: ResourceUse | None,
+) -> tuple[Tasks, Sharing, list[str]]:
+    """Lay out what the engine runs, what shares devices (nothing without `resource_use`), and each task's algorithm.
+
+    What timers time has no duration of its own.
+    """
     costs, of_instance = _costs(folded, instances, on_links=links is not None)
+    if links is not None:
+        for index, cost in enumerate(costs[kind] for kind in of_instance.tolist()):
+            if cost.is_sent:
+                _register(folded, instances[index], links, index)
+                if resource_use is not None and cost.is_kernel:
+                    links.pace(index)
     sizes = np.diff(instances.offsets)
-    lasts_s = np.array([cost.lasts_s for cost in costs], np.float64)
-    holds_s = np.array([cost.holds_s for cost in costs], np.float64)
-    served_by = np.array([cost.served_by for cost in costs], object)
+    of_task = np.repeat(of_instance, sizes)
     duration_s = _durations(folded)
     occupancy_s = duration_s.copy()
     instance_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
-    of_task = np.repeat(of_instance, sizes)
-    duration_s[instances.tasks], occupancy_s[instances.tasks] = lasts_s[of_task], holds_s[of_task]
+    for column, values in ((duration_s, "lasts_s"), (occupancy_s, "holds_s"), (algorithms, "served_by")):
+        column[instances.tasks] = np.array([getattr(cost, values) for cost in costs], column.dtype)[of_task]
     instance_of[instances.tasks] = np.repeat(np.arange(len(sizes)), sizes)
-    algorithms[instances.tasks] = served_by[of_task]
-    cost_of_each = [costs[kind] for kind in of_instance.tolist()]
-    if links is not None:
-        for index, cost in enumerate(cost_of_each):
-            if cost.is_sent:
-                _register(folded, instances[index], links, index)
-                if shared is not None and cost.is_kernel:
-                    links.pace(index)
-    users, counts = _dependencies(folded)
-    laid = _Laid(
-        folded, duration_s.tolist(), occupancy_s.tolist(), users, counts, instance_of.tolist(),
-        [cost.size for cost in cost_of_each], [cost.ports for cost in cost_of_each],
-        [cost.port_s for cost in cost_of_each],
-    )  # fmt: skip
-    _add_messages(laid, links, shared)
-    if shared is not None:
-        _share_devices(laid, instances, shared, cost_of_each)
-    issue_s, priority = folded.column("issue_s"), folded.column("priority")
+    laid = _Laid(folded, len(sizes), resource_use, duration_s, occupancy_s, *_dependencies(folded), instance_of)
+    _add_messages(laid, links)
+    sharing = _share_devices(laid, instances, costs, of_instance)
+    user_offsets, users = _with_receives(laid)
+    row_sizes, rows = _rows([cost.ports for cost in costs], of_instance, laid.ports, len(sharing.kernel_instance))
     tasks = Tasks(
-        laid.duration_s, laid.occupancy_s, _streams(folded), priority.tolist(), users, counts, laid.instance_of,
-        laid.sizes, laid.ports, issue_s.tolist() if issue_s.any() else (), laid.port_s,
+        duration_s, occupancy_s, _streams(folded), folded.column("priority"), user_offsets, users, laid.counts,
+        instance_of,
+        np.concatenate([np.array([cost.size for cost in costs], np.int64)[of_instance], laid.sizes,
+                        np.ones(len(sharing.kernel_instance), np.int64)]).astype(np.int64),
+        _offsets(row_sizes), rows.astype(np.int64),
+        _rows([cost.port_s for cost in costs], of_instance, laid.port_s, len(sharing.kernel_instance))[1],
+        folded.column("issue_s"),
     )  # fmt: skip
-    return tasks, algorithms.tolist()
+    return tasks, sharing, algorithms.tolist()
+
+
+def _offsets(sizes: Ints) -> Ints:
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def _rows(
+    kinds: Sequence[Sequence[float]], of_instance: Ints, more: Sequence[Sequence[float]], empty: int
+) -> tuple[Ints, Floats]:
+    """Return the rows of instances of some kinds, of more, and of some that are empty, flat, and how long each is."""
+    sizes = np.array([len(row) for row in kinds], np.int64)[of_instance]
+    flat = np.array([value for row in kinds for value in row], np.float64)
+    firsts = _offsets(np.array([len(row) for row in kinds], np.int64))[of_instance]
+    at = np.repeat(firsts - _offsets(sizes)[:-1], sizes) + np.arange(sizes.sum())
+    rest = np.array([value for row in more for value in row], np.float64)
+    return (
+        np.concatenate([sizes, np.array([len(row) for row in more], np.int64), np.zeros(empty, np.int64)]),
+        np.concatenate([flat[at], rest]),
+    )
 
 
 class _Cost(NamedTuple):
@@ -238,50 +265,95 @@ def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) 
     return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
 
 
-class _Laid(NamedTuple):
-    """Tasks as they are laid out; see `Tasks`."""
+@dataclass
+class _Laid:
+    """Tasks as they are laid out (see `Tasks`), and what messages add: instances, users and transfers."""
 
     folded: FoldedProgram
-    duration_s: list[float]
-    occupancy_s: list[float]
-    users: list[tuple[int, ...]]
-    counts: list[int]
-    instance_of: list[int]
-    sizes: list[int]
-    ports: list[tuple[int, ...]]
-    port_s: list[tuple[float, ...]]
+    num_collectives: int
+    resource_use: ResourceUse | None
+    duration_s: Floats
+    occupancy_s: Floats
+    user_offsets: Ints
+    users: Ints
+    counts: Ints
+    instance_of: Ints
+    sizes: list[int] = field(default_factory=list)
+    ports: list[tuple[int, ...]] = field(default_factory=list)
+    port_s: list[tuple[float, ...]] = field(default_factory=list)
+    follows: list[tuple[int, int]] = field(default_factory=list)
+    """Sends and the receives that follow them."""
+    transfers: list[tuple[int, float, int]] = field(default_factory=list)
+    """Instance, isolated time and communicator of messages that share devices."""
+    pairs: list[dict[int, bool]] = field(default_factory=list)
+    """Of each of these transfers its devices, and whether it is posted there."""
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    """Tasks that wait for the other end of one of these transfers, and its pair."""
+    num_pairs: int = 0
 
 
-def _share_devices(
-    laid: _Laid, instances: CollectiveInstances, shared: SharedDevices, cost_of_each: Sequence[_Cost]
-) -> None:
-    """Let shared devices time kernels and whole collectives; the links end those that they time."""
-    folded = laid.folded
-    for index, (instance, cost) in enumerate(zip(instances, cost_of_each, strict=True)):
-        if cost.is_kernel:
-            devices = folded.folding.families[instance.family].members_of_class[instance.group_class]
-            lasts_s = np.inf if cost.is_sent else cost.lasts_s
-            entry = Running(devices, lasts_s, channels=shared.contention.resource_use.num_sms, races=True)
-            shared.register_transfer(index, entry, {task: folded.locate(task)[0] for task in instance.tasks})
-            for task in instance.tasks:
-                laid.duration_s[task] = laid.occupancy_s[task] = np.nan
-    for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
-        kernels = (*graph.kernels, None)  # `NONE` is the last entry
-        on_device = ~graph.has_role(NodeRole.INPUT)
-        nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
-        columns = (nodes.tolist(), graph.kernel[nodes].tolist(), graph.issue_s[nodes].tolist())
-        first = len(laid.sizes)
-        for index, (node, kernel, issue_s) in enumerate(zip(*columns, strict=True), first):
-            task = offset + node
-            shared.register_kernel(index, number, kernels[kernel], laid.duration_s[task], issue_s=issue_s)
-            laid.instance_of[task] = index
-            laid.duration_s[task] = laid.occupancy_s[task] = np.nan
-        laid.sizes.extend([1] * len(nodes))
-        laid.ports.extend([()] * len(nodes))
-        laid.port_s.extend([()] * len(nodes))
+def _share_devices(laid: _Laid, instances: CollectiveInstances, costs: Sequence[_Cost], of_instance: Ints) -> Sharing:
+    """Let shared devices time kernels, whole collectives and messages; the links end those that they time."""
+    use = laid.resource_use
+    shared = np.array([cost.is_kernel and use is not None for cost in costs], bool)[of_instance]
+    lasts_s = np.array([np.inf if cost.is_sent else cost.lasts_s for cost in costs], np.float64)[of_instance]
+    sizes = np.diff(instances.offsets)
+    tasks = instances.tasks[np.repeat(shared, sizes)]
+    laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
+    sent = [*zip(*laid.transfers, strict=True)] or [(), (), ()]
+    pairs = [*zip(*[pair for row in laid.pairs for pair in row.items()], strict=True)] or [(), ()]
+    waiting = np.array(laid.waiting, np.int64).reshape(-1, 2).T
+    counts = [int(np.count_nonzero(shared)), len(laid.transfers)]
+    num_sms, message_sms = (0, 0) if use is None else (use.num_sms, use.message_sms)
+    return Sharing(
+        *_share_kernels(laid),
+        transfer_instance=np.concatenate([np.flatnonzero(shared), sent[0]]).astype(np.int64),
+        lasts_s=np.concatenate([lasts_s[shared], sent[1]]),
+        channels=np.repeat([num_sms, message_sms], counts),
+        races=np.repeat([True, False], counts),
+        communicator=np.concatenate([np.full(counts[0], NONE), sent[2]]).astype(np.int64),
+        pair_offsets=_offsets(np.concatenate([sizes[shared], [len(row) for row in laid.pairs]]).astype(np.int64)),
+        pair_device=np.concatenate([np.searchsorted(laid.folded.offsets, tasks, side="right") - 1, pairs[0]]).astype(
+            np.int64
+        ),
+        pair_posted=np.concatenate([np.zeros(len(tasks), bool), np.array(pairs[1], bool)]),
+        waiting=np.concatenate([tasks, waiting[0]]),
+        waiting_pair=np.concatenate([np.arange(len(tasks)), waiting[1] + len(tasks)]),
+    )
 
 
-def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevices | None) -> None:
+def _share_kernels(
+    laid: _Laid,
+) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
+    """Make kernels on devices instances of their own; return what differs of them, and a row for each."""
+    kinds: dict[tuple[Kernel | None, float], int] = {}
+    known: dict[int, tuple[Ints, Ints]] = {}
+    nodes_of, kinds_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    graphs = laid.folded.graphs if laid.resource_use is not None else ()
+    for graph in graphs:
+        if id(graph) not in known:
+            on_device = ~graph.has_role(NodeRole.INPUT)
+            nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
+            columns = np.stack([graph.kernel[nodes].astype(np.int64), graph.duration_s[nodes].view(np.int64)])
+            distinct, kind = np.unique(columns, axis=1, return_inverse=True)
+            calls = (*graph.kernels, None)  # `NONE` is the last entry
+            numbers = [
+                kinds.setdefault((calls[call], duration_s), len(kinds))
+                for call, duration_s in zip(distinct[0].tolist(), distinct[1].view(np.float64).tolist(), strict=True)
+            ]
+            known[id(graph)] = nodes, np.array(numbers, np.int64)[kind.reshape(-1)]
+        nodes_of.append(known[id(graph)][0])
+        kinds_of.append(known[id(graph)][1])
+    sizes = np.array([len(nodes) for nodes in nodes_of[1:]], np.int64)
+    tasks = np.concatenate(nodes_of) + np.repeat(np.array(laid.folded.offsets[: len(sizes)], np.int64), sizes)
+    instance = laid.num_collectives + len(laid.sizes) + np.arange(len(tasks))
+    laid.instance_of[tasks] = instance
+    laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
+    issue_s = laid.folded.column("issue_s")[tasks]
+    return list(kinds), instance, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(kinds_of), issue_s
+
+
+def _add_messages(laid: _Laid, links: "LinkNetwork | None") -> None:
     """Cost messages, and register what links or shared devices time; puts take nothing from kernels."""
     for message in messages_of(laid.folded):
         ends = (message.send, message.receive) if message.rendezvous else (message.send,)
@@ -289,22 +361,22 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevice
         holds_s = message.cost.serialization_s
         laid.duration_s[message.receive] = laid.occupancy_s[message.receive] = 0.0
         if not message.rendezvous:
-            laid.users[message.send] += (message.receive,)
-            laid.counts[message.receive] += 1
+            laid.follows.append((message.send, message.receive))
         on_links = links is not None and lasts_s > 0
-        is_shared = shared is not None and message.rendezvous and not message.put and lasts_s > 0
+        is_shared = laid.resource_use is not None and message.rendezvous and not message.put and lasts_s > 0
+        instance = laid.num_collectives + len(laid.sizes)
         if links is not None and on_links:
             source, destination = message.ranks
-            links.register_message(len(laid.sizes), message.size_bytes, source=source, destination=destination)
+            links.register_message(instance, message.size_bytes, source=source, destination=destination)
             if is_shared:
-                links.pace(len(laid.sizes))
-        if shared is not None and is_shared:
-            _share_message(laid, message, ends, np.inf if on_links else lasts_s, shared)
+                links.pace(instance)
+        if is_shared:
+            _share_message(laid, message, instance, np.inf if on_links else lasts_s)
         if on_links or is_shared:
             lasts_s = holds_s = np.nan
         for task in ends:
             laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
-            laid.instance_of[task] = len(laid.sizes) if message.rendezvous or on_links else NONE
+            laid.instance_of[task] = instance if message.rendezvous or on_links else NONE
         if message.rendezvous or on_links:
             laid.sizes.append(len(ends))
             of, to = ([laid.folded.locate(task)[0]] for task in (message.send, message.receive))
@@ -313,16 +385,25 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None", shared: SharedDevice
             laid.port_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
 
 
-def _share_message(laid: _Laid, message: Message, ends: Sequence[int], lasts_s: float, shared: SharedDevices) -> None:
+def _share_message(laid: _Laid, message: Message, instance: int, lasts_s: float) -> None:
     """Let a message hold channels at both ends; a receive that follows nothing was posted before it was needed."""
-    device_of = {task: laid.folded.locate(task)[0] for task in ends}
-    posted = {device_of.pop(message.receive)} if not laid.counts[message.receive] else set()
     number, node = laid.folded.locate(message.send)
-    entry = Running(
-        tuple(sorted({*device_of.values(), *posted})), lasts_s, channels=shared.contention.resource_use.message_sms,
-        posted=frozenset(posted), communicator=int(laid.folded.graphs[number].group[node]),
-    )  # fmt: skip
-    shared.register_transfer(len(laid.sizes), entry, device_of)
+    other = laid.folded.locate(message.receive)[0]
+    posted = not laid.counts[message.receive]
+    devices = {device: posted and device == other for device in sorted({number, other})}
+    ends = [(message.send, number)] + [(message.receive, other)] * (not posted)
+    laid.waiting += [(task, laid.num_pairs + list(devices).index(device)) for task, device in ends]
+    laid.num_pairs += len(devices)
+    laid.pairs.append(devices)
+    laid.transfers.append((instance, lasts_s, int(laid.folded.graphs[number].group[node])))
+
+
+def _with_receives(laid: _Laid) -> tuple[Ints, Ints]:
+    """Add the receives that follow sends to the users of these, and to the counts."""
+    sends, receives = np.array(laid.follows, np.int64).reshape(-1, 2).T
+    np.add.at(laid.counts, receives, 1)
+    users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)
+    return laid.user_offsets + _offsets(np.bincount(sends, minlength=len(laid.counts))), users
 
 
 def _durations(folded: FoldedProgram) -> Floats:
@@ -337,14 +418,18 @@ def _durations(folded: FoldedProgram) -> Floats:
     return duration_s
 
 
-def _dependencies(folded: FoldedProgram) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Users of each task, and how many tasks it depends on."""
-    users: list[tuple[int, ...]] = []
-    counts: list[int] = []
+def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
+    """Users of each task, as offsets and tasks, and how many tasks it depends on."""
+    known: dict[int, Ints] = {}
+    users = [np.zeros(0, np.int64)]
     for offset, graph in zip(folded.offsets, folded.graphs, strict=False):
-        counts += np.diff(graph.dependency_offsets).tolist()
-        users += users_in(graph.dependency_offsets, graph.dependencies, first=offset)
-    return users, counts
+        if id(graph) not in known:
+            waiting = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
+            known[id(graph)] = waiting[np.argsort(graph.dependencies, kind="stable")]
+        users.append(known[id(graph)] + offset)
+    numbers = [np.bincount(graph.dependencies, minlength=len(graph)) for graph in folded.graphs]
+    counts = [np.diff(graph.dependency_offsets) for graph in folded.graphs]
+    return _offsets(np.concatenate(numbers)), np.concatenate(users), np.concatenate(counts)
 
 
 def _register(folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", index: int) -> None:
@@ -354,7 +439,7 @@ def _register(folded: FoldedProgram, instance: CollectiveInstance, links: "LinkN
     links.register(index, kind, size_bytes / slices, groups=groups, cost=cost, sliced=slices > 1)
 
 
-def _streams(folded: FoldedProgram) -> list[int]:
+def _streams(folded: FoldedProgram) -> Ints:
     """One number for each stream of each class.
 
     Sends have a stream of their own, so that they do not hold up kernels, and puts one for each receiver. Receives of
@@ -362,7 +447,7 @@ def _streams(folded: FoldedProgram) -> list[int]:
     """
     width = 2 + max((int(graph.stream.max()) for graph in folded.graphs if len(graph)), default=0)
     used, total = width * len(folded.graphs), folded.offsets[-1]
-    streams: list[int] = []
+    streams: list[Ints] = []
     for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
         own = number * width + graph.stream
         own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
@@ -373,5 +458,5 @@ def _streams(folded: FoldedProgram) -> list[int]:
             )
             own[puts] = used + total + offset + first[same.reshape(-1)]
         waits = np.where(graph.group == NONE, NONE, used + offset + np.arange(len(graph)))
-        streams += np.where(graph.kind == NodeKind.RECV, waits, own).tolist()
-    return streams
+        streams.append(np.where(graph.kind == NodeKind.RECV, waits, own))
+    return np.concatenate(streams)

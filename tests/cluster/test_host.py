@@ -45,7 +45,7 @@ def small_layers(count):
 
 def test_the_clock_holds_a_task_back_until_it_is_issued():
     # 1 could start at 1 and is issued at 5; 2 follows on the stream, and 3 on another one is issued at 2.
-    given_tasks = replace(tasks([1.0, 1.0, 1.0, 4.0], stream=[0, 0, 0, 1]), issue_s=[0.0, 5.0, 5.5, 2.0])
+    given_tasks = replace(tasks([1.0, 1.0, 1.0, 4.0], stream=[0, 0, 0, 1]), issue_s=np.array([0.0, 5.0, 5.5, 2.0]))
     times = run(given_tasks)
     assert times.start_s.tolist() == [0, 5, 6, 2]
     assert times.cause.tolist()[1:3] == [-1, 1]
@@ -53,7 +53,7 @@ def test_the_clock_holds_a_task_back_until_it_is_issued():
 
 def test_a_later_task_that_is_issued_does_not_overtake_its_stream():
     """On one stream the host issues in order, and so they run in order."""
-    times = run(replace(tasks([1.0] * 3), issue_s=[2.0, 4.0, 6.0]))
+    times = run(replace(tasks([1.0] * 3), issue_s=np.array([2.0, 4.0, 6.0])))
     assert times.start_s.tolist() == [2, 4, 6]
 
 

@@ -750,13 +750,12 @@ class Alarm:
 def test_the_engine_asks_a_timer_how_long_an_instance_takes():
     """Tasks 0 and 1 meet at 1 s; 2 waits for the stream of 0, and 3, on a stream of its own, for 0 to be done."""
     nan = np.nan
-    tasks = engine.Tasks(
+    tasks = engine.Tasks.of(
         duration_s=[nan, nan, 5.0, 1.0, 1.0],
         occupancy_s=[nan, nan, 5.0, 1.0, 1.0],
         stream=[0, 1, 0, 2, 1],
         priority=[0, 0, 0, 0, 1],
         users=[[3], [], [], [], []],
-        num_dependencies=[0, 0, 0, 1, 0],
         instance=[0, 0, -1, -1, -1],
         instance_size=[2],
         instance_ports=[()],
@@ -771,13 +770,12 @@ def test_the_engine_asks_a_timer_how_long_an_instance_takes():
 def test_the_engine_advances_several_timers_as_one_queue():
     """Instances 0 and 1 in different timers, from 0 s; 2 s of task 2 in between; both timers learn of both ends."""
     nan = np.nan
-    tasks = engine.Tasks(
+    tasks = engine.Tasks.of(
         duration_s=[nan, nan, 2.5, nan],
         occupancy_s=[nan, nan, 2.5, nan],
         stream=[0, 1, 2, 2],
         priority=[0] * 4,
         users=[[], [], [], []],
-        num_dependencies=[0] * 4,
         instance=[0, 1, -1, 2],
         instance_size=[1, 1, 1],
         instance_ports=[(), (), ()],

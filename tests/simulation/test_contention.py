@@ -265,13 +265,17 @@ def test_what_a_kernel_suffers_depends_on_what_it_needs():
     Measured on H200 beside a receive that waits, 2 and 16 SMs: products 1.14 and 1.22 (M=4096, N=8192, K=2048; as many
     tiles), 1.16 and 1.27 (M=2048, N=12288, K=3072; 768 tiles), additions not at all.
     """
-    held = {"taken_bytes_per_s": 0.0}
-    assert HALF.slowed(PRODUCT, num_sms=16, **held) == pytest.approx((1024 / 116 + 1) / 8, rel=0.02)
-    assert HALF.slowed(PRODUCT, num_sms=2, **held) == pytest.approx((1024 / 130 + 1) / 8, rel=0.02)
-    assert HALF.slowed(ADDITION, num_sms=16, **held) == 1.0
+
+    def slowed(one, num_sms, taken_bytes_per_s=0.0):
+        (found,) = HALF.slowed(one, num_sms=num_sms, taken_bytes_per_s=np.array([taken_bytes_per_s]))
+        return found
+
+    assert slowed(PRODUCT, num_sms=16) == pytest.approx((1024 / 116 + 1) / 8, rel=0.02)
+    assert slowed(PRODUCT, num_sms=2) == pytest.approx((1024 / 130 + 1) / 8, rel=0.02)
+    assert slowed(ADDITION, num_sms=16) == 1.0
     quarter = 0.88 * H200.memory_bytes_per_s / 4
-    assert HALF.slowed(ADDITION, num_sms=16, taken_bytes_per_s=quarter) == pytest.approx(4 / 3, rel=1e-3)
-    assert HALF.slowed(None, num_sms=66) == 2.0
+    assert slowed(ADDITION, num_sms=16, taken_bytes_per_s=quarter) == pytest.approx(4 / 3, rel=1e-3)
+    assert slowed(None, 66) == 2.0
     busy_s = ADDITION.bytes / H200.memory_bytes_per_s
     assert HALF.slows(ADDITION, 2 * busy_s, channels=1) == pytest.approx(2.0)
     assert HALF.taken(33) == pytest.approx(HALF.taken(66) / 2)
@@ -349,9 +353,8 @@ def test_two_collectives_share_a_link_and_a_kernel_slows_one_of_them():
         links.pace(instance)
         shared.register_transfer(instance, Running((device,), np.inf, channels=66), {instance: device})
     unknown = [np.nan] * 3
-    tasks = Tasks(unknown, unknown, [0, 1, 2], [0] * 3, [[]] * 3, [0] * 3, range(3), [1] * 3, [()] * 3)
     # The kernel arrives first and fills its device, unless the transfer is the first in the order of streams.
-    tasks = replace(tasks, stream=[2, 0, 1])
+    tasks = Tasks.of(unknown, [2, 0, 1], instance=[0, 1, 2], instance_size=[1] * 3)
     times = run(tasks, (links, shared))
     assert times.end_s[2] == pytest.approx(2.0)
     assert times.end_s[1] == pytest.approx(2.5)

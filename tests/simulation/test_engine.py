@@ -27,18 +27,10 @@ def tasks(
     count = len(duration_s)
     after = after or {}
     users = [[task for task in range(count) if other in after.get(task, ())] for other in range(count)]
-    return Tasks(
-        duration_s,
-        occupancy_s or duration_s,
-        stream or [0] * count,
-        priority or [0] * count,
-        users,
-        [len(after.get(task, ())) for task in range(count)],
-        instance or [NONE] * count,
-        sizes,
-        ports or [()] * len(sizes),
-        port_s=port_s,
-    )
+    return Tasks.of(
+        duration_s, stream or [0] * count, users, occupancy_s=occupancy_s, priority=priority, instance=instance,
+        instance_size=sizes, instance_ports=ports, port_s=port_s,
+    )  # fmt: skip
 
 
 def starts(given_tasks):
@@ -224,13 +216,14 @@ def test_laws_of_the_clock(given_tasks):
     assert not np.isnan(times.start_s).any()
     start, end = times.start_s, times.end_s
     release = start + np.array(given_tasks.occupancy_s)
-    for task, users in enumerate(given_tasks.users):
-        assert all(start[user] >= end[task] for user in users)
+    causes = np.repeat(np.arange(len(start)), np.diff(given_tasks.user_offsets))
+    assert (start[given_tasks.users] >= end[causes]).all()
     holders = {}
     for task in range(len(start)):
         holders.setdefault(("stream", given_tasks.stream[task]), []).append((start[task], release[task]))
-        if given_tasks.instance[task] != NONE:
-            for port in given_tasks.instance_ports[given_tasks.instance[task]]:
+        instance = given_tasks.instance[task]
+        if instance != NONE:
+            for port in given_tasks.ports[slice(*given_tasks.port_offsets[instance : instance + 2])].tolist():
                 holders.setdefault(("port", port), []).append((start[task], release[task]))
     for held in holders.values():
         held.sort()

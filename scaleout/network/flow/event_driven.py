@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.network.flow.compiling import Table, compiled
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.flow.incremental_max_min import (
     ARRIVED,
@@ -32,9 +33,7 @@ from scaleout.network.flow.incremental_max_min import (
     ROUND,
     SENT,
     START,
-    Table,
     Tables,
-    compiled,
     drop,
     empty,
     share,

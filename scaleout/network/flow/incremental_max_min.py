@@ -9,40 +9,14 @@ Tables are structured arrays, whose columns the dtypes below name; heaps are arr
 Symbols: F flows that may be in flight, K pairs of a flow and a link, L links, M members, G chains of collectives.
 """
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.network.flow.compiling import Table, compiled
 from scaleout.network.flow.max_min import ABOVE, rounded
 from scaleout.network.routes.links import Floats, Ints
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-_STAMP = tuple((path.stat().st_mtime, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py")))
-
-
-def compiled(function: _Function) -> _Function:
-    """Let numba compile a function when it is first called on a machine, which takes seconds, and cache it.
-
-    What it calls may lie in another file, so a change of any file of this folder compiles it anew.
-    """
-    njit: Any = partial(
-        numba.njit, error_model="numpy", _nrt=False, forceinline=True
-    )  # no references to count: nothing is allocated
-    try:
-        found = njit(cache=True)(function)
-    except RuntimeError:  # neither the package nor the user has a place to write to: compile anew in each process
-        return cast(_Function, njit()(function))
-    found._cache._cache_file._source_stamp = _STAMP
-    return cast(_Function, found)
-
-
-Table = np.ndarray[Any, Any]
 
 SPARE = 1 - 1e-6
 """Part of a link that is surely left by flows that are said to use no more, whatever their sum is rounded to."""

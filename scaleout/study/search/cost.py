@@ -154,7 +154,6 @@ def _simulated_s(
     duration_s, serialization_s, stream = [0.0] * len(graph), dict[int, float](), graph.stream.tolist()
     sends = max(stream, default=0) + 1
     users: list[list[int]] = [[] for _ in range(len(graph))]
-    counts = np.diff(graph.dependency_offsets).tolist()
     for node in range(len(graph)):
         for dependency in graph.dependencies_of(node).tolist():
             users[dependency].append(node)
@@ -169,10 +168,9 @@ def _simulated_s(
         elif kind[node] == NodeKind.RECV:  # of the send before it
             stream[node] = NONE
             users[node - 1].append(node)
-            counts[node] += 1
     occupancy_s = [serialization_s.get(node, seconds) for node, seconds in enumerate(duration_s)]
-    no_instance, priority = [NONE] * len(graph), graph.priority.tolist()
-    times = engine.run(engine.Tasks(duration_s, occupancy_s, stream, priority, users, counts, no_instance, (), ()))
+    priority = graph.priority.tolist()
+    times = engine.run(engine.Tasks.of(duration_s, stream, users, occupancy_s=occupancy_s, priority=priority))
     return float(times.end_s.max())
 
 

@@ -192,9 +192,7 @@ def loops(
             shared.register_transfer(task, Running((0,), isolated_s["collective"], channels=channels), {task: 0})
     unknown = [math.nan] * size
     stream = [int(task >= first) for task in range(size)]
-    tasks = Tasks(
-        unknown, unknown, stream, [0] * size, [[]] * size, [0] * size, range(size), [1] * size, [()] * size
-    )  # fmt: skip
+    tasks = Tasks.of(unknown, stream, instance=list(range(size)), instance_size=[1] * size)
     end_s = run_tasks(tasks, (shared,)).end_s
     both_s = min(end_s[first - 1], end_s[-1])
     ends_s = {"compute": end_s[:first][slices["compute"] - 1 :: slices["compute"]], "collective": end_s[first:]}

@@ -1,0 +1,331 @@
+"""The loop of the event core: what `engine.run` does, compiled.
+
+Streams and ports are numbered from zero, in the order of their names; tasks of a stream and instances have a rank, by
+which heaps take them. Events are a time and ``8 task + kind``.
+
+Symbols: N tasks, S streams, M instances, Q ports.
+"""
+
+import math
+from typing import NamedTuple
+
+from scaleout.network.flow.compiling import Table, compiled
+from scaleout.program.graph import NONE, Floats
+from scaleout.simulation.core.devices import (
+    OVERFLOW,
+    Devices,
+    arrive,
+    begin,
+    end,
+    next_end_s,
+    set_rates,
+    spares,
+)
+from scaleout.simulation.core.heaps import meld, pop, pop_number, push, push_number
+
+RELEASE, COMPLETE, BOTH, ISSUED, PORTS = range(5)
+EVENTS, TOUCHED, QUEUED, SORTED = range(4)
+FINISHED, MISSES, OVERFLOWS, GOES_ON = range(4)
+"""What stopped the loop."""
+
+
+class Work(NamedTuple):
+    """What is to be done; see `engine.Tasks`."""
+
+    duration_s: Floats
+    occupancy_s: Floats
+    stream: Table
+    order: Table
+    stream_tasks: Table
+    first_in_stream: Table
+    first_user: Table
+    users: Table
+    instance: Table
+    instance_size: Table
+    first_member: Table
+    rank: Table
+    instance_of_rank: Table
+    first_port: Table
+    ports: Table
+    port_s: Floats
+    issue_s: Floats
+
+
+class State(NamedTuple):
+    """What has been done so far."""
+
+    start_s: Floats
+    released_s: Floats
+    end_s: Floats
+    cause: Table
+    ready_cause: Table
+    waiting: Table
+    ready: Table
+    num_ready: Table
+    holder: Table
+    freed_s: Floats
+    freed_by: Table
+    is_touched: Table
+    touched: Table
+    arrived: Table
+    num_arrived: Table
+    queue: Table
+    port_holder: Table
+    port_freed_s: Floats
+    port_freed_by: Table
+    held_up: Table
+    left: Table
+    right: Table
+    event_s: Floats
+    events: Table
+    scratch: Table
+    counts: Table
+
+
+@compiled
+def add_event(s: State, time_s: float, which: int, kind: int) -> None:
+    """Queue an event."""
+    push(s.event_s, s.events, s.counts[EVENTS], time_s, 8 * which + kind)
+    s.counts[EVENTS] += 1
+
+
+@compiled
+def touch(s: State, stream: int) -> None:
+    """Note that a stream may take its next task."""
+    if not s.is_touched[stream]:
+        s.is_touched[stream] = 1
+        push_number(s.touched, 0, s.counts[TOUCHED], stream)
+        s.counts[TOUCHED] += 1
+
+
+@compiled
+def start_task(w: Work, s: State, task: int, now_s: float) -> None:
+    """Start a task; one without a duration ends when its device says so."""
+    s.start_s[task] = now_s
+    if w.stream[task] == NONE:
+        s.cause[task] = s.ready_cause[task]
+    duration_s, occupancy_s = w.duration_s[task], w.occupancy_s[task]
+    if math.isnan(duration_s):
+        return
+    s.end_s[task], s.released_s[task] = now_s + duration_s, now_s + occupancy_s
+    if occupancy_s == duration_s:
+        add_event(s, now_s + duration_s, task, BOTH)
+    else:
+        add_event(s, now_s + occupancy_s, task, RELEASE)
+        add_event(s, now_s + duration_s, task, COMPLETE)
+
+
+@compiled
+def make_ready(w: Work, s: State, task: int, now_s: float) -> None:
+    """Queue a ready task on its stream, or start it if it needs none; one not issued yet comes back when it is."""
+    if len(w.issue_s) and w.issue_s[task] > now_s:
+        s.ready_cause[task] = NONE
+        add_event(s, w.issue_s[task], task, ISSUED)
+        return
+    stream = w.stream[task]
+    if stream == NONE:
+        start_task(w, s, task, now_s)
+        return
+    push_number(s.ready, w.first_in_stream[stream], s.num_ready[stream], w.order[task])
+    s.num_ready[stream] += 1
+    touch(s, stream)
+
+
+@compiled
+def look_again(w: Work, s: State, port: int) -> None:
+    """Queue the first of the instances that a port, now free, has held up."""
+    first = s.held_up[port]
+    if first != NONE:
+        s.held_up[port] = meld(w.rank, s.left, s.right, s.left[first], s.right[first])
+        push_number(s.queue, 0, s.counts[QUEUED], w.rank[first])
+        s.counts[QUEUED] += 1
+
+
+@compiled
+def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
+    """Free a port."""
+    s.port_holder[port] = NONE
+    s.port_freed_s[port], s.port_freed_by[port] = now_s, task
+    look_again(w, s, port)
+
+
+@compiled
+def release(w: Work, s: State, task: int, now_s: float) -> None:
+    """Release a task's stream and, with the first member of an instance, its ports."""
+    instance, stream = w.instance[task], w.stream[task]
+    if instance != NONE:
+        for at in range(w.first_port[instance], w.first_port[instance + 1]):
+            if s.port_holder[w.ports[at]] == instance:
+                free(w, s, w.ports[at], task, now_s)
+    if stream != NONE:
+        s.holder[stream] = NONE
+        s.freed_s[stream], s.freed_by[stream] = now_s, task
+        touch(s, stream)
+
+
+@compiled
+def complete(w: Work, s: State, task: int, now_s: float) -> None:
+    """Let what waits for a task become ready."""
+    for at in range(w.first_user[task], w.first_user[task + 1]):
+        user = w.users[at]
+        s.waiting[user] -= 1
+        s.ready_cause[user] = task
+        if s.waiting[user] == 0:
+            make_ready(w, s, user, now_s)
+
+
+@compiled
+def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
+    """Take the ports of an instance, or wait for the first that is taken."""
+    begins, ends = w.first_port[instance], w.first_port[instance + 1]
+    for at in range(begins, ends):
+        if s.port_holder[w.ports[at]] != NONE:
+            taken = w.ports[at]
+            s.left[instance] = s.right[instance] = NONE
+            s.held_up[taken] = meld(w.rank, s.left, s.right, s.held_up[taken], instance)
+            for other in range(begins, ends):
+                if s.port_holder[w.ports[other]] == NONE:
+                    look_again(w, s, w.ports[other])
+            return False
+    for at in range(begins, ends):
+        s.port_holder[w.ports[at]] = instance
+        hold_s, known = w.port_s[at], math.isinf(w.port_s[at])
+        for before in range(begins, at):
+            known = known or w.port_s[before] == hold_s
+        if not known:
+            add_event(s, now_s + hold_s, instance, PORTS)
+    return True
+
+
+@compiled
+def issue(w: Work, s: State, d: Devices, now_s: float) -> None:
+    """Let free streams take their next task, then let complete instances take their ports."""
+    while s.counts[TOUCHED]:
+        stream = pop_number(s.touched, 0, s.counts[TOUCHED])
+        s.counts[TOUCHED] -= 1
+        s.is_touched[stream] = 0
+        if s.num_ready[stream] == 0 or s.holder[stream] != NONE:
+            continue
+        first = w.first_in_stream[stream]
+        task = w.stream_tasks[first + pop_number(s.ready, first, s.num_ready[stream])]
+        s.num_ready[stream] -= 1
+        s.holder[stream] = task
+        by = s.freed_by[stream]
+        s.cause[task] = by if s.freed_s[stream] == now_s and by != NONE else s.ready_cause[task]
+        instance = w.instance[task]
+        if instance == NONE:
+            start_task(w, s, task, now_s)
+            continue
+        if len(d.instances):
+            arrive(d, instance, task, now_s)
+        s.arrived[w.first_member[instance] + s.num_arrived[instance]] = task
+        s.num_arrived[instance] += 1
+        if s.num_arrived[instance] == w.instance_size[instance]:
+            push_number(s.queue, 0, s.counts[QUEUED], w.rank[instance])
+            s.counts[QUEUED] += 1
+    while s.counts[QUEUED]:
+        instance = w.instance_of_rank[pop_number(s.queue, 0, s.counts[QUEUED])]
+        s.counts[QUEUED] -= 1
+        start_instance(w, s, d, instance, now_s)
+
+
+@compiled
+def start_instance(w: Work, s: State, d: Devices, instance: int, now_s: float) -> None:
+    """Start an instance at which all have arrived, if its ports are free."""
+    begins = w.first_member[instance]
+    ends = begins + s.num_arrived[instance]
+    last = s.arrived[ends - 1]
+    cause, freed_s, by = s.cause[last], -1.0, NONE
+    for at in range(w.first_port[instance], w.first_port[instance + 1]):
+        port = w.ports[at]
+        if s.port_freed_s[port] > freed_s or (s.port_freed_s[port] == freed_s and s.port_freed_by[port] > by):
+            freed_s, by = s.port_freed_s[port], s.port_freed_by[port]
+    if not take_ports(w, s, instance, now_s):
+        return
+    if by != NONE and freed_s == now_s:
+        cause = by
+    for at in range(begins, ends):
+        s.cause[s.arrived[at]] = cause
+        start_task(w, s, s.arrived[at], now_s)
+    if len(d.instances) and math.isnan(w.duration_s[last]):
+        begin(d, instance, now_s)
+
+
+@compiled
+def end_instance(w: Work, s: State, instance: int, now_s: float) -> None:
+    """Release and complete the tasks of an instance that its devices have ended, in their order."""
+    begins = w.first_member[instance]
+    for at in range(begins, begins + s.num_arrived[instance]):
+        push_number(s.scratch, 0, s.counts[SORTED], s.arrived[at])
+        s.counts[SORTED] += 1
+    while s.counts[SORTED]:
+        task = pop_number(s.scratch, 0, s.counts[SORTED])
+        s.counts[SORTED] -= 1
+        s.released_s[task] = s.end_s[task] = now_s
+        release(w, s, task, now_s)
+        complete(w, s, task, now_s)
+
+
+@compiled
+def free_ports(w: Work, s: State, instance: int, now_s: float) -> None:
+    """Free those ports of an instance that it has held as long as it needs them."""
+    first = s.arrived[w.first_member[instance]]
+    for at in range(w.first_port[instance], w.first_port[instance + 1]):
+        if s.start_s[first] + w.port_s[at] <= now_s and s.port_holder[w.ports[at]] == instance:
+            free(w, s, w.ports[at], first, now_s)
+
+
+@compiled
+def handle_events(w: Work, s: State, now_s: float) -> None:
+    """Handle all events of a moment."""
+    while s.counts[EVENTS] and s.event_s[0] == now_s:
+        which, kind = s.events[0] >> 3, s.events[0] & 7
+        pop(s.event_s, s.events, s.counts[EVENTS])
+        s.counts[EVENTS] -= 1
+        if kind == ISSUED:
+            make_ready(w, s, which, now_s)
+        elif kind == PORTS:
+            free_ports(w, s, which, now_s)
+        else:
+            if kind != COMPLETE:
+                release(w, s, which, now_s)
+            if kind != RELEASE:
+                complete(w, s, which, now_s)
+
+
+@compiled
+def end_instances(w: Work, s: State, d: Devices, now_s: float) -> None:
+    """End all instances that devices end at a moment."""
+    while next_end_s(d) == now_s:
+        instance = d.ends[0]["which"]
+        end(d, instance, now_s)
+        end_instance(w, s, instance, now_s)
+
+
+@compiled
+def run_for(w: Work, s: State, d: Devices, steps: int) -> int:
+    """Go on for so many moments, or until nothing moves any more or the tables lack a slowdown."""
+    for _ in range(steps):
+        if not set_rates(d):
+            return MISSES
+        if d.counts[OVERFLOW]:
+            return OVERFLOWS
+        now_s = s.event_s[0] if s.counts[EVENTS] else math.inf
+        if spares(d, now_s):
+            continue
+        now_s = min(now_s, next_end_s(d))
+        if math.isinf(now_s):
+            return FINISHED
+        end_instances(w, s, d, now_s)
+        handle_events(w, s, now_s)
+        issue(w, s, d, now_s)
+    return GOES_ON
+
+
+@compiled
+def begin_all(w: Work, s: State, d: Devices) -> None:
+    """Let tasks that wait for nothing be ready, and start those that may."""
+    for task in range(len(s.waiting)):
+        if s.waiting[task] == 0:
+            make_ready(w, s, task, 0.0)
+    issue(w, s, d, 0.0)

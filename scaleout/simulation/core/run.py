@@ -1,0 +1,214 @@
+"""Tasks and shared devices to the columns of the compiled loop, and back to times."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaleout.network.flow.incremental_max_min import ENTRY
+from scaleout.program.graph import NONE, Ints
+from scaleout.program.operations import Kernel
+from scaleout.simulation.contention import Contention
+from scaleout.simulation.core.devices import (
+    DEVICE,
+    INSTANCE,
+    KERNEL,
+    KIND,
+    MISSED,
+    MISSING,
+    PAIR,
+    SLOT,
+    SLOWDOWN,
+    TRANSFER,
+    Devices,
+)
+from scaleout.simulation.core.loop import FINISHED, GOES_ON, MISSES, State, Work, begin_all, run_for
+from scaleout.simulation.engine import Tasks, Times
+from scaleout.simulation.shared_devices import Sharing
+
+_STEPS = 200_000
+"""Moments after which Python may be interrupted."""
+_MISSED = 4096
+"""Slowdowns that are asked for at a time."""
+
+
+def _offsets(sizes: Any) -> Any:
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def _work_of(tasks: Tasks) -> tuple[Work, int]:
+    """Number streams, ports and ranks from zero; return how many ports there are as well."""
+    num_instances = len(tasks.instance_size)
+    named, stream = np.unique(tasks.stream, return_inverse=True)
+    stream = stream.reshape(-1) - int(len(named) > 0 and named[0] == NONE)
+    ordered = np.lexsort((-tasks.priority, stream))[np.count_nonzero(stream == NONE) :]
+    first_in_stream = _offsets(np.bincount(stream[ordered]))
+    order = np.full(len(tasks), NONE, np.int32)
+    order[ordered] = np.arange(len(ordered)) - first_in_stream[stream[ordered]]
+    members = tasks.instance != NONE
+    highest = np.full(num_instances, np.iinfo(np.int64).min)
+    np.maximum.at(highest, tasks.instance[members], tasks.priority[members])
+    by_rank = np.argsort(-highest, kind="stable").astype(np.int32)
+    rank = np.empty(num_instances, np.int32)
+    rank[by_rank] = np.arange(num_instances)
+    named, ports = np.unique(tasks.ports, return_inverse=True)
+    work = Work(
+        duration_s=tasks.duration_s,
+        occupancy_s=tasks.occupancy_s,
+        stream=stream.astype(np.int32),
+        order=order,
+        stream_tasks=ordered.astype(np.int32),
+        first_in_stream=first_in_stream,
+        first_user=tasks.user_offsets,
+        users=tasks.users.astype(np.int32),
+        instance=tasks.instance.astype(np.int32),
+        instance_size=tasks.instance_size.astype(np.int32),
+        first_member=_offsets(np.bincount(tasks.instance[members], minlength=num_instances)),
+        rank=rank,
+        instance_of_rank=by_rank,
+        first_port=tasks.port_offsets,
+        ports=ports.reshape(-1).astype(np.int32),
+        port_s=tasks.port_s,
+        issue_s=tasks.issue_s if tasks.issue_s.any() else np.zeros(0),
+    )
+    return work, len(named)
+
+
+def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
+    n, m, s = len(work.duration_s), len(work.instance_size), len(work.first_in_stream) - 1
+    full = np.full
+    room = 2 * n + len(work.ports) + 1
+    return State(
+        start_s=full(n, np.nan),
+        released_s=full(n, np.nan),
+        end_s=full(n, np.nan),
+        cause=full(n, NONE, np.int32),
+        ready_cause=full(n, NONE, np.int32),
+        waiting=tasks.num_dependencies.astype(np.int32),
+        ready=np.empty(n, np.int32),
+        num_ready=np.zeros(s, np.int32),
+        holder=full(s, NONE, np.int32),
+        freed_s=full(s, -1.0),
+        freed_by=full(s, NONE, np.int32),
+        is_touched=np.zeros(s, np.uint8),
+        touched=np.empty(s, np.int32),
+        arrived=np.empty(int(work.first_member[-1]), np.int32),
+        num_arrived=np.zeros(m, np.int32),
+        queue=np.empty(m, np.int32),
+        port_holder=full(num_ports, NONE, np.int32),
+        port_freed_s=full(num_ports, -1.0),
+        port_freed_by=full(num_ports, NONE, np.int32),
+        held_up=full(num_ports, NONE, np.int32),
+        left=full(m, NONE, np.int32),
+        right=full(m, NONE, np.int32),
+        event_s=np.empty(room),
+        events=np.empty(room, np.int64),
+        scratch=np.empty(int(np.diff(work.first_member).max(initial=0)), np.int32),
+        counts=np.zeros(4, np.int64),
+    )
+
+
+def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, num_slots: int) -> Devices:
+    """Lay out what shares devices in so many slots each; nothing without contention."""
+    instances = np.zeros(0 if contention is None else len(tasks.instance_size), INSTANCE)
+    for name in ("position", "slot", "communicator"):
+        instances[name] = NONE
+    kinds, widths = np.zeros(len(sharing.kernels), KIND), np.unique(sharing.channels)
+    pairs = np.zeros(len(sharing.pair_device), PAIR)
+    pairs["device"], pairs["posted"], pairs["slot"] = sharing.pair_device, sharing.pair_posted, NONE
+    pairs["instance"] = np.repeat(sharing.transfer_instance, np.diff(sharing.pair_offsets))
+    devices = np.zeros(1 + max(sharing.kernel_device.max(initial=-1), pairs["device"].max(initial=-1)), DEVICE)
+    devices["freed_s"] = devices["raced_s"] = np.nan
+    pair_of_task, slows, limits = np.full(len(tasks), NONE, np.int32), np.ones((len(kinds), len(widths))), np.zeros(2)
+    if contention is not None:
+        limits[:] = contention.resource_use.queue_s, contention.device.num_sms
+        kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
+        for number, (kernel, isolated_s) in enumerate(sharing.kernels):
+            kinds["tiles"][number] = contention.tiles(kernel)
+            slows[number] = [contention.slows(kernel, isolated_s, channels=width) for width in widths.tolist()]
+        columns: dict[str, Any] = {"kind": KERNEL, "device": sharing.kernel_device, "key": sharing.kernel_kind}
+        columns |= {"call_s": sharing.kernel_issue_s, "left_s": kinds["isolated_s"][sharing.kernel_kind]}
+        for name, column in columns.items():
+            instances[name][sharing.kernel_instance] = column
+        columns = {"kind": TRANSFER, "left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
+        columns |= {"races": sharing.races, "communicator": sharing.communicator}
+        columns |= {"first_pair": sharing.pair_offsets[:-1], "last_pair": sharing.pair_offsets[1:]}
+        for name, column in columns.items():
+            instances[name][sharing.transfer_instance] = column
+        pair_of_task[sharing.waiting] = sharing.waiting_pair
+    return Devices(
+        instances=instances,
+        pairs=pairs,
+        devices=devices,
+        slots=np.zeros((len(devices), num_slots), SLOT),
+        kinds=kinds,
+        slowdowns=np.zeros(0, SLOWDOWN),
+        missed=np.zeros(_MISSED, MISSING),
+        pair_of_task=pair_of_task,
+        widths=widths,
+        slows=slows,
+        limits=limits,
+        changed=np.empty(len(devices), np.int64),
+        ends=np.zeros(len(instances), ENTRY),
+        spared_s=np.empty(2 * len(instances)),
+        spared=np.empty(2 * len(instances), np.int64),
+        counts=np.zeros(5, np.int64),
+        changed_s=np.zeros(1),
+    )
+
+
+def _announce() -> None:
+    """Tell the user of the first run on a machine why it takes longer."""
+    dispatcher: Any = run_for
+    folder = dispatcher.stats.cache_path
+    if folder is None or not any(Path(folder).glob("loop.run_for*.nbi")):
+        kept = "for this process, as no cache folder can be written" if folder is None else "once on this machine"
+        logging.getLogger(__name__).warning("compiling the event core, %s: about 20 s", kept)
+
+
+def run(tasks: Tasks, sharing: Sharing, contention: Contention | None) -> Times | None:
+    """Run until nothing moves any more, with the bits of `engine.run`; None if a device needs more than 64 slots."""
+    _announce()
+    work, num_ports = _work_of(tasks)
+    kinds: dict[Kernel | None, list[int]] = {}
+    for kind, (kernel, _) in enumerate(sharing.kernels):
+        kinds.setdefault(kernel, []).append(kind)
+    alike = {kernel: np.array(found) for kernel, found in kinds.items()}
+    for slots in (8, 64):
+        state, devices = _state_of(tasks, work, num_ports), _devices_of(tasks, sharing, contention, slots)
+        begin_all(work, state, devices)
+        while (found := run_for(work, state, devices, _STEPS)) in (GOES_ON, MISSES):
+            if found == MISSES and contention is not None:
+                devices = _answered(devices, sharing, contention, alike)
+        if found == FINISHED:
+            return _times(tasks, work, state)
+    return None
+
+
+def _times(tasks: Tasks, work: Work, state: State) -> Times:
+    posted = np.zeros(len(tasks), np.int64)
+    if np.isnan(state.start_s).any():
+        within = np.arange(work.first_member[-1]) - np.repeat(work.first_member[:-1], np.diff(work.first_member))
+        arrived = state.arrived[within < np.repeat(state.num_arrived, np.diff(work.first_member))]
+        posted[arrived] = np.isnan(state.start_s[arrived])
+    return Times(state.start_s, state.end_s, state.cause.astype(np.int64), posted, state.released_s)
+
+
+def _answered(d: Devices, sharing: Sharing, contention: Contention, kinds: Mapping[Kernel | None, Ints]) -> Devices:
+    """Add the slowdowns that the tables lacked, for all isolated times of a kernel at once."""
+    missed = d.missed[: d.counts[MISSED]].tolist()
+    d.counts[MISSED] = 0
+    known, added, first_entry = len(d.slowdowns), [d.slowdowns], d.kinds["first_entry"]
+    widths = [(width, moves) for width in d.widths.tolist() for moves in (False, True)]
+    for kernel, code in dict.fromkeys((sharing.kernels[kind][0], code) for kind, code in missed):
+        held = [width for at, width in enumerate(widths) for _ in range((code >> (8 * at)) & 255)]
+        found = np.zeros(len(kinds[kernel]), SLOWDOWN)
+        isolated_s = d.kinds["isolated_s"][kinds[kernel]].tolist()
+        found["code"], found["slowed"] = code, contention.slowed_by(kernel, isolated_s, held)
+        found["after"] = first_entry[kinds[kernel]]
+        first_entry[kinds[kernel]] = np.arange(known, known + len(found))
+        known += len(found)
+        added.append(found)
+    return d._replace(slowdowns=np.concatenate(added))

@@ -1,0 +1,140 @@
+"""The compiled core against the engine in Python: the same events, to the last bit, over random tasks."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.communication_library import ResourceUse
+from scaleout.program.graph import NONE
+from scaleout.program.operations import kernel
+from scaleout.simulation.contention import Contention
+from scaleout.simulation.core import run as core
+from scaleout.simulation.engine import Tasks, run
+from scaleout.simulation.shared_devices import SharedDevices, Sharing
+
+H200 = load_device("h200")
+KERNELS = (
+    None,
+    kernel("gemm", dtype="bf16", M=4096, N=8192, K=2048),
+    kernel("gemm", dtype="bf16", M=512, N=512, K=2048),
+    kernel("clone", dtype="bf16", elements=2**28),
+)
+
+
+def resource_use(queue_s=0.0):
+    return ResourceUse.model_construct(
+        num_sms=24, message_sms=16, memory_bytes_per_s=1e12, channels_to_fill=19, slowdown=1.3, slowdown_by_memory=1.6,
+        queue_s=queue_s, source="by hand",
+    )  # fmt: skip
+
+
+SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0.0, 3.0)
+
+
+def nothing_shared():
+    none, whole = np.zeros(0), np.zeros(0, np.int64)
+    return Sharing([], whole, whole, whole, none, whole, none, whole, whole, whole, np.zeros(1, np.int64), whole,
+                   whole.astype(bool), whole, whole)  # fmt: skip
+
+
+@st.composite
+def cases(draw):
+    """Tasks with dependencies on earlier ones, on a few streams of a few devices, and what shares these.
+
+    Instances are of any tasks; some hold ports. With contention, some of one task are kernels and others transfers, a
+    few of which are posted where they have no task.
+    """
+    size, devices = draw(st.integers(1, 16)), draw(st.integers(1, 3))
+    duration_s = draw(st.lists(SECONDS, min_size=size, max_size=size))
+    occupancy_s = [seconds * draw(st.sampled_from([1.0, 1.0, 0.25])) for seconds in duration_s]
+    stream = draw(st.lists(st.integers(NONE, 2 * devices - 1), min_size=size, max_size=size))
+    users = [[] for _ in range(size)]
+    for task in range(1, size):
+        for other in draw(st.sets(st.integers(0, task - 1), max_size=2)):
+            users[other].append(task)
+    issue_s = draw(st.just([0.0] * size) | st.lists(SECONDS, min_size=size, max_size=size))
+    shares = draw(st.booleans())
+    left = draw(st.permutations([task for task in range(size) if stream[task] != NONE]))
+    instance, sizes, ports, port_s = [NONE] * size, [], [], []
+    kernels, transfers = [], []
+    while left and draw(st.integers(0, 4)):
+        members = {}
+        for task in left[: draw(st.integers(1, 3))]:
+            members.setdefault(stream[task] % devices, task)
+        left = [task for task in left if task not in members.values()]
+        number, lasts_s = len(sizes), duration_s[next(iter(members.values()))]
+        held = draw(st.sets(st.integers(0, 3), max_size=2))
+        kind = draw(st.sampled_from(["kernel", "transfer", "neither"])) if shares and lasts_s else "neither"
+        if kind == "kernel" and len(members) == 1:
+            kernels.append((number, *members, draw(st.integers(0, len(KERNELS) - 1)), lasts_s, *members.values()))
+            held = ()
+        elif kind == "transfer":
+            posted = draw(st.sets(st.integers(0, devices - 1), max_size=1)) - members.keys()
+            transfers.append((number, lasts_s, draw(st.sampled_from([16, 24])), draw(st.booleans()),
+                              draw(st.sampled_from([NONE, NONE, 3, 4])), members, posted))  # fmt: skip
+        timed = kind == "transfer" or (kind == "kernel" and len(members) == 1)
+        for task in members.values():
+            instance[task] = number
+            duration_s[task] = occupancy_s[task] = math.nan if timed else lasts_s
+        sizes.append(len(members))
+        ports.append(sorted(held))
+        port_s.append([draw(st.sampled_from([math.inf, 0.25, 0.5])) * max(lasts_s, 1e-3) for _ in held])
+    tasks = Tasks.of(
+        duration_s, stream, users, occupancy_s=occupancy_s, issue_s=issue_s, instance=instance, instance_size=sizes,
+        instance_ports=ports, port_s=port_s, priority=draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)),
+    )  # fmt: skip
+    if not shares:
+        return tasks, nothing_shared(), None
+    rows = [{**dict.fromkeys(posted, NONE), **members} for *_, members, posted in transfers]
+    pairs = [(device, task) for row in rows for device, task in sorted(row.items())]
+    waiting = [(task, number) for number, (_, task) in enumerate(pairs) if task != NONE]
+    column = {
+        name: [row[at] for row in kernels] for at, name in enumerate(("instance", "device", "kernel", "s", "task"))
+    }
+    named = [(KERNELS[at], seconds) for at, seconds in zip(column["kernel"], column["s"], strict=True)]
+    whole = lambda values: np.array(values, np.int64)  # noqa: E731
+    sharing = Sharing(
+        kernels=named,
+        kernel_instance=whole(column["instance"]),
+        kernel_device=whole(column["device"]),
+        kernel_kind=np.arange(len(kernels)),
+        kernel_issue_s=np.array([issue_s[task] for task in column["task"]], np.float64),
+        transfer_instance=whole([row[0] for row in transfers]),
+        lasts_s=np.array([row[1] for row in transfers], np.float64),
+        channels=whole([row[2] for row in transfers]),
+        races=np.array([row[3] for row in transfers], bool),
+        communicator=whole([row[4] for row in transfers]),
+        pair_offsets=np.cumsum([0, *map(len, rows)]),
+        pair_device=whole([device for device, _ in pairs]),
+        pair_posted=np.array([task == NONE for _, task in pairs], bool),
+        waiting=whole([task for task, _ in waiting]),
+        waiting_pair=whole([pair for _, pair in waiting]),
+    )
+    return tasks, sharing, Contention(H200, resource_use(draw(st.sampled_from([0.0, 0.5]))))
+
+
+@given(cases())
+@settings(max_examples=400)
+def test_the_compiled_core_gives_the_bits_of_the_engine(case):
+    tasks, sharing, contention = case
+    plain = run(tasks, () if contention is None else (SharedDevices.of(contention, sharing, None),))
+    compiled = core.run(tasks, sharing, contention)
+    for name in ("start_s", "end_s", "released_s", "cause", "posted"):
+        assert np.array_equal(getattr(plain, name), getattr(compiled, name), equal_nan=True), name
+
+
+def test_more_on_a_device_than_there_are_bits_is_left_to_the_engine():
+    """65 transfers that wait for others hold SMs of one device at a time."""
+    size = 65
+    tasks = Tasks.of([math.nan] * size, range(size), instance=list(range(size)), instance_size=[2] * size)
+    number = np.arange(size)
+    sharing = replace(
+        nothing_shared(), transfer_instance=number, lasts_s=np.ones(size), channels=np.full(size, 16),
+        races=np.zeros(size, bool), communicator=np.full(size, NONE), pair_offsets=np.arange(size + 1),
+        pair_device=np.zeros(size, np.int64), pair_posted=np.zeros(size, bool), waiting=number, waiting_pair=number,
+    )  # fmt: skip
+    assert core.run(tasks, sharing, Contention(H200, resource_use())) is None
