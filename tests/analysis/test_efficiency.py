@@ -16,7 +16,7 @@ from scaleout.cli.options import parse_settings
 from scaleout.cluster.device.spec import load_device
 from scaleout.report.plots.pipelines import MOST_PANELS, shown_ranks
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import KINDS, Transformer, load_workload
+from scaleout.workloads.config import FAMILIES, Transformer, load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak, peaks
 from scaleout.workloads.memory.advice import advise
@@ -32,7 +32,7 @@ PIPELINE = {"pipeline_parallel": 4, "microbatch": 1}
 
 def workload(**keys):
     keys = HEADER | MODEL | keys
-    return KINDS[keys["kind"]].model_validate(keys)
+    return FAMILIES[keys["kind"]].model_validate(keys)
 
 
 def step(job, schedule="baseline", **options):

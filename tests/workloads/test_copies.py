@@ -20,7 +20,7 @@ from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.validation.papers.centauri import RINGS, gain, sharded
-from scaleout.workloads.config import KINDS, load_workload
+from scaleout.workloads.config import FAMILIES, load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 from scaleout.workloads.memory.advice import advise
@@ -38,7 +38,7 @@ HYBRID = {"data_parallel": 8, "shard_ranks": 4, "batch_per_replica": 1}
 
 def workload(model=MODEL, **keys):
     values = HEADER | dict(model) | keys
-    return KINDS[values["kind"]].model_validate(values)
+    return FAMILIES[values["kind"]].model_validate(values)
 
 
 def levels(shard, copies, *, port=5e9, within=300e9):

@@ -82,7 +82,7 @@ class Mixer(LayeredModel):
 
 @pytest.fixture
 def mixer(tmp_path, monkeypatch):
-    monkeypatch.setitem(config.KINDS, "mixer", Mixer)
+    monkeypatch.setitem(config.FAMILIES, "mixer", Mixer)
     file = tmp_path / "mixer.yaml"
     file.write_text(FILE)
     return lambda **changes: config.load_workload(str(file), changes)

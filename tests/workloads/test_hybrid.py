@@ -24,7 +24,7 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import KINDS
+from scaleout.workloads.config import FAMILIES
 from scaleout.workloads.generate import generate
 from scaleout.workloads.pipeline import PIPELINES
 
@@ -39,7 +39,7 @@ H200 = load_device("h200")
 
 def workload(model=MODEL, **keys):
     values = HEADER | dict(model) | keys
-    return KINDS[values["kind"]].model_validate(values)
+    return FAMILIES[values["kind"]].model_validate(values)
 
 
 def network(num_ranks, *, bytes_per_s=50e9, latency_s=1e-6):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError
-from scaleout.workloads.config import KINDS as KINDS_OF_WORKLOAD
+from scaleout.workloads.config import FAMILIES
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
@@ -27,7 +27,7 @@ LATENT = {"query_rank": 24, "key_value_rank": 16, "plain_dim": 8, "rotary_dim": 
 
 def workload(keys):
     keys = HEADER | {"kind": "transformer"} | keys
-    return KINDS_OF_WORKLOAD[keys["kind"]].model_validate(keys)
+    return FAMILIES[keys["kind"]].model_validate(keys)
 
 
 # ---- Published: Korthikanti et al., arXiv:2205.05198, Fig. 1, GiB of a GPU

@@ -7,7 +7,7 @@ import yaml
 
 from scaleout.config import library
 from scaleout.errors import ConfigError
-from scaleout.workloads.config import KINDS, Dlrm, Moe, Transformer, load_workload
+from scaleout.workloads.config import FAMILIES, Dlrm, Moe, Transformer, load_workload
 from scaleout.workloads.generate import generate
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
@@ -36,7 +36,7 @@ def load(tmp_path: Path):
 def test_every_shipped_workload_loads_and_says_where_it_comes_from(name):
     workload = load_workload(name)
     assert workload.name == name
-    assert type(workload) is KINDS[workload.kind]
+    assert type(workload) is FAMILIES[workload.kind]
     assert workload.description
     assert workload.source
     assert workload.num_ranks == workload.mesh.num_ranks

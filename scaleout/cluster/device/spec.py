@@ -150,8 +150,12 @@ class Device:
         return self.peak_flops_per_s[dtype]
 
     def calibrated(self, op: str) -> float:
-        """Return the efficiency of an operation's kernels over the reference device's: its own, its class's, or 1."""
-        return self.calibration.get(op, self.calibration.get(CLASSES[OPERATIONS[op].family], 1.0))
+        """Return the efficiency of an operation's kernels over the reference device's: its own, its class's, or 1.
+
+        A custom operation is of no class.
+        """
+        of_class = self.calibration.get(CLASSES[OPERATIONS[op].family], 1.0) if op in OPERATIONS else 1.0
+        return self.calibration.get(op, of_class)
 
 
 def load_device(name_or_path: str | Path) -> Device:

@@ -43,6 +43,12 @@ def several_dimensions(placement: Placement) -> str | None:
     return None if len(placement.extents) > 1 else "needs a group that extends along two dimensions or more"
 
 
+def power_of_two(placement: Placement) -> str | None:
+    """Demand a power of two of ranks."""
+    count = placement.num_ranks
+    return None if count & (count - 1) == 0 else f"needs a power of two of ranks, not {count}"
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """A collective algorithm.

@@ -11,14 +11,8 @@ Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.
 from collections.abc import Callable
 
 from scaleout.cluster.topology.placement import Placement
-from scaleout.network.collectives.algorithm import Algorithm
+from scaleout.network.collectives.algorithm import Algorithm, power_of_two
 from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, Round, Schedule
-
-
-def _power_of_two(placement: Placement) -> str | None:
-    """Demand a power of two of ranks."""
-    count = placement.num_ranks
-    return None if count & (count - 1) == 0 else f"needs a power of two of ranks, not {count}"
 
 
 def _folded(
@@ -64,7 +58,7 @@ DOUBLING = Algorithm(
         "all_reduce": lambda group: _folded(group, _whole, added=lambda members: members.bit_length() - 1),
         "all_gather": lambda group: Schedule(_exchanges(group.num_ranks, 0, lambda bit: 2**bit / group.num_ranks)),
     },
-    _power_of_two,
+    power_of_two,
     ("all_reduce",),
 )
 
@@ -76,6 +70,6 @@ RABENSEIFNER = Algorithm(
         "reduce_scatter": lambda group: Schedule(_halving(group.num_ranks, 0)),
         "all_gather": lambda group: Schedule(_halving(group.num_ranks, 0)[::-1]),
     },
-    _power_of_two,
+    power_of_two,
     ("all_reduce",),
 )

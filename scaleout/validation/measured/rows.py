@@ -20,7 +20,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
-from scaleout.workloads.config import KINDS, ModelFamily
+from scaleout.workloads.config import FAMILIES, ModelFamily
 
 
 @dataclass(frozen=True)
@@ -280,6 +280,6 @@ def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelF
         **values,
     }
     kind = whole.get("kind")
-    if kind not in KINDS:
-        raise ConfigError(f"{row.where}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
-    return validate(KINDS[kind], whole, where=row.where)
+    if kind not in FAMILIES:
+        raise ConfigError(f"{row.where}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
+    return validate(FAMILIES[kind], whole, where=row.where)

@@ -22,10 +22,10 @@ from scaleout.workloads.families.state_space import StateSpace
 from scaleout.workloads.families.transformer import Transformer
 
 __all__ = [
-    "KINDS", "Convolutional", "Dlrm", "LayeredModel", "ModelFamily", "Moe", "Transformer", "layered", "load_workload",
+    "FAMILIES", "Convolutional", "Dlrm", "LayeredModel", "ModelFamily", "Moe", "Transformer", "layered", "load_workload",
 ]  # fmt: skip
 
-KINDS: dict[str, type[ModelFamily]] = {
+FAMILIES: dict[str, type[ModelFamily]] = {
     "convolutional": Convolutional,
     "dlrm": Dlrm,
     "transformer": Transformer,
@@ -35,7 +35,7 @@ KINDS: dict[str, type[ModelFamily]] = {
 }
 """Value of `kind` to the family."""
 
-_RENAMED = {old: new for family in KINDS.values() for old, new in family.RENAMED.items()}
+_RENAMED = {old: new for family in FAMILIES.values() for old, new in family.RENAMED.items()}
 """Old names of keys to new ones, of all families."""
 
 RANKS = "{ranks}"
@@ -61,10 +61,10 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
     values = {"name": path.stem} | _read(path) | _with_new_names("--set", changes or {})
     kind = values.get("kind")
     if kind is None:
-        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(KINDS)}")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), KINDS)}")
-    workload = validate(KINDS[kind], values, where=f"workload {name_or_file}")
+        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(FAMILIES)}")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
+    workload = validate(FAMILIES[kind], values, where=f"workload {name_or_file}")
     return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
 
 

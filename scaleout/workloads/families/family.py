@@ -28,7 +28,7 @@ class ModelFamily(Config):
 
     REFUSES: ClassVar[Mapping[str, str]] = {}
 
-    kind: str = Field(description="the family: a name in `scaleout.workloads.config.KINDS`")
+    kind: str = Field(description="the family: a name in `scaleout.workloads.config.FAMILIES`")
     name: str = ""
     description: str
     source: str
