@@ -3,6 +3,8 @@
 Times are multiples of a quarter of a microsecond in part, so that ties, where order is decided by rule, are common.
 """
 
+from functools import cache
+
 import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from scaleout.cluster.topology.dimension import edges_of, graph_dimension
 from scaleout.cluster.topology.fabric import Fabric, FabricLink
 from scaleout.cluster.topology.faults import LinkChange, name_link
+from scaleout.cluster.topology.kinds import KINDS
 from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links
+from scaleout.config import library
 from scaleout.errors import ConfigError
 from scaleout.network.routes.links import links_of
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
@@ -18,6 +22,7 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule.pairs import CONSUMERS, PRODUCERS
+from scaleout.workloads.config import FAMILIES, load_workload
 
 SHAPES = [(4,), (2,), (2, 2), (4, 2), (8,), (1,), (5,), (3, 3), (2, 2, 2), (2, 6)]
 """Sizes of random topologies, innermost first."""
@@ -40,13 +45,39 @@ seconds = st.one_of(
 sizes = st.one_of(st.sampled_from([0, 1, 25_000, 50_000]), st.integers(0, 1_000_000))
 
 
+@cache
+def examples():
+    """Name of each family of models to its shipped workload of the fewest ranks; a family must have one."""
+    found = sorted((load_workload(name) for name in library.names("workload")), key=lambda each: each.num_ranks)
+    return {family: next(each for each in found if each.kind == family) for family in FAMILIES}
+
+
+def dimension_of(kind, size, **fields):
+    """A dimension of any kind of the table, with what the kind needs besides."""
+    return Dimension(kind, size, **({"bytes_per_s": 2e9, "latency_s": 1e-6} | KINDS[kind].example(size) | fields))
+
+
+def takes(kind, size):
+    """Whether a kind of dimension can be of a size: `check` refuses sizes of which it has no links."""
+    try:
+        dimension_of(kind, size)
+    except ConfigError:
+        return False
+    return True
+
+
+def kinds_of(size, *, even=False):
+    """Kinds of dimension that can be of a size; with `even` those alone where it does not matter where a group lies."""
+    return st.sampled_from([name for name, kind in KINDS.items() if takes(name, size) and (kind.even or not even)])
+
+
 @st.composite
 def _dimensions(draw, size):
-    kind = draw(st.sampled_from(["ring", "switch", "fully_connected", "mesh", "fat_tree"]))
+    kind = draw(kinds_of(size, even=True))
     speed, latency = draw(st.sampled_from([25e9, 100e9])), draw(st.sampled_from([0.0, 0.25e-6, 0.7e-6]))
-    reduces = kind in ("switch", "fat_tree") and draw(st.booleans())
+    reduces = "in_network_reduction" in KINDS[kind].takes and draw(st.booleans())
     if kind != "fat_tree":
-        return Dimension(kind, size, speed, latency, in_network_reduction=reduces)
+        return dimension_of(kind, size, bytes_per_s=speed, latency_s=latency, in_network_reduction=reduces)
     leaf = draw(st.sampled_from([d for d in range(2, size) if size % d == 0] or [size]))
     levels = ((leaf, size // leaf), (draw(st.sampled_from([1.0, 2.0])),)) if leaf < size else ((size,), ())
     return Dimension(kind, size, speed, latency, *levels, in_network_reduction=reduces)

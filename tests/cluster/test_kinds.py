@@ -8,9 +8,10 @@ import itertools
 import networkx
 import numpy as np
 import pytest
+from strategies import dimension_of, takes
 
 from scaleout.cluster.machine import first_ranks
-from scaleout.cluster.topology.dimension import Dimension, edges_of, num_nodes, ports_of, switches_of
+from scaleout.cluster.topology.dimension import edges_of, num_nodes, ports_of, switches_of
 from scaleout.cluster.topology.kinds import KINDS
 from scaleout.cluster.topology.kinds.kind import DimensionKind, edges_in_order
 from scaleout.cluster.topology.peers import distances
@@ -30,19 +31,6 @@ SIZES = (1, 2, 3, 4, 6, 8, 12)
 SHIPPED = ("ring", "switch", "fully_connected", "mesh", "fat_tree", "dragonfly", "graph")
 N = 1e6
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def dimension_of(kind, size, **more):
-    return Dimension(kind, size, **({"bytes_per_s": 2e9, "latency_s": 1e-6} | KINDS[kind].example(size) | more))
-
-
-def takes(kind, size):
-    """Whether a kind can be of a size: `check` refuses sizes of which it has no links."""
-    try:
-        dimension_of(kind, size)
-    except ConfigError:
-        return False
-    return True
 
 
 def one(kind, size):

@@ -27,6 +27,9 @@ from scaleout.network.collectives import (
 )
 from scaleout.network.collectives.rounds import Combined
 
+HAND_ROUTED = ["ring", "switch", "fully_connected", "mesh", "fat_tree"]
+"""Kinds of dimension whose routes `links_of` spells out anew; tests/cluster/test_kinds.py routes those of the table."""
+
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
 
 
@@ -52,7 +55,7 @@ def meshes(draw, max_ranks=48):
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.integers(1, min(12, max_ranks // ranks)))
         ranks *= size
-        kind = draw(st.sampled_from(["ring", "ring", "switch", "fully_connected", "mesh", "fat_tree"]))
+        kind = draw(st.sampled_from(["ring", *HAND_ROUTED]))
         speed, latency = draw(st.sampled_from([1.0, 2.0, 3.0])), draw(st.sampled_from([1.0, 4.0]))
         levels = draw(tree_levels(size)) if kind == "fat_tree" else ()
         reduces = kind in ("switch", "fat_tree") and draw(st.booleans())
@@ -170,7 +173,7 @@ def test_closed_forms_equal_brute_force(algorithm, mesh):
 
 
 @each_algorithm
-@pytest.mark.parametrize("kind", ["ring", "switch", "fully_connected", "mesh", "fat_tree"])
+@pytest.mark.parametrize("kind", HAND_ROUTED)
 def test_closed_forms_equal_brute_force_along_every_small_dimension(algorithm, kind):
     """Rings all round, and lines within them, whether or not their groups fill the ring."""
     for n, m in itertools.product(range(2, 13), range(2, 13)):

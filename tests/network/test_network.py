@@ -5,8 +5,10 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import dimension_of, kinds_of
 from test_collectives import tree_levels
 
+from scaleout.cluster.topology.kinds import KINDS as DIMENSIONS
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
@@ -17,6 +19,7 @@ from scaleout.network.flow.collective import collective_cost as link_cost
 from scaleout.network.routes.links import links_of
 
 ALPHA, BANDWIDTH = 700e-9, 25e9  # Table II of the fused-computation-collectives paper: 700 ns, 200 Gb/s
+TREE = ("radices", "oversubscription")
 RCCL = 25e-6  # what any call costs on the machines of MI210
 N = 128e6  # bytes; a shard of 128 ranks is 1 MB, 40 us on a link
 LINK = N / BANDWIDTH  # 5.12 ms: the whole buffer on one link
@@ -189,9 +192,6 @@ def test_messages_cross_the_dimensions_one_after_another():
     assert cost.time_s == pytest.approx(15.5e-6 + 0.6e-6 + 2.7e-6 + 11.3e-6 + N / (0.94 * 50e9), rel=1e-12)
 
 
-kinds_of_dimension = st.sampled_from(["ring", "switch", "fully_connected", "mesh", "fat_tree"])
-
-
 @st.composite
 def placements(draw):
     """Any topology of up to 3 dimensions, and a group in it: an axis of a mesh, or any ranks at all."""
@@ -199,10 +199,11 @@ def placements(draw):
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
         speed, latency = draw(st.floats(1e8, 1e12)), draw(st.floats(0, 1e-4))
-        kind = draw(kinds_of_dimension)
-        levels = draw(tree_levels(size)) if kind == "fat_tree" else ()
-        reduces = kind in ("switch", "fat_tree") and draw(st.booleans())
-        dimensions.append(Dimension(kind, size, speed, latency, *levels, in_network_reduction=reduces))
+        kind = draw(kinds_of(size, even=True))
+        levels = dict(zip(TREE, draw(tree_levels(size)), strict=True)) if kind == "fat_tree" else {}
+        reduces = "in_network_reduction" in DIMENSIONS[kind].takes and draw(st.booleans())
+        fields = levels | {"bytes_per_s": speed, "latency_s": latency, "in_network_reduction": reduces}
+        dimensions.append(dimension_of(kind, size, **fields))
         m = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
         s = draw(st.sampled_from([d for d in range(1, size // m + 1) if size // m % d == 0]))
         sets.append([i * s for i in range(m)])

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from strategies import examples
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.host import issue
@@ -37,6 +38,9 @@ JOBS = {
     "dlrm": ("dlrm-128", {"data_parallel": 16}),
     "resnet": ("resnet-50", {"data_parallel": 16, "input_per_sample": "1 ms"}),
 }
+_TRIED = {load_workload(name).kind for name, _ in JOBS.values()}
+JOBS |= {kind: (each.name, {"data_parallel": 16}) for kind, each in examples().items() if kind not in _TRIED}
+"""Besides, a shipped workload of each family that is not among these."""
 each_job = pytest.mark.parametrize("job", JOBS)
 each_schedule = pytest.mark.parametrize("schedule", [*SCHEDULES, "overlap+fused", "centauri:order"])
 
@@ -81,7 +85,7 @@ def test_no_host_reads_names(job):
         assert (one.issue_s == other.issue_s).all()
 
 
-@pytest.mark.parametrize("schedule", ["overlap", "centauri:order", "out-of-order", "async-tp", "fused", "coconet"])
+@each_schedule
 @pytest.mark.parametrize("job", ["fsdp", "tensor", "interleaved"])
 def test_schedules_work_on_traces_as_on_what_was_traced(job, schedule, tmp_path):
     program = program_of(job)

@@ -1,4 +1,4 @@
-"""The schedules out-of-order and coconet, which Centauri is compared with: laws, orders and pipelines by hand."""
+"""Laws of the schedules that decide; out-of-order and coconet, which Centauri is compared with, by hand."""
 
 import numpy as np
 import pytest
@@ -27,11 +27,12 @@ from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")
 RINGS = MACHINE.algorithms
-BASELINES = ["out-of-order", "coconet"]
+DECIDING = [name for name, each in SCHEDULES.items() if each.decides]
+EXCLUSIVE = [name for name in DECIDING if SCHEDULES[name].exclusive]
 each_job = pytest.mark.parametrize("job", JOBS)
 
 
-@pytest.mark.parametrize("schedule", BASELINES)
+@pytest.mark.parametrize("schedule", DECIDING)
 @given(job=st.one_of(jobs(max_roles=2), pipelines()))
 @settings(max_examples=40)
 def test_work_is_conserved_and_the_input_untouched(schedule, job):
@@ -45,7 +46,7 @@ def test_work_is_conserved_and_the_input_untouched(schedule, job):
     assert simulate(found, topology).makespan_s >= 0
 
 
-@pytest.mark.parametrize("schedule", BASELINES)
+@pytest.mark.parametrize("schedule", DECIDING)
 @pytest.mark.parametrize("job", ["fsdp", "ddp", "sequence", "pipeline"])
 def test_a_step_is_never_longer_than_overlapped(schedule, job):
     program = time_kernels(job_of(job), DEVICE)
@@ -56,13 +57,13 @@ def test_a_step_is_never_longer_than_overlapped(schedule, job):
     assert after_s <= before_s
 
 
-@pytest.mark.parametrize("schedule", [name for name, each in SCHEDULES.items() if each.decides])
+@pytest.mark.parametrize("schedule", DECIDING)
 def test_without_a_machine_there_is_nothing_to_weigh(schedule):
     with pytest.raises(ConfigError, match=f"{schedule} weighs what collectives cost; say which device and network"):
         apply_schedule(job_of("ddp"), schedule)
 
 
-@pytest.mark.parametrize("schedule", BASELINES)
+@pytest.mark.parametrize("schedule", EXCLUSIVE)
 def test_what_another_schedule_cuts_is_refused(schedule):
     with pytest.raises(ConfigError, match=f"fused and {schedule} replace the same operators"):
         apply_schedule(job_of("ddp"), f"fused+{schedule}", machine=MACHINE)

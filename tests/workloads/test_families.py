@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pytest
+from strategies import examples
 
 from scaleout.analysis.efficiency import mfu_of
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
+from scaleout.study.job import Job, run
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
@@ -78,6 +80,19 @@ class Mixer(LayeredModel):
 
     def active_parameters_of(self, part: str) -> int:
         return self.parameters_of(part)
+
+
+@pytest.mark.parametrize("kind", config.FAMILIES)
+def test_every_family_has_a_shipped_workload_that_runs(kind):
+    """Written, timed and simulated on the device and topology that it names; what it says of itself is above zero."""
+    workload = examples()[kind]
+    program = generate(workload)
+    assert type(workload) is config.FAMILIES[kind]
+    assert program.num_ranks == workload.num_ranks
+    assert program.total_flops > 0 < workload.num_parameters
+    assert (peak(workload).bytes_of["parameters"] if isinstance(workload, LayeredModel) else 1) > 0
+    result = run(Job(workload, load_device(workload.device), load_topology(workload.topology), "overlap")).result
+    assert result.makespan_s > 0
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import dimension_of, kinds_of
 
 from scaleout.analysis.breakdown import breakdown
 from scaleout.cluster.device.annotate import time_kernels
@@ -121,15 +122,14 @@ def test_folded_ranks_run_as_they_do_alone(plan, schedule):
             assert np.array_equal(line.end_s, ends[rank])
 
 
-@given(plans(), st.sampled_from(["switch", "ring", "fat_tree"]))
+@given(plans(), st.data())
 @settings(max_examples=25)
-def test_folded_ranks_run_as_they_do_alone_over_links(plan, kind):
+def test_folded_ranks_run_as_they_do_alone_over_links(plan, data):
     """Messages that are alike by a symmetry of the links are one flow, and fill the links as all of them do."""
     model, keys = plan
     job = workload(model, **(keys | {"microbatch": 4}) if keys["pipeline_parallel"] == 1 else keys)
     n = job.num_ranks
-    levels = {"radices": (2, n // 2), "oversubscription": (2.0,)} if n > 2 else {"radices": (n,)}
-    dimension = Dimension(kind, n, 50e9, 1e-6, **(levels if kind == "fat_tree" else {}))
+    dimension = dimension_of(data.draw(kinds_of(n)), n)
     program = apply_schedule(time_kernels(generate(job), H200), "overlap")
     folded, unfolded = (
         simulate(program, Topology("test", (dimension,)), network="link", unfold=unfold) for unfold in (False, True)

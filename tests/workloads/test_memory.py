@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError
-from scaleout.workloads.config import FAMILIES
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.config import FAMILIES, load_workload
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
 from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks
