@@ -4,16 +4,18 @@ A kind that is added to `KINDS` is tested by this file as it is.
 """
 
 import itertools
+import sys
 
 import networkx
 import numpy as np
 import pytest
+from guides import module_of
 from strategies import dimension_of, takes
 
 from scaleout.cluster.machine import first_ranks
 from scaleout.cluster.topology.dimension import edges_of, num_nodes, ports_of, switches_of
 from scaleout.cluster.topology.kinds import KINDS
-from scaleout.cluster.topology.kinds.kind import DimensionKind, edges_in_order
+from scaleout.cluster.topology.kinds.kind import DimensionKind
 from scaleout.cluster.topology.peers import distances
 from scaleout.cluster.topology.placement import kept_in_place, place, siblings
 from scaleout.cluster.topology.topology import Topology, load_topology
@@ -164,19 +166,6 @@ def test_the_first_ranks_of_a_line_are_a_dimension_or_refused(kind):
 # ---- A kind in one file: its links, and nothing else
 
 
-class Hypercube(DimensionKind):
-    """Ranks that differ in one bit are linked."""
-
-    name = "hypercube"
-    description = "a link to each rank whose number differs in one bit"
-
-    def edges(self, dimension):
-        bits = [1 << bit for bit in range(dimension.size.bit_length() - 1)]
-        pairs = [(rank, rank ^ bit) for rank in range(dimension.size) for bit in bits if not rank & bit]
-        links = [(*pair, dimension.bytes_per_s, dimension.latency_s) for pair in pairs]
-        return edges_in_order(links, dimension.size)
-
-
 FILE = """
 source: made up
 dimensions:
@@ -186,7 +175,11 @@ dimensions:
 
 @pytest.fixture
 def hypercube(tmp_path, monkeypatch):
-    monkeypatch.setitem(KINDS, "hypercube", Hypercube())
+    """The example of the guide: ranks that differ in one bit are linked."""
+    monkeypatch.setitem(sys.modules, "hypercube", None)
+    monkeypatch.setitem(
+        KINDS, "hypercube", module_of("extend.md", "A kind of dimension", tmp_path, "hypercube").Hypercube()
+    )
     (tmp_path / "mine.yaml").write_text(FILE)
     return load_topology(str(tmp_path / "mine.yaml"))
 
@@ -213,7 +206,9 @@ def test_a_new_kind_passes_the_tests_of_all_kinds(hypercube):
         test_turns_take_every_link_to_its_like,
         test_messages_of_one_distance_cost_the_same,
     ):
-        test("hypercube", 8)
+        for size in (2, 4, 8):
+            test("hypercube", size)
+    assert [size for size in SIZES if takes("hypercube", size)] == [1, 2, 4, 8]
 
 
 CLOSED_FORMS = ("routes", "ring_load", "everyone_load", "shift_load", "exchange_load", "carried")

@@ -22,7 +22,8 @@ from scaleout.workloads.families.state_space import StateSpace
 from scaleout.workloads.families.transformer import Transformer
 
 __all__ = [
-    "FAMILIES", "Convolutional", "Dlrm", "LayeredModel", "ModelFamily", "Moe", "Transformer", "layered", "load_workload",
+    "FAMILIES", "Convolutional", "Dlrm", "LayeredModel", "ModelFamily", "Moe", "Transformer", "layered",
+    "load_workload",
 ]  # fmt: skip
 
 FAMILIES: dict[str, type[ModelFamily]] = {
