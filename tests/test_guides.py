@@ -125,7 +125,7 @@ def test_a_model_of_kernel_times(printed, monkeypatch):
 
 
 def test_a_model_family(printed, monkeypatch, tmp_path):
-    title = "Writing on the tape"
+    title = "A complete family"
     module = printed(FAMILY, title, "scaleout.workloads.families.mixer")
     for name, family in entry_of(FAMILY, title, Mixer=module.Mixer).items():
         monkeypatch.setitem(FAMILIES, name, family)
@@ -145,5 +145,5 @@ def test_a_model_family(printed, monkeypatch, tmp_path):
 def test_every_block_of_python_is_run_here(guide):
     text = (FOLDER / guide).read_text(encoding="utf-8")
     tested = ["A model of kernel times", "A collective algorithm", "A schedule", "A kind of dimension"]
-    titles = tested if guide == EXTEND else ["Writing on the tape"]
+    titles = tested if guide == EXTEND else ["A complete family"]
     assert text.count("```python") == sum(section(guide, title).count("```python") for title in titles) == len(titles)
