@@ -55,7 +55,7 @@ def test_run_json_has_the_promised_keys(summary):
     assert [row["schedule"] for row in found["results"]] == ["baseline", "fused"]
     for row in found["results"]:
         assert set(row) == RESULT_KEYS
-        assert set(row["kernel_time_sources"]) == {"measured", "interpolated", "roofline"}
+        assert set(row["kernel_time_sources"]) >= {"measured", "interpolated", "roofline"}
         assert sum(row["kernel_time_sources"].values()) == pytest.approx(1)
         parts = row["compute_s"] + row["exposed_communication_s"] + row["idle_s"]
         assert parts == pytest.approx(row["makespan_s"], rel=1e-12)
@@ -66,7 +66,7 @@ def test_run_json_has_the_promised_keys(summary):
 
 def test_no_kernel_was_measured_on_mi210_and_the_result_says_so(summary):
     sources = summary("run", "dlrm-128")["results"][0]["kernel_time_sources"]
-    assert sources == {"measured": 0, "interpolated": 0, "roofline": 1}
+    assert {name for name, share in sources.items() if share} == {"roofline"}
 
 
 def test_on_h200_the_shipped_dlrm_runs_on_measured_times(summary):

@@ -41,7 +41,7 @@ def numbers(value, where=""):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_has_its_source_beside_it(name):
     found = list(numbers(yaml.safe_load(library.find("device", name).read_text(encoding="utf-8"))))
-    assert len(found) >= 8
+    assert len(found) >= 6  # the numbers that every file must have
     for where, holder in found:
         assert set(holder) == {"value", "source"}, where
         assert len(holder["source"]) > 10, where

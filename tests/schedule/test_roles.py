@@ -39,7 +39,11 @@ JOBS = {
     "resnet": ("resnet-50", {"data_parallel": 16, "input_per_sample": "1 ms"}),
 }
 _TRIED = {load_workload(name).kind for name, _ in JOBS.values()}
-JOBS |= {kind: (each.name, {"data_parallel": 16}) for kind, each in examples().items() if kind not in _TRIED}
+JOBS |= {
+    kind: (each.name, {"data_parallel": 16 * each.data_parallel // each.num_ranks})
+    for kind, each in examples().items()
+    if kind not in _TRIED
+}
 """Besides, a shipped workload of each family that is not among these."""
 each_job = pytest.mark.parametrize("job", JOBS)
 each_schedule = pytest.mark.parametrize("schedule", [*SCHEDULES, "overlap+fused", "centauri:order"])

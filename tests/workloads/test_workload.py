@@ -113,7 +113,7 @@ REFUSED = [
     (TRANSFORMER, {"gradient_bucket": "25 MeB"}, "gradient_bucket: '25 MeB': unknown unit 'MeB' for a size"),
     (TRANSFORMER, {"kind": "transfomer"}, "kind 'transfomer' is no kind of workload; did you mean 'transformer'?"),
     (TRANSFORMER, {"kind": ["dlrm"]}, "kind ['dlrm'] is no kind of workload"),
-    (TRANSFORMER, {"kind": None}, "key 'kind' is missing; add one of convolutional, dlrm, transformer, moe"),
+    (TRANSFORMER, {"kind": None}, f"key 'kind' is missing; add one of {', '.join(FAMILIES)}"),
 ]
 
 
