@@ -43,14 +43,9 @@ def printed(tmp_path, monkeypatch):
 
 def step(*, topology=NODE, device="h200", schedule="overlap", workload="llama-small", changes=MODEL, **options):
     """One step of a small job of eight ranks."""
-    found = Job(
-        load_workload(workload, changes),
-        load_device(device) if isinstance(device, str) else device,
-        topology,
-        schedule,
-        SimulationOptions(**options),
-    )
-    return run(found).result
+    device = load_device(device) if isinstance(device, str) else device
+    job = Job(load_workload(workload, changes), device, topology, schedule, SimulationOptions(**options))
+    return run(job).result
 
 
 def test_a_collective_algorithm(printed, monkeypatch):
