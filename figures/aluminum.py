@@ -12,13 +12,19 @@ Deep Neural Networks on HPC Systems, MLHPC 2018.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
+from matplotlib.axes import Axes
 
-from scaleout.report.plots.studies import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
+from scaleout.config.units import format_bytes
+from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, PUBLISHED, SERIES, STYLE, drawn
+from scaleout.report.plots.studies import draw_curves, draw_map
 from scaleout.study.backends import BackendComparison
 from scaleout.validation.papers import published
 from scaleout.validation.papers.aluminum import (
@@ -31,11 +37,11 @@ from scaleout.validation.papers.aluminum import (
     STRONG_RANKS,
     WEAK_BATCH,
     Step,
-    buffer_sizes,
     comparison,
     small_message_ratio,
     sweep,
 )
+from scaleout.workloads.config import load_workload
 
 IMAGES = 1_268_480
 """Of an epoch: 4955 mini-batches of 256, Sec. II.C."""
@@ -47,7 +53,7 @@ TOLD = {claim.id: claim.value for claim in published()}
 def buffers(folder: Path) -> None:
     """Fig. 1."""
     models = {"AlexNet": "alexnet", "ResNet-50": "resnet-50-lbann"}
-    sizes = {name: buffer_sizes(file) for name, file in models.items()}
+    sizes = {name: [PARAMETER_BYTES * count for count in load_workload(file).buffers] for name, file in models.items()}
     draw_buffers(sizes, folder / "aluminum_fig1.png", title="Fig. 1: parameter buffers, 4 bytes a parameter")
 
 
@@ -188,6 +194,150 @@ def main() -> None:
     ).to_csv(output / "aluminum_collectives.csv", index=False)
     print(steps.to_string(index=False, float_format="%.4g"))
     print(f"up to {STRONG_RANKS[-1]} GPUs end to end, up to {RANKS['weak'][-1]} without input and all else")
+
+
+def draw_buffers(buffers: Mapping[str, Sequence[int]], path: Path, *, title: str) -> None:
+    """Draw how many parameter buffers of each size a model has, in bins of powers of two, a panel a model."""
+    with drawn(path, 1, len(buffers), title=title, figsize=(9.6, 3.0)) as (_, grid):
+        for axes, (name, sizes) in zip(grid.flat, buffers.items(), strict=True):
+            counts = Counter(size.bit_length() - 1 for size in sizes)
+            first, last = min(counts), max(counts)
+            bins = range(first, last + 1)
+            bars = axes.bar([*bins], [counts[bin_] for bin_ in bins], width=0.85, color=COMPUTE)
+            axes.bar_label(bars, [str(counts[bin_]) if counts[bin_] else "" for bin_ in bins], fontsize=7)
+            ticks = [*range(first, last + 1, 2)]
+            axes.set_xticks(ticks, [format_bytes(1 << tick) for tick in ticks], rotation=45, ha="right")
+            axes.set(xlabel="size of a buffer, from", title=f"{name}: {len(sizes)} buffers, {format_bytes(sum(sizes))}")
+            axes.yaxis.get_major_locator().set_params(integer=True)
+        grid[0, 0].set_ylabel("buffers")
+
+
+def draw_steps(
+    panels: Mapping[str, Mapping[int, tuple[float, float]]],
+    path: Path,
+    *,
+    title: str,
+    notes: Mapping[str, Mapping[int, str]] | None = None,
+) -> None:
+    """Draw bars of computing and, on it, exposed communication.
+
+    Parameters
+    ----------
+    panels : mapping
+        Name of a panel, which ends in its unit, to ranks to the height of both parts of the bar.
+    notes : mapping, optional
+        Name of a panel to ranks to what is written above the bar, such as what is published.
+    """
+    with drawn(path, 1, len(panels), title=title, figsize=(9.6, 3.2)) as (_, grid):
+        for axes, (name, bars) in zip(grid.flat, panels.items(), strict=True):
+            places = np.arange(len(bars))
+            compute, exposed = np.array([*bars.values()]).T
+            axes.bar(places, compute, color=COMPUTE, width=0.75, label="computation")
+            axes.bar(places, exposed, bottom=compute, color=COMMUNICATION, width=0.75, label="exposed communication")
+            axes.set_xticks(places, [str(ranks) for ranks in bars])
+            axes.set(xlabel="GPUs", ylabel=name)
+            axes.margins(y=0.16)
+            for place, ranks, height in zip(places, bars, compute + exposed, strict=True):
+                if text := (notes or {}).get(name, {}).get(ranks):
+                    axes.annotate(
+                        text, (place, height), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6.5,
+                        color=PUBLISHED,
+                    )  # fmt: skip
+        grid[0, 0].legend(frameon=False, fontsize=8)
+
+
+def draw_speedups(
+    panels: Mapping[str, Mapping[int, tuple[float, float]]],
+    path: Path,
+    *,
+    title: str,
+    names: tuple[str, str],
+    published: Mapping[str, Mapping[int, float]],
+) -> None:
+    """Draw two times in seconds over ranks, and how many times as fast the second is, with published values."""
+    style = {**STYLE, "axes.spines.right": True}
+    with drawn(path, 1, len(panels), title=title, style=style, figsize=(9.6, 3.2)) as (_, grid):
+        for axes, (name, points) in zip(grid.flat, panels.items(), strict=True):
+            ranks = [*points]
+            times = np.array([*points.values()]).T
+            for number, label in enumerate(names):
+                axes.plot(
+                    ranks, times[number] * 1e3, color=SERIES[(1, 2)[number]], marker="o", markersize=3, label=label
+                )
+            axes.set_xscale("log", base=2)
+            axes.set(yscale="log", xlabel="GPUs", ylabel="communication of a mini-batch [ms]", title=name)
+            axes.set_xticks(ranks, [str(count) for count in ranks])
+            _round_ticks(axes)
+            axes.minorticks_off()
+            _ratio(axes.twinx(), ranks, times[0] / times[1], published.get(name, {}))
+        first = grid[0, 0]
+        first.scatter([], [], marker="D", s=26, facecolors="none", edgecolors=PUBLISHED, label="published speed-up")
+        first.legend(frameon=False, loc="upper left", fontsize=8)
+
+
+def _round_ticks(axes: Axes) -> None:
+    """Label a logarithmic axis at 1, 2 and 5 times powers of ten within its limits."""
+    low, high = axes.get_ylim()
+    ticks = [step * 10.0**power for power in range(-3, 7) for step in (1, 2, 5)]
+    axes.set_yticks([tick for tick in ticks if low <= tick <= high])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+
+
+def _ratio(axes: Axes, ranks: Sequence[int], ratio: npt.NDArray[np.float64], published: Mapping[int, float]) -> None:
+    axes.plot(ranks, ratio, color=SERIES[0], linestyle="--", linewidth=1.2)
+    axes.set_ylabel("speed-up (dashed)", color=SERIES[0])
+    axes.set_ylim(0, 1.25 * max([*ratio, *published.values()]))
+    axes.spines["top"].set_visible(False)
+    for count, value in published.items():
+        axes.scatter([count], [value], marker="D", s=26, facecolors="none", edgecolors=PUBLISHED, zorder=3)
+
+
+def draw_grouped(
+    panels: Mapping[str, Mapping[str, Mapping[int, float]]],
+    path: Path,
+    *,
+    title: str,
+    published: Mapping[str, Mapping[tuple[str, int], float]],
+    logarithmic: Sequence[str] = (),
+) -> None:
+    """Draw a group of bars for each number of ranks, one bar a policy, and published heights as marks on some.
+
+    Parameters
+    ----------
+    panels : mapping
+        Name of a panel, which ends in its unit, to policy to ranks to height.
+    published : mapping
+        Name of a panel to policy and ranks to a height.
+    logarithmic : sequence of str
+        Panels whose heights are.
+    """
+    with drawn(path, 1, len(panels), title=title, figsize=(9.6, 3.2)) as (_, grid):
+        for axes, (name, policies) in zip(grid.flat, panels.items(), strict=True):
+            width = 0.8 / len(policies)
+            for number, (policy, bars) in enumerate(policies.items()):
+                places = np.arange(len(bars)) + (number - (len(policies) - 1) / 2) * width
+                axes.bar(
+                    places, [*bars.values()], width=0.92 * width, color=SERIES[(6, 1, 2)[number % 3]], label=policy
+                )
+                marks = [
+                    (place, published.get(name, {}).get((policy, ranks)))
+                    for place, ranks in zip(places, bars, strict=True)
+                ]
+                for place, height in marks:
+                    if height is not None:
+                        axes.scatter(
+                            [place], [height], marker="D", s=26, facecolors="white", edgecolors=PUBLISHED, zorder=3
+                        )
+            ranks_shown = [*next(iter(policies.values()))]
+            axes.set_xticks(range(len(ranks_shown)), [str(ranks) for ranks in ranks_shown])
+            axes.set(xlabel="GPUs", ylabel=name, yscale="log" if name in logarithmic else "linear")
+            if name in logarithmic:
+                _round_ticks(axes)
+        grid[0, 0].scatter(
+            [], [], marker="D", s=26, facecolors="white", edgecolors=PUBLISHED, label="published speed-up"
+        )
+        grid[0, 0].legend(frameon=False, fontsize=8)
 
 
 if __name__ == "__main__":

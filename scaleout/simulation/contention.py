@@ -98,11 +98,8 @@ class Contention:
         And how long on the SMs that were never held. None for other kernels, and where it has no more blocks than SMs
         were left.
         """
-        if kernel is None or kernel.op == CUSTOM or not 0 < num_sms < self.device.num_sms:
-            return None
-        tiles = _blocks_of(kernel, self.device)
-        every, left = self.device.num_sms, self.device.num_sms - num_sms
-        if tiles is None or tiles <= left:
+        tiles, every, left = self.tiles(kernel), self.device.num_sms, self.device.num_sms - num_sms
+        if not (0 < left < every and tiles > left):  # NaN is above nothing
             return None
         tile_s = isolated_s / math.ceil(tiles / every)
         held = held_s / tile_s  # in tiles, as all times below

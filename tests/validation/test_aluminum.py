@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from scaleout import cli
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.report.plots.studies import draw_buffers, draw_curves, draw_grouped, draw_map, draw_speedups, draw_steps
+from scaleout.report.plots.studies import draw_curves, draw_map
 from scaleout.study.backends import compare_backends, default_ranks
 from scaleout.study.buckets import best, sweep_buckets
 from scaleout.study.job import Job
@@ -146,12 +148,14 @@ def test_the_commands_write_what_they_say(tmp_path):
 
 
 def test_figures_are_drawn(tmp_path, steps):
+    figure = runpy.run_path(str(Path(__file__).parents[2] / "figures" / "aluminum.py"))
     panels = {"ms": {ranks: (1.0, float(ranks)) for ranks in (8, 16)}}
-    draw_steps(panels, tmp_path / "steps.png", title="t", notes={"ms": {8: "1x"}})
-    draw_speedups(panels, tmp_path / "speedups.png", title="t", names=("a", "b"), published={"ms": {16: 4.0}})
-    draw_buffers({"a": [4, 8, 1024], "b": [4]}, tmp_path / "buffers.png", title="t")
+    figure["draw_steps"](panels, tmp_path / "steps.png", title="t", notes={"ms": {8: "1x"}})
+    figure["draw_speedups"](panels, tmp_path / "speedups.png", title="t", names=("a", "b"), published={"ms": {16: 4.0}})
+    figure["draw_buffers"]({"a": [4, 8, 1024], "b": [4]}, tmp_path / "buffers.png", title="t")
     bars = {"s": {"a": {8: 1.0, 16: 2.0}, "b": {8: 2.0, 16: 3.0}}}
-    draw_grouped(bars, tmp_path / "grouped.png", title="t", published={"s": {("b", 16): 2.5}}, logarithmic=("s",))
+    published = {"s": {("b", 16): 2.5}}
+    figure["draw_grouped"](bars, tmp_path / "grouped.png", title="t", published=published, logarithmic=("s",))
     found = compare_backends(load_topology("sierra-16"), sizes_bytes=(4, 2**20))
     draw_map(found, tmp_path / "map.png", title="t", published={8: 4})
     draw_curves(found, tmp_path / "curves.png", title="t", notes={8: "x"})

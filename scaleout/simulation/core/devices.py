@@ -15,7 +15,7 @@ from scaleout.network.flow.compiling import Table, compiled
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.simulation.core.heaps import place, pop, push, remove
 
-NEITHER, KERNEL, TRANSFER = 0, 1, 2
+KERNEL, TRANSFER = 1, 2
 
 CHANGED, ENDS, SPARED, MISSED, OVERFLOW = range(5)
 

@@ -9,6 +9,8 @@ Symbols: N tasks, S streams, M instances, Q ports.
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from scaleout.network.flow.compiling import Table, compiled
 from scaleout.program.graph import NONE, Floats
 from scaleout.simulation.core.devices import (
@@ -27,6 +29,13 @@ RELEASE, COMPLETE, BOTH, ISSUED, PORTS = range(5)
 EVENTS, TOUCHED, QUEUED, SORTED = range(4)
 FINISHED, MISSES, OVERFLOWS, GOES_ON = range(4)
 """What stopped the loop."""
+
+
+STREAM = np.dtype([("freed_s", "f8")] + [(name, "i4") for name in ("holder", "freed_by", "num_ready", "is_touched")])
+"""Who holds a stream, when and by whom it was freed last, its ready tasks, and whether it is to be looked at."""
+
+PORT = np.dtype([("freed_s", "f8")] + [(name, "i4") for name in ("holder", "freed_by", "held_up")])
+"""As a stream; `held_up` is the first of the instances that wait for it."""
 
 
 class Work(NamedTuple):
@@ -60,20 +69,13 @@ class State(NamedTuple):
     cause: Table
     ready_cause: Table
     waiting: Table
+    streams: Table
+    ports: Table
     ready: Table
-    num_ready: Table
-    holder: Table
-    freed_s: Floats
-    freed_by: Table
-    is_touched: Table
     touched: Table
     arrived: Table
     num_arrived: Table
     queue: Table
-    port_holder: Table
-    port_freed_s: Floats
-    port_freed_by: Table
-    held_up: Table
     left: Table
     right: Table
     event_s: Floats
@@ -92,8 +94,8 @@ def add_event(s: State, time_s: float, which: int, kind: int) -> None:
 @compiled
 def touch(s: State, stream: int) -> None:
     """Note that a stream may take its next task."""
-    if not s.is_touched[stream]:
-        s.is_touched[stream] = 1
+    if not s.streams[stream]["is_touched"]:
+        s.streams[stream]["is_touched"] = 1
         push_number(s.touched, 0, s.counts[TOUCHED], stream)
         s.counts[TOUCHED] += 1
 
@@ -126,17 +128,17 @@ def make_ready(w: Work, s: State, task: int, now_s: float) -> None:
     if stream == NONE:
         start_task(w, s, task, now_s)
         return
-    push_number(s.ready, w.first_in_stream[stream], s.num_ready[stream], w.order[task])
-    s.num_ready[stream] += 1
+    push_number(s.ready, w.first_in_stream[stream], s.streams[stream]["num_ready"], w.order[task])
+    s.streams[stream]["num_ready"] += 1
     touch(s, stream)
 
 
 @compiled
 def look_again(w: Work, s: State, port: int) -> None:
     """Queue the first of the instances that a port, now free, has held up."""
-    first = s.held_up[port]
+    first = s.ports[port]["held_up"]
     if first != NONE:
-        s.held_up[port] = meld(w.rank, s.left, s.right, s.left[first], s.right[first])
+        s.ports[port]["held_up"] = meld(w.rank, s.left, s.right, s.left[first], s.right[first])
         push_number(s.queue, 0, s.counts[QUEUED], w.rank[first])
         s.counts[QUEUED] += 1
 
@@ -144,8 +146,8 @@ def look_again(w: Work, s: State, port: int) -> None:
 @compiled
 def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
     """Free a port."""
-    s.port_holder[port] = NONE
-    s.port_freed_s[port], s.port_freed_by[port] = now_s, task
+    s.ports[port]["holder"] = NONE
+    s.ports[port]["freed_s"], s.ports[port]["freed_by"] = now_s, task
     look_again(w, s, port)
 
 
@@ -155,11 +157,11 @@ def release(w: Work, s: State, task: int, now_s: float) -> None:
     instance, stream = w.instance[task], w.stream[task]
     if instance != NONE:
         for at in range(w.first_port[instance], w.first_port[instance + 1]):
-            if s.port_holder[w.ports[at]] == instance:
+            if s.ports[w.ports[at]]["holder"] == instance:
                 free(w, s, w.ports[at], task, now_s)
     if stream != NONE:
-        s.holder[stream] = NONE
-        s.freed_s[stream], s.freed_by[stream] = now_s, task
+        s.streams[stream]["holder"] = NONE
+        s.streams[stream]["freed_s"], s.streams[stream]["freed_by"] = now_s, task
         touch(s, stream)
 
 
@@ -179,16 +181,16 @@ def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
     """Take the ports of an instance, or wait for the first that is taken."""
     begins, ends = w.first_port[instance], w.first_port[instance + 1]
     for at in range(begins, ends):
-        if s.port_holder[w.ports[at]] != NONE:
+        if s.ports[w.ports[at]]["holder"] != NONE:
             taken = w.ports[at]
             s.left[instance] = s.right[instance] = NONE
-            s.held_up[taken] = meld(w.rank, s.left, s.right, s.held_up[taken], instance)
+            s.ports[taken]["held_up"] = meld(w.rank, s.left, s.right, s.ports[taken]["held_up"], instance)
             for other in range(begins, ends):
-                if s.port_holder[w.ports[other]] == NONE:
+                if s.ports[w.ports[other]]["holder"] == NONE:
                     look_again(w, s, w.ports[other])
             return False
     for at in range(begins, ends):
-        s.port_holder[w.ports[at]] = instance
+        s.ports[w.ports[at]]["holder"] = instance
         hold_s, known = w.port_s[at], math.isinf(w.port_s[at])
         for before in range(begins, at):
             known = known or w.port_s[before] == hold_s
@@ -203,15 +205,15 @@ def issue(w: Work, s: State, d: Devices, now_s: float) -> None:
     while s.counts[TOUCHED]:
         stream = pop_number(s.touched, 0, s.counts[TOUCHED])
         s.counts[TOUCHED] -= 1
-        s.is_touched[stream] = 0
-        if s.num_ready[stream] == 0 or s.holder[stream] != NONE:
+        s.streams[stream]["is_touched"] = 0
+        if s.streams[stream]["num_ready"] == 0 or s.streams[stream]["holder"] != NONE:
             continue
         first = w.first_in_stream[stream]
-        task = w.stream_tasks[first + pop_number(s.ready, first, s.num_ready[stream])]
-        s.num_ready[stream] -= 1
-        s.holder[stream] = task
-        by = s.freed_by[stream]
-        s.cause[task] = by if s.freed_s[stream] == now_s and by != NONE else s.ready_cause[task]
+        task = w.stream_tasks[first + pop_number(s.ready, first, s.streams[stream]["num_ready"])]
+        s.streams[stream]["num_ready"] -= 1
+        s.streams[stream]["holder"] = task
+        by = s.streams[stream]["freed_by"]
+        s.cause[task] = by if s.streams[stream]["freed_s"] == now_s and by != NONE else s.ready_cause[task]
         instance = w.instance[task]
         if instance == NONE:
             start_task(w, s, task, now_s)
@@ -238,8 +240,10 @@ def start_instance(w: Work, s: State, d: Devices, instance: int, now_s: float) -
     cause, freed_s, by = s.cause[last], -1.0, NONE
     for at in range(w.first_port[instance], w.first_port[instance + 1]):
         port = w.ports[at]
-        if s.port_freed_s[port] > freed_s or (s.port_freed_s[port] == freed_s and s.port_freed_by[port] > by):
-            freed_s, by = s.port_freed_s[port], s.port_freed_by[port]
+        if s.ports[port]["freed_s"] > freed_s or (
+            s.ports[port]["freed_s"] == freed_s and s.ports[port]["freed_by"] > by
+        ):
+            freed_s, by = s.ports[port]["freed_s"], s.ports[port]["freed_by"]
     if not take_ports(w, s, instance, now_s):
         return
     if by != NONE and freed_s == now_s:
@@ -271,7 +275,7 @@ def free_ports(w: Work, s: State, instance: int, now_s: float) -> None:
     """Free those ports of an instance that it has held as long as it needs them."""
     first = s.arrived[w.first_member[instance]]
     for at in range(w.first_port[instance], w.first_port[instance + 1]):
-        if s.start_s[first] + w.port_s[at] <= now_s and s.port_holder[w.ports[at]] == instance:
+        if s.start_s[first] + w.port_s[at] <= now_s and s.ports[w.ports[at]]["holder"] == instance:
             free(w, s, w.ports[at], first, now_s)
 
 

@@ -24,7 +24,7 @@ from scaleout.simulation.core.devices import (
     TRANSFER,
     Devices,
 )
-from scaleout.simulation.core.loop import FINISHED, GOES_ON, MISSES, State, Work, begin_all, run_for
+from scaleout.simulation.core.loop import FINISHED, GOES_ON, MISSES, PORT, STREAM, State, Work, begin_all, run_for
 from scaleout.simulation.engine import Tasks, Times
 from scaleout.simulation.shared_devices import Sharing
 
@@ -77,32 +77,25 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
 
 
 def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
-    n, m, s = len(work.duration_s), len(work.instance_size), len(work.first_in_stream) - 1
-    full = np.full
-    room = 2 * n + len(work.ports) + 1
+    """Return that nothing has been done yet."""
+    n, m, room = len(tasks), len(work.instance_size), 2 * len(tasks) + len(work.ports) + 1
+    streams, ports = np.zeros(len(work.first_in_stream) - 1, STREAM), np.zeros(num_ports, PORT)
+    for table in (streams, ports):
+        table["holder"], table["freed_by"], table["freed_s"] = NONE, NONE, -1.0
+    ports["held_up"] = NONE
     return State(
-        start_s=full(n, np.nan),
-        released_s=full(n, np.nan),
-        end_s=full(n, np.nan),
-        cause=full(n, NONE, np.int32),
-        ready_cause=full(n, NONE, np.int32),
+        **dict(zip(("start_s", "released_s", "end_s"), np.full((3, n), np.nan), strict=True)),
+        **dict(zip(("cause", "ready_cause"), np.full((2, n), NONE, np.int32), strict=True)),
         waiting=tasks.num_dependencies.astype(np.int32),
+        streams=streams,
+        ports=ports,
         ready=np.empty(n, np.int32),
-        num_ready=np.zeros(s, np.int32),
-        holder=full(s, NONE, np.int32),
-        freed_s=full(s, -1.0),
-        freed_by=full(s, NONE, np.int32),
-        is_touched=np.zeros(s, np.uint8),
-        touched=np.empty(s, np.int32),
+        touched=np.empty(len(streams), np.int32),
         arrived=np.empty(int(work.first_member[-1]), np.int32),
         num_arrived=np.zeros(m, np.int32),
         queue=np.empty(m, np.int32),
-        port_holder=full(num_ports, NONE, np.int32),
-        port_freed_s=full(num_ports, -1.0),
-        port_freed_by=full(num_ports, NONE, np.int32),
-        held_up=full(num_ports, NONE, np.int32),
-        left=full(m, NONE, np.int32),
-        right=full(m, NONE, np.int32),
+        left=np.full(m, NONE, np.int32),
+        right=np.full(m, NONE, np.int32),
         event_s=np.empty(room),
         events=np.empty(room, np.int64),
         scratch=np.empty(int(np.diff(work.first_member).max(initial=0)), np.int32),

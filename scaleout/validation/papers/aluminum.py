@@ -58,12 +58,6 @@ class Step:
         return self.overlapped_s - self.compute_s
 
 
-def buffer_sizes(name: str) -> list[int]:
-    """Return Fig. 1: the bytes of every parameter buffer of a network."""
-    workload = load_workload(name)
-    return [PARAMETER_BYTES * count for count in workload.buffers]
-
-
 def comparison() -> BackendComparison:
     """Return Figs. 10 and 11: host-transfer and NCCL's rings over sizes, on 8 to 2048 GPUs."""
     return compare_backends(load_topology("sierra-2048"), names=(NCCL, HOST_TRANSFER))
