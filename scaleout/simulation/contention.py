@@ -38,15 +38,12 @@ class Contention:
     device: Device
     resource_use: ResourceUse
 
-    def suffers(self, kernel: Kernel | None, duration_s: float) -> float:
-        """Slowdown of a channel concurrent with a kernel of this isolated time: ``a + b u``."""
+    def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
+        """Slowdown of a collective concurrent with a kernel of this isolated time, whose channels take ``a + b u``."""
         moved = 0 if kernel is None or duration_s <= 0 else kernel.bytes
         share = min(1.0, moved / duration_s / self.device.memory_bytes_per_s) if moved else 0.0
-        return self.resource_use.slowdown + self.resource_use.slowdown_by_memory * share
-
-    def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
-        """Slowdown of a collective concurrent with a kernel of this isolated time."""
-        return self._reached(channels) / self._reached(channels, self.suffers(kernel, duration_s))
+        slower = self.resource_use.slowdown + self.resource_use.slowdown_by_memory * share
+        return self._reached(channels) / self._reached(channels, slower)
 
     def taken(self, channels: int, *, slower: float = 1.0) -> float:
         """Traffic of the memory by a collective that is slowed down, in B/s."""
@@ -87,8 +84,7 @@ class Contention:
 
     def tiles(self, kernel: Kernel | None) -> float:
         """Thread blocks of a GEMM; NaN for other kernels."""
-        found = None if kernel is None or kernel.op == CUSTOM else _blocks_of(kernel, self.device)
-        return math.nan if found is None else found
+        return _tiles_of(kernel, self.device)
 
     def freed_s(
         self, kernel: Kernel | None, isolated_s: float, *, num_sms: int, held_s: float
@@ -116,9 +112,9 @@ class Contention:
 
 
 @lru_cache(maxsize=4096)
-def _blocks_of(kernel: Kernel, device: Device) -> float | None:
-    found = thread_blocks(calls_of([kernel]), device)
-    return None if found is None else float(found[0])
+def _tiles_of(kernel: Kernel | None, device: Device) -> float:
+    found = None if kernel is None or kernel.op == CUSTOM else thread_blocks(calls_of([kernel]), device)
+    return math.nan if found is None else float(found[0])
 
 
 def contention_of(device: Device, topology: Topology) -> Contention | None:

@@ -20,6 +20,11 @@ import numpy as np
 from scaleout.program.graph import NONE, Floats, Ints
 
 
+def offsets_of(sizes: Ints) -> Ints:
+    """Return where rows of (N,) sizes that lie one behind another begin and end, (N + 1,)."""
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Tasks:
     """What the engine runs, for N tasks, E dependencies, M instances and Q ports that they hold.

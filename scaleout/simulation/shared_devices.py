@@ -147,11 +147,8 @@ class SharedDevices:
         for (begin, end), instance, lasts_s, channels, races, communicator in rows:
             devices = sharing.pair_device[begin:end]
             posted = frozenset(devices[sharing.pair_posted[begin:end]].tolist())
-            entry = Running(
-                tuple(devices.tolist()), lasts_s, channels=channels, races=races, communicator=communicator,
-                posted=posted,
-            )  # fmt: skip
-            found.register_transfer(instance, entry)
+            rest = (channels, posted, races, communicator)
+            found.register_transfer(instance, Running(tuple(devices.tolist()), lasts_s, None, *rest))
         at = sharing.pair_device[sharing.waiting_pair].tolist()
         found._device_of.update(zip(sharing.waiting.tolist(), at, strict=True))
         return found

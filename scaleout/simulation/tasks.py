@@ -20,7 +20,7 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
-from scaleout.simulation.engine import Tasks
+from scaleout.simulation.engine import Tasks, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
 from scaleout.simulation.shared_devices import Sharing
 
@@ -180,15 +180,11 @@ def tasks_of(
         instance_of,
         np.concatenate([np.array([cost.size for cost in costs], np.int64)[of_instance], laid.sizes,
                         np.ones(len(sharing.kernel_instance), np.int64)]).astype(np.int64),
-        _offsets(row_sizes), rows.astype(np.int64),
+        offsets_of(row_sizes), rows.astype(np.int64),
         _rows([cost.port_s for cost in costs], of_instance, laid.port_s, len(sharing.kernel_instance))[1],
         folded.column("issue_s"),
     )  # fmt: skip
     return tasks, sharing, algorithms.tolist()
-
-
-def _offsets(sizes: Ints) -> Ints:
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
 
 def _rows(
@@ -197,8 +193,8 @@ def _rows(
     """Return the rows of instances of some kinds, of more, and of some that are empty, flat, and how long each is."""
     sizes = np.array([len(row) for row in kinds], np.int64)[of_instance]
     flat = np.array([value for row in kinds for value in row], np.float64)
-    firsts = _offsets(np.array([len(row) for row in kinds], np.int64))[of_instance]
-    at = np.repeat(firsts - _offsets(sizes)[:-1], sizes) + np.arange(sizes.sum())
+    firsts = offsets_of(np.array([len(row) for row in kinds], np.int64))[of_instance]
+    at = np.repeat(firsts - offsets_of(sizes)[:-1], sizes) + np.arange(sizes.sum())
     rest = np.array([value for row in more for value in row], np.float64)
     return (
         np.concatenate([sizes, np.array([len(row) for row in more], np.int64), np.zeros(empty, np.int64)]),
@@ -312,7 +308,7 @@ def _share_devices(laid: _Laid, instances: CollectiveInstances, costs: Sequence[
         channels=np.repeat([num_sms, message_sms], counts),
         races=np.repeat([True, False], counts),
         communicator=np.concatenate([np.full(counts[0], NONE), sent[2]]).astype(np.int64),
-        pair_offsets=_offsets(np.concatenate([sizes[shared], [len(row) for row in laid.pairs]]).astype(np.int64)),
+        pair_offsets=offsets_of(np.concatenate([sizes[shared], [len(row) for row in laid.pairs]]).astype(np.int64)),
         pair_device=np.concatenate([np.searchsorted(laid.folded.offsets, tasks, side="right") - 1, pairs[0]]).astype(
             np.int64
         ),
@@ -322,9 +318,7 @@ def _share_devices(laid: _Laid, instances: CollectiveInstances, costs: Sequence[
     )
 
 
-def _share_kernels(
-    laid: _Laid,
-) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
+def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
     """Make kernels on devices instances of their own; return what differs of them, and a row for each."""
     kinds: dict[tuple[Kernel | None, float], int] = {}
     known: dict[int, tuple[Ints, Ints]] = {}
@@ -403,7 +397,7 @@ def _with_receives(laid: _Laid) -> tuple[Ints, Ints]:
     sends, receives = np.array(laid.follows, np.int64).reshape(-1, 2).T
     np.add.at(laid.counts, receives, 1)
     users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)
-    return laid.user_offsets + _offsets(np.bincount(sends, minlength=len(laid.counts))), users
+    return laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts))), users
 
 
 def _durations(folded: FoldedProgram) -> Floats:
@@ -429,7 +423,7 @@ def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
         users.append(known[id(graph)] + offset)
     numbers = [np.bincount(graph.dependencies, minlength=len(graph)) for graph in folded.graphs]
     counts = [np.diff(graph.dependency_offsets) for graph in folded.graphs]
-    return _offsets(np.concatenate(numbers)), np.concatenate(users), np.concatenate(counts)
+    return offsets_of(np.concatenate(numbers)), np.concatenate(users), np.concatenate(counts)
 
 
 def _register(folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", index: int) -> None:

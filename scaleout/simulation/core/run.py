@@ -25,7 +25,7 @@ from scaleout.simulation.core.devices import (
     Devices,
 )
 from scaleout.simulation.core.loop import FINISHED, GOES_ON, MISSES, PORT, STREAM, State, Work, begin_all, run_for
-from scaleout.simulation.engine import Tasks, Times
+from scaleout.simulation.engine import Tasks, Times, offsets_of
 from scaleout.simulation.shared_devices import Sharing
 
 _STEPS = 200_000
@@ -34,17 +34,13 @@ _MISSED = 4096
 """Slowdowns that are asked for at a time."""
 
 
-def _offsets(sizes: Any) -> Any:
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-
-
 def _work_of(tasks: Tasks) -> tuple[Work, int]:
     """Number streams, ports and ranks from zero; return how many ports there are as well."""
     num_instances = len(tasks.instance_size)
     named, stream = np.unique(tasks.stream, return_inverse=True)
     stream = stream.reshape(-1) - int(len(named) > 0 and named[0] == NONE)
     ordered = np.lexsort((-tasks.priority, stream))[np.count_nonzero(stream == NONE) :]
-    first_in_stream = _offsets(np.bincount(stream[ordered]))
+    first_in_stream = offsets_of(np.bincount(stream[ordered]))
     order = np.full(len(tasks), NONE, np.int32)
     order[ordered] = np.arange(len(ordered)) - first_in_stream[stream[ordered]]
     members = tasks.instance != NONE
@@ -65,7 +61,7 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
         users=tasks.users.astype(np.int32),
         instance=tasks.instance.astype(np.int32),
         instance_size=tasks.instance_size.astype(np.int32),
-        first_member=_offsets(np.bincount(tasks.instance[members], minlength=num_instances)),
+        first_member=offsets_of(np.bincount(tasks.instance[members], minlength=num_instances)),
         rank=rank,
         instance_of_rank=by_rank,
         first_port=tasks.port_offsets,
@@ -85,7 +81,8 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
     ports["held_up"] = NONE
     return State(
         **dict(zip(("start_s", "released_s", "end_s"), np.full((3, n), np.nan), strict=True)),
-        **dict(zip(("cause", "ready_cause"), np.full((2, n), NONE, np.int32), strict=True)),
+        cause=np.full(n, NONE, np.int32),
+        ready_cause=np.full(n, NONE, np.int32),
         waiting=tasks.num_dependencies.astype(np.int32),
         streams=streams,
         ports=ports,
