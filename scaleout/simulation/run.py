@@ -135,8 +135,7 @@ def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links:
     if links is None and len(tasks) >= _COMPILED_FROM:
         from scaleout.simulation.core.run import run as run_compiled  # noqa: PLC0415 - numba takes a while to import
 
-        found = run_compiled(tasks, sharing, contention)
-        if found is not None:
+        if (found := run_compiled(tasks, sharing, contention)) is not None:
             return found
     timers: list[Timer] = [] if links is None else [links]
     if contention is not None:

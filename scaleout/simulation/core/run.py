@@ -2,28 +2,17 @@
 
 import logging
 from collections.abc import Mapping
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scaleout.network.flow.incremental_max_min import ENTRY
-from scaleout.program.graph import NONE, Ints
+from scaleout.program.graph import NONE
 from scaleout.program.operations import Kernel
 from scaleout.simulation.contention import Contention
-from scaleout.simulation.core.devices import (
-    DEVICE,
-    INSTANCE,
-    KERNEL,
-    KIND,
-    MISSED,
-    MISSING,
-    PAIR,
-    SLOT,
-    SLOWDOWN,
-    TRANSFER,
-    Devices,
-)
+from scaleout.simulation.core import devices
 from scaleout.simulation.core.loop import FINISHED, GOES_ON, MISSES, PORT, STREAM, State, Work, begin_all, run_for
 from scaleout.simulation.engine import Tasks, Times, offsets_of
 from scaleout.simulation.shared_devices import Sharing
@@ -100,47 +89,48 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
     )
 
 
-def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, num_slots: int) -> Devices:
+def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, num_slots: int) -> devices.Devices:
     """Lay out what shares devices in so many slots each; nothing without contention."""
-    instances = np.zeros(0 if contention is None else len(tasks.instance_size), INSTANCE)
+    instances = np.zeros(0 if contention is None else len(tasks.instance_size), devices.INSTANCE)
     for name in ("position", "slot", "communicator"):
         instances[name] = NONE
-    kinds, widths = np.zeros(len(sharing.kernels), KIND), np.unique(sharing.channels)
-    pairs = np.zeros(len(sharing.pair_device), PAIR)
+    kinds, widths = np.zeros(len(sharing.kernels), devices.KIND), np.unique(sharing.channels)
+    pairs = np.zeros(len(sharing.pair_device), devices.PAIR)
     pairs["device"], pairs["posted"], pairs["slot"] = sharing.pair_device, sharing.pair_posted, NONE
     pairs["instance"] = np.repeat(sharing.transfer_instance, np.diff(sharing.pair_offsets))
-    devices = np.zeros(1 + max(sharing.kernel_device.max(initial=-1), pairs["device"].max(initial=-1)), DEVICE)
-    devices["freed_s"] = devices["raced_s"] = np.nan
+    shared = np.zeros(1 + max(sharing.kernel_device.max(initial=-1), pairs["device"].max(initial=-1)), devices.DEVICE)
+    shared["freed_s"] = shared["raced_s"] = np.nan
     pair_of_task, slows, limits = np.full(len(tasks), NONE, np.int32), np.ones((len(kinds), len(widths))), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
-        for number, (kernel, isolated_s) in enumerate(sharing.kernels):
-            kinds["tiles"][number] = contention.tiles(kernel)
-            slows[number] = [contention.slows(kernel, isolated_s, channels=width) for width in widths.tolist()]
-        columns: dict[str, Any] = {"kind": KERNEL, "device": sharing.kernel_device, "key": sharing.kernel_kind}
+        kinds["tiles"] = [contention.tiles(kernel) for kernel, _ in sharing.kernels]
+        slowest = [[contention.slows(*kind, channels=width) for width in widths.tolist()] for kind in sharing.kernels]
+        slows = np.array(slowest, np.float64).reshape(slows.shape)
+        columns: dict[str, Any] = {"kind": devices.KERNEL, "device": sharing.kernel_device, "key": sharing.kernel_kind}
         columns |= {"call_s": sharing.kernel_issue_s, "left_s": kinds["isolated_s"][sharing.kernel_kind]}
         for name, column in columns.items():
             instances[name][sharing.kernel_instance] = column
-        columns = {"kind": TRANSFER, "left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
+        columns = {"kind": devices.TRANSFER, "left_s": sharing.lasts_s}
+        columns |= {"width": np.searchsorted(widths, sharing.channels)}
         columns |= {"races": sharing.races, "communicator": sharing.communicator}
         columns |= {"first_pair": sharing.pair_offsets[:-1], "last_pair": sharing.pair_offsets[1:]}
         for name, column in columns.items():
             instances[name][sharing.transfer_instance] = column
         pair_of_task[sharing.waiting] = sharing.waiting_pair
-    return Devices(
+    return devices.Devices(
         instances=instances,
         pairs=pairs,
-        devices=devices,
-        slots=np.zeros((len(devices), num_slots), SLOT),
+        devices=shared,
+        slots=np.zeros((len(shared), num_slots), devices.SLOT),
         kinds=kinds,
-        slowdowns=np.zeros(0, SLOWDOWN),
-        missed=np.zeros(_MISSED, MISSING),
+        slowdowns=np.zeros(0, devices.SLOWDOWN),
+        missed=np.zeros(_MISSED, devices.MISSING),
         pair_of_task=pair_of_task,
         widths=widths,
         slows=slows,
         limits=limits,
-        changed=np.empty(len(devices), np.int64),
+        changed=np.empty(len(shared), np.int64),
         ends=np.zeros(len(instances), ENTRY),
         spared_s=np.empty(2 * len(instances)),
         spared=np.empty(2 * len(instances), np.int64),
@@ -149,29 +139,33 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
     )
 
 
-def _announce() -> None:
-    """Tell the user of the first run on a machine why it takes longer."""
+def _may_compile() -> bool:
+    """Tell the user of the first run on a machine why it takes longer; processes of a pool leave that to others."""
     dispatcher: Any = run_for
     folder = dispatcher.stats.cache_path
-    if folder is None or not any(Path(folder).glob("loop.run_for*.nbi")):
-        kept = "for this process, as no cache folder can be written" if folder is None else "once on this machine"
-        logging.getLogger(__name__).warning("compiling the event core, %s: about 20 s", kept)
+    if folder is not None and any(Path(folder).glob("loop.run_for*.nbi")):
+        return True
+    if parent_process() is not None:
+        return False
+    kept = folder or "no folder, as none can be written"
+    logging.getLogger(__name__).warning("compiling the event core, about 20 s; kept in %s", kept)
+    return True
 
 
 def run(tasks: Tasks, sharing: Sharing, contention: Contention | None) -> Times | None:
-    """Run until nothing moves any more, with the bits of `engine.run`; None if a device needs more than 64 slots."""
-    _announce()
+    """Run until nothing moves any more, with the bits of `engine.run`; None if it cannot."""
+    if not _may_compile() or len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
+        return None
     work, num_ports = _work_of(tasks)
     kinds: dict[Kernel | None, list[int]] = {}
     for kind, (kernel, _) in enumerate(sharing.kernels):
         kinds.setdefault(kernel, []).append(kind)
-    alike = {kernel: np.array(found) for kernel, found in kinds.items()}
     for slots in (8, 64):
-        state, devices = _state_of(tasks, work, num_ports), _devices_of(tasks, sharing, contention, slots)
-        begin_all(work, state, devices)
-        while (found := run_for(work, state, devices, _STEPS)) in (GOES_ON, MISSES):
+        state, shared = _state_of(tasks, work, num_ports), _devices_of(tasks, sharing, contention, slots)
+        begin_all(work, state, shared)
+        while (found := run_for(work, state, shared, _STEPS)) in (GOES_ON, MISSES):
             if found == MISSES and contention is not None:
-                devices = _answered(devices, sharing, contention, alike)
+                shared = _answered(shared, sharing, contention, kinds)
         if found == FINISHED:
             return _times(tasks, work, state)
     return None
@@ -186,15 +180,17 @@ def _times(tasks: Tasks, work: Work, state: State) -> Times:
     return Times(state.start_s, state.end_s, state.cause.astype(np.int64), posted, state.released_s)
 
 
-def _answered(d: Devices, sharing: Sharing, contention: Contention, kinds: Mapping[Kernel | None, Ints]) -> Devices:
+def _answered(
+    d: devices.Devices, sharing: Sharing, contention: Contention, kinds: Mapping[Any, list[int]]
+) -> devices.Devices:
     """Add the slowdowns that the tables lacked, for all isolated times of a kernel at once."""
-    missed = d.missed[: d.counts[MISSED]].tolist()
-    d.counts[MISSED] = 0
+    missed = d.missed[: d.counts[devices.MISSED]].tolist()
+    d.counts[devices.MISSED] = 0
     known, added, first_entry = len(d.slowdowns), [d.slowdowns], d.kinds["first_entry"]
     widths = [(width, moves) for width in d.widths.tolist() for moves in (False, True)]
     for kernel, code in dict.fromkeys((sharing.kernels[kind][0], code) for kind, code in missed):
         held = [width for at, width in enumerate(widths) for _ in range((code >> (8 * at)) & 255)]
-        found = np.zeros(len(kinds[kernel]), SLOWDOWN)
+        found = np.zeros(len(kinds[kernel]), devices.SLOWDOWN)
         isolated_s = d.kinds["isolated_s"][kinds[kernel]].tolist()
         found["code"], found["slowed"] = code, contention.slowed_by(kernel, isolated_s, held)
         found["after"] = first_entry[kinds[kernel]]
