@@ -12,7 +12,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -152,8 +152,8 @@ class _Lists(NamedTuple):
 
 def _lists(tasks: Tasks) -> _Lists:
     def rows(offsets: Ints, values: Any) -> list[list[Any]]:
-        flat = values.tolist()
-        return [flat[begin:end] for begin, end in pairwise(offsets.tolist())]
+        ends = offsets.tolist()
+        return list(map(values.tolist().__getitem__, map(slice, ends[:-1], ends[1:])))
 
     return _Lists(
         tasks.duration_s.tolist(),
@@ -348,7 +348,7 @@ def _start_instances(state: _State) -> None:
                     if port not in holder:
                         _look_again(state, port)
                 continue
-            freed_s, by = max([state.port_freed.get(port, _NEVER) for port in ports])
+            freed_s, by = max(map(state.port_freed.get, ports, repeat(_NEVER)))
             cause = by if by != NONE and freed_s == now_s else cause
             holder.update(dict.fromkeys(ports, instance))
             for hold_s in set(tasks.port_s[instance]) - {math.inf}:

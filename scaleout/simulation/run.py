@@ -6,6 +6,7 @@ link, collectives in flight share the links, and only ranks that a symmetry of t
 Under both, kernels and collectives contend for SMs and memory. See docs/models/event-engine.md.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -126,13 +127,15 @@ def _overlaps(folded: FoldedProgram) -> bool:
     return sends or any(len(graph) and (graph.stream != graph.stream[0]).any() for graph in graphs)
 
 
-_COMPILED_FROM = 20_000
-"""Tasks from which on the compiled core is faster than Python, with the time to load it."""
+def _is_long(tasks: Tasks, contention: Contention | None) -> bool:
+    """Whether Python takes longer than the compiled core and the half a second that loading it takes."""
+    loaded = "scaleout.simulation.core.run" in sys.modules
+    return len(tasks) >= (2_000 if loaded else 100_000 if contention is None else 20_000)
 
 
 def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
     """Run in Python, or if it is long in the compiled core, which gives the same bits; links have a timer of Python."""
-    if links is None and len(tasks) >= _COMPILED_FROM:
+    if links is None and _is_long(tasks, contention):
         from scaleout.simulation.core.run import run as run_compiled  # noqa: PLC0415 - numba takes a while to import
 
         if (found := run_compiled(tasks, sharing, contention)) is not None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+
 from scaleout.program.graph import NONE, Bools, Floats, Ints
 from scaleout.program.operations import Kernel
 from scaleout.simulation.contention import Contention
@@ -95,6 +97,13 @@ class Sharing:
     pair_posted: Bools
     waiting: Ints
     waiting_pair: Ints
+
+
+_NONE, _WHOLE, _YES = np.zeros(0), np.zeros(0, np.int64), np.zeros(0, bool)
+NOTHING_SHARED = Sharing(
+    (), _WHOLE, _WHOLE, _WHOLE, _NONE, _WHOLE, _NONE, _WHOLE, _YES, _WHOLE, np.zeros(1, np.int64), _WHOLE, _YES, _WHOLE,
+    _WHOLE,
+)  # fmt: skip
 
 
 class SharedDevices:

@@ -22,7 +22,7 @@ from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, In
 from scaleout.program.operations import Kernel
 from scaleout.simulation.engine import Tasks, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
-from scaleout.simulation.shared_devices import Sharing
+from scaleout.simulation.shared_devices import NOTHING_SHARED, Sharing
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -146,12 +146,9 @@ def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, i
 
 
 def tasks_of(
-    folded: FoldedProgram,
-    instances: CollectiveInstances,
-    links: "LinkNetwork | None",
-    resource_use: ResourceUse | None,
+    folded: FoldedProgram, instances: CollectiveInstances, links: "LinkNetwork | None", use: ResourceUse | None
 ) -> tuple[Tasks, Sharing, list[str]]:
-    """Lay out what the engine runs, what shares devices (nothing without `resource_use`), and each task's algorithm.
+    """Lay out what the engine runs, what shares devices (nothing without `use`), and each task's algorithm.
 
     What timers time has no duration of its own.
     """
@@ -160,7 +157,7 @@ def tasks_of(
         for index, cost in enumerate(costs[kind] for kind in of_instance.tolist()):
             if cost.is_sent:
                 _register(folded, instances[index], links, index)
-                if resource_use is not None and cost.is_kernel:
+                if use is not None and cost.is_kernel:
                     links.pace(index)
     sizes = np.diff(instances.offsets)
     of_task = np.repeat(of_instance, sizes)
@@ -170,9 +167,9 @@ def tasks_of(
     for column, values in ((duration_s, "lasts_s"), (occupancy_s, "holds_s"), (algorithms, "served_by")):
         column[instances.tasks] = np.array([getattr(cost, values) for cost in costs], column.dtype)[of_task]
     instance_of[instances.tasks] = np.repeat(np.arange(len(sizes)), sizes)
-    laid = _Laid(folded, len(sizes), resource_use, duration_s, occupancy_s, *_dependencies(folded), instance_of)
+    laid = _Laid(folded, len(sizes), use, duration_s, occupancy_s, *_dependencies(folded), instance_of)
     _add_messages(laid, links)
-    sharing = _share_devices(laid, instances, costs, of_instance)
+    sharing = NOTHING_SHARED if use is None else _share_devices(laid, instances, costs, of_instance, use)
     user_offsets, users = _with_receives(laid)
     row_sizes, rows = _rows([cost.ports for cost in costs], of_instance, laid.ports, len(sharing.kernel_instance))
     tasks = Tasks(
@@ -288,10 +285,11 @@ class _Laid:
     num_pairs: int = 0
 
 
-def _share_devices(laid: _Laid, instances: CollectiveInstances, costs: Sequence[_Cost], of_instance: Ints) -> Sharing:
+def _share_devices(
+    laid: _Laid, instances: CollectiveInstances, costs: Sequence[_Cost], of_instance: Ints, use: ResourceUse
+) -> Sharing:
     """Let shared devices time kernels, whole collectives and messages; the links end those that they time."""
-    use = laid.resource_use
-    shared = np.array([cost.is_kernel and use is not None for cost in costs], bool)[of_instance]
+    shared = np.array([cost.is_kernel for cost in costs], bool)[of_instance]
     lasts_s = np.array([np.inf if cost.is_sent else cost.lasts_s for cost in costs], np.float64)[of_instance]
     sizes = np.diff(instances.offsets)
     tasks = instances.tasks[np.repeat(shared, sizes)]
@@ -300,12 +298,11 @@ def _share_devices(laid: _Laid, instances: CollectiveInstances, costs: Sequence[
     pairs = [*zip(*[pair for row in laid.pairs for pair in row.items()], strict=True)] or [(), ()]
     waiting = np.array(laid.waiting, np.int64).reshape(-1, 2).T
     counts = [int(np.count_nonzero(shared)), len(laid.transfers)]
-    num_sms, message_sms = (0, 0) if use is None else (use.num_sms, use.message_sms)
     return Sharing(
         *_share_kernels(laid),
         transfer_instance=np.concatenate([np.flatnonzero(shared), sent[0]]).astype(np.int64),
         lasts_s=np.concatenate([lasts_s[shared], sent[1]]),
-        channels=np.repeat([num_sms, message_sms], counts),
+        channels=np.repeat([use.num_sms, use.message_sms], counts),
         races=np.repeat([True, False], counts),
         communicator=np.concatenate([np.full(counts[0], NONE), sent[2]]).astype(np.int64),
         pair_offsets=offsets_of(np.concatenate([sizes[shared], [len(row) for row in laid.pairs]]).astype(np.int64)),
@@ -323,8 +320,7 @@ def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints
     kinds: dict[tuple[Kernel | None, float], int] = {}
     known: dict[int, tuple[Ints, Ints]] = {}
     nodes_of, kinds_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    graphs = laid.folded.graphs if laid.resource_use is not None else ()
-    for graph in graphs:
+    for graph in laid.folded.graphs:
         if id(graph) not in known:
             on_device = ~graph.has_role(NodeRole.INPUT)
             nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
@@ -394,6 +390,8 @@ def _share_message(laid: _Laid, message: Message, instance: int, lasts_s: float)
 
 def _with_receives(laid: _Laid) -> tuple[Ints, Ints]:
     """Add the receives that follow sends to the users of these, and to the counts."""
+    if not laid.follows:
+        return laid.user_offsets, laid.users
     sends, receives = np.array(laid.follows, np.int64).reshape(-1, 2).T
     np.add.at(laid.counts, receives, 1)
     users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)

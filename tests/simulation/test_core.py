@@ -14,7 +14,7 @@ from scaleout.program.operations import kernel
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import run as core
 from scaleout.simulation.engine import Tasks, run
-from scaleout.simulation.shared_devices import SharedDevices, Sharing
+from scaleout.simulation.shared_devices import NOTHING_SHARED, SharedDevices, Sharing
 
 H200 = load_device("h200")
 KERNELS = (
@@ -33,12 +33,6 @@ def resource_use(queue_s=0.0):
 
 
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0.0, 3.0)
-
-
-def nothing_shared():
-    none, whole = np.zeros(0), np.zeros(0, np.int64)
-    return Sharing([], whole, whole, whole, none, whole, none, whole, whole, whole, np.zeros(1, np.int64), whole,
-                   whole.astype(bool), whole, whole)  # fmt: skip
 
 
 @st.composite
@@ -88,7 +82,7 @@ def cases(draw):
         instance_ports=ports, port_s=port_s, priority=draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)),
     )  # fmt: skip
     if not shares:
-        return tasks, nothing_shared(), None
+        return tasks, NOTHING_SHARED, None
     rows = [{**dict.fromkeys(posted, NONE), **members} for *_, members, posted in transfers]
     pairs = [(device, task) for row in rows for device, task in sorted(row.items())]
     waiting = [(task, number) for number, (_, task) in enumerate(pairs) if task != NONE]
@@ -133,7 +127,7 @@ def test_more_on_a_device_than_there_are_bits_is_left_to_the_engine():
     tasks = Tasks.of([math.nan] * size, range(size), instance=list(range(size)), instance_size=[2] * size)
     number = np.arange(size)
     sharing = replace(
-        nothing_shared(), transfer_instance=number, lasts_s=np.ones(size), channels=np.full(size, 16),
+        NOTHING_SHARED, transfer_instance=number, lasts_s=np.ones(size), channels=np.full(size, 16),
         races=np.zeros(size, bool), communicator=np.full(size, NONE), pair_offsets=np.arange(size + 1),
         pair_device=np.zeros(size, np.int64), pair_posted=np.zeros(size, bool), waiting=number, waiting_pair=number,
     )  # fmt: skip

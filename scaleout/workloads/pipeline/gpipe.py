@@ -1,7 +1,4 @@
-"""GPipe: all microbatches forward, then all of them backward, the last one first; all m are in flight at once.
-
-Source: Huang et al., GPipe, arXiv:1811.06965, Fig. 2.
-"""
+"""GPipe: all microbatches forward, then all backward, the last first. Huang et al., arXiv:1811.06965, Fig. 2."""
 
 from scaleout.workloads.pipeline.pipeline import LOOP, Action, Order, Pipeline, alone
 
