@@ -5,6 +5,8 @@ collective waits for its data and for the group's collective before it. `concurr
 that collectives wait only where their back end takes one at a time. Contention on the device is charged elsewhere.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from scaleout.cluster.machine import Machine
@@ -31,6 +33,7 @@ def concurrent(program: Program, machine: Machine | None = None) -> Program:
     return program.map_graphs(lambda graph: _overlap(graph, chains=CHAINS))
 
 
+@lru_cache(maxsize=4)  # sweeps schedule one graph on many networks
 def _overlap(graph: ExecutionGraph, *, chains: int = 1) -> ExecutionGraph:
     collective = graph.kind == NodeKind.COLLECTIVE
     num_groups = int(graph.group.max(initial=0)) + 1
@@ -45,9 +48,9 @@ def baseline(program: Program, machine: Machine | None = None) -> Program:
     return program.map_graphs(_serial)
 
 
+@lru_cache(maxsize=4)
 def _serial(graph: ExecutionGraph) -> ExecutionGraph:
-    zero = np.zeros(len(graph), np.int64)
-    return graph.with_columns(stream=zero, priority=zero)
+    return graph.with_columns(**dict.fromkeys(("stream", "priority"), np.zeros(len(graph), np.int64)))
 
 
 def in_program_order(program: Program) -> Program:
@@ -58,6 +61,7 @@ def in_program_order(program: Program) -> Program:
     return program.map_graphs(_chain)
 
 
+@lru_cache(maxsize=4)
 def _chain(graph: ExecutionGraph) -> ExecutionGraph:
     nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
     nodes = nodes[np.argsort(graph.stream[nodes], kind="stable")]

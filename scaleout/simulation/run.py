@@ -129,8 +129,8 @@ def _overlaps(folded: FoldedProgram) -> bool:
 
 def _is_long(tasks: Tasks, contention: Contention | None) -> bool:
     """Whether Python takes longer than the compiled core and the half a second that loading it takes."""
-    loaded = "scaleout.simulation.core.run" in sys.modules
-    return len(tasks) >= (2_000 if loaded else 100_000 if contention is None else 20_000)
+    unloaded = 100_000 if contention is None else 20_000
+    return len(tasks) >= (2_000 if "scaleout.simulation.core.run" in sys.modules else unloaded)
 
 
 def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:

@@ -276,13 +276,12 @@ class _Laid:
     port_s: list[tuple[float, ...]] = field(default_factory=list)
     follows: list[tuple[int, int]] = field(default_factory=list)
     """Sends and the receives that follow them."""
-    transfers: list[tuple[int, float, int]] = field(default_factory=list)
-    """Instance, isolated time and communicator of messages that share devices."""
-    pairs: list[dict[int, bool]] = field(default_factory=list)
-    """Of each of these transfers its devices, and whether it is posted there."""
+    transfers: list[tuple[int, float, int, int]] = field(default_factory=list)
+    """Instance, isolated time, communicator and number of devices of messages that share devices."""
+    pairs: list[tuple[int, bool]] = field(default_factory=list)
+    """The devices of these, one after another, and whether the message is posted there."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tasks that wait for the other end of one of these transfers, and its pair."""
-    num_pairs: int = 0
 
 
 def _share_devices(
@@ -294,8 +293,8 @@ def _share_devices(
     sizes = np.diff(instances.offsets)
     tasks = instances.tasks[np.repeat(shared, sizes)]
     laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
-    sent = [*zip(*laid.transfers, strict=True)] or [(), (), ()]
-    pairs = [*zip(*[pair for row in laid.pairs for pair in row.items()], strict=True)] or [(), ()]
+    sent = [*zip(*laid.transfers, strict=True)] or [()] * 4
+    pairs = [*zip(*laid.pairs, strict=True)] or [(), ()]
     waiting = np.array(laid.waiting, np.int64).reshape(-1, 2).T
     counts = [int(np.count_nonzero(shared)), len(laid.transfers)]
     return Sharing(
@@ -305,7 +304,7 @@ def _share_devices(
         channels=np.repeat([use.num_sms, use.message_sms], counts),
         races=np.repeat([True, False], counts),
         communicator=np.concatenate([np.full(counts[0], NONE), sent[2]]).astype(np.int64),
-        pair_offsets=offsets_of(np.concatenate([sizes[shared], [len(row) for row in laid.pairs]]).astype(np.int64)),
+        pair_offsets=offsets_of(np.concatenate([sizes[shared], sent[3]]).astype(np.int64)),
         pair_device=np.concatenate([np.searchsorted(laid.folded.offsets, tasks, side="right") - 1, pairs[0]]).astype(
             np.int64
         ),
@@ -377,15 +376,13 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None") -> None:
 
 def _share_message(laid: _Laid, message: Message, instance: int, lasts_s: float) -> None:
     """Let a message hold channels at both ends; a receive that follows nothing was posted before it was needed."""
-    number, node = laid.folded.locate(message.send)
-    other = laid.folded.locate(message.receive)[0]
+    (number, node), (other, _) = laid.folded.locate(message.send), laid.folded.locate(message.receive)
     posted = not laid.counts[message.receive]
     devices = {device: posted and device == other for device in sorted({number, other})}
     ends = [(message.send, number)] + [(message.receive, other)] * (not posted)
-    laid.waiting += [(task, laid.num_pairs + list(devices).index(device)) for task, device in ends]
-    laid.num_pairs += len(devices)
-    laid.pairs.append(devices)
-    laid.transfers.append((instance, lasts_s, int(laid.folded.graphs[number].group[node])))
+    laid.waiting += [(task, len(laid.pairs) + list(devices).index(device)) for task, device in ends]
+    laid.pairs += devices.items()
+    laid.transfers.append((instance, lasts_s, int(laid.folded.graphs[number].group[node]), len(devices)))
 
 
 def _with_receives(laid: _Laid) -> tuple[Ints, Ints]:

@@ -1,4 +1,1 @@
-"""The event core: what `engine` and `shared_devices` do, compiled, over columns; the same bits.
-
-See docs/models/event-engine.md and docs/decisions/036-compiled-core.md.
-"""
+"""The event core, compiled: the bits of `engine` and `shared_devices`. See docs/decisions/036-compiled-core.md."""
