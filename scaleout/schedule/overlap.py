@@ -50,7 +50,8 @@ def baseline(program: Program, machine: Machine | None = None) -> Program:
 
 @lru_cache(maxsize=4)
 def _serial(graph: ExecutionGraph) -> ExecutionGraph:
-    return graph.with_columns(**dict.fromkeys(("stream", "priority"), np.zeros(len(graph), np.int64)))
+    zero = np.zeros(len(graph), np.int64)
+    return graph.with_columns(stream=zero, priority=zero)
 
 
 def in_program_order(program: Program) -> Program:

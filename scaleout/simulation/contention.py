@@ -27,7 +27,7 @@ from scaleout.program.operations import CUSTOM, Kernel
 _LEAST_LEFT = 0.1
 """Part of the SMs, and of the memory's bandwidth, that kernels keep on a device with less than is asked for."""
 
-_SAME = 1e-9
+SAME = 1e-9
 """Parts of a tile that are rounding."""
 
 
@@ -101,10 +101,10 @@ class Contention:
         held = held_s / tile_s  # in tiles, as all times below
         first = math.floor((tiles + num_sms * held) / every)
         ends = sorted(at for whole in range(first + 3) for at in (whole, held + whole) if at >= first)
-        enough = (at for at in ends if left * math.floor(at + _SAME) + num_sms * math.floor(at - held + _SAME) >= tiles)
+        enough = (at for at in ends if left * math.floor(at + SAME) + num_sms * math.floor(at - held + SAME) >= tiles)
         at = next(enough)
         whole_s = max(held_s, isolated_s, tile_s * at)
-        return whole_s, min(whole_s, max(isolated_s, held_s, tile_s * math.floor(at + _SAME)))
+        return whole_s, min(whole_s, max(isolated_s, held_s, tile_s * math.floor(at + SAME)))
 
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part ``(1 + (f s / c)**3)**(-1/3)`` of the links' bandwidth that channels of a slowdown reach."""

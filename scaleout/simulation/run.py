@@ -128,7 +128,7 @@ def _overlaps(folded: FoldedProgram) -> bool:
 
 
 def _is_long(tasks: Tasks, contention: Contention | None) -> bool:
-    """Whether Python takes longer than the compiled core and the half a second that loading it takes."""
+    """Whether Python, at 0.2 M tasks/s or 0.05 M with contention, takes longer than half a second to load the core."""
     unloaded = 100_000 if contention is None else 20_000
     return len(tasks) >= (2_000 if "scaleout.simulation.core.run" in sys.modules else unloaded)
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from scaleout.network.flow.compiling import Table, compiled
 from scaleout.program.graph import NONE, Floats, Ints
+from scaleout.simulation.contention import SAME
 from scaleout.simulation.core.heaps import place, pop, push, remove
 
 KERNEL, TRANSFER = 1, 2
 
 CHANGED, ENDS, SPARED, MISSED, OVERFLOW = range(5)
 
-_SAME = 1e-9
 ONE = np.uint64(1)
 EMPTY = np.uint64(0)
 
@@ -310,11 +310,11 @@ def regain(d: Devices, kernel: int, now_s: float) -> None:
     at = 0.0
     while True:
         at = min(float(whole), late + count)
-        if left * math.floor(at + _SAME) + num_sms * math.floor(at - late + _SAME) >= tiles:
+        if left * math.floor(at + SAME) + num_sms * math.floor(at - late + SAME) >= tiles:
             break
         whole, count = whole + (whole == at), count + (late + count == at)
     whole_s = max(held_s, alone_s, tile_s * at)
-    others_s = min(whole_s, max(alone_s, held_s, tile_s * math.floor(at + _SAME)))
+    others_s = min(whole_s, max(alone_s, held_s, tile_s * math.floor(at + SAME)))
     d.instances[kernel]["left_s"], d.instances[kernel]["since_s"], d.instances[kernel]["rate"] = (
         whole_s - held_s,
         now_s,
