@@ -146,7 +146,7 @@ def _simulated_s(
     messages: Mapping[int, CollectiveCost],
     schedule: str,
 ) -> float:
-    """Return the seconds of a rank's graph under a schedule, one rank standing for all; `messages` by their bytes."""
+    """Return the seconds of a rank's graph under a schedule, one rank for all; `messages` by their bytes."""
     assert work.graph is not None
     groups = tuple(GroupFamily(name, ()) for name in work.families)
     graph = apply_schedule(Program("part", (work.graph,), np.zeros(1, np.int64), groups), schedule).graphs[0]

@@ -63,9 +63,8 @@ def comparison() -> BackendComparison:
     return compare_backends(load_topology("sierra-2048"), names=(NCCL, HOST_TRANSFER))
 
 
-def machine(num_ranks: int, policy: str, measured: BackendComparison) -> Topology:
-    """Return Sierra with so many GPUs, whose all-reduces use a policy."""
-    topology = load_topology(f"sierra-{num_ranks}")
+def under(policy: str, topology: Topology, measured: BackendComparison) -> Topology:
+    """Return a topology whose all-reduces use a policy."""
     if policy == MINIMAL:
         return with_table(topology, measured.table(HOST_TRANSFER, NCCL), name=policy)
     return with_policy(topology, policy)
@@ -80,7 +79,8 @@ def sweep(policies: Sequence[str], *, scalings: Sequence[str] = ("strong", "weak
             if whole and ranks > STRONG_RANKS[-1]:
                 continue
             batch = WEAK_BATCH if scaling == "weak" else STRONG_BATCH // ranks
-            steps += [_step(scaling, batch, machine(ranks, policy, measured), policy, whole) for policy in policies]
+            sierra = load_topology(f"sierra-{ranks}")
+            steps += [_step(scaling, batch, under(policy, sierra, measured), policy, whole) for policy in policies]
     return steps
 
 
