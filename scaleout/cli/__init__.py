@@ -13,22 +13,22 @@ from importlib import import_module
 import click
 
 VERBS = {
-    "run": "run:run",
-    "search": "search:search",
-    "collective": "collective:collective",
-    "buckets": "buckets:buckets",
-    "operator": "operator:operator",
-    "trace": "trace:trace",
-    "astra": "astra:astra",
-    "list": "list:list_names",
-    "show": "show:show",
-    "validate": "validate:validate",
-    "measure": "measure:measure",
-    "reproduce": "reproduce:reproduce",
-    "track": "track:track",
-    "strategies": "strategies:strategies",
+    "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
+    "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
+    "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
+    "buckets": ("buckets:buckets", "Find the best size of DDP's gradient buckets for WORKLOAD."),
+    "operator": ("operator:operator", "Simulate a fused compute + collective kernel by work-group."),
+    "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
+    "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
+    "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
+    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et)."),
+    "validate": ("validate:validate", "Predict measured runs, and print the errors."),
+    "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
+    "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),
+    "track": ("track:track", "Simulate T3's track-and-trigger of a GEMM and its collective."),
+    "strategies": ("strategies:strategies", "Compare strategies of training frameworks on one WORKLOAD."),
 }
-"""Verb to its file under `scaleout.cli` and the command in it."""
+"""Verb to its file under `scaleout.cli` with the command in it, and the first line of that command's help."""
 
 
 class Verbs(click.Group):
@@ -42,9 +42,14 @@ class Verbs(click.Group):
         """Return a verb's command; None if there is no such verb."""
         if cmd_name not in VERBS:
             return None
-        module, _, name = VERBS[cmd_name].partition(":")
+        module, _, name = VERBS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(f"scaleout.cli.{module}"), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line a verb, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, VERBS[verb][1]) for verb in self.list_commands(ctx)])
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -168,6 +168,7 @@ def test_every_verb_says_what_it_does_on_one_line(scaleout, verb):
     code, out, _ = scaleout(verb, "--help")
     assert code == 0
     assert f"scaleout {verb} " in out
+    assert " ".join(out.split("\n\n")[1].split()) == VERBS[verb][1]
     _, out, _ = scaleout("--help")
     (line,) = [line for line in out.splitlines() if line.startswith(f"  {verb} ")]
     assert not line.endswith("...")
