@@ -18,6 +18,7 @@ from scaleout.interop.astra.instance import CollectiveInstance
 from scaleout.interop.astra.job import Job
 from scaleout.interop.astra.links import Links, folded_route, route
 from scaleout.interop.astra.members import Carry, Deliver, MemberLayout, Shared, elapsed, members_of
+from scaleout.interop.astra.network import HOPS
 from scaleout.interop.astra.plan import FLAT, GROUP, GROUP_ENDPOINT_NS, Phase, Plan
 from scaleout.interop.astra.progress import Unit
 
@@ -122,6 +123,7 @@ class UnawareFabric:
     def __init__(self, job: Job, clock: Clock, end: End) -> None:
         self._job, self._clock, self._end = job, clock, end
         self._elapsed = lru_cache(maxsize=None)(self._common_elapsed)
+        self._staggered = lru_cache(maxsize=1024)(self._ends)
         self._world = {index: self._world_layout(index) for index in (FLAT, *range(len(job.network.dimensions)))}
 
     def carry(self, source: int, target: int, size_bytes: int, deliver: Deliver) -> None:
@@ -141,8 +143,9 @@ class UnawareFabric:
                 self._end_at(now_ns + passed_ns, each, task)
             return
         start_of = {rank: now_ns for each, _, now_ns in instance.arrived for rank in each.ranks}
-        ends = self._ends(plan, members, [start_of[rank] for rank in members])
-        end_of = dict(zip(members, ends, strict=True))
+        first_ns = min(times)
+        passed = self._staggered(plan, members, tuple(start_of[rank] - first_ns for rank in members))
+        end_of = {rank: first_ns + end_ns for rank, end_ns in zip(members, passed, strict=True)}
         for each, task, _ in instance.arrived:
             by_end: dict[int, list[int]] = {}
             for rank in each.ranks:
@@ -171,7 +174,7 @@ class UnawareFabric:
 
         return run_streams(plan, [0], phase_ends=phase_ends, peers=lambda phase, member: (0,))[0]
 
-    def _ends(self, plan: Plan, members: tuple[int, ...], starts: Sequence[int]) -> list[int]:
+    def _ends(self, plan: Plan, members: tuple[int, ...], starts: tuple[int, ...]) -> list[int]:
         """Return when each member has finished a collective, given when each starts.
 
         Members are a communicator group, or in ascending order all ranks of the lines that take part.
@@ -219,7 +222,7 @@ class UnawareFabric:
             for index, dimension in enumerate(network.dimensions):
                 distance = (target // dimension.stride - source // dimension.stride) % dimension.size
                 if distance:
-                    return index, min(distance, dimension.size - distance)
+                    return index, HOPS[dimension.kind](distance, dimension.size)
             return 0, 0
 
         regular = len({hop(members[i - 1], members[i]) for i in range(len(members))}) == 1
