@@ -11,7 +11,7 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.network.flow.max_min import SAME
-from scaleout.program.graph import NONE, ExecutionGraph, Floats
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.result import Result, Timeline
 
@@ -113,24 +113,23 @@ def by_axis(exposed_s: Mapping[GroupFamily | None, float]) -> dict[str, float]:
     return found
 
 
-def waited_for(result: Result, chooses: Callable[[Timeline, int], bool]) -> float:
+def waited_for(result: Result, chooses: Callable[[Timeline], Bools]) -> float:
     """Idle time that ends with a node that `chooses` picks, or with the makespan, in seconds, the mean over ranks.
 
     A rank that neither computes nor communicates waits for the node that starts next; of several, for any chosen one.
+    `chooses` says of each node of a class, (N,), whether it is one.
     """
     total = 0.0
     for line in result.timelines:
-        starts, ends = line.start_s, line.end_s
-        order = np.argsort(starts, kind="stable")
-        reach = np.r_[0.0, np.maximum.accumulate(ends[order])]
-        gaps = np.maximum(starts[order] - reach[:-1], 0.0)
+        order = np.argsort(line.start_s, kind="stable")
+        starts = line.start_s[order]
+        reach = np.r_[0.0, np.maximum.accumulate(line.end_s[order])]
+        gaps = np.maximum(starts - reach[:-1], 0.0)
+        idle = np.flatnonzero(gaps)
+        chosen = np.r_[0, np.cumsum(chooses(line)[order])]
+        ends_idle = chosen[np.searchsorted(starts, starts[idle], side="right")] > chosen[idle]
         waited = max(0.0, result.makespan_s - float(reach[-1]))
-        for index in np.flatnonzero(gaps).tolist():
-            begin = starts[order[index]]
-            starting = order[index : int(np.searchsorted(starts[order], begin, side="right"))]
-            if any(chooses(line, node) for node in starting.tolist()):
-                waited += float(gaps[index])
-        total += len(line.ranks) * waited
+        total += len(line.ranks) * float(np.cumsum(np.r_[waited, gaps[idle[ends_idle]]])[-1])
     return total / result.program.num_ranks
 
 
@@ -169,25 +168,41 @@ class Row:
 
 def by_phase(result: Result) -> list[Row]:
     """Busy time of kernels and of communication in each phase, in program order."""
-    return _rows(result, lambda graph, node: graph.phases[graph.phase[node]])
+    return _rows(result, lambda graph: graph.phase, lambda graph, node: graph.phases[graph.phase[node]])
 
 
 def by_operation(result: Result) -> list[Row]:
     """Busy time of each kind of kernel and of collective, the largest first."""
-    return sorted(_rows(result, ExecutionGraph.operation), key=lambda row: -row.busy_s)
+    return sorted(_rows(result, _operations, ExecutionGraph.operation), key=lambda row: -row.busy_s)
 
 
-def _rows(result: Result, label: Callable[[ExecutionGraph, int], str]) -> list[Row]:
-    totals: dict[tuple[str, bool], list[float]] = {}
+def _operations(graph: ExecutionGraph) -> Ints:
+    """Return numbers, (N,), that are equal only for nodes of the same operation."""
+    calls = graph.collective * len(NodeKind) + graph.kind + (len(NodeKind) + len(graph.kernels))
+    return np.asarray(np.where(graph.kind == NodeKind.COMPUTE, graph.kernel - NONE, calls))
+
+
+def _rows(
+    result: Result, numbers_of: Callable[[ExecutionGraph], Ints], label: Callable[[ExecutionGraph, int], str]
+) -> list[Row]:
+    """Add up nodes of one label, which nodes of one number have, in the order of their first nodes."""
+    found: dict[tuple[str, bool], int] = {}
+    count, busy_s = np.zeros(0), np.zeros(0)
     for line in result.timelines:
         share = len(line.ranks) / result.program.num_ranks
-        for node, (communicates, duration_s) in enumerate(
-            zip(line.is_communication.tolist(), line.duration_s.tolist(), strict=True)
-        ):
-            entry = totals.setdefault((label(line.graph, node), communicates), [0.0, 0.0])
-            entry[0] += share
-            entry[1] += share * duration_s
-    return [Row(name, communicates, count, busy) for (name, communicates), (count, busy) in totals.items()]
+        numbers = 2 * numbers_of(line.graph) + line.is_communication
+        first = np.full(numbers.max(initial=-1) + 1, len(numbers))
+        first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+        entry_of = np.zeros(len(first), np.int64)
+        for node in np.sort(first[first < len(numbers)]).tolist():
+            key = (label(line.graph, node), bool(line.is_communication[node]))
+            entry_of[numbers[node]] = found.setdefault(key, len(found))
+        entries = entry_of[numbers]
+        count, busy_s = (np.pad(known, (0, len(found) - len(known))) for known in (count, busy_s))
+        np.add.at(count, entries, share)
+        np.add.at(busy_s, entries, share * line.duration_s)
+    rows = zip(found, count.tolist(), busy_s.tolist(), strict=True)
+    return [Row(name, communicates, number, seconds) for (name, communicates), number, seconds in rows]
 
 
 @dataclass(frozen=True)

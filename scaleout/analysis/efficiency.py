@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from scaleout.analysis.breakdown import by_axis, exposed_by_family, waited_for
 from scaleout.cluster.device.spec import Device
-from scaleout.program.graph import NONE, NodeKind, NodeRole
+from scaleout.program.graph import Bools, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.memory import Peak, peak
@@ -107,10 +109,10 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
     pipeline_rank = result.program.pipeline_rank
     spans = [len(set(pipeline_rank[list(family.members[0])].tolist())) > 1 for family in result.program.groups]
+    meets = np.array([*spans, False])  # whether a group does; `NONE` is the last entry
 
-    def meets_other_pipeline_ranks(line: Timeline, node: int) -> bool:
-        group = int(line.graph.group[node])
-        return line.graph.kind[node] != NodeKind.COMPUTE and group != NONE and spans[group]
+    def meets_other_pipeline_ranks(line: Timeline) -> Bools:
+        return np.asarray(line.is_communication & meets[line.graph.group])
 
     mfu = mfu_of(workload, device, step_s)
     return Efficiency(

@@ -69,7 +69,7 @@ class Result:
         """The links of the highest utilisation, the busiest first, under the link model."""
         return self.link_traffic.busiest if self.link_traffic else ()
 
-    @property
+    @cached_property
     def makespan_s(self) -> float:
         """Time at which the last node ends."""
         return max((float(line.end_s.max()) for line in self.timelines if len(line.graph)), default=0.0)

@@ -158,3 +158,17 @@ def test_a_critical_path_has_no_gap_and_adds_up_to_the_makespan(result):
 def test_no_step_is_shorter_than_its_longest_chain_of_dependencies(result):
     for line in result.timelines:
         assert longest_chain_s(line) <= result.makespan_s * (1 + 1e-12)
+
+
+@given(results)
+def test_rows_are_those_of_a_loop_over_nodes(result):
+    """Added up in the order of ranks and nodes, to the last bit."""
+    totals = {}
+    for line in result.timelines:
+        share = len(line.ranks) / result.program.num_ranks
+        for node in range(len(line.graph)):
+            entry = totals.setdefault((line.graph.operation(node), bool(line.is_communication[node])), [0.0, 0.0])
+            entry[0] += share
+            entry[1] += share * float(line.duration_s[node])
+    rows = sorted(totals.items(), key=lambda row: -row[1][1])
+    assert [((row.name, row.communication), [row.count, row.busy_s]) for row in by_operation(result)] == rows

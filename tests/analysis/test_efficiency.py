@@ -52,8 +52,8 @@ def test_exposed_communication_and_idle_time_are_divided_in_full(job):
         return  # roles that wait for one another for ever
     parts = breakdown(result)
     assert sum(exposed_by_family(result).values()) == pytest.approx(parts.exposed_communication_s, abs=1e-15)
-    assert waited_for(result, lambda line, node: True) == pytest.approx(parts.idle_s, abs=1e-15)
-    assert waited_for(result, lambda line, node: False) <= parts.idle_s + 1e-15
+    assert waited_for(result, lambda line: np.ones(len(line.graph), bool)) == pytest.approx(parts.idle_s, abs=1e-15)
+    assert waited_for(result, lambda line: np.zeros(len(line.graph), bool)) <= parts.idle_s + 1e-15
 
 
 # ---- Efficiency
