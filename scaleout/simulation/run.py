@@ -127,18 +127,18 @@ def _overlaps(folded: FoldedProgram) -> bool:
     return sends or any(len(graph) and (graph.stream != graph.stream[0]).any() for graph in graphs)
 
 
-def _is_long(tasks: Tasks, contention: Contention | None) -> bool:
-    """Whether Python, at 0.2 M tasks/s or 0.05 M with contention, takes longer than half a second to load the core."""
-    unloaded = 100_000 if contention is None else 20_000
+def _is_long(tasks: Tasks, *, others: bool) -> bool:
+    """Whether Python, at 0.2 M tasks/s or 0.05 M with others' timers, takes longer than to load the core, 0.5 s."""
+    unloaded = 20_000 if others else 100_000
     return len(tasks) >= (2_000 if "scaleout.simulation.core.run" in sys.modules else unloaded)
 
 
 def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
-    """Run in Python, or if it is long in the compiled core, which gives the same bits; links have a timer of Python."""
-    if links is None and _is_long(tasks, contention):
+    """Run in Python, or if it is long in the compiled core, which gives the same bits."""
+    if _is_long(tasks, others=contention is not None or links is not None):
         from scaleout.simulation.core.run import run as run_compiled  # noqa: PLC0415 - numba takes a while to import
 
-        if (found := run_compiled(tasks, sharing, contention)) is not None:
+        if (found := run_compiled(tasks, sharing, contention, links)) is not None:
             return found
     timers: list[Timer] = [] if links is None else [links]
     if contention is not None:

@@ -154,11 +154,7 @@ def tasks_of(
     """
     costs, of_instance = _costs(folded, instances, on_links=links is not None)
     if links is not None:
-        for index, cost in enumerate(costs[kind] for kind in of_instance.tolist()):
-            if cost.is_sent:
-                _register(folded, instances[index], links, index)
-                if use is not None and cost.is_kernel:
-                    links.pace(index)
+        _register(folded, instances, links, costs, of_instance, paced=use is not None)
     sizes = np.diff(instances.offsets)
     of_task = np.repeat(of_instance, sizes)
     duration_s = _durations(folded)
@@ -358,7 +354,7 @@ def _add_messages(laid: _Laid, links: "LinkNetwork | None") -> None:
             source, destination = message.ranks
             links.register_message(instance, message.size_bytes, source=source, destination=destination)
             if is_shared:
-                links.pace(instance)
+                links.pace([instance])
         if is_shared:
             _share_message(laid, message, instance, np.inf if on_links else lasts_s)
         if on_links or is_shared:
@@ -421,11 +417,22 @@ def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
     return offsets_of(np.concatenate(numbers)), np.concatenate(users), np.concatenate(counts)
 
 
-def _register(folded: FoldedProgram, instance: CollectiveInstance, links: "LinkNetwork", index: int) -> None:
-    """Register what an instance sends with the links: all groups that it stands for."""
-    kind, size_bytes, slices = folded.request_of(instance)
-    groups, cost = folded.groups_of(instance), folded.cost_of(instance)
-    links.register(index, kind, size_bytes / slices, groups=groups, cost=cost, sliced=slices > 1)
+def _register(
+    folded: FoldedProgram, instances: CollectiveInstances, links: "LinkNetwork", costs: Sequence[_Cost],
+    of_instance: Ints, *, paced: bool,
+) -> None:  # fmt: skip
+    """Register what collectives send with the links, for all groups that they stand for."""
+    order, ends = np.argsort(of_instance, kind="stable"), offsets_of(np.bincount(of_instance, minlength=len(costs)))
+    for cost, begin, end in zip(costs, ends, ends[1:], strict=False):
+        if not cost.is_sent:
+            continue
+        indices = order[begin:end].tolist()
+        first = instances[indices[0]]
+        kind, size_bytes, slices = folded.request_of(first)
+        each, whole = folded.groups_of(first), folded.cost_of(first)
+        links.register(indices, kind, size_bytes / slices, groups=each, cost=whole, sliced=slices > 1)
+        if paced and cost.is_kernel:
+            links.pace(indices)
 
 
 def _streams(folded: FoldedProgram) -> Ints:

@@ -350,7 +350,7 @@ def test_two_collectives_share_a_link_and_a_kernel_slows_one_of_them():
     shared.register_kernel(0, 0, None, 100.0)
     for instance, device in ((1, 0), (2, 5)):
         links.register_message(instance, 1e9, source=0, destination=1)
-        links.pace(instance)
+        links.pace([instance])
         shared.register_transfer(instance, Running((device,), np.inf, channels=66), {instance: device})
     unknown = [np.nan] * 3
     # The kernel arrives first and fills its device, unless the transfer is the first in the order of streams.

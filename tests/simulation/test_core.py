@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import ResourceUse
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.network.alpha_beta.cost import CollectiveCost
+from scaleout.network.flow.instances import LinkNetwork
+from scaleout.network.routes.symmetry import Symmetry
 from scaleout.program.graph import NONE
 from scaleout.program.operations import kernel
 from scaleout.simulation.contention import Contention
@@ -32,57 +36,33 @@ def resource_use(queue_s=0.0):
     )  # fmt: skip
 
 
+TOPOLOGIES = (load_topology("t3-ring-8"), load_topology("graph-8"), load_topology("dgx-h200-2"))
+SENT = (("all_reduce", "ring"), ("all_to_all", "direct"), ("all_gather", "ring"), (0, 1), (0, 1), (2, 0), (3, 6))
+"""A collective of some ranks and its algorithm, or a message from one rank to another."""
+GROUPS = (((0, 1, 2, 3),), ((4, 5, 6, 7),), ((0, 2, 4, 6),))
+
+
+def network(topology, on_links, paced):
+    """Return links with what is on them: collectives of a group, whole or slices of larger ones, and messages."""
+    if topology is None:
+        return None
+    found = LinkNetwork(topology, Symmetry())
+    for instance, ((what, how), size_bytes, sliced) in on_links.items():
+        if isinstance(how, int):
+            found.register_message(instance, size_bytes, source=what, destination=how)
+        else:
+            cost = CollectiveCost(0.125, 1.0, how, before_s=0.0625)
+            groups = GROUPS[instance % len(GROUPS)]
+            found.register([instance], what, size_bytes, groups=groups, cost=cost, sliced=sliced)
+    found.pace(paced)
+    return found
+
+
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0.0, 3.0)
 
 
-@st.composite
-def cases(draw):
-    """Tasks with dependencies on earlier ones, on a few streams of a few devices, and what shares these.
-
-    Instances are of any tasks; some hold ports. With contention, some of one task are kernels and others transfers, a
-    few of which are posted where they have no task.
-    """
-    size, devices = draw(st.integers(1, 16)), draw(st.integers(1, 3))
-    duration_s = draw(st.lists(SECONDS, min_size=size, max_size=size))
-    occupancy_s = [seconds * draw(st.sampled_from([1.0, 1.0, 0.25])) for seconds in duration_s]
-    stream = draw(st.lists(st.integers(NONE, 2 * devices - 1), min_size=size, max_size=size))
-    users = [[] for _ in range(size)]
-    for task in range(1, size):
-        for other in draw(st.sets(st.integers(0, task - 1), max_size=2)):
-            users[other].append(task)
-    issue_s = draw(st.just([0.0] * size) | st.lists(SECONDS, min_size=size, max_size=size))
-    shares = draw(st.booleans())
-    left = draw(st.permutations([task for task in range(size) if stream[task] != NONE]))
-    instance, sizes, ports, port_s = [NONE] * size, [], [], []
-    kernels, transfers = [], []
-    while left and draw(st.integers(0, 4)):
-        members = {}
-        for task in left[: draw(st.integers(1, 3))]:
-            members.setdefault(stream[task] % devices, task)
-        left = [task for task in left if task not in members.values()]
-        number, lasts_s = len(sizes), duration_s[next(iter(members.values()))]
-        held = draw(st.sets(st.integers(0, 3), max_size=2))
-        kind = draw(st.sampled_from(["kernel", "transfer", "neither"])) if shares and lasts_s else "neither"
-        if kind == "kernel" and len(members) == 1:
-            kernels.append((number, *members, draw(st.integers(0, len(KERNELS) - 1)), lasts_s, *members.values()))
-            held = ()
-        elif kind == "transfer":
-            posted = draw(st.sets(st.integers(0, devices - 1), max_size=1)) - members.keys()
-            transfers.append((number, lasts_s, draw(st.sampled_from([16, 24])), draw(st.booleans()),
-                              draw(st.sampled_from([NONE, NONE, 3, 4])), members, posted))  # fmt: skip
-        timed = kind == "transfer" or (kind == "kernel" and len(members) == 1)
-        for task in members.values():
-            instance[task] = number
-            duration_s[task] = occupancy_s[task] = math.nan if timed else lasts_s
-        sizes.append(len(members))
-        ports.append(sorted(held))
-        port_s.append([draw(st.sampled_from([math.inf, 0.25, 0.5])) * max(lasts_s, 1e-3) for _ in held])
-    tasks = Tasks.of(
-        duration_s, stream, users, occupancy_s=occupancy_s, issue_s=issue_s, instance=instance, instance_size=sizes,
-        instance_ports=ports, port_s=port_s, priority=draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)),
-    )  # fmt: skip
-    if not shares:
-        return tasks, NOTHING_SHARED, None
+def sharing_of(kernels, transfers, issue_s):
+    """Lay out what shares devices."""
     rows = [{**dict.fromkeys(posted, NONE), **members} for *_, members, posted in transfers]
     pairs = [(device, task) for row in rows for device, task in sorted(row.items())]
     waiting = [(task, number) for number, (_, task) in enumerate(pairs) if task != NONE]
@@ -91,7 +71,7 @@ def cases(draw):
     }
     named = [(KERNELS[at], seconds) for at, seconds in zip(column["kernel"], column["s"], strict=True)]
     whole = lambda values: np.array(values, np.int64)  # noqa: E731
-    sharing = Sharing(
+    return Sharing(
         kernels=named,
         kernel_instance=whole(column["instance"]),
         kernel_device=whole(column["device"]),
@@ -108,17 +88,81 @@ def cases(draw):
         waiting=whole([task for task, _ in waiting]),
         waiting_pair=whole([pair for _, pair in waiting]),
     )
-    return tasks, sharing, Contention(H200, resource_use(draw(st.sampled_from([0.0, 0.5]))))
+
+
+@st.composite
+def cases(draw):
+    """Tasks with dependencies on earlier ones, on a few streams of a few devices, and what shares these.
+
+    Instances are of any tasks; some hold ports. With contention, some of one task are kernels and others transfers, a
+    few of which are posted where they have no task. With links, these time some of the transfers, and other instances.
+    """
+    size, devices = draw(st.integers(1, 16)), draw(st.integers(1, 3))
+    duration_s = draw(st.lists(SECONDS, min_size=size, max_size=size))
+    occupancy_s = [seconds * draw(st.sampled_from([1.0, 1.0, 0.25])) for seconds in duration_s]
+    stream = draw(st.lists(st.integers(NONE, 2 * devices - 1), min_size=size, max_size=size))
+    users = [[] for _ in range(size)]
+    for task in range(1, size):
+        for other in draw(st.sets(st.integers(0, task - 1), max_size=2)):
+            users[other].append(task)
+    issue_s = draw(st.just([0.0] * size) | st.lists(SECONDS, min_size=size, max_size=size))
+    shares = draw(st.booleans())
+    left = draw(st.permutations([task for task in range(size) if stream[task] != NONE]))
+    instance, sizes, ports, port_s = [NONE] * size, [], [], []
+    kernels, transfers = [], []
+    on_links, paced, links = {}, [], draw(st.sampled_from([None, None, *TOPOLOGIES]))
+    while left and draw(st.integers(0, 4)):
+        members = {}
+        for task in left[: draw(st.integers(1, 3))]:
+            members.setdefault(stream[task] % devices, task)
+        left = [task for task in left if task not in members.values()]
+        number, lasts_s = len(sizes), duration_s[next(iter(members.values()))]
+        held = draw(st.sets(st.integers(0, 3), max_size=2))
+        kind = draw(st.sampled_from(["kernel", "transfer", "neither"])) if shares and lasts_s else "neither"
+        if links is not None and kind != "kernel" and draw(st.booleans()):
+            on_links[number] = draw(st.sampled_from(SENT)), draw(st.sampled_from([1e9, 3e9, 2e10])), draw(st.booleans())
+        if kind == "kernel" and len(members) == 1:
+            kernels.append((number, *members, draw(st.integers(0, len(KERNELS) - 1)), lasts_s, *members.values()))
+            held = ()
+        elif kind == "transfer":
+            posted = draw(st.sets(st.integers(0, devices - 1), max_size=1)) - members.keys()
+            paced += [number] if number in on_links else []
+            lasts = math.inf if number in on_links else lasts_s
+            transfers.append((number, lasts, draw(st.sampled_from([16, 24])), draw(st.booleans()),
+                              draw(st.sampled_from([NONE, NONE, 3, 4])), members, posted))  # fmt: skip
+        timed = kind == "transfer" or number in on_links or (kind == "kernel" and len(members) == 1)
+        held = () if number in on_links else held
+        for task in members.values():
+            instance[task] = number
+            duration_s[task] = occupancy_s[task] = math.nan if timed else lasts_s
+        sizes.append(len(members))
+        ports.append(sorted(held))
+        port_s.append([draw(st.sampled_from([math.inf, 0.25, 0.5])) * max(lasts_s, 1e-3) for _ in held])
+    tasks = Tasks.of(
+        duration_s, stream, users, occupancy_s=occupancy_s, issue_s=issue_s, instance=instance, instance_size=sizes,
+        instance_ports=ports, port_s=port_s, priority=draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)),
+    )  # fmt: skip
+    queue_s = draw(st.sampled_from([0.0, 0.5]))
+    contention = Contention(H200, resource_use(queue_s)) if shares else None
+    return tasks, sharing_of(kernels, transfers, issue_s), contention, (links, on_links, paced)
 
 
 @given(cases())
 @settings(max_examples=400)
 def test_the_compiled_core_gives_the_bits_of_the_engine(case):
-    tasks, sharing, contention = case
-    plain = run(tasks, () if contention is None else (SharedDevices.of(contention, sharing, None),))
-    compiled = core.run(tasks, sharing, contention)
+    tasks, sharing, contention, sent = case
+    links, timers = network(*sent), []
+    if links is not None:
+        timers.append(links)
+    if contention is not None:
+        timers.append(SharedDevices.of(contention, sharing, None if links is None else links.set_speed))
+    plain = run(tasks, timers)
+    others = network(*sent)
+    compiled = core.run(tasks, sharing, contention, others)
     for name in ("start_s", "end_s", "released_s", "cause", "posted"):
         assert np.array_equal(getattr(plain, name), getattr(compiled, name), equal_nan=True), name
+    if links is not None:
+        assert np.allclose(links.traffic.link_bytes, others.traffic.link_bytes, rtol=1e-12)
 
 
 def test_more_on_a_device_than_there_are_bits_is_left_to_the_engine():

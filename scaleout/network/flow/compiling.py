@@ -16,13 +16,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @lru_cache
 def _stamp(folder: Path) -> tuple[tuple[float, int], ...]:
-    return tuple((path.stat().st_mtime, path.stat().st_size) for path in sorted(folder.glob("*.py")))
+    files = [path for each in dict.fromkeys((Path(__file__).parent, folder)) for path in sorted(each.glob("*.py"))]
+    return tuple((path.stat().st_mtime, path.stat().st_size) for path in files)
 
 
 def compiled(function: _Function) -> _Function:
     """Let numba compile a function when it is first called on a machine, which takes seconds, and cache it.
 
-    What it calls may lie in another file, so a change of any file of its folder compiles it anew.
+    What it calls may lie in another file, so a change of any file of its folder, or of this one, compiles it anew.
     """
     options: Any = {"error_model": "numpy", "_nrt": False, "forceinline": True}  # nothing is allocated: no references
     try:

@@ -61,11 +61,10 @@ class EventDrivenFlows:
     """All that is in flight, one message at a time; called as `traffic.Traffic` is."""
 
     def __init__(self, links: Links) -> None:
-        self._tables: Tables = empty(links.bytes_per_s(np.arange(len(links))))
+        self.tables: Tables = empty(links.bytes_per_s(np.arange(len(links))))
         self._rows = dict.fromkeys(_GROWN, 0)
         self._names: list[int] = []
         self._demands: list[Demand] = []
-        self._flows: list[tuple[int, int]] = []
         self._running: dict[int, list[int]] = {}
         self._free: dict[int, list[int]] = {}
         self._listed = 0
@@ -73,15 +72,15 @@ class EventDrivenFlows:
     @property
     def link_bytes(self) -> Floats:
         """(L,) what each link has been given to carry so far."""
-        return np.asarray(self._tables.carried, np.float64)
+        return np.asarray(self.tables.carried, np.float64)
 
     def start(
         self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
     ) -> None:
         """Start one chain of a collective."""
         free = self._free.setdefault(id(chain), [])
-        number = free.pop() if free else self._lay_out(chain)
-        t = self._tables
+        number = free.pop() if free else self.lay_out(chain)
+        t = self.tables
         t.requests[t.counts[REQUESTED]] = start_s, number, after_s, latencies, size_bytes
         t.counts[REQUESTED] += 1
         self._names[number] = name
@@ -89,30 +88,24 @@ class EventDrivenFlows:
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
         """Set the speeds of collectives from now on."""
-        self._make_room()
-        start_chains(self._tables)
-        stretch = np.ones(len(self._tables.chains))
+        self.make_room()
+        start_chains(self.tables)
         for name, speed in speeds.items():
             for number in self._running[name]:
-                chain = self._tables.chains[number]
-                stretch[number] = chain["speed"] / speed
-                chain["speed"] = speed
-                mark(self._tables, *self._flows[number])
-        set_speeds(self._tables, stretch, now_s)
+                set_speed(self.tables, number, speed)
+        change_speeds(self.tables, now_s)
 
     def next_s(self) -> float:
         """Return the time of the next event; infinite if nothing is in flight."""
-        self._make_room()
-        return float(next_s(self._tables))
+        self.make_room()
+        return float(next_s(self.tables))
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance until a chain has sent all or is done, but not beyond a time; return the time and their names."""
-        if self._rows["crossed"] > self._listed:
-            self._make_room_on_links()
-        self._make_room()
-        while math.isnan(now_s := run(self._tables, until_s)):
-            self._make_room()
-        t = self._tables
+        self.make_room()
+        while math.isnan(now_s := run(self.tables, until_s)):
+            self.make_room()
+        t = self.tables
         done = t.done[: t.counts[FINISHED]].tolist()
         for number in done:
             self._free[id(self._demands[number])].append(number)
@@ -120,17 +113,19 @@ class EventDrivenFlows:
         sent = t.sent[: t.counts[SENT]].tolist()
         return now_s, [self._names[number] for number in sent], [self._names[number] for number in done]
 
-    def _make_room(self) -> None:
-        """Double the heap of events if it could overflow within one moment."""
-        t = self._tables
+    def make_room(self) -> None:
+        """Give links room for the flows over them, and double the heap of events if a moment could make it overflow."""
+        if self._rows["crossed"] > self._listed:
+            self._make_room_on_links()
+        t = self.tables
         if (need := int(t.counts[EVENTS]) + len(t.flows) + len(t.chains) + 1) > len(t.events):
             events = np.zeros(2 * need, t.events.dtype)
             events[: len(t.events)] = t.events
-            self._tables = t._replace(events=events)
+            self.tables = t._replace(events=events)
 
     def _make_room_on_links(self) -> None:
         """Let each link have room for all flows that may be over it, or twice as much if it has not."""
-        t = self._tables
+        t = self.tables
         crossing = np.bincount(t.crossed[: self._rows["crossed"]], minlength=len(t.links))
         if (crossing > np.diff(t.first_over)).any():
             first_over = np.concatenate(([0], np.cumsum(2 * crossing)))
@@ -138,11 +133,11 @@ class EventDrivenFlows:
             counts = t.links["num_over"].astype(np.int64)
             entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
             over[entry + np.repeat(first_over[:-1], counts)] = t.over[entry + np.repeat(t.first_over[:-1], counts)]
-            self._tables = t._replace(over=over, first_over=first_over, rates=np.zeros(int(2 * crossing.max())))
+            self.tables = t._replace(over=over, first_over=first_over, rates=np.zeros(int(2 * crossing.max())))
         self._listed = self._rows["crossed"]
 
-    def _lay_out(self, chain: Demand) -> int:
-        """Write the rows of a chain; return its number."""
+    def lay_out(self, chain: Demand) -> int:
+        """Write the rows of a chain; return its number. `make_room` has to follow before anything runs."""
         kinds = list({id(flows): flows for flows in chain.rounds}.values())
         number, members, first_flow = self._rows["chains"], self._rows["members"], self._rows["flows"]
         for whole, begin, end in _spans(kinds):
@@ -152,7 +147,7 @@ class EventDrivenFlows:
             for end in ("sources", "destinations")
         }
         latency_s = np.concatenate([np.zeros(0), *(flows.latency_s for flows in kinds)])
-        self._tables.ends[first_flow : self._rows["flows"]] = _rows(
+        self.tables.ends[first_flow : self._rows["flows"]] = _rows(
             ENDS, latency_s=latency_s, source=ends["sources"], destination=ends["destinations"]
         )
         kind = np.repeat(np.arange(len(kinds)), [len(flows) for flows in kinds]) * chain.num_members - members
@@ -168,6 +163,8 @@ class EventDrivenFlows:
             "round": self._rows["rounds"],
             "num_rounds": len(chain.rounds),
             "missing": self._rows["missing"],
+            "flow": first_flow,
+            "num_flows": self._rows["flows"] - first_flow,
         }
         self._append("chains", _rows(CHAIN, **{name: np.array([value]) for name, value in row.items()}))
         self._append("members", _rows(MEMBER, chain=np.full(chain.num_members, number)))
@@ -177,10 +174,9 @@ class EventDrivenFlows:
         self._append("out_flows", np.argsort(kind + ends["sources"], kind="stable") + first_flow)
         missing = (sent + received).reshape(len(kinds), chain.num_members)[which].ravel()
         self._append("missing", missing)
-        self._tables.expected[row["missing"] : self._rows["missing"]] = missing
+        self.tables.expected[row["missing"] : self._rows["missing"]] = missing
         self._names.append(-1)
         self._demands.append(chain)
-        self._flows.append((first_flow, self._rows["flows"]))
         return number
 
     def _append_crossed(self, crossing: Crossing) -> None:
@@ -188,7 +184,7 @@ class EventDrivenFlows:
         first_pair = self._rows["crossed"]
         begins, links, weights = crossing.by_message()
         self._append("crossed", links)
-        self._tables.weights[first_pair : first_pair + len(links)] = weights
+        self.tables.weights[first_pair : first_pair + len(links)] = weights
         whole = np.ones(crossing.num_messages, bool)
         whole[np.searchsorted(begins, np.flatnonzero(weights != 1), side="right") - 1] = False
         self._append("flows", _rows(FLOW, first=begins[:-1] + first_pair, last=begins[1:] + first_pair, whole=whole))
@@ -198,12 +194,12 @@ class EventDrivenFlows:
         have = self._rows[name]
         self._rows[name] = need = have + len(rows)
         for grown in (name, *_GROWN[name]):
-            table = getattr(self._tables, grown)
+            table = getattr(self.tables, grown)
             if need >= len(table):  # a heap has one more
                 wider = np.zeros(max(need + 1, 2 * len(table)), table.dtype)
                 wider[: len(table)] = table
-                self._tables = self._tables._replace(**{grown: wider})
-        getattr(self._tables, name)[have:need] = rows
+                self.tables = self.tables._replace(**{grown: wider})
+        getattr(self.tables, name)[have:need] = rows
 
 
 def _spans(kinds: Sequence[Flows]) -> list[tuple[Crossing, int, int]]:
@@ -349,7 +345,7 @@ def start_chains(t: Tables) -> None:
         requests = t.requests[index]
         chain = t.chains[requests.chain]
         chain.after_s, chain.latencies, chain.size_bytes = requests.after_s, requests.latencies, requests.size_bytes
-        chain.behind, chain.speed = chain.num_members, 1.0
+        chain.behind, chain.speed, chain.stretch = chain.num_members, 1.0, 1.0
         for member in range(chain.member, chain.member + chain.num_members):
             t.members[member].at = -1
         for at in range(chain.missing, chain.missing + chain.num_rounds * chain.num_members):
@@ -366,18 +362,21 @@ def next_s(t: Tables) -> float:
 
 
 @compiled
-def mark(t: Tables, first: int, last: int) -> None:
-    """Note flows in flight, of a range, whose rate is to be set anew."""
-    for number in range(first, last):
-        if t.fair[number] != GONE and not t.flows[number].moved:
-            t.flows[number].moved = 1
-            t.moved[t.counts[MOVED]] = number
+def set_speed(t: Tables, number: int, speed: float) -> None:
+    """Set the speed of a chain, and note its flows in flight; `change_speeds` has to follow."""
+    chain = t.chains[number]
+    chain.stretch = chain.speed / speed
+    chain.speed = speed
+    for flow in range(chain.flow, chain.flow + chain.num_flows):
+        if t.fair[flow] != GONE and not t.flows[flow].moved:
+            t.flows[flow].moved = 1
+            t.moved[t.counts[MOVED]] = flow
             t.counts[MOVED] += 1
 
 
 @compiled
-def set_speeds(t: Tables, stretch: Floats, now_s: float) -> None:
-    """Let marked flows go on at their new speed, and stretch the time to events of each chain."""
+def change_speeds(t: Tables, now_s: float) -> None:
+    """Let flows go on at the speeds that have been set, and stretch the time to events of their chains."""
     share(t, now_s)
     size = t.counts[EVENTS]
     t.counts[EVENTS] = 0
@@ -385,9 +384,11 @@ def set_speeds(t: Tables, stretch: Floats, now_s: float) -> None:
         event = t.events[index]
         time_s, kind, which, round_ = event.time_s, event.kind, event.which, event.round
         chain = t.members[t.ends[which].source].chain if kind == ARRIVED else which
-        if stretch[chain] != 1.0:
-            time_s = now_s + (time_s - now_s) * stretch[chain]
+        if t.chains[chain].stretch != 1.0:
+            time_s = now_s + (time_s - now_s) * t.chains[chain].stretch
         _push_event(t, time_s, kind, which, round_)
+    for chain in range(len(t.chains)):
+        t.chains[chain].stretch = 1.0
 
 
 @compiled

@@ -52,11 +52,13 @@ what an entry stands for may be higher by now."""
 MEMBER = np.dtype([("chain", "i8"), ("at", "i8")])
 
 CHAIN = np.dtype(
-    [("after_s", "f8"), ("latencies", "f8"), ("size_bytes", "f8"), ("speed", "f8")]
+    [(name, "f8") for name in ("after_s", "latencies", "size_bytes", "speed", "stretch")]
     + [(name, "i8") for name in ("member", "num_members", "round", "num_rounds", "missing", "behind")]
+    + [(name, "i8") for name in ("flow", "num_flows")]
 )
-"""Its first member, round and count of missing messages; `behind` members have not done their last round. Its messages
-go at `speed` times their fair rate, and its latencies are divided by it."""
+"""Its first member, round, count of missing messages, and flow; `behind` members have not done their last round. Its
+messages go at `speed` times their fair rate, and its latencies are divided by it; as that changes, the time to its
+events grows by `stretch`."""
 
 ROUND = np.dtype([("fraction", "f8"), ("out", "i8")])
 """`fraction` is of the bytes of its chain. `out` plus a member's number in the chain is an index into `outs`: its flows

@@ -5,7 +5,7 @@ bytes have left, and pays the latency of the whole after that; everything else h
 instance that shared devices slow down is *paced*: their timer sets its speed from its start on, 0 until it has its SMs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
@@ -22,33 +22,32 @@ class LinkNetwork:
     def __init__(self, topology: Topology, symmetry: Symmetry, *, injection_bytes_per_s: float | None = None) -> None:
         self.symmetry = symmetry
         self.traffic = Traffic(links_of(topology, injection_bytes_per_s=injection_bytes_per_s))
-        self._transfers: dict[int, Transfer] = {}
+        self.transfers: dict[int, Transfer] = {}
+        """Instance to what it sends."""
         self._messages: dict[tuple[int, int, float], Transfer] = {}
         self._routed: dict[tuple[int, int], Demand] = {}
         self._demands: dict[tuple[str, str, int], tuple[Demand, Sequence[Group]]] = {}
         self._speeds: dict[int, float] = {}
         """Speeds that were set at the present moment, which has to be over before they count: the last one does."""
         self._set_s = 0.0
-        self._paced: set[int] = set()
+        self.paced: set[int] = set()
         self._moving: set[int] = set()
         """Paced instances that have their SMs."""
 
     def register(
-        self, instance: int, kind: str, size_bytes: float, *, groups: Sequence[Group], cost: CollectiveCost,
+        self, instances: Sequence[int], kind: str, size_bytes: float, *, groups: Sequence[Group], cost: CollectiveCost,
         sliced: bool,
     ) -> None:  # fmt: skip
-        """Register a collective of some groups, told apart by identity, with the algorithm and latency of the whole.
+        """Register like collectives of groups, told apart by identity, with the algorithm and latency of the whole.
 
-        Its bytes are those of a slice of the whole if it is `sliced`.
+        Their bytes are those of a slice of the whole if they are `sliced`.
         """
         key = (kind, cost.algorithm, id(groups))
         if key not in self._demands:
             demand = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
             self._demands[key] = demand, groups  # kept, lest the id returns
-        demand = self._demands[key][0]
-        self._transfers[instance] = (
-            _back_to_back(demand, size_bytes, cost) if sliced else whole_transfer(demand, size_bytes, cost)
-        )
+        transfer_of = _back_to_back if sliced else whole_transfer
+        self.transfers |= dict.fromkeys(instances, transfer_of(self._demands[key][0], size_bytes, cost))
 
     def register_message(self, instance: int, size_bytes: float, *, source: int, destination: int) -> None:
         """Register one message between two ranks."""
@@ -59,19 +58,19 @@ class LinkNetwork:
                 self._routed[ends] = demand_of_message(links, source, destination, self.symmetry)
             cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
             self._messages[key] = _back_to_back(self._routed[ends], size_bytes, cost)
-        self._transfers[instance] = self._messages[key]
+        self.transfers[instance] = self._messages[key]
 
-    def pace(self, instance: int) -> None:
-        """Let an instance wait for its speed, and go at it."""
-        self._paced.add(instance)
+    def pace(self, instances: Iterable[int]) -> None:
+        """Let instances wait for their speeds, and go at them."""
+        self.paced.update(instances)
 
     def arrive(self, instance: int, task: int, now_s: float) -> None:
         """Take note that a task has arrived at an instance, which uses no links yet."""
 
     def start(self, instance: int, now_s: float) -> None:
         """Start an instance that is not paced; others start when they are given a speed."""
-        if instance in self._transfers and instance not in self._paced:
-            self.traffic.start(instance, self._transfers[instance], now_s)
+        if instance in self.transfers and instance not in self.paced:
+            self.traffic.start(instance, self.transfers[instance], now_s)
 
     def set_speed(self, instance: int, speed: float, now_s: float) -> None:
         """Set the speed of a paced instance from now on, as a fraction of its fair rate; 0 before it moves."""
@@ -86,7 +85,7 @@ class LinkNetwork:
                 assert speed > 0, "what has its SMs keeps them"
                 changed[instance] = speed
             elif speed > 0:
-                self.traffic.start(instance, self._transfers[instance], self._set_s)
+                self.traffic.start(instance, self.transfers[instance], self._set_s)
                 self._moving.add(instance)
                 if speed < 1:
                     changed[instance] = speed
@@ -107,7 +106,7 @@ class LinkNetwork:
         return now_s, sorted(filter(self._releases_early, sent)), sorted(done)
 
     def _releases_early(self, instance: int) -> bool:
-        return instance not in self._paced and not self._transfers[instance].latencies
+        return instance not in self.paced and not self.transfers[instance].latencies
 
     def end(self, instances: Sequence[int], now_s: float) -> None:
         """Take note of instances that ended elsewhere: kernels, which use no links."""

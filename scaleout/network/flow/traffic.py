@@ -134,6 +134,10 @@ class Traffic:
         self._chains[name][which] -= 1
         return self._chains[name][which] == 0
 
+    def hand_over(self, loop: _Loop) -> None:
+        """Take over what has been carried by a loop that ran elsewhere."""
+        self._loop, self._batched = loop, None
+
     def _go_one_by_one(self) -> None:
         """Let the compiled loop start all that has started, and catch up: the same bits, so the same state."""
         from scaleout.network.flow.event_driven import EventDrivenFlows  # noqa: PLC0415 - numba takes a while to import

@@ -18,7 +18,7 @@ from scaleout.simulation.core.heaps import place, pop, push, remove
 
 KERNEL, TRANSFER = 1, 2
 
-CHANGED, ENDS, SPARED, MISSED, OVERFLOW = range(5)
+CHANGED, ENDS, SPARED, MISSED, OVERFLOW, TOLD = range(6)
 
 ONE = np.uint64(1)
 EMPTY = np.uint64(0)
@@ -29,7 +29,7 @@ INSTANCE = np.dtype(
     + [(name, "u8") for name in ("held_by", "spares")]
     + [("communicator", "i8")]
     + [(name, "i4") for name in ("device", "key", "first_pair", "last_pair", "waits", "held_sms", "position")]
-    + [(name, "i1") for name in ("kind", "rated", "slot", "width", "races", "won", "has_spares", "looked")]
+    + [(name, "i1") for name in ("kind", "rated", "slot", "width", "races", "won", "has_spares", "looked", "is_told")]
 )
 """A kernel has a `device`, a `slot` there while it runs, and a `key`, its kind; a transfer pairs with devices, of which
 so many wait for kernels. `rated` is 0 before it starts, 2 once its rate is set and else 1. `held_by` and `spares` are
@@ -73,6 +73,8 @@ class Devices(NamedTuple):
     ends: Table
     spared_s: Floats
     spared: Ints
+    told: Table
+    """Transfers that links time, whose rate has changed and is their speed there."""
     counts: Ints
     changed_s: Floats
 
@@ -404,7 +406,12 @@ def set_rate(d: Devices, instance: int, rate: float) -> None:
     left_s = max(0.0, d.instances[instance]["left_s"] - done_s)
     d.instances[instance]["left_s"], d.instances[instance]["since_s"] = left_s, now_s
     d.instances[instance]["rate"], d.instances[instance]["rated"] = rate, 2
-    if rate > 0:
+    if math.isinf(left_s):
+        if not d.instances[instance]["is_told"]:
+            d.instances[instance]["is_told"] = 1
+            d.told[d.counts[TOLD]] = instance
+            d.counts[TOLD] += 1
+    elif rate > 0:
         d.counts[ENDS] = place(d.ends, d.counts[ENDS], d.instances, instance, now_s + left_s / rate)
     else:
         d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, instance)

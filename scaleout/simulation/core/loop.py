@@ -15,6 +15,7 @@ from scaleout.network.flow.compiling import Table, compiled
 from scaleout.program.graph import NONE, Floats
 from scaleout.simulation.core.devices import (
     OVERFLOW,
+    SPARED,
     Devices,
     arrive,
     begin,
@@ -24,10 +25,21 @@ from scaleout.simulation.core.devices import (
     spares,
 )
 from scaleout.simulation.core.heaps import meld, pop, pop_number, push, push_number
+from scaleout.simulation.core.links import (
+    EARLY,
+    ENDED,
+    REACHED,
+    Links,
+    advance,
+    next_early,
+    next_ended,
+    start_transfer,
+    start_transfers,
+)
 
 RELEASE, COMPLETE, BOTH, ISSUED, PORTS = range(5)
 EVENTS, TOUCHED, QUEUED, SORTED = range(4)
-FINISHED, MISSES, OVERFLOWS, GOES_ON = range(4)
+FINISHED, MISSES, OVERFLOWS, GOES_ON, LACKS = range(5)
 """What stopped the loop."""
 
 
@@ -200,7 +212,7 @@ def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
 
 
 @compiled
-def issue(w: Work, s: State, d: Devices, now_s: float) -> None:
+def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
     """Let free streams take their next task, then let complete instances take their ports."""
     while s.counts[TOUCHED]:
         stream = pop_number(s.touched, 0, s.counts[TOUCHED])
@@ -228,12 +240,17 @@ def issue(w: Work, s: State, d: Devices, now_s: float) -> None:
     while s.counts[QUEUED]:
         instance = w.instance_of_rank[pop_number(s.queue, 0, s.counts[QUEUED])]
         s.counts[QUEUED] -= 1
-        start_instance(w, s, d, instance, now_s)
+        if not start_instance(w, s, instance, now_s):
+            continue
+        if n is not None:
+            start_transfer(n, instance, now_s)
+        if len(d.instances):
+            begin(d, instance, now_s)
 
 
 @compiled
-def start_instance(w: Work, s: State, d: Devices, instance: int, now_s: float) -> None:
-    """Start an instance at which all have arrived, if its ports are free."""
+def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
+    """Start an instance at which all have arrived, if its ports are free; return whether devices or links time it."""
     begins = w.first_member[instance]
     ends = begins + s.num_arrived[instance]
     last = s.arrived[ends - 1]
@@ -245,19 +262,18 @@ def start_instance(w: Work, s: State, d: Devices, instance: int, now_s: float) -
         ):
             freed_s, by = s.ports[port]["freed_s"], s.ports[port]["freed_by"]
     if not take_ports(w, s, instance, now_s):
-        return
+        return False
     if by != NONE and freed_s == now_s:
         cause = by
     for at in range(begins, ends):
         s.cause[s.arrived[at]] = cause
         start_task(w, s, s.arrived[at], now_s)
-    if len(d.instances) and math.isnan(w.duration_s[last]):
-        begin(d, instance, now_s)
+    return math.isnan(w.duration_s[last])
 
 
 @compiled
-def end_instance(w: Work, s: State, instance: int, now_s: float) -> None:
-    """Release and complete the tasks of an instance that its devices have ended, in their order."""
+def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> None:
+    """Release or complete the tasks of an instance, or both, in their order."""
     begins = w.first_member[instance]
     for at in range(begins, begins + s.num_arrived[instance]):
         push_number(s.scratch, 0, s.counts[SORTED], s.arrived[at])
@@ -265,9 +281,12 @@ def end_instance(w: Work, s: State, instance: int, now_s: float) -> None:
     while s.counts[SORTED]:
         task = pop_number(s.scratch, 0, s.counts[SORTED])
         s.counts[SORTED] -= 1
-        s.released_s[task] = s.end_s[task] = now_s
-        release(w, s, task, now_s)
-        complete(w, s, task, now_s)
+        if kind != COMPLETE:
+            s.released_s[task] = now_s
+            release(w, s, task, now_s)
+        if kind != RELEASE:
+            s.end_s[task] = now_s
+            complete(w, s, task, now_s)
 
 
 @compiled
@@ -298,38 +317,67 @@ def handle_events(w: Work, s: State, now_s: float) -> None:
 
 
 @compiled
-def end_instances(w: Work, s: State, d: Devices, now_s: float) -> None:
+def end_on_devices(w: Work, s: State, d: Devices, now_s: float) -> None:
     """End all instances that devices end at a moment."""
     while next_end_s(d) == now_s:
         instance = d.ends[0]["which"]
         end(d, instance, now_s)
-        end_instance(w, s, instance, now_s)
+        end_instance(w, s, instance, BOTH, now_s)
 
 
 @compiled
-def run_for(w: Work, s: State, d: Devices, steps: int) -> int:
-    """Go on for so many moments, or until nothing moves any more or the tables lack a slowdown."""
+def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
+    """Release the streams of all that has left, and end all instances that links end at a moment."""
+    while n.counts[EARLY]:
+        end_instance(w, s, next_early(n), RELEASE, now_s)
+    while n.counts[ENDED]:
+        instance = next_ended(n)
+        if len(d.instances) and d.instances[instance]["kind"]:
+            end(d, instance, now_s)
+        end_instance(w, s, instance, COMPLETE if n.transfers[instance]["is_released"] else BOTH, now_s)
+
+
+@compiled
+def next_moment_s(s: State, d: Devices, n: Links | None) -> float:
+    """Return when something happens next, with links advanced to it; NaN if they lack room to go on."""
+    now_s = min(s.event_s[0] if s.counts[EVENTS] else math.inf, next_end_s(d))
+    if n is None:
+        return now_s
+    if n.counts[EARLY] or n.counts[ENDED]:
+        return float(n.times[REACHED])
+    until_s = min(now_s, d.spared_s[0] if d.counts[SPARED] else math.inf)
+    if not start_transfers(n, d, until_s):
+        return math.nan
+    return advance(n, until_s)
+
+
+@compiled
+def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
+    """Go on for so many moments, or until nothing moves any more or the caller has to lay out more."""
     for _ in range(steps):
         if not set_rates(d):
             return MISSES
         if d.counts[OVERFLOW]:
             return OVERFLOWS
-        now_s = s.event_s[0] if s.counts[EVENTS] else math.inf
-        if spares(d, now_s):
+        now_s = next_moment_s(s, d, n)
+        if math.isnan(now_s):
+            return LACKS
+        if (n is None or not n.counts[ENDED]) and spares(d, now_s):
             continue
-        now_s = min(now_s, next_end_s(d))
         if math.isinf(now_s):
             return FINISHED
-        end_instances(w, s, d, now_s)
+        if n is not None:
+            end_on_links(w, s, d, n, now_s)
+        end_on_devices(w, s, d, now_s)
         handle_events(w, s, now_s)
-        issue(w, s, d, now_s)
+        issue(w, s, d, n, now_s)
     return GOES_ON
 
 
 @compiled
-def begin_all(w: Work, s: State, d: Devices) -> None:
+def begin_all(w: Work, s: State, d: Devices, n: Links | None) -> None:
     """Let tasks that wait for nothing be ready, and start those that may."""
     for task in range(len(s.waiting)):
         if s.waiting[task] == 0:
             make_ready(w, s, task, 0.0)
-    issue(w, s, d, 0.0)
+    issue(w, s, d, n, 0.0)

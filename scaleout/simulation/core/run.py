@@ -1,19 +1,33 @@
 """Tasks and shared devices to the columns of the compiled loop, and back to times."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scaleout.network.flow.event_driven import EventDrivenFlows
+from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.incremental_max_min import ENTRY
+from scaleout.network.flow.instances import LinkNetwork
 from scaleout.program.graph import NONE
 from scaleout.program.operations import Kernel
 from scaleout.simulation.contention import Contention
-from scaleout.simulation.core import devices
-from scaleout.simulation.core.loop import FINISHED, GOES_ON, MISSES, PORT, STREAM, State, Work, begin_all, run_for
+from scaleout.simulation.core import devices, links
+from scaleout.simulation.core.loop import (
+    FINISHED,
+    LACKS,
+    MISSES,
+    OVERFLOWS,
+    PORT,
+    STREAM,
+    State,
+    Work,
+    begin_all,
+    run_for,
+)
 from scaleout.simulation.engine import Tasks, Times, offsets_of
 from scaleout.simulation.shared_devices import Sharing
 
@@ -134,9 +148,69 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
         ends=np.zeros(len(instances), ENTRY),
         spared_s=np.empty(2 * len(instances)),
         spared=np.empty(2 * len(instances), np.int64),
-        counts=np.zeros(5, np.int64),
+        told=np.empty(len(instances), np.int32),
+        counts=np.zeros(6, np.int64),
         changed_s=np.zeros(1),
     )
+
+
+class _Links:
+    """Links in columns, and the chains that are laid out in their tables, more of a kind as they are lacking."""
+
+    def __init__(self, network: LinkNetwork, num_instances: int) -> None:
+        self.flows = EventDrivenFlows(network.traffic.links)
+        self._kinds: list[Demand] = []
+        transfers = list({id(transfer): transfer for transfer in network.transfers.values()}.values())
+        rows = np.zeros(len(transfers) + 1, links.TRANSFER)
+        kinds: list[int] = []
+        number_of: dict[int, int] = {}
+        for row, transfer in zip(rows, transfers, strict=False):
+            chains = transfer.demand.chains
+            row["size_bytes"], row["before_s"], row["after_s"] = (
+                transfer.size_bytes,
+                transfer.before_s,
+                transfer.after_s,
+            )
+            row["first_kind"], row["num_chains"], row["latencies"] = len(kinds), len(chains), transfer.latencies
+            for chain in chains:
+                kinds.append(number_of.setdefault(id(chain), len(number_of)))
+                if kinds[-1] == len(self._kinds):
+                    self._kinds.append(chain)
+        which = np.full(num_instances, len(transfers))
+        at = {id(transfer): number for number, transfer in enumerate(transfers)}
+        which[list(network.transfers)] = [at[id(transfer)] for transfer in network.transfers.values()]
+        of_instance = rows[which]
+        of_instance["is_paced"][list(network.paced)] = 1
+        of_instance["first_chain"] = np.cumsum(of_instance["num_chains"]) - of_instance["num_chains"]
+        self.columns = links.Links(
+            tables=self.flows.tables,
+            transfers=of_instance,
+            kinds=np.array(kinds, np.int32),
+            running=np.full(of_instance["num_chains"].sum(), NONE, np.int32),
+            chains=np.zeros(0, links.CHAIN),
+            free=np.full(len(self._kinds), NONE, np.int32),
+            starting=np.empty(num_instances, np.int32),
+            early=np.empty(num_instances, np.int32),
+            ended=np.empty(num_instances, np.int32),
+            counts=np.array([0, 0, 0, NONE]),
+            times=np.zeros(2),
+        )
+        self._lay_out(range(len(self._kinds)))
+
+    def make_room(self) -> None:
+        """Lay out the chain that was lacking once more, or let the tables have more room."""
+        lacking = int(self.columns.counts[links.LACKING])
+        self.columns.counts[links.LACKING] = NONE
+        self._lay_out([] if lacking == NONE else [lacking])
+
+    def _lay_out(self, kinds: Sequence[int]) -> None:
+        added = np.zeros(len(kinds), links.CHAIN)
+        for row, kind in zip(added, kinds, strict=True):
+            number = self.flows.lay_out(self._kinds[kind])
+            row["kind"], row["after"], self.columns.free[kind] = kind, self.columns.free[kind], number
+        self.flows.make_room()
+        chains = np.concatenate([self.columns.chains, added])
+        self.columns = self.columns._replace(tables=self.flows.tables, chains=chains)
 
 
 def _may_compile() -> bool:
@@ -152,7 +226,9 @@ def _may_compile() -> bool:
     return True
 
 
-def run(tasks: Tasks, sharing: Sharing, contention: Contention | None) -> Times | None:
+def run(
+    tasks: Tasks, sharing: Sharing, contention: Contention | None, network: LinkNetwork | None = None
+) -> Times | None:
     """Run until nothing moves any more, with the bits of `engine.run`; None if it cannot."""
     if not _may_compile() or len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
         return None
@@ -162,11 +238,19 @@ def run(tasks: Tasks, sharing: Sharing, contention: Contention | None) -> Times 
         kinds.setdefault(kernel, []).append(kind)
     for slots in (8, 64):
         state, shared = _state_of(tasks, work, num_ports), _devices_of(tasks, sharing, contention, slots)
-        begin_all(work, state, shared)
-        while (found := run_for(work, state, shared, _STEPS)) in (GOES_ON, MISSES):
+        on = None if network is None else _Links(network, len(tasks.instance_size))
+        begin_all(work, state, shared, None if on is None else on.columns)
+        while True:
+            found = run_for(work, state, shared, None if on is None else on.columns, _STEPS)
+            if found in (FINISHED, OVERFLOWS):
+                break
             if found == MISSES and contention is not None:
                 shared = _answered(shared, sharing, contention, kinds)
+            if found == LACKS and on is not None:
+                on.make_room()
         if found == FINISHED:
+            if network is not None and on is not None:
+                network.traffic.hand_over(on.flows)
             return _times(tasks, work, state)
     return None
 
