@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from scaleout.errors import TraceError
 from scaleout.interop import chakra
-from scaleout.interop.chakra import schema
-from scaleout.interop.chakra.schema import SCALARS
+from scaleout.interop.chakra import schema, wire
+from scaleout.interop.chakra.tables import SCALARS
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "chakra" / "samples"
 SAMPLE_NAMES = sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.et"))
@@ -168,7 +168,7 @@ def test_an_attribute_of_any_kind_survives_the_wire_bit_by_bit(kind_and_value):
     assert node.attr[0].WhichOneof("value") == kind
     assert bits(chakra.to_dict(node)["comm_size"]) == bits(value)
     scalar, form = kind.split("_")
-    python_type = {"double": float, "float": float, "bool": bool, "string": str, "bytes": bytes}.get(scalar, int)
+    python_type = PYTHON_TYPES.get(scalar, int)
     wanted = python_type if form == "val" else list[python_type]
     assert bits(chakra.get(node, "comm_size", wanted)) == bits(value)
 
@@ -182,6 +182,64 @@ def test_any_trace_survives_the_file(metadata, nodes, zipped, tmp_path_factory):
     copied_metadata, copied_nodes = chakra.read(path)
     assert copied_metadata.SerializeToString() == metadata.SerializeToString()
     assert [n.SerializeToString() for n in copied_nodes] == [n.SerializeToString() for n in nodes]
+
+
+PYTHON_TYPES = {"double": float, "float": float, "bool": bool, "string": str, "bytes": bytes}
+
+
+def values_of(node):
+    """Every attribute's value, asked for as the Python type of its kind."""
+    found = {}
+    for name, kind in {a.name: a.WhichOneof("value") for a in reversed(node.attr)}.items():
+        scalar, form = kind.split("_") if kind else ("int64", "val")
+        wanted = PYTHON_TYPES.get(scalar, int)
+        found[name] = wanted if form == "val" else list[wanted]
+    return found
+
+
+def assert_wire_reads(nodes, found):
+    """Nodes as protobuf decodes them, and as `wire` does."""
+    assert len(found) == len(nodes)
+    for ours, node in zip(found, nodes, strict=True):
+        scalars = (node.id, node.name, node.type, node.duration_micros)
+        assert (ours.id, ours.name, ours.type, ours.duration_micros) == scalars
+        assert ours.waits == (node.id, tuple(sorted({*node.data_deps, *node.ctrl_deps})))
+        for name, wanted in values_of(node).items():
+            default = wanted()
+            assert bits(chakra.get(ours, name, wanted, default=default)) == bits(
+                chakra.get(node, name, wanted, default=default)
+            )
+
+
+@given(nodes=st.lists(NODES, max_size=5), data=st.data())
+def test_the_wire_reader_decodes_what_protobuf_does(nodes, data, tmp_path_factory):
+    """Equal frames are one node, and fields may come in any order, as the format allows."""
+    path = tmp_path_factory.mktemp("trace") / "t.0.et"
+    chakra.write(path, chakra.GlobalMetadata(version="0.0.4"), [*nodes, *nodes])
+    known = {}
+    found = wire.read(path, known)
+    assert_wire_reads([*nodes, *nodes], found)
+    assert len(known) == len({node.SerializeToString() for node in nodes})
+    for node in nodes:
+        parts = [chakra.Node(attr=[each]).SerializeToString() for each in node.attr]
+        parts += [chakra.Node(id=node.id, name=node.name).SerializeToString()]
+        shuffled = b"".join(data.draw(st.permutations(parts)))
+        assert_wire_reads([chakra.Node.FromString(shuffled)], [wire.Node(shuffled)])
+
+
+@pytest.mark.parametrize("name", SAMPLE_NAMES or ["none"])
+def test_the_wire_reader_decodes_files_of_the_public_tools(name, decoded):
+    assert name in decoded
+    assert_wire_reads(chakra.read(SAMPLES / name)[1], wire.read(SAMPLES / name, {}))
+
+
+def test_numbers_that_are_not_packed_and_a_value_in_two_parts_are_read():
+    """By hand: data_deps 5 and 300 one by one, the last of two ids, and a list in two fields of one attribute."""
+    unpacked = bytes.fromhex("08 01 28 05 28 ac 02 08 07")
+    parts = bytes.fromhex("52 0b 0a 01") + b"x" + bytes.fromhex("52 02 08 05 52 02 08 06")
+    ours, node = wire.Node(unpacked + parts), chakra.Node.FromString(unpacked + parts)
+    assert ours.waits == (7, (5, 300))
+    assert chakra.get(ours, "x", list[int]) == chakra.get(node, "x", list[int]) == [5, 6]
 
 
 @pytest.mark.parametrize("left_bytes", range(0, 48, 3))
@@ -279,6 +337,20 @@ def test_a_bad_file_is_refused_in_words(case, tmp_path):
         chakra.read(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+    with pytest.raises(TraceError) as of_wire:
+        wire.read(path, {})
+    assert str(of_wire.value) == str(caught.value)
+
+
+def test_what_protobuf_takes_and_the_wire_reader_does_not_is_refused(tmp_path):
+    """A group of fields (wire types 3 and 4) of a later schema, and text that is not UTF-8 where it is asked for."""
+    content = HAND_METADATA + b"\x04\x08\x01\x7b\x7c"
+    assert len(chakra.read(write_bytes(tmp_path, content))[1]) == 1
+    with pytest.raises(TraceError, match="holds a group of fields, as no tool writes"):
+        wire.read(write_bytes(tmp_path, content), {})
+    damaged = wire.Node(bytes.fromhex("08 01 52 07 0a 01") + b"x" + bytes.fromhex("ea 01 01 ff"))
+    with pytest.raises(TraceError, match=r"node 1 \(''\): attribute 'x' is damaged; write it again"):
+        chakra.get(damaged, "x", str)
 
 
 def test_damage_far_into_a_gzip_file_is_told_by_its_offset(tmp_path):
@@ -298,8 +370,11 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 @given(content=st.binary(max_size=60) | st.binary(max_size=60).map((HAND_METADATA + HAND_NODE).__add__))
 def test_random_bytes_are_read_or_refused_and_nothing_else(content, tmp_path_factory):
+    path = write_bytes(tmp_path_factory.mktemp("random"), content)
     with contextlib.suppress(TraceError):
-        chakra.read(write_bytes(tmp_path_factory.mktemp("random"), content))
+        wire.read(path, {})
+    with contextlib.suppress(TraceError):
+        chakra.read(path)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -6,16 +6,19 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; Cha
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from scaleout.errors import TraceError
-from scaleout.interop import chakra
 from scaleout.interop.astra.inputs import RemoteMemoryFile, SystemFile
-from scaleout.interop.chakra import CollectiveCommType, NodeType
+from scaleout.interop.chakra import wire
+from scaleout.interop.chakra.attributes import get
+from scaleout.interop.chakra.tables import CollectiveCommType, NodeType
+from scaleout.interop.chakra.wire import Node
 
 EVERYONE = "0"
 """Key of the group of all ranks."""
@@ -105,7 +108,7 @@ def read_graphs(
 ) -> tuple[tuple[Graph, ...], tuple[int, ...]]:
     """Read ``<prefix>.<rank>.et`` of all ranks: the distinct graphs, and which of them each rank runs."""
     known: dict[bytes, int] = {}
-    tasks: dict[bytes, Task] = {}  # most nodes of a rank stand in other ranks' files too
+    reader = _Reader(system, memory)
     graphs: list[Graph] = []
     graph_of = []
     for rank in range(num_ranks):
@@ -119,7 +122,7 @@ def read_graphs(
             ) from None
         if content not in known:
             known[content] = len(graphs)
-            graphs.append(_read_graph(path, system, memory, known=tasks))
+            graphs.append(reader.read(path))
         graph_of.append(known[content])
     if Path(f"{prefix}.{num_ranks}.et").exists():
         raise TraceError(
@@ -129,38 +132,58 @@ def read_graphs(
     return tuple(graphs), tuple(graph_of)
 
 
-def _read_graph(path: Path, system: SystemFile, memory: RemoteMemoryFile | None, *, known: dict[bytes, Task]) -> Graph:
-    _, nodes = chakra.read(path)
-    nodes.sort(key=lambda node: node.id)
-    index = {node.id: position for position, node in enumerate(nodes)}
+class _Reader:
+    """Reads the graphs of ranks; nodes, and who waits for whom, are looked at once where several files have them."""
+
+    def __init__(self, system: SystemFile, memory: RemoteMemoryFile | None) -> None:
+        self._system, self._memory = system, memory
+        self._nodes: dict[bytes, Node] = {}
+        self._tasks: dict[Node, Task] = {}
+        self._orders: dict[tuple[tuple[int, tuple[int, ...]], ...], _Order] = {}
+
+    def read(self, path: Path) -> Graph:
+        nodes = wire.read(path, self._nodes)
+        waits = tuple([node.waits for node in nodes])
+        order = self._orders.get(waits) or _order_of(nodes, path)
+        try:
+            for node in nodes:
+                if node not in self._tasks:
+                    self._tasks[node] = _task(node, self._system, self._memory)
+        except TraceError as error:
+            raise TraceError(f"{path}: {error}") from None
+        graph = Graph(tuple([self._tasks[nodes[at]] for at in order.positions]), order.users, order.num_dependencies)
+        if waits not in self._orders:
+            _check_order(graph, path)
+            self._orders[waits] = order
+        return graph
+
+
+class _Order(NamedTuple):
+    """Where the nodes of a graph stand in its file, in ascending order of their ids, and who waits for whom."""
+
+    positions: tuple[int, ...]
+    users: tuple[tuple[int, ...], ...]
+    num_dependencies: tuple[int, ...]
+
+
+def _order_of(nodes: Sequence[Node], path: Path) -> _Order:
+    positions = sorted(range(len(nodes)), key=lambda at: nodes[at].id)
+    index = {nodes[at].id: position for position, at in enumerate(positions)}
     if len(index) < len(nodes):
-        twice = next(node.id for node, after in itertools.pairwise(nodes) if node.id == after.id)
+        twice = next(nodes[at].id for at, after in itertools.pairwise(positions) if nodes[at].id == nodes[after].id)
         raise TraceError(f"{path}: two nodes have the id {twice}; give each its own")
     users: list[list[int]] = [[] for _ in nodes]
-    counts = []
-    for position, node in enumerate(nodes):
-        dependencies = {*node.data_deps, *node.ctrl_deps}
-        unknown = [other for other in sorted(dependencies) if other not in index]
+    for position, at in enumerate(positions):
+        _, dependencies = nodes[at].waits
+        unknown = [other for other in dependencies if other not in index]
         if unknown:
             raise TraceError(
-                f"{path}: node {node.id} ({node.name!r}) depends on node {unknown[0]}, which the trace does not hold; "
-                f"add it or drop the dependency"
+                f"{path}: node {nodes[at].id} ({nodes[at].name!r}) depends on node {unknown[0]}, which the trace does "
+                f"not hold; add it or drop the dependency"
             )
-        for other in sorted(dependencies):
+        for other in dependencies:
             users[index[other]].append(position)
-        counts.append(len(dependencies))
-    try:
-        tasks = []
-        for node in nodes:
-            content = node.SerializeToString()
-            if content not in known:
-                known[content] = _task(node, system, memory)
-            tasks.append(known[content])
-    except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
-    graph = Graph(tuple(tasks), tuple(map(tuple, users)), tuple(counts))
-    _check_order(graph, path)
-    return graph
+    return _Order(tuple(positions), tuple(map(tuple, users)), tuple(len(nodes[at].waits[1]) for at in positions))
 
 
 def _check_order(graph: Graph, path: Path) -> None:
@@ -176,10 +199,10 @@ def _check_order(graph: Graph, path: Path) -> None:
         raise TraceError(f"{path}: {graph.tasks[stuck]} is in or behind a cycle of dependencies; break the cycle")
 
 
-def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:
+def _task(node: Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:
     what = f"node {node.id} ({node.name!r})"
     task = partial(Task, node.id, node.name)
-    on_cpu = chakra.get(node, "is_cpu_op", bool, default=False)
+    on_cpu = get(node, "is_cpu_op", bool, default=False)
     duration_ns = node.duration_micros * 1000 or 1
     kind = NodeType(node.type)
     if kind == NodeType.METADATA_NODE:
@@ -196,7 +219,7 @@ def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None
                 f"{what} is a {kind.name}, for which a rank needs a remote memory of its own; give "
                 f"PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
             )
-        return task(Work.REPLAY, memory.access_ns(chakra.get(node, "tensor_size", int)))  # as communication, there too
+        return task(Work.REPLAY, memory.access_ns(get(node, "tensor_size", int)))  # as communication, there too
     if kind == NodeType.INVALID_NODE:
         return task(Work.NOTHING)
     if on_cpu:
@@ -204,19 +227,19 @@ def _task(node: chakra.Node, system: SystemFile, memory: RemoteMemoryFile | None
     return _collective(node, duration_ns) if kind == NodeType.COMM_COLL_NODE else _message(node)
 
 
-def _message(node: chakra.Node) -> Task:
+def _message(node: Node) -> Task:
     work, peer = (Work.SEND, "comm_dst") if node.type == NodeType.COMM_SEND_NODE else (Work.RECV, "comm_src")
     size_bytes = _size(node)
     if size_bytes == 0:
         raise TraceError(f"node {node.id} ({node.name!r}) sends 0 bytes, on which ASTRA-sim aborts; remove it")
-    peer_rank, tag = chakra.get(node, peer, int), chakra.get(node, "comm_tag", int)
+    peer_rank, tag = get(node, peer, int), get(node, "comm_tag", int)
     return Task(node.id, node.name, work, size_bytes=size_bytes, peer=peer_rank, tag=tag)
 
 
-def _roofline(node: chakra.Node, system: SystemFile) -> Task:
+def _roofline(node: Node, system: SystemFile) -> Task:
     """Time ``num_ops / min(local-mem-bw num_ops / tensor_size, peak-perf)``; without a tensor, no time."""
-    num_ops = chakra.get(node, "num_ops", int)
-    tensor_bytes = chakra.get(node, "tensor_size", int)
+    num_ops = get(node, "num_ops", int)
+    tensor_bytes = get(node, "tensor_size", int)
     if tensor_bytes == 0:
         return Task(node.id, node.name, Work.NOTHING)
     if num_ops <= 0 or tensor_bytes < 0:
@@ -230,13 +253,13 @@ def _roofline(node: chakra.Node, system: SystemFile) -> Task:
     return Task(node.id, node.name, Work.COMPUTE, int(num_ops / flops_per_s * 1e9))
 
 
-def _collective(node: chakra.Node, duration_ns: int) -> Task:
+def _collective(node: Node, duration_ns: int) -> Task:
     what = f"node {node.id} ({node.name!r})"
-    number = chakra.get(node, "comm_type", int)
-    group = chakra.get(node, "pg_name", str, default="") or EVERYONE
+    number = get(node, "comm_type", int)
+    group = get(node, "pg_name", str, default="") or EVERYONE
     task = partial(Task, node.id, node.name, group=group)
     if number == CollectiveCommType.BROADCAST:
-        size_bytes = chakra.get(node, "comm_size", int, default=0)
+        size_bytes = get(node, "comm_size", int, default=0)
         return task(Work.REPLAY, duration_ns, kind="broadcast", size_bytes=size_bytes)
     if number not in _KINDS:
         name = CollectiveCommType(number).name if number in tuple(CollectiveCommType) else f"comm_type {number}"
@@ -244,12 +267,12 @@ def _collective(node: chakra.Node, duration_ns: int) -> Task:
     size_bytes = _size(node)
     if number == CollectiveCommType.ALL_GATHER and size_bytes == 0:
         raise TraceError(f"{what} is an all-gather of 0 bytes, which never ends; remove it")
-    involved = tuple(chakra.get(node, "involved_dim", list[bool], default=[]))
+    involved = tuple(get(node, "involved_dim", list[bool], default=[]))
     return task(Work.COLLECTIVE, kind=_KINDS[number], size_bytes=size_bytes, involved=involved)
 
 
-def _size(node: chakra.Node) -> int:
-    size_bytes = chakra.get(node, "comm_size", int)
+def _size(node: Node) -> int:
+    size_bytes = get(node, "comm_size", int)
     if size_bytes < 0:
         raise TraceError(f"node {node.id} ({node.name!r}) has comm_size {size_bytes}; a size is at least 0 bytes")
     return size_bytes

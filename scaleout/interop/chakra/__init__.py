@@ -21,20 +21,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute, conventional_attribute, find, get, to_dict
-from scaleout.interop.chakra.files import read, stream, write
-from scaleout.interop.chakra.schema import (
-    KINDS,
-    AttributeProto,
-    CollectiveCommType,
-    GlobalMetadata,
-    IOInfo,
-    Node,
-    NodeType,
-)
+from scaleout.interop.chakra.tables import KINDS, CollectiveCommType, NodeType
 
 if TYPE_CHECKING:
+    from scaleout.interop.chakra.files import read, stream, write
     from scaleout.interop.chakra.load import LoadedTrace, load_program
     from scaleout.interop.chakra.save import save_program
+    from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, IOInfo, Node
 
 __all__ = [
     "CONVENTIONAL_KINDS",
@@ -59,14 +52,15 @@ __all__ = [
 ]
 
 _LATE = {
-    "LoadedTrace": "scaleout.interop.chakra.load",
-    "load_program": "scaleout.interop.chakra.load",
+    **dict.fromkeys(("LoadedTrace", "load_program"), "scaleout.interop.chakra.load"),
     "save_program": "scaleout.interop.chakra.save",
+    **dict.fromkeys(("read", "stream", "write"), "scaleout.interop.chakra.files"),
+    **dict.fromkeys(("AttributeProto", "GlobalMetadata", "IOInfo", "Node"), "scaleout.interop.chakra.schema"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs execution graphs on first use, so that reading files alone starts fast."""
+    """Import what needs protobuf or execution graphs on first use, so that small jobs start fast."""
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATE[name]), name)

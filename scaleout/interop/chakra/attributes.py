@@ -6,10 +6,14 @@ Writing is strict, since other readers take one kind only: ASTRA-sim's first fee
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.errors import TraceError
-from scaleout.interop.chakra.schema import KINDS, SCALARS, AttributeProto, GlobalMetadata, Node
+from scaleout.interop.chakra import wire
+from scaleout.interop.chakra.tables import KINDS, SCALARS
+
+if TYPE_CHECKING:
+    from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node
 
 Value = TypeVar("Value")
 
@@ -63,7 +67,7 @@ _FITTING: dict[Any, tuple[str, frozenset[str]]] = {
 """Python type to its words for messages and the kinds that hold it."""
 
 
-def attribute(name: str, kind: str, value: Any) -> AttributeProto:
+def attribute(name: str, kind: str, value: Any) -> "AttributeProto":
     """Build an attribute of one of the 30 `KINDS`, such as ``"int64_val"``; a ``"bool_list"`` takes any iterable.
 
     Raises
@@ -78,6 +82,8 @@ def attribute(name: str, kind: str, value: Any) -> AttributeProto:
     """
     if kind not in KINDS:
         raise TraceError(f"attribute {name!r}: no kind {kind!r}; use one of {', '.join(KINDS)}")
+    from scaleout.interop.chakra.schema import AttributeProto  # noqa: PLC0415 - reading needs no protobuf
+
     result = AttributeProto(name=name)
     try:
         if kind.endswith("_list"):
@@ -91,7 +97,7 @@ def attribute(name: str, kind: str, value: Any) -> AttributeProto:
     return result
 
 
-def conventional_attribute(name: str, value: Any) -> AttributeProto:
+def conventional_attribute(name: str, value: Any) -> "AttributeProto":
     """Build an attribute of the kind that `CONVENTIONAL_KINDS` gives its name, or raise `TraceError`."""
     if name not in CONVENTIONAL_KINDS:
         known = ", ".join(CONVENTIONAL_KINDS)
@@ -99,7 +105,7 @@ def conventional_attribute(name: str, value: Any) -> AttributeProto:
     return attribute(name, CONVENTIONAL_KINDS[name], value)
 
 
-def find(message: Node | GlobalMetadata, name: str) -> AttributeProto | None:
+def find(message: "Node | GlobalMetadata", name: str) -> "AttributeProto | None":
     """Return the first attribute of a name, be its value set or not, or None."""
     for candidate in message.attr:
         if candidate.name == name:
@@ -107,7 +113,9 @@ def find(message: Node | GlobalMetadata, name: str) -> AttributeProto | None:
     return None
 
 
-def get(message: Node | GlobalMetadata, name: str, wanted: type[Value], *, default: Value | None = None) -> Value:
+def get(
+    message: "wire.Node | Node | GlobalMetadata", name: str, wanted: type[Value], *, default: Value | None = None
+) -> Value:
     """Return the value of an attribute as a Python type.
 
     An integer is taken from any of the ten integer kinds, a float from these and the two floating kinds, a bool
@@ -127,24 +135,25 @@ def get(message: Node | GlobalMetadata, name: str, wanted: type[Value], *, defau
 
     Examples
     --------
+    >>> from scaleout.interop.chakra import Node
     >>> node = Node(id=3, attr=[attribute("comm_tag", "uint64_val", 7)])
     >>> get(node, "comm_tag", int), get(node, "comm_priority", int, default=0)
     (7, 0)
     """
     words, kinds = _FITTING[wanted]
-    found = find(message, name)
-    kind = None if found is None else found.WhichOneof("value")
-    if found is None or kind is None:
+    value: Any
+    found = message.find(name) if isinstance(message, wire.Node) else _find_value(message, name)
+    kind, value = found or (None, None)
+    if kind is None:
         if default is not None:
             return default
         fault = "has no attribute" if found is None else "has no value in its attribute"
         raise TraceError(f"{_describe(message)} {fault} {name!r}; it needs {words}, so mend the tool that wrote it")
     if kind not in kinds:
         raise TraceError(
-            f"{_describe(message)}: attribute {name!r} is {kind} {_shorten(found, kind)}, but must be {words}; "
+            f"{_describe(message)}: attribute {name!r} is {kind} {_shorten(value)}, but must be {words}; "
             f"write it as {_preferred(name, kinds)}"
         )
-    value = _plain(found, kind)
     if wanted in (bool, list[bool]):
         value = _truth(message, name, value)
     elif wanted in (float, list[float]):
@@ -153,7 +162,13 @@ def get(message: Node | GlobalMetadata, name: str, wanted: type[Value], *, defau
     return result
 
 
-def to_dict(message: Node | GlobalMetadata) -> dict[str, Any]:
+def _find_value(message: "Node | GlobalMetadata", name: str) -> tuple[str | None, Any] | None:
+    found = find(message, name)
+    kind = None if found is None else found.WhichOneof("value")
+    return None if found is None else (kind, None if kind is None else _plain(found, kind))
+
+
+def to_dict(message: "Node | GlobalMetadata") -> dict[str, Any]:
     """Return all attributes, name to plain value: None where none is set, the first where a name repeats."""
     values: dict[str, Any] = {}
     for found in message.attr:
@@ -162,12 +177,12 @@ def to_dict(message: Node | GlobalMetadata) -> dict[str, Any]:
     return values
 
 
-def _plain(found: AttributeProto, kind: str) -> Any:
+def _plain(found: "AttributeProto", kind: str) -> Any:
     value = getattr(found, kind)
     return list(value.values) if kind.endswith("_list") else value
 
 
-def _truth(message: Node | GlobalMetadata, name: str, value: Any) -> Any:
+def _truth(message: "wire.Node | Node | GlobalMetadata", name: str, value: Any) -> Any:
     if any(item not in (0, 1) for item in (value if isinstance(value, list) else [value])):
         raise TraceError(f"{_describe(message)}: attribute {name!r} is {value}, neither true nor false; write 0 or 1")
     return [bool(item) for item in value] if isinstance(value, list) else bool(value)
@@ -178,10 +193,11 @@ def _preferred(name: str, kinds: frozenset[str]) -> str:
     return conventional if conventional in kinds else " or ".join(kind for kind in KINDS if kind in kinds)
 
 
-def _shorten(found: AttributeProto, kind: str) -> str:
-    text = repr(_plain(found, kind))
+def _shorten(value: Any) -> str:
+    text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-def _describe(message: Node | GlobalMetadata) -> str:
-    return f"node {message.id} ({message.name!r})" if isinstance(message, Node) else "the metadata"
+def _describe(message: "wire.Node | Node | GlobalMetadata") -> str:
+    name = getattr(message, "name", None)  # the metadata has none
+    return "the metadata" if name is None else f"node {getattr(message, 'id', None)} ({name!r})"

@@ -21,7 +21,8 @@ from scaleout.errors import GraphError, ScaleoutError, TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import find, get, to_dict
 from scaleout.interop.chakra.files import read
-from scaleout.interop.chakra.schema import CollectiveCommType, Node, NodeType
+from scaleout.interop.chakra.schema import Node
+from scaleout.interop.chakra.tables import CollectiveCommType, NodeType
 from scaleout.interop.chakra.trace_set import (
     Group,
     GroupBook,

@@ -25,7 +25,8 @@ from scaleout.errors import GraphError, TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import attribute
 from scaleout.interop.chakra.files import write
-from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node, NodeType
+from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node
+from scaleout.interop.chakra.tables import NodeType
 from scaleout.interop.chakra.trace_set import prefixes, rank_file
 from scaleout.interop.chakra.vocabulary import COMM_TYPES, StatedFamily, traced
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind

@@ -12,7 +12,8 @@ from typing import Any
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute
-from scaleout.interop.chakra.schema import AttributeProto, CollectiveCommType
+from scaleout.interop.chakra.schema import AttributeProto
+from scaleout.interop.chakra.tables import CollectiveCommType
 from scaleout.program.graph import COLLECTIVES, NodeRole
 from scaleout.program.operations import CUSTOM, Kernel, custom, kernel
 
