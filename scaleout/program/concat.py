@@ -4,8 +4,9 @@ The nodes of a segment without dependencies wait for nodes before the segment. S
 by node. Knows nothing of what nodes do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -61,32 +62,56 @@ class Splice:
         """Freeze what was added."""
         kernels: dict[Kernel, int] = {}
         phases: dict[str, int] = {}
-        found = {id(segment.graph): segment.graph for segment in self._segments}
-        renumbered = {
-            "kernel": {key: _renumbered(graph.kernels, kernels) for key, graph in found.items()},
-            "phase": {key: _renumbered(graph.phases, phases) for key, graph in found.items()},
-        }
-        columns = {name: self._column(name, renumbered.get(name)) for name in NEUTRAL}
-        rows = [_dependencies(segment) for segment in self._segments]
-        counts = np.concatenate([counts for counts, _ in rows]) if rows else np.zeros(0, np.int64)
+        numbers: dict[ExecutionGraph, int] = {}
+        of_segment = np.array([numbers.setdefault(s.graph, len(numbers)) for s in self._segments], np.int64)
+        graphs = list(numbers)
+        offsets = np.array([segment.offset for segment in self._segments], np.int64)
+        rows, _ = _repeated([len(graph) for graph in graphs], of_segment)
+        columns = {name: _joined([getattr(graph, name) for graph in graphs], name)[rows] for name in NEUTRAL}
+        columns["kernel"] = _joined([_renumbered(g.kernels, kernels)[g.kernel] for g in graphs], "kernel")[rows]
+        columns["phase"] = _joined([_renumbered(g.phases, phases)[g.phase] for g in graphs], "phase")[rows]
+        for segment in self._segments:
+            for name, values in segment.columns.items():
+                columns[name][segment.offset : segment.offset + len(segment.graph)] = values
+        inner, sizes = _repeated([len(graph.dependencies) for graph in graphs], of_segment)
+        inner_users = _joined([np.repeat(np.arange(len(g)), np.diff(g.dependency_offsets)) for g in graphs], "user")
+        inner_needs = _joined([graph.dependencies for graph in graphs], "need")
+        further = np.repeat(offsets, sizes)
+        outer = np.array(self._outer(), np.int64).reshape(-1, 2).T
+        users = np.concatenate([outer[0], inner_users[inner] + further])
+        needs = np.concatenate([outer[1], inner_needs[inner] + further])
         return ExecutionGraph(
-            names=tuple(name for segment in self._segments for name in segment.graph.names),
-            dependency_offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-            dependencies=np.concatenate([flat for _, flat in rows]) if rows else np.zeros(0, np.int64),
+            names=tuple(chain.from_iterable(segment.graph.names for segment in self._segments)),
+            dependency_offsets=np.concatenate(([0], np.cumsum(np.bincount(users, minlength=self._size)))),
+            dependencies=needs[np.argsort(users, kind="stable")],
             kernels=tuple(kernels),
             phases=tuple(phases) or ("",),
             **columns,
         )
 
-    def _column(self, name: str, renumbered: Mapping[int, Ints] | None) -> Any:
-        """Join a column of all segments; `renumbered` is what each graph's indices become, `NONE` the last of them."""
-        values = []
-        for segment in self._segments:
-            given = segment.columns.get(name)
-            own = getattr(segment.graph, name)
-            own = own if renumbered is None else renumbered[id(segment.graph)][own]
-            values.append(own if given is None else np.broadcast_to(np.asarray(given, np.int64), len(own)))
-        return np.concatenate(values) if values else np.zeros(0, np.float64 if name in FLOAT_COLUMNS else np.int64)
+    def _outer(self) -> list[tuple[int, int]]:
+        """List which nodes wait for nodes of segments before their own, the further ones first."""
+        graphs = {segment.graph for segment in self._segments if segment.after}
+        entries = {graph: np.flatnonzero(np.diff(graph.dependency_offsets) == 0).tolist() for graph in graphs}
+        waits = [(s.offset + user, need) for s in self._segments for user, need in s.waits]
+        return waits + [
+            (segment.offset + entry, need)
+            for segment in self._segments
+            for entry in (entries[segment.graph] if segment.after else ())
+            for need in segment.after
+        ]
+
+
+def _joined(columns: Sequence[Any], name: str) -> Any:
+    return np.concatenate(columns) if columns else np.zeros(0, np.float64 if name in FLOAT_COLUMNS else np.int64)
+
+
+def _repeated(sizes: Sequence[int], of_segment: Ints) -> tuple[Ints, Ints]:
+    """Return where the rows of each segment are among those of all graphs, and how many each segment has."""
+    each = np.array(sizes, np.int64)
+    counts = each[of_segment]
+    firsts = (np.cumsum(each) - each)[of_segment] - (np.cumsum(counts) - counts)
+    return np.repeat(firsts, counts) + np.arange(counts.sum()), counts
 
 
 def interleave(first: ExecutionGraph, second: ExecutionGraph) -> tuple[ExecutionGraph, Ints, Ints]:
@@ -125,20 +150,3 @@ def in_order(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
 
 def _renumbered(values: tuple[Any, ...], numbers: dict[Any, int]) -> Ints:
     return np.array([*(numbers.setdefault(value, len(numbers)) for value in values), NONE], np.int64)
-
-
-def _dependencies(segment: _Segment) -> tuple[Ints, Ints]:
-    """Count the dependencies of each node of a segment, and list them."""
-    graph = segment.graph
-    counts = np.diff(graph.dependency_offsets)
-    flat = graph.dependencies + segment.offset
-    entries = np.flatnonzero(counts == 0)
-    if segment.after and len(entries):
-        at = np.repeat(graph.dependency_offsets[entries], len(segment.after))
-        flat = np.insert(flat, at, np.tile(np.array(segment.after, np.int64), len(entries)))
-        counts = np.where(counts == 0, len(segment.after), counts)
-    if segment.waits:
-        users, needs = np.array(segment.waits, np.int64).T
-        flat = np.insert(flat, np.cumsum(counts)[users] - counts[users], needs)  # earlier than all of the segment
-        np.add.at(counts, users, 1)
-    return counts, flat

@@ -385,6 +385,7 @@ def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
     return Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
 
 
+@functools.lru_cache(maxsize=16384, typed=True)
 def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
     """Describe one call of an operation, with its FLOPs and fewest bytes.
 

@@ -1,11 +1,14 @@
 """Stages: the parts of a model that a rank runs as a whole, and the graphs of each of their actions.
 
-A stage is written once. Its forward graph, and its backward graph in one part or in two, are then put end to end by
-`step`, once for each micro-batch.
+A stage is written once, and those that hold layers of the same kinds are copies of it. Its forward graph, and its
+backward graph in one part or in two, are then put end to end by `step`, once for each micro-batch.
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind, NodeRole
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
@@ -42,6 +45,10 @@ class Part:
         return tuple(sorted({self.output, last} - {NONE}))
 
 
+_LABEL = re.compile(r"^layer_(\d+)(?=_)")
+"""With what the names of a layer's nodes begin."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """When a micro-batch comes: whether gradients are there already, and whether none will follow."""
@@ -67,6 +74,8 @@ class Stage:
     ----------
     number : int
         Among all stages, first to last.
+    like : Stage or None
+        One with layers of the same kinds, whose graphs are this one's but for the numbers of the layers.
     tape : AutogradTape
         Of its forward pass: what is kept for each micro-batch, and `parameters` by bucket.
     """
@@ -74,6 +83,7 @@ class Stage:
     workload: LayeredModel
     axes: Axes
     number: int
+    like: "Stage | None" = None
     rank: Rank[LayeredModel] = field(init=False)
     tape: AutogradTape = field(init=False)
     forward: Part = field(init=False)
@@ -81,6 +91,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         workload = self.workload
+        if self.like is not None:
+            self.rank, self.tape, self.forward = self.like.rank, self.like.tape, self._copy(self.like.forward)
+            return
         self.rank = Rank(
             workload, self.axes, tied=[] if workload.tied_parameters and self.first and self.last else None
         )
@@ -139,17 +152,37 @@ class Stage:
         """Return the graph of an action."""
         if action == Action.FORWARD:
             return self.forward
-        key = (action != Action.BACKWARD, turn)
-        if key not in self._backward:
-            self._backward[key] = self._play(*key)
-        of_inputs, of_weights = self._backward[key]
+        of_inputs, of_weights = self._both(action != Action.BACKWARD, turn)
         if action != Action.WEIGHT_GRADIENT:
             return of_inputs
         assert of_weights is not None
         return of_weights
 
+    def _both(self, split: bool, turn: Turn) -> tuple[Part, Part | None]:
+        """Return the graphs of backward: both gradients in one, or first those of inputs, then of weights."""
+        if (split, turn) not in self._backward:
+            if self.like is None:
+                self._backward[split, turn] = self._play(split, turn)
+            else:
+                of_inputs, of_weights = self.like._both(split, turn)
+                self._backward[split, turn] = self._copy(of_inputs), of_weights and self._copy(of_weights)
+        return self._backward[split, turn]
+
+    def _copy(self, part: Part) -> Part:
+        """Return a part of the stage that this one is like, with the numbers of this one's layers."""
+        assert self.like is not None
+        graph, further = part.graph, self.layers.start - self.like.layers.start
+        names = {name: _LABEL.sub(lambda label: f"layer_{int(label[1]) + further}", name) for name in {*graph.names}}
+        return replace(
+            part,
+            graph=graph.with_columns(
+                names=tuple(map(names.__getitem__, graph.names)),
+                layer=np.where(graph.layer >= 0, graph.layer + further, graph.layer),
+            ),
+        )
+
     def _play(self, split: bool, turn: Turn) -> tuple[Part, Part | None]:
-        """Play the tape into graphs of its own: both gradients in one, or first those of inputs, then of weights."""
+        """Play the tape into graphs of its own; see `_both`."""
         gradients, cursor = self.tape.gradients, self.tape.cursor
         assert gradients is not None
         gradients.reduces, gradients.final = turn.reduces, []

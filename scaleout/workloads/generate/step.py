@@ -7,6 +7,7 @@ optimizer steps. Gathers that one step leaves to the next stand at the beginning
 Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -18,7 +19,7 @@ from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, Nod
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import Program
 from scaleout.workloads import pipeline as pipelines
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.families.layered import Content, LayeredModel
 from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Reduction
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Part, Stage, Turn
@@ -51,8 +52,13 @@ def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
 
 
 def stages_of(workload: LayeredModel, axes: Axes) -> list[list[Stage]]:
-    """Return the stages that each pipeline rank holds, by chunk."""
-    return [[Stage(workload, axes, number) for number in rank] for rank in workload.stages_of_ranks.tolist()]
+    """Return the stages that each pipeline rank holds, by chunk; those that hold alike layers are like the first."""
+    contents, first_of, stages = workload.contents, dict[Content, Stage](), dict[int, Stage]()
+    for number in workload.stages_of_ranks.ravel().tolist():
+        if number not in stages:
+            stages[number] = Stage(workload, axes, number, first_of.get(contents[number]))
+            first_of.setdefault(contents[number], stages[number])
+    return [[stages[number] for number in rank] for rank in workload.stages_of_ranks.tolist()]
 
 
 _Of = tuple[bool, int, int]
@@ -62,6 +68,24 @@ _Of = tuple[bool, int, int]
 class _Where(NamedTuple):
     microbatch: int
     stage: int
+
+
+@functools.lru_cache(maxsize=64)
+def _message(forward: bool, kind: NodeKind, family: int, size_bytes: int) -> ExecutionGraph:
+    """Return the graph of one end of a message."""
+    role = NodeRole.FORWARD if forward else NodeRole.BACKWARD
+    graph = GraphBuilder(f"pipeline_{'forward' if forward else 'backward'}", role)
+    name = f"{'activations' if forward else 'gradients'}_{kind.name.lower()}"
+    graph.add((), name=name, kind=kind, group=family, bytes=size_bytes)
+    return graph.build()
+
+
+@functools.lru_cache(maxsize=1024)
+def _reduction(reduction: Reduction) -> ExecutionGraph:
+    """Return the graph of gradients that are reduced at the end of the step."""
+    graph = GraphBuilder("gradients", NodeRole.REDUCTION)
+    reduction.write(graph)
+    return graph.build()
 
 
 @dataclass
@@ -178,13 +202,9 @@ class _Rank:
         after = self.made[key] if end.sends else ()
         if self.workload.messages == "as_made" and self.last_message != NONE:
             after = (*after, self.last_message)
-        role = NodeRole.FORWARD if end.forward else NodeRole.BACKWARD
-        graph = GraphBuilder(f"pipeline_{'forward' if end.forward else 'backward'}", role)
-        name = f"{'activations' if end.forward else 'gradients'}_{kind.name.lower()}"
-        family = self.axes.number("pipeline")
-        graph.add((), name=name, kind=kind, group=family, bytes=self.workload.message_bytes)
+        graph = _message(end.forward, kind, self.axes.number("pipeline"), self.workload.message_bytes)
         self.last_message = self.splice.add(
-            graph.build(),
+            graph,
             after=after,
             peer=(end.peer - self.rank) % self.workload.pipeline_parallel,
             tag=(end.maker * 2 + (not end.forward)) * self.workload.num_microbatches + end.microbatch,
@@ -197,9 +217,8 @@ class _Rank:
     def _finish(self, before: Sequence[int]) -> None:
         """Reduce what was deferred and what several stages share; step the optimizer once all gradients are final."""
         for reduction, after, where in self.reductions:
-            graph = GraphBuilder("gradients", NodeRole.REDUCTION)
-            reduction.write(graph)
-            begin = self.splice.add(graph.build(), after=after, microbatch=where.microbatch, stage=where.stage)
+            graph = _reduction(reduction)
+            begin = self.splice.add(graph, after=after, microbatch=where.microbatch, stage=where.stage)
             self.final.append(begin + len(graph) - 1)
         finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients", NodeRole.REDUCTION))
         end = finish.write()
