@@ -70,6 +70,7 @@ def main() -> None:
     try:
         scaleout.main(standalone_mode=False)
         sys.stdout.flush()
+        gc.freeze()  # the process ends: its last collection need not look at what is left
     except ScaleoutError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

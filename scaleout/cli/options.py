@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """Where the answer of a verb goes, as ``--output`` and ``--json`` say."""
 
     folder: Path | None
@@ -178,8 +176,7 @@ def simulation_options(*names: str) -> Callable[[Command], Command]:
     return decorate
 
 
-@dataclass(frozen=True)
-class NamedJob:
+class NamedJob(NamedTuple):
     """A workload and the machine that it runs on, as a command line names them.
 
     Attributes

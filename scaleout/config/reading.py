@@ -3,7 +3,6 @@
 Apart from `validated`, whose pydantic takes five times as long to import. Knows no keys.
 """
 
-import difflib
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,6 +42,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known word nearest to `name`, or all of them if none is near."""
+    import difflib  # noqa: PLC0415 - only for messages
+
     words = sorted(known)
     close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"

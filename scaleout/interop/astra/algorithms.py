@@ -11,6 +11,7 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
@@ -19,8 +20,7 @@ NOBODY = -1
 """In place of the parent of a tree's root."""
 
 
-@dataclass(frozen=True)
-class Manner:
+class Manner(NamedTuple):
     """How an exchange is to go, besides what it is.
 
     Attributes
@@ -218,8 +218,7 @@ _NAMES = (*ALGORITHMS, TREE, "oneRing", "oneDirect", "oneHalvingDoubling")
 _WINDOWED = re.compile(r"(direct|oneDirect)(\d+)")
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """What a name in system.json selects.
 
     Attributes

@@ -11,9 +11,8 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), inputs and behaviour as me
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaleout.config.reading import nearest, read_yaml
 from scaleout.errors import ConfigError
@@ -38,8 +37,7 @@ IGNORED = {
 """Keys of system.json that change no time, and the value that has no effect; with "" no value would matter."""
 
 
-@dataclass(frozen=True)
-class SystemFile:
+class SystemFile(NamedTuple):
     """system.json, but for the keys of `IGNORED`; `SYSTEM_KEYS` has the keys of its fields."""
 
     splits: int
@@ -205,8 +203,7 @@ def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
     return {key: tuple(ranks) for key, ranks in groups.items()}
 
 
-@dataclass(frozen=True)
-class RemoteMemoryFile:
+class RemoteMemoryFile(NamedTuple):
     """The file of the remote memory, as far as accesses are timed: each rank has a memory of its own."""
 
     latency_ns: int

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from scaleout.errors import ConfigError
 from scaleout.interop.astra.algorithms import Named, named
@@ -19,8 +20,7 @@ BACKENDS = ("unaware", "aware")
 """Without and with contention on links."""
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The options of a run, as on the command line.
 
     Attributes

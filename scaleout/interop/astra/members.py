@@ -8,8 +8,8 @@ sends a request, for which the sender waits. Knows no queues, graphs or links.
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from scaleout.interop.astra.algorithms import NOBODY, Exchange, Pattern, Tree
 from scaleout.interop.astra.clock import Clock, Signals
@@ -20,8 +20,7 @@ Carry = Callable[[int, int, int, Deliver], None]
 """Carries a message from position to position, of so many bytes, and calls the last argument on arrival."""
 
 
-@dataclass(frozen=True, eq=False)
-class Shared:
+class Shared(NamedTuple):
     """What members of a phase share; `reduction_ns` maps bytes to time."""
 
     clock: Clock
@@ -189,8 +188,7 @@ def members_of(pattern: Pattern, shared: Shared, ends: Iterable[Deliver], *, fol
     return members
 
 
-@dataclass(frozen=True, eq=False)
-class MemberLayout:
+class MemberLayout(NamedTuple):
     """Where the members of a phase are: the time between any two, and the delays of a rank.
 
     Attributes

@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 RENDEZVOUS_BYTES = 8192
 """Size of the request that a receiver sends under the rendezvous protocol."""
@@ -25,8 +25,7 @@ HOPS: Mapping[str, Callable[[int, int], int]] = {
 """Kind of dimension to the hops between two coordinates at a distance of 1 to size - 1."""
 
 
-@dataclass(frozen=True)
-class Dimension:
+class Dimension(NamedTuple):
     """One dimension of the network.
 
     Attributes
@@ -50,8 +49,7 @@ class Dimension:
         return int(HOPS[self.kind](distance, self.size) * self.latency_ns + size_bytes / self.bytes_per_ns)
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """A product of dimensions: ``rank = c0 + n0 (c1 + n1 c2 ...)``."""
 
     dimensions: tuple[Dimension, ...]

@@ -9,6 +9,7 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scaleout.errors import ConfigError
 from scaleout.interop.astra.algorithms import TREE, Manner, Named, Pattern, build, check
@@ -128,8 +129,7 @@ def _algorithms(job: Job, kind: str) -> tuple[Named, ...]:
     return job.algorithms[kind]
 
 
-@dataclass(frozen=True)
-class _Leg:
+class _Leg(NamedTuple):
     """A phase that every stream has, without size and queue."""
 
     kind: str

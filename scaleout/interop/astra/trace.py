@@ -38,8 +38,7 @@ class Work(IntEnum):
     """A receive that is replayed: it lasts, and occupies nothing."""
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One node of a trace.
 
     Attributes

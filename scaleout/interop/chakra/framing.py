@@ -9,9 +9,9 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import NamedTuple
 
 from scaleout.errors import TraceError
 
@@ -25,8 +25,7 @@ WRITE_AGAIN = "write or copy it again"
 GIVE_TRACE = "give the .et file of a rank, in the Chakra schema 0.0.4 to 1.0.0"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """An open file, with the first of its bytes to tell what else it may be."""
 
     path: Path
