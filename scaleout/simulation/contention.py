@@ -38,17 +38,20 @@ class Contention:
     device: Device
     resource_use: ResourceUse
 
-    def slows(self, kernel: Kernel | None, duration_s: float, *, channels: int) -> float:
-        """Slowdown of a collective concurrent with a kernel of this isolated time, whose channels take ``a + b u``."""
-        moved = 0 if kernel is None or duration_s <= 0 else kernel.bytes
-        share = min(1.0, moved / duration_s / self.device.memory_bytes_per_s) if moved else 0.0
-        slower = self.resource_use.slowdown + self.resource_use.slowdown_by_memory * share
-        return self._reached(channels) / self._reached(channels, slower)
+    def slows(self, kernel: Kernel | None, isolated_s: Floats | Sequence[float], *, channels: int) -> list[float]:
+        """Slowdowns of a collective beside a kernel of (T,) isolated times, whose channels take ``a + b u``."""
+        moved = 0 if kernel is None else kernel.bytes
+        times_s = np.asarray(isolated_s, np.float64)
+        moved_bytes_per_s = np.divide(moved, times_s, out=np.zeros(len(times_s)), where=times_s > 0)
+        shares = np.minimum(1.0, moved_bytes_per_s / self.device.memory_bytes_per_s)
+        slower = self.resource_use.slowdown + self.resource_use.slowdown_by_memory * shares
+        whole = self._reached(channels)
+        return [whole / self._reached(channels, each) for each in slower.tolist()]
 
-    def taken(self, channels: int, *, slower: float = 1.0) -> float:
-        """Traffic of the memory by a collective that is slowed down, in B/s."""
+    def taken(self, channels: int, *, slower: Floats | float = 1.0) -> Floats:
+        """Traffic of the memory by a collective of (T,) slowdowns, in B/s."""
         whole = self.resource_use.memory_bytes_per_s / self._reached(self.resource_use.num_sms)
-        return whole * self._reached(channels) / slower
+        return np.asarray(whole * self._reached(channels) / slower)
 
     def slowed(self, kernel: Kernel | None, *, num_sms: int, taken_bytes_per_s: Floats) -> Floats:
         """Slowdowns of a kernel where others hold SMs and (T,) bandwidths; of an unknown one, by the SMs it lacks."""
@@ -69,16 +72,13 @@ class Contention:
         return np.asarray(np.maximum(1.0, contended_estimate(calls, device, rest) / estimate(calls, device)))
 
     def slowed_by(
-        self, kernel: Kernel | None, isolated_s: Sequence[float], held: Sequence[tuple[int, bool]]
+        self, kernel: Kernel | None, isolated_s: Floats | Sequence[float], held: Sequence[tuple[int, bool]]
     ) -> list[float]:
         """Slowdowns of a kernel of (T,) isolated times beside collectives of so many channels that may move bytes."""
         taken = np.zeros(len(isolated_s))
         for channels, moves in held:
             if moves:
-                taken += [
-                    self.taken(channels, slower=self.slows(kernel, seconds, channels=channels))
-                    for seconds in isolated_s
-                ]
+                taken += self.taken(channels, slower=np.array(self.slows(kernel, isolated_s, channels=channels)))
         num_sms = sum(channels for channels, _ in held)
         return cast(list[float], self.slowed(kernel, num_sms=num_sms, taken_bytes_per_s=taken).tolist())
 

@@ -87,7 +87,7 @@ class CostModel:
         key = (kernel, kernel_s)
         if key not in self._slowdowns:
             channels = self.contention.resource_use.num_sms
-            collective = self.contention.slows(kernel, kernel_s, channels=channels)
+            (collective,) = self.contention.slows(kernel, [kernel_s], channels=channels)
             (slowed,) = self.contention.slowed_by(kernel, [kernel_s], [(channels, True)])
             self._slowdowns[key] = (slowed, collective)
         return self._slowdowns[key]

@@ -363,7 +363,7 @@ class SharedDevices:
     def _slows_of(self, kernel: tuple[Kernel | None, float], channels: int) -> float:
         key = (*kernel, channels)
         if key not in self._slows:
-            self._slows[key] = self.contention.slows(*kernel, channels=channels)
+            (self._slows[key],) = self.contention.slows(kernel[0], [kernel[1]], channels=channels)
         return self._slows[key]
 
     def _kernel_rate(self, entry: Running) -> float:

@@ -277,16 +277,16 @@ def test_what_a_kernel_suffers_depends_on_what_it_needs():
     assert slowed(ADDITION, num_sms=16, taken_bytes_per_s=quarter) == pytest.approx(4 / 3, rel=1e-3)
     assert slowed(None, 66) == 2.0
     busy_s = ADDITION.bytes / H200.memory_bytes_per_s
-    assert HALF.slows(ADDITION, 2 * busy_s, channels=1) == pytest.approx(2.0)
+    assert HALF.slows(ADDITION, [2 * busy_s], channels=1) == pytest.approx([2.0])
     assert HALF.taken(33) == pytest.approx(HALF.taken(66) / 2)
 
 
 def test_channels_that_the_links_hold_up_suffer_less():
     """Of 19 channels to fill the links four are as slow as the memory makes them, and 76 are as fast as the links."""
     some = Contention(H200, resource_use(24, 16, 1e12, 19, 2.0, 0.0))
-    assert some.slows(None, 1.0, channels=4) == pytest.approx(2.0, rel=0.01)
-    assert some.slows(None, 1.0, channels=76) == pytest.approx(1.0, abs=0.05)
-    assert 1.0 < some.slows(None, 1.0, channels=24) < some.slows(None, 1.0, channels=16) < 2.0
+    assert some.slows(None, [1.0], channels=4) == pytest.approx([2.0], rel=0.01)
+    assert some.slows(None, [1.0], channels=76) == pytest.approx([1.0], abs=0.05)
+    assert [1.0] < some.slows(None, [1.0], channels=24) < some.slows(None, [1.0], channels=16) < [2.0]
 
 
 @given(jobs(max_roles=2))

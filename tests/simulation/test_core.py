@@ -97,7 +97,7 @@ def cases(draw):
     Instances are of any tasks; some hold ports. With contention, some of one task are kernels and others transfers, a
     few of which are posted where they have no task. With links, these time some of the transfers, and other instances.
     """
-    size, devices = draw(st.integers(1, 16)), draw(st.integers(1, 3))
+    size, devices = draw(st.integers(1, 16)), draw(st.integers(1, 5))
     duration_s = draw(st.lists(SECONDS, min_size=size, max_size=size))
     occupancy_s = [seconds * draw(st.sampled_from([1.0, 1.0, 0.25])) for seconds in duration_s]
     stream = draw(st.lists(st.integers(NONE, 2 * devices - 1), min_size=size, max_size=size))
@@ -113,7 +113,7 @@ def cases(draw):
     on_links, paced, links = {}, [], draw(st.sampled_from([None, None, *TOPOLOGIES]))
     while left and draw(st.integers(0, 4)):
         members = {}
-        for task in left[: draw(st.integers(1, 3))]:
+        for task in left[: draw(st.integers(1, 5))]:
             members.setdefault(stream[task] % devices, task)
         left = [task for task in left if task not in members.values()]
         number, lasts_s = len(sizes), duration_s[next(iter(members.values()))]

@@ -22,6 +22,8 @@ CHANGED, ENDS, SPARED, MISSED, OVERFLOW, TOLD = range(6)
 
 ONE = np.uint64(1)
 EMPTY = np.uint64(0)
+NOTHING = -1.0
+"""How much no kernel slows a transfer down."""
 
 
 INSTANCE = np.dtype(
@@ -29,7 +31,7 @@ INSTANCE = np.dtype(
     + [(name, "u8") for name in ("held_by", "spares")]
     + [("communicator", "i8")]
     + [(name, "i4") for name in ("device", "key", "first_pair", "last_pair", "waits", "held_sms", "position")]
-    + [(name, "i1") for name in ("kind", "rated", "slot", "width", "races", "won", "has_spares", "looked", "is_told")]
+    + [(name, "i1") for name in ("kind", "rated", "slot", "width", "races", "won", "has_spares", "is_told")]
 )
 """A kernel has a `device`, a `slot` there while it runs, and a `key`, its kind; a transfer pairs with devices, of which
 so many wait for kernels. `rated` is 0 before it starts, 2 once its rate is set and else 1. `held_by` and `spares` are
@@ -44,8 +46,8 @@ DEVICE = np.dtype([("kernels", "u8"), ("arrivals", "u8"), ("freed_s", "f8"), ("r
 SLOT = np.dtype([("behind", "u8"), ("racing", "u8"), ("arrived_s", "f8"), ("kernel", "i4"), ("pair", "i4")])
 """A kernel's, and that of a transfer, with the slots of the kernels that it waits for and of those that it races."""
 
-KIND = np.dtype([("tiles", "f8"), ("isolated_s", "f8"), ("first_entry", "i8")])
-"""Of kernels: thread blocks of a GEMM, else NaN; isolated time; and the first of its `slowdowns`."""
+KIND = np.dtype([("tiles", "f8"), ("isolated_s", "f8"), ("first_entry", "i8"), ("kernel", "i8")])
+"""Of kernels: thread blocks of a GEMM, else NaN; isolated time; the first of its `slowdowns`; and which kernel."""
 
 SLOWDOWN = np.dtype([("code", "u8"), ("slowed", "f8"), ("after", "i8")])
 """Of a kernel where so many channels are held; see `held` for the code. `after` is the kernel's next."""
@@ -67,6 +69,8 @@ class Devices(NamedTuple):
     pair_of_task: Table
     widths: Ints
     slows: Floats
+    slowest: Floats
+    """Of each transfer a tree, from twice its first pair on: node k is the larger of 2 k and 2 k + 1, pairs last."""
     limits: Floats
     """For how long a kernel may have been issued and yet not be queued; the SMs of a device."""
     changed: Ints
@@ -381,19 +385,34 @@ def kernel_rate(d: Devices, kernel: int) -> float:
 
 
 @compiled
+def slow_down(d: Devices, pair: int) -> None:
+    """Note how much the kernels of a device slow a transfer down: a leaf of the tree of the most of its devices."""
+    which = d.pairs[pair]["instance"]
+    first, width = d.instances[which]["first_pair"], d.instances[which]["width"]
+    slows = NOTHING
+    rest = d.devices[d.pairs[pair]["device"]]["kernels"]
+    while rest:
+        bit = lowest(rest)
+        rest &= rest - ONE
+        kernel = d.slots[d.pairs[pair]["device"], bit]["kernel"]
+        slows = max(slows, d.slows[d.instances[kernel]["key"], width])
+    root, at = 2 * first, pair - first + d.instances[which]["last_pair"] - first
+    d.slowest[root + at] = slows
+    while at > 1:
+        at >>= 1
+        slows = max(d.slowest[root + 2 * at], d.slowest[root + 2 * at + 1])
+        if d.slowest[root + at] == slows:
+            break
+        d.slowest[root + at] = slows
+
+
+@compiled
 def transfer_rate(d: Devices, transfer: int) -> float:
     """Return the rate of a transfer: none while it waits somewhere, else what the slowest channel leaves."""
     if d.instances[transfer]["waits"]:
         return 0.0
-    slows, width = -1.0, d.instances[transfer]["width"]
-    for pair in range(d.instances[transfer]["first_pair"], d.instances[transfer]["last_pair"]):
-        device = d.pairs[pair]["device"]
-        rest = d.devices[device]["kernels"]
-        while rest:
-            bit = lowest(rest)
-            rest &= rest - ONE
-            slows = max(slows, d.slows[d.instances[d.slots[device, bit]["kernel"]]["key"], width])
-    return 1.0 if slows < 0 else 1.0 / slows
+    slows = d.slowest[2 * d.instances[transfer]["first_pair"] + 1]
+    return 1.0 if slows == NOTHING else 1.0 / slows
 
 
 @compiled
@@ -434,17 +453,16 @@ def set_rates(d: Devices) -> bool:
         while rest:
             at = lowest(rest)
             rest &= rest - ONE
-            transfer = d.pairs[d.slots[device, at]["pair"]]["instance"]
-            if d.instances[transfer]["rated"] and not d.instances[transfer]["looked"]:
-                d.instances[transfer]["looked"] = 1
-                set_rate(d, transfer, transfer_rate(d, transfer))
+            slow_down(d, d.slots[device, at]["pair"])
     for number in range(d.counts[CHANGED]):
         device = d.changed[number]
         rest = d.devices[device]["arrivals"]
         while rest:
             at = lowest(rest)
             rest &= rest - ONE
-            d.instances[d.pairs[d.slots[device, at]["pair"]]["instance"]]["looked"] = 0
+            transfer = d.pairs[d.slots[device, at]["pair"]]["instance"]
+            if d.instances[transfer]["rated"]:
+                set_rate(d, transfer, transfer_rate(d, transfer))
     if d.counts[MISSED]:
         return False
     for number in range(d.counts[CHANGED]):

@@ -1,7 +1,7 @@
 """Tasks and shared devices to the columns of the compiled loop, and back to times."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from scaleout.network.flow.event_driven import EventDrivenFlows
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.incremental_max_min import ENTRY
 from scaleout.network.flow.instances import LinkNetwork
-from scaleout.program.graph import NONE
+from scaleout.program.graph import NONE, Ints
 from scaleout.program.operations import Kernel
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import devices, links
@@ -114,13 +114,10 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
     pairs["instance"] = np.repeat(sharing.transfer_instance, np.diff(sharing.pair_offsets))
     shared = np.zeros(1 + max(sharing.kernel_device.max(initial=-1), pairs["device"].max(initial=-1)), devices.DEVICE)
     shared["freed_s"] = shared["raced_s"] = np.nan
-    pair_of_task, slows, limits = np.full(len(tasks), NONE, np.int32), np.ones((len(kinds), len(widths))), np.zeros(2)
+    pair_of_task, limits = np.full(len(tasks), NONE, np.int32), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
-        kinds["tiles"] = [contention.tiles(kernel) for kernel, _ in sharing.kernels]
-        slowest = [[contention.slows(*kind, channels=width) for width in widths.tolist()] for kind in sharing.kernels]
-        slows = np.array(slowest, np.float64).reshape(slows.shape)
         columns: dict[str, Any] = {"kind": devices.KERNEL, "device": sharing.kernel_device, "key": sharing.kernel_kind}
         columns |= {"call_s": sharing.kernel_issue_s, "left_s": kinds["isolated_s"][sharing.kernel_kind]}
         for name, column in columns.items():
@@ -142,7 +139,8 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
         missed=np.zeros(_MISSED, devices.MISSING),
         pair_of_task=pair_of_task,
         widths=widths,
-        slows=slows,
+        slows=np.ones((len(kinds), len(widths))),
+        slowest=np.full(2 * len(pairs), devices.NOTHING),
         limits=limits,
         changed=np.empty(len(shared), np.int64),
         ends=np.zeros(len(instances), ENTRY),
@@ -213,6 +211,22 @@ class _Links:
         self.columns = self.columns._replace(tables=self.flows.tables, chains=chains)
 
 
+def _kinds_of(sharing: Sharing) -> list[tuple[Kernel | None, Ints]]:
+    """Return each kernel, and its kinds."""
+    found: dict[int, list[int]] = {}
+    for kind, (kernel, _) in enumerate(sharing.kernels):
+        found.setdefault(id(kernel), []).append(kind)
+    return [(sharing.kernels[which[0]][0], np.array(which)) for which in found.values()]
+
+
+def _add_kinds(d: devices.Devices, contention: Contention, kinds_of: Sequence[tuple[Kernel | None, Ints]]) -> None:
+    """Say what kernels of each kind do to transfers."""
+    for number, (kernel, kinds) in enumerate(kinds_of):
+        d.kinds["kernel"][kinds], d.kinds["tiles"][kinds] = number, contention.tiles(kernel)
+        for at, width in enumerate(d.widths.tolist()):
+            d.slows[kinds, at] = contention.slows(kernel, d.kinds["isolated_s"][kinds], channels=width)
+
+
 def _may_compile() -> bool:
     """Tell the user of the first run on a machine why it takes longer; processes of a pool leave that to others."""
     dispatcher: Any = run_for
@@ -233,11 +247,11 @@ def run(
     if not _may_compile() or len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
         return None
     work, num_ports = _work_of(tasks)
-    kinds: dict[Kernel | None, list[int]] = {}
-    for kind, (kernel, _) in enumerate(sharing.kernels):
-        kinds.setdefault(kernel, []).append(kind)
+    kinds_of = _kinds_of(sharing)
     for slots in (8, 64):
         state, shared = _state_of(tasks, work, num_ports), _devices_of(tasks, sharing, contention, slots)
+        if contention is not None:
+            _add_kinds(shared, contention, kinds_of)
         on = None if network is None else _Links(network, len(tasks.instance_size))
         begin_all(work, state, shared, None if on is None else on.columns)
         while True:
@@ -245,7 +259,7 @@ def run(
             if found in (FINISHED, OVERFLOWS):
                 break
             if found == MISSES and contention is not None:
-                shared = _answered(shared, sharing, contention, kinds)
+                shared = _answered(shared, contention, kinds_of)
             if found == LACKS and on is not None:
                 on.make_room()
         if found == FINISHED:
@@ -265,20 +279,21 @@ def _times(tasks: Tasks, work: Work, state: State) -> Times:
 
 
 def _answered(
-    d: devices.Devices, sharing: Sharing, contention: Contention, kinds: Mapping[Any, list[int]]
+    d: devices.Devices, contention: Contention, kinds_of: Sequence[tuple[Kernel | None, Ints]]
 ) -> devices.Devices:
     """Add the slowdowns that the tables lacked, for all isolated times of a kernel at once."""
-    missed = d.missed[: d.counts[devices.MISSED]].tolist()
+    missed = d.missed[: d.counts[devices.MISSED]]
     d.counts[devices.MISSED] = 0
     known, added, first_entry = len(d.slowdowns), [d.slowdowns], d.kinds["first_entry"]
     widths = [(width, moves) for width in d.widths.tolist() for moves in (False, True)]
-    for kernel, code in dict.fromkeys((sharing.kernels[kind][0], code) for kind, code in missed):
+    calls = zip(d.kinds["kernel"][missed["kind"]].tolist(), missed["code"].tolist(), strict=True)
+    for number, code in dict.fromkeys(calls):
         held = [width for at, width in enumerate(widths) for _ in range((code >> (8 * at)) & 255)]
-        found = np.zeros(len(kinds[kernel]), devices.SLOWDOWN)
-        isolated_s = d.kinds["isolated_s"][kinds[kernel]].tolist()
-        found["code"], found["slowed"] = code, contention.slowed_by(kernel, isolated_s, held)
-        found["after"] = first_entry[kinds[kernel]]
-        first_entry[kinds[kernel]] = np.arange(known, known + len(found))
+        kernel, kinds = kinds_of[number]
+        found = np.zeros(len(kinds), devices.SLOWDOWN)
+        found["code"], found["slowed"] = code, contention.slowed_by(kernel, d.kinds["isolated_s"][kinds], held)
+        found["after"] = first_entry[kinds]
+        first_entry[kinds] = np.arange(known, known + len(found))
         known += len(found)
         added.append(found)
     return d._replace(slowdowns=np.concatenate(added))
