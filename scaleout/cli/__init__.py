@@ -4,6 +4,7 @@ Errors that are about the input end in one message on standard error and exit co
 when it runs, so that `scaleout --help` answers at once.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -67,10 +68,10 @@ def main() -> None:
 
     warnings.showwarning = _say  # what users are told of old names, as one line
     gc.set_threshold(50_000, 20, 20)  # graphs are a million small tuples without cycles, and soon gone: look less often
+    atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
     try:
         scaleout.main(standalone_mode=False)
         sys.stdout.flush()
-        gc.freeze()  # the process ends: its last collection need not look at what is left
     except ScaleoutError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

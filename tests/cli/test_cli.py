@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from astra_inputs import coll, comp, recv, send, write_inputs
 
 from scaleout.cli import VERBS
 from scaleout.cli.list import KINDS
@@ -279,16 +280,27 @@ def test_the_program_itself_exits_with_2_and_prints_no_traceback():
     assert done.stderr.count("\n") == 1
 
 
-def test_help_needs_no_heavy_import():
+HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "numba", "pydantic", "rich", "google.protobuf"}
+
+
+@pytest.mark.parametrize("job", ["help", "bare collective", "pipeline"])
+def test_small_jobs_need_no_heavy_import(job, tmp_path):
+    """The help page, and ASTRA-sim's inputs of one collective and of one message."""
+    arguments = ["--help"]
+    if job != "help":
+        ranks = [[coll(0, "ALL_REDUCE", 1 << 20)]] * 8
+        if job == "pipeline":
+            ranks = [[comp(0), send(1, 1, 4096, deps=[0])], [recv(0, 0, 4096), comp(1, deps=[0])]]
+        arguments = ["astra", *write_inputs(tmp_path, ranks)]
     code = (
-        "import sys; sys.argv = ['scaleout', '--help']\n"
+        "import sys\n"
         "from scaleout.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'pandas', 'matplotlib', 'pydantic', 'rich', 'google.protobuf'} & set(sys.modules)\n"
+        f"heavy = {HEAVY} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_nothing_to_send_takes_no_time(summary):
