@@ -3,7 +3,7 @@
 Kernels that run on a device and transfers that have arrived at it lie in slots, so that who waits for whom is a mask of
 bits. A slowdown that is not in the tables is asked for: the loop returns, and goes on when the caller has added it.
 
-Symbols: M instances, P pairs of a transfer and a device, D devices, W slots, K kernels of a duration, C widths.
+Symbols: M instances, T transfers, P pairs of a transfer and a device, D devices, W slots, K kinds of kernels, C widths.
 """
 
 import math
@@ -30,12 +30,19 @@ INSTANCE = np.dtype(
     [(name, "f8") for name in ("left_s", "rate", "since_s", "started_s", "call_s")]
     + [(name, "u8") for name in ("held_by", "spares")]
     + [("communicator", "i8")]
-    + [(name, "i4") for name in ("device", "key", "first_pair", "last_pair", "waits", "held_sms", "position")]
-    + [(name, "i1") for name in ("kind", "rated", "slot", "width", "races", "won", "has_spares", "is_told")]
+    + [
+        (name, "i4")
+        for name in ("instance", "device", "key", "first_pair", "last_pair", "waits", "held_sms", "position")
+    ]
+    + [(name, "i1") for name in ("rated", "slot", "width", "races", "won", "has_spares", "is_told")]
 )
-"""A kernel has a `device`, a `slot` there while it runs, and a `key`, its kind; a transfer pairs with devices, of which
-so many wait for kernels. `rated` is 0 before it starts, 2 once its rate is set and else 1. `held_by` and `spares` are
-slots of transfers; see `shared_devices.Running`. `position` is that in the heap of ends."""
+"""A transfer, or a kernel that runs, of which slot w of device d has row ``T + W d + w``. A kernel has a `device`, a
+`slot` there while it runs, and a `key`, its kind; a transfer pairs with devices, of which so many wait for kernels.
+`rated` is 0 before it starts, 2 once its rate is set and else 1. `held_by` and `spares` are slots of transfers; see
+`shared_devices.Running`. `position` is that in the heap of ends."""
+
+KERNEL_CALL = np.dtype([("call_s", "f8"), ("device", "i4"), ("key", "i4"), ("row", "i4")])
+"""Of a kernel: when the host issues it, where it runs, its kind, and its row while it does, else `NONE`."""
 
 PAIR = np.dtype([("device", "i4"), ("instance", "i4"), ("slot", "i1"), ("posted", "i1")])
 """Of a transfer and a device; its slot is `NONE` as long as the transfer has not arrived there."""
@@ -60,6 +67,11 @@ class Devices(NamedTuple):
     """What shares devices; `slows` is the slowdown of a transfer of each width by each kind of kernel, (K, C)."""
 
     instances: Table
+    kind_of: Table
+    """(M,) of each instance, 0 where it shares nothing."""
+    number_of: Table
+    """(M,) the row of a transfer, and which of `kernels` a kernel is."""
+    kernels: Table
     pairs: Table
     devices: Table
     slots: Table
@@ -168,7 +180,7 @@ def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
         return
     device = d.pairs[pair]["device"]
     if d.pairs[pair]["slot"] == NONE:
-        races = d.instances[instance]["races"] and d.devices[device]["freed_s"] != now_s
+        races = d.instances[d.number_of[instance]]["races"] and d.devices[device]["freed_s"] != now_s
         add_arrival(d, pair, True, now_s if races else math.nan)
     change(d, device, now_s)
 
@@ -176,32 +188,45 @@ def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
 @compiled
 def begin(d: Devices, instance: int, now_s: float) -> None:
     """Start a kernel or a transfer."""
-    if d.instances[instance]["kind"] == KERNEL:
+    if d.kind_of[instance] == KERNEL:
         begin_kernel(d, instance, now_s)
-    elif d.instances[instance]["kind"] == TRANSFER:
-        d.instances[instance]["since_s"] = d.instances[instance]["started_s"] = now_s
-        for pair in range(d.instances[instance]["first_pair"], d.instances[instance]["last_pair"]):
+    elif d.kind_of[instance] == TRANSFER:
+        transfer = d.number_of[instance]
+        d.instances[transfer]["since_s"] = d.instances[transfer]["started_s"] = now_s
+        for pair in range(d.instances[transfer]["first_pair"], d.instances[transfer]["last_pair"]):
             if d.pairs[pair]["slot"] == NONE:
                 add_arrival(d, pair, not d.pairs[pair]["posted"], math.nan)
             change(d, d.pairs[pair]["device"], now_s)
-        d.instances[instance]["rated"] = 1
+        d.instances[transfer]["rated"] = 1
+
+
+@compiled
+def take_slot(d: Devices, instance: int, now_s: float) -> int:
+    """Let a kernel run in a slot of its device, and return its row."""
+    call = d.kernels[d.number_of[instance]]
+    device, key = call["device"], call["key"]
+    slot = free_slot(d, d.devices[device]["kernels"])
+    kernel = len(d.instances) - d.slots.size + device * d.slots.shape[1] + slot
+    call["row"] = d.slots[device, slot]["kernel"] = kernel
+    d.devices[device]["kernels"] |= ONE << np.uint64(slot)
+    row = d.instances[kernel]
+    row["instance"], row["device"], row["slot"], row["key"] = instance, device, slot, key
+    row["held_by"], row["spares"], row["has_spares"], row["won"], row["held_sms"] = EMPTY, EMPTY, 0, 0, 0
+    row["left_s"], row["rate"], row["since_s"], row["started_s"] = d.kinds[key]["isolated_s"], 0.0, now_s, now_s
+    row["position"], row["rated"] = NONE, 1
+    return int(kernel)
 
 
 @compiled
 def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
     """Start a kernel, which transfers hold SMs of that have arrived before, and race others for."""
-    device = d.instances[instance]["device"]
-    slot = free_slot(d, d.devices[device]["kernels"])
-    mine = ONE << np.uint64(slot)
-    d.instances[instance]["slot"] = slot
-    d.devices[device]["kernels"] |= mine
-    d.slots[device, slot]["kernel"] = instance
-    d.instances[instance]["since_s"] = d.instances[instance]["started_s"] = now_s
-    d.instances[instance]["rated"] = 1
+    kernel = take_slot(d, instance, now_s)
+    device = d.instances[kernel]["device"]
+    mine = ONE << np.uint64(d.instances[kernel]["slot"])
     change(d, device, now_s)
     if not d.devices[device]["arrivals"]:
         return
-    queued = 0 < d.instances[instance]["call_s"] <= now_s - d.limits[0]
+    queued = 0 < d.kernels[d.number_of[instance]]["call_s"] <= now_s - d.limits[0]
     if d.devices[device]["raced_s"] == now_s:
         rest = d.devices[device]["arrivals"]
         while rest:
@@ -213,26 +238,32 @@ def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
     total = 0
     for kind in range(2 * len(d.widths)):
         total += int((code >> np.uint64(8 * kind)) & np.uint64(255)) * d.widths[kind >> 1]
-    d.instances[instance]["held_sms"] = total
+    d.instances[kernel]["held_sms"] = total
     rest = d.devices[device]["arrivals"]
     while rest:
         at = lowest(rest)
         rest &= rest - ONE
         if d.slots[device, at]["behind"]:
             continue
-        d.instances[instance]["held_by"] |= ONE << np.uint64(at)
+        d.instances[kernel]["held_by"] |= ONE << np.uint64(at)
         if queued and d.slots[device, at]["arrived_s"] == now_s:
             wait_for(d, device, at, EMPTY, d.slots[device, at]["racing"] | mine)
-            if not d.instances[instance]["won"]:
-                d.instances[instance]["won"] = 1
-                spare_later(d, now_s + d.instances[instance]["left_s"], instance, True)
+            if not d.instances[kernel]["won"]:
+                d.instances[kernel]["won"] = 1
+                spare_later(d, now_s + d.instances[kernel]["left_s"], instance, True)
 
 
 @compiled
 def spare_later(d: Devices, time_s: float, kernel: int, in_race: bool) -> None:
     """Note when a kernel leaves SMs to transfers."""
-    push(d.spared_s, d.spared, d.counts[SPARED], time_s, 2 * kernel + in_race)
+    push(d.spared_s, d.spared, d.counts[SPARED], time_s, 2 * d.instances[kernel]["instance"] + in_race)
     d.counts[SPARED] += 1
+
+
+@compiled
+def ending(d: Devices) -> int:
+    """Return the instance that ends next."""
+    return int(d.instances[d.ends[0]["which"]]["instance"])
 
 
 @compiled
@@ -249,8 +280,8 @@ def spares(d: Devices, until_s: float) -> bool:
     now_s, number = d.spared_s[0], d.spared[0]
     pop(d.spared_s, d.spared, d.counts[SPARED])
     d.counts[SPARED] -= 1
-    kernel, in_race = number >> 1, number & 1
-    if d.instances[kernel]["slot"] == NONE:
+    kernel, in_race = d.kernels[d.number_of[number >> 1]]["row"], number & 1
+    if kernel == NONE:
         return True
     device, mine = d.instances[kernel]["device"], ONE << np.uint64(d.instances[kernel]["slot"])
     if not in_race:
@@ -269,19 +300,21 @@ def spares(d: Devices, until_s: float) -> bool:
 @compiled
 def end(d: Devices, instance: int, now_s: float) -> None:
     """End a kernel or a transfer."""
-    d.instances[instance]["rated"] = 0
-    d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, instance)
-    if d.instances[instance]["kind"] == KERNEL:
-        device, mine = d.instances[instance]["device"], ONE << np.uint64(d.instances[instance]["slot"])
+    number = d.number_of[instance]
+    which = d.kernels[number]["row"] if d.kind_of[instance] == KERNEL else number
+    d.instances[which]["rated"] = 0
+    d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, which)
+    if d.kind_of[instance] == KERNEL:
+        device, mine = d.instances[which]["device"], ONE << np.uint64(d.instances[which]["slot"])
         d.devices[device]["kernels"] &= ~mine
-        d.instances[instance]["slot"] = NONE
-        if d.instances[instance]["won"]:
+        d.kernels[number]["row"] = NONE
+        if d.instances[which]["won"]:
             d.devices[device]["raced_s"] = now_s
         if d.devices[device]["arrivals"]:
             forget(d, device, mine, True, True)
             change(d, device, now_s)
         return
-    for pair in range(d.instances[instance]["first_pair"], d.instances[instance]["last_pair"]):
+    for pair in range(d.instances[which]["first_pair"], d.instances[which]["last_pair"]):
         device, mine = d.pairs[pair]["device"], ONE << np.uint64(d.pairs[pair]["slot"])
         d.devices[device]["arrivals"] &= ~mine
         d.devices[device]["freed_s"] = now_s
@@ -416,24 +449,24 @@ def transfer_rate(d: Devices, transfer: int) -> float:
 
 
 @compiled
-def set_rate(d: Devices, instance: int, rate: float) -> None:
+def set_rate(d: Devices, which: int, rate: float) -> None:
     """Let a kernel or a transfer go at a rate from the last change on."""
-    now_s, before = d.changed_s[0], d.instances[instance]["rate"]
-    if rate == before and d.instances[instance]["rated"] == 2:
+    now_s, before = d.changed_s[0], d.instances[which]["rate"]
+    if rate == before and d.instances[which]["rated"] == 2:
         return
-    done_s = (now_s - d.instances[instance]["since_s"]) * before
-    left_s = max(0.0, d.instances[instance]["left_s"] - done_s)
-    d.instances[instance]["left_s"], d.instances[instance]["since_s"] = left_s, now_s
-    d.instances[instance]["rate"], d.instances[instance]["rated"] = rate, 2
+    done_s = (now_s - d.instances[which]["since_s"]) * before
+    left_s = max(0.0, d.instances[which]["left_s"] - done_s)
+    d.instances[which]["left_s"], d.instances[which]["since_s"] = left_s, now_s
+    d.instances[which]["rate"], d.instances[which]["rated"] = rate, 2
     if math.isinf(left_s):
-        if not d.instances[instance]["is_told"]:
-            d.instances[instance]["is_told"] = 1
-            d.told[d.counts[TOLD]] = instance
+        if not d.instances[which]["is_told"]:
+            d.instances[which]["is_told"] = 1
+            d.told[d.counts[TOLD]] = which
             d.counts[TOLD] += 1
     elif rate > 0:
-        d.counts[ENDS] = place(d.ends, d.counts[ENDS], d.instances, instance, now_s + left_s / rate)
+        d.counts[ENDS] = place(d.ends, d.counts[ENDS], d.instances, which, now_s + left_s / rate)
     else:
-        d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, instance)
+        d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, which)
 
 
 @compiled

@@ -104,15 +104,18 @@ def meld(rank: Table, left: Table, right: Table, one: int, other: int) -> int:
 
 @compiled
 def place(ends: Table, size: int, entries: Table, which: int, time_s: float) -> int:
-    """Set when an entry ends, in a heap whose positions the entries know; return the size."""
-    at = entries[which]["position"]
+    """Set when an entry ends, in a heap whose positions the entries know; return the size.
+
+    Of those that end at a time the one of the lowest instance comes first.
+    """
+    at, instance = entries[which]["position"], entries[which]["instance"]
     if at == NONE:
         at = size
         size += 1
     while at > 0:
         above = (at - 1) >> 1
         other = ends[above]["which"]
-        if time_s < ends[above]["key"] or (time_s == ends[above]["key"] and which < other):
+        if time_s < ends[above]["key"] or (time_s == ends[above]["key"] and instance < entries[other]["instance"]):
             ends[at]["key"], ends[at]["which"] = ends[above]["key"], other
             entries[other]["position"] = at
             at = above
@@ -124,11 +127,14 @@ def place(ends: Table, size: int, entries: Table, which: int, time_s: float) -> 
             break
         if below + 1 < size and (
             ends[below + 1]["key"] < ends[below]["key"]
-            or (ends[below + 1]["key"] == ends[below]["key"] and ends[below + 1]["which"] < ends[below]["which"])
+            or (
+                ends[below + 1]["key"] == ends[below]["key"]
+                and entries[ends[below + 1]["which"]]["instance"] < entries[ends[below]["which"]]["instance"]
+            )
         ):
             below += 1
         other = ends[below]["which"]
-        if ends[below]["key"] < time_s or (ends[below]["key"] == time_s and other < which):
+        if ends[below]["key"] < time_s or (ends[below]["key"] == time_s and entries[other]["instance"] < instance):
             ends[at]["key"], ends[at]["which"] = ends[below]["key"], other
             entries[other]["position"] = at
             at = below

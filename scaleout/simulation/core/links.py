@@ -97,16 +97,17 @@ def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
     if not d.counts[TOLD] or until_s <= d.changed_s[0]:
         return True
     for at in range(d.counts[TOLD]):
-        instance = d.told[at]
-        moves = n.transfers[instance]["is_moving"] or d.instances[instance]["rate"] == 0
+        told = d.instances[d.told[at]]
+        instance = told["instance"]
+        moves = n.transfers[instance]["is_moving"] or told["rate"] == 0
         if not moves and not request(n, instance, d.changed_s[0]):
             return False
     start_chains(n.tables)
     changed = False
     for at in range(d.counts[TOLD]):
-        instance = d.told[at]
-        d.instances[instance]["is_told"] = 0
-        transfer, speed = n.transfers[instance], d.instances[instance]["rate"]
+        told = d.instances[d.told[at]]
+        told["is_told"] = 0
+        transfer, speed = n.transfers[told["instance"]], told["rate"]
         for chain in n.running[transfer["first_chain"] : transfer["first_chain"] + transfer["num_chains"]]:
             if chain != NONE and n.tables.chains[chain]["speed"] != speed:
                 set_speed(n.tables, chain, speed)

@@ -20,6 +20,7 @@ from scaleout.simulation.core.devices import (
     arrive,
     begin,
     end,
+    ending,
     next_end_s,
     set_rates,
     spares,
@@ -320,7 +321,7 @@ def handle_events(w: Work, s: State, now_s: float) -> None:
 def end_on_devices(w: Work, s: State, d: Devices, now_s: float) -> None:
     """End all instances that devices end at a moment."""
     while next_end_s(d) == now_s:
-        instance = d.ends[0]["which"]
+        instance = ending(d)
         end(d, instance, now_s)
         end_instance(w, s, instance, BOTH, now_s)
 
@@ -332,7 +333,7 @@ def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
         end_instance(w, s, next_early(n), RELEASE, now_s)
     while n.counts[ENDED]:
         instance = next_ended(n)
-        if len(d.instances) and d.instances[instance]["kind"]:
+        if len(d.instances) and d.kind_of[instance]:
             end(d, instance, now_s)
         end_instance(w, s, instance, COMPLETE if n.transfers[instance]["is_released"] else BOTH, now_s)
 

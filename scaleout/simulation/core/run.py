@@ -105,35 +105,46 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
 
 def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, num_slots: int) -> devices.Devices:
     """Lay out what shares devices in so many slots each; nothing without contention."""
-    instances = np.zeros(0 if contention is None else len(tasks.instance_size), devices.INSTANCE)
-    for name in ("position", "slot", "communicator"):
-        instances[name] = NONE
     kinds, widths = np.zeros(len(sharing.kernels), devices.KIND), np.unique(sharing.channels)
-    pairs = np.zeros(len(sharing.pair_device), devices.PAIR)
+    num_transfers, num_pairs = len(sharing.lasts_s), np.diff(sharing.pair_offsets)
+    pairs, kernels = (
+        np.zeros(len(sharing.pair_device), devices.PAIR),
+        np.zeros(len(sharing.kernel_kind), devices.KERNEL_CALL),
+    )
     pairs["device"], pairs["posted"], pairs["slot"] = sharing.pair_device, sharing.pair_posted, NONE
-    pairs["instance"] = np.repeat(sharing.transfer_instance, np.diff(sharing.pair_offsets))
+    pairs["instance"] = np.repeat(np.arange(num_transfers), num_pairs)
     shared = np.zeros(1 + max(sharing.kernel_device.max(initial=-1), pairs["device"].max(initial=-1)), devices.DEVICE)
     shared["freed_s"] = shared["raced_s"] = np.nan
+    slots, rows = np.zeros((len(shared), num_slots), devices.SLOT), 0 if contention is None else num_transfers
+    instances = np.zeros(rows + slots.size, devices.INSTANCE)
+    kind_of, number_of = (np.zeros(len(tasks.instance_size) if len(instances) else 0, kind) for kind in ("i1", "i4"))
     pair_of_task, limits = np.full(len(tasks), NONE, np.int32), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
-        columns: dict[str, Any] = {"kind": devices.KERNEL, "device": sharing.kernel_device, "key": sharing.kernel_kind}
-        columns |= {"call_s": sharing.kernel_issue_s, "left_s": kinds["isolated_s"][sharing.kernel_kind]}
-        for name, column in columns.items():
-            instances[name][sharing.kernel_instance] = column
-        columns = {"kind": devices.TRANSFER, "left_s": sharing.lasts_s}
-        columns |= {"width": np.searchsorted(widths, sharing.channels)}
+        kernels["device"], kernels["key"], kernels["row"] = sharing.kernel_device, sharing.kernel_kind, NONE
+        kernels["call_s"] = sharing.kernel_issue_s
+        instances["position"] = NONE
+        columns = {"left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
         columns |= {"races": sharing.races, "communicator": sharing.communicator}
         columns |= {"first_pair": sharing.pair_offsets[:-1], "last_pair": sharing.pair_offsets[1:]}
+        columns |= {"instance": sharing.transfer_instance}
         for name, column in columns.items():
-            instances[name][sharing.transfer_instance] = column
+            instances[name][:num_transfers] = column
+        for kind, which in (
+            (devices.KERNEL, sharing.kernel_instance),
+            (devices.TRANSFER, sharing.transfer_instance),
+        ):
+            kind_of[which], number_of[which] = kind, np.arange(len(which))
         pair_of_task[sharing.waiting] = sharing.waiting_pair
     return devices.Devices(
         instances=instances,
+        kind_of=kind_of,
+        number_of=number_of,
+        kernels=kernels,
         pairs=pairs,
         devices=shared,
-        slots=np.zeros((len(shared), num_slots), devices.SLOT),
+        slots=slots,
         kinds=kinds,
         slowdowns=np.zeros(0, devices.SLOWDOWN),
         missed=np.zeros(_MISSED, devices.MISSING),
@@ -144,8 +155,8 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
         limits=limits,
         changed=np.empty(len(shared), np.int64),
         ends=np.zeros(len(instances), ENTRY),
-        spared_s=np.empty(2 * len(instances)),
-        spared=np.empty(2 * len(instances), np.int64),
+        spared_s=np.empty(2 * len(kernels)),
+        spared=np.empty(2 * len(kernels), np.int64),
         told=np.empty(len(instances), np.int32),
         counts=np.zeros(6, np.int64),
         changed_s=np.zeros(1),
