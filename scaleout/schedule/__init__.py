@@ -173,15 +173,21 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     return replace(planned, program=in_program_order(planned.program))
 
 
-def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFamily, tuple[str, ...]]:
-    """Return the workload that a schedule runs, and the choices in words; fails if no plan fits in memory."""
+def prepare(
+    workload: ModelFamily, name: str, machine: Machine
+) -> tuple[ModelFamily, tuple[str, ...], Program | None]:
+    """Return the workload that a schedule runs, the choices in words, and its timed program if one was simulated.
+
+    Fails if no plan fits in memory.
+    """
     words: tuple[str, ...] = ()
+    program: Program | None = None
     for part in name.split("+"):
         schedule, option = _schedule(part)
         if schedule.prepares and option in schedule.prepares_for:
             chosen = _load(schedule.prepares)(workload, machine)
-            workload, words = chosen.workload, (*words, chosen.words)
-    return workload, words
+            workload, words, program = chosen.workload, (*words, chosen.words), chosen.program
+    return workload, words, program
 
 
 def passes_of(name: str) -> list[Pass]:

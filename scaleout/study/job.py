@@ -168,11 +168,12 @@ class Outcome:
 
 
 class Prepared(NamedTuple):
-    """A job, the work that its schedule makes of it, and in words what it chose."""
+    """A job, the work that its schedule makes of it, in words what it chose, and the timed program if there is one."""
 
     job: Job
     work: ModelFamily | Program
     decisions: tuple[str, ...] = ()
+    program: Program | None = None
 
 
 def prepare(job: Job) -> Prepared:
@@ -209,7 +210,7 @@ def annotated(prepared: Prepared) -> Program:
         assert isinstance(work, Program), "the device of a workload is known"
         program = work
     else:
-        program = timed(work, job.device, host=job.options.host)
+        program = timed(prepared.program or work, job.device, host=job.options.host)
     if placement == "linear":
         return program
     return map_ranks(program, rank_mapping(placement, job.network) if isinstance(placement, str) else placement)

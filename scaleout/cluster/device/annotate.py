@@ -6,7 +6,7 @@ from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import GraphError
-from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, NodeKind
 from scaleout.program.operations import CUSTOM
 from scaleout.program.program import Program
 
@@ -37,16 +37,29 @@ def time_kernels(program: Program, device: Device, *, recompute: bool = False) -
     GraphError
         If a kernel has neither a time nor FLOPs or bytes; the message names it.
     """
-    return program.map_graphs(lambda graph: _time(graph, device, recompute=recompute))
+    untimed = {id(graph): _untimed(graph, recompute=recompute) for graph in program.graphs}
+    kernels = dict.fromkeys(call for graph in program.graphs if untimed[id(graph)].any() for call in graph.kernels)
+    seconds, sources = kernel_times(device, list(kernels))
+    number = {call: at for at, call in enumerate(kernels)}
+
+    def timed(graph: ExecutionGraph) -> ExecutionGraph:
+        nodes = untimed[id(graph)]
+        if not nodes.any():
+            return graph
+        calls = np.array([number[call] for call in graph.kernels], np.int64)[graph.kernel[nodes]]
+        duration_s, time_source = graph.duration_s.copy(), graph.time_source.copy()
+        duration_s[nodes], time_source[nodes] = seconds[calls], sources[calls]
+        return graph.with_columns(duration_s=duration_s, time_source=time_source)
+
+    return program.map_graphs(timed)
 
 
-def _time(graph: ExecutionGraph, device: Device, *, recompute: bool) -> ExecutionGraph:
+def _untimed(graph: ExecutionGraph, *, recompute: bool) -> Bools:
+    """Return which nodes are to be timed, (N,)."""
     untimed = (graph.kind == NodeKind.COMPUTE) & np.isnan(graph.duration_s)
     if recompute:
         known = np.array([kernel.op != CUSTOM for kernel in graph.kernels] + [False])
         untimed |= known[graph.kernel]  # `NONE` is the last entry
-    if not untimed.any():
-        return graph
     unknown = np.flatnonzero(untimed & (graph.kernel == NONE))
     if unknown.size:
         node = int(unknown[0])
@@ -54,9 +67,4 @@ def _time(graph: ExecutionGraph, device: Device, *, recompute: bool) -> Executio
             f"node {node} ({graph.names[node]!r}) is a kernel with no time and no FLOPs; "
             f"give it a duration, or FLOPs and bytes"
         )
-    seconds, sources = kernel_times(device, graph.kernels)
-    duration_s = graph.duration_s.copy()
-    time_source = graph.time_source.copy()
-    duration_s[untimed] = seconds[graph.kernel[untimed]]
-    time_source[untimed] = sources[graph.kernel[untimed]]
-    return graph.with_columns(duration_s=duration_s, time_source=time_source)
+    return untimed

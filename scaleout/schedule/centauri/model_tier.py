@@ -141,6 +141,8 @@ class ModelTier:
         Of the stage where most stays exposed.
     words : str
         What was chosen, why, and what stays exposed.
+    program : Program or None
+        The workload's, with the times of its kernels, if its step was simulated.
     """
 
     workload: ModelFamily
@@ -148,6 +150,7 @@ class ModelTier:
     changes: Mapping[str, Any] = field(default_factory=dict)
     launched: tuple[int, int] = (0, 0)
     costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
+    program: Program | None = None
 
 
 def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
@@ -173,28 +176,22 @@ def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float |
         changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
-    slower = _slower(workload, chosen, machine) if peak(workload).total_bytes <= capacity_bytes else ""
-    if slower:
-        return ModelTier(workload, f"model tier: nothing changed, as kernels beside collectives are slower: {slower}")
+    program = None
+    if contention_of(machine.device, machine.topology) is not None and peak(workload).total_bytes <= capacity_bytes:
+        before, program = (time_kernels(generate(each), machine.device) for each in (workload, chosen))
+        before_s, after_s = _shortest_s(before, machine, overlap, baseline), _shortest_s(program, machine, overlap)
+        if after_s > before_s:
+            slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
+            words = f"model tier: nothing changed, as kernels beside collectives are slower: {slower}"
+            return ModelTier(workload, words, program=before)
     launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
     words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
-    return ModelTier(chosen, words, changes, launched, costs)
+    return ModelTier(chosen, words, changes, launched, costs, program)
 
 
-def _slower(workload: LayeredModel, chosen: LayeredModel, machine: Machine) -> str:
-    """Say by how much a step under `overlap` is longer for what was chosen, where collectives slow kernels down."""
-    if contention_of(machine.device, machine.topology) is None:
-        return ""
-    before_s, after_s = _shortest_s(workload, machine, overlap, baseline), _shortest_s(chosen, machine, overlap)
-    if after_s <= before_s:
-        return ""
-    return f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
-
-
-def _shortest_s(workload: LayeredModel, machine: Machine, *passes: Callable[[Program], Program]) -> float:
+def _shortest_s(program: Program, machine: Machine, *passes: Callable[[Program], Program]) -> float:
     """Return the seconds of a step after the pass that makes it shortest."""
-    program = time_kernels(generate(workload), machine.device)
     program_costs = ProgramCosts(program, CostModel(machine))
     return min(program_costs.step(each(program)).makespan_s for each in passes)
 

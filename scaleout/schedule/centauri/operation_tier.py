@@ -7,7 +7,7 @@ Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import ceil, floor
 
@@ -148,7 +148,7 @@ class Weights:
         """Weigh a chain, or remember what one like it came to."""
         node = chain.collective
         pieces = tuple(
-            (graph.kernels[graph.kernel[each.node]], float(graph.duration_s[each.node]), *astuple(each)[1:])
+            (graph.kernels[graph.kernel[each.node]], float(graph.duration_s[each.node]), *each[1:])
             for each in chain.pieces
         )
         rounded = f"{independent_s:.9e}"  # sums over other parts of a graph differ in their last bits

@@ -15,6 +15,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from math import ceil, floor, prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,8 +51,7 @@ def check_cut(dimension: str) -> None:
         raise ConfigError(f"gemm has no dimension {dimension!r} that it can be cut along; cut along M or N")
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A GEMM of a chain, and from where to where in the collective's buffer its data lie, in parts of the whole."""
 
     node: int
