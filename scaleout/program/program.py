@@ -4,8 +4,9 @@ Ranks that run the same graph share a *role*, and the graph is stored once. Prog
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -139,3 +140,24 @@ class Program:
     def map_graphs(self, change: Callable[[ExecutionGraph], ExecutionGraph]) -> "Program":
         """Return the program with each graph replaced; this one stays as it is."""
         return replace(self, graphs=tuple(change(graph) for graph in self.graphs))
+
+
+def alike(one: Program, other: Program) -> bool:
+    """Whether two programs are equal, node by node and group by group."""
+    groups = ([(each.name, each.members, each.axis) for each in program.groups] for program in (one, other))
+    return (
+        len(one.graphs) == len(other.graphs)
+        and _equal(one.role_of_rank, other.role_of_rank)
+        and _equal(*groups)
+        and all(
+            _equal(getattr(old, column.name), getattr(new, column.name))
+            for column in fields(ExecutionGraph)
+            for old, new in zip(one.graphs, other.graphs, strict=True)
+        )
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one is other or np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return bool(one == other)

@@ -173,9 +173,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     return replace(planned, program=in_program_order(planned.program))
 
 
-def prepare(
-    workload: ModelFamily, name: str, machine: Machine
-) -> tuple[ModelFamily, tuple[str, ...], Program | None]:
+def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFamily, tuple[str, ...], Program | None]:
     """Return the workload that a schedule runs, the choices in words, and its timed program if one was simulated.
 
     Fails if no plan fits in memory.

@@ -7,7 +7,7 @@ from functools import cached_property
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.program.graph import ExecutionGraph
-from scaleout.program.program import Program
+from scaleout.program.program import Program, alike
 from scaleout.schedule.centauri.partition.group import Levels, bytes_on_level, levels_of
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.overlap import in_program_order
@@ -110,6 +110,12 @@ class Trial:
     def result(self) -> Result:
         """A step, simulated."""
         return self.costs.step(self.scheduled)
+
+    def beside(self, old: "Trial") -> "Trial":
+        """Return this trial, with the old one's step if nothing differs."""
+        if old.known is not None and alike(self.scheduled, old.scheduled):
+            self.result = old.known
+        return self
 
     @property
     def known(self) -> Result | None:

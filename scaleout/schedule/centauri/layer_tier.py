@@ -137,12 +137,12 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial
         return found is not None and found.weight_first_s < found.activation_first_s
 
     other = weight_gradients_first(program, chosen=weight_first)
-    rival = None if other is program else schedule(other)
+    rival = None if other is program else schedule(other).beside(best)
     words = _about_layers(costs, best, rival)
     best = shorter(best, rival)
     other = gathers_first(best.ordered)
     if other is not best.ordered:
-        rival = schedule(other)
+        rival = schedule(other).beside(best)
         words += (_about_gathers(best, rival),)
         best = shorter(best, rival)
     return best, words

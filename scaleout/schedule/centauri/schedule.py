@@ -134,7 +134,7 @@ class _Chosen:
         if way is self.way:
             return self
         same_costs, old = way.costs is self.way.costs, self.trial
-        rival = way.tried(old.ordered if same_costs else way.substituted(self.way.costs.program))
+        rival = way.tried(old.ordered if same_costs else way.substituted(self.way.costs.program)).beside(old)
         if rival.step_s >= old.step_s:
             return self
         return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))

@@ -23,7 +23,7 @@ from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
@@ -81,47 +81,46 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the GEMMs next to them; a GEMM belongs to the first."""
-    found, taken, gathers = [], set[int](), gathers_parameters(graph)
-    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
-        kind = COLLECTIVES[graph.collective[node]]
+    found, taken, gathers = [], set[int](), gathers_parameters(graph).tolist()
+    nodes = np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1))
+    columns = (nodes, graph.collective[nodes], graph.bytes[nodes])
+    inputs, outputs, weights = (_bytes(graph, *sizes) for sizes in ("MK", "MN", "NK"))
+    for node, kind, size_bytes in zip(*(column.tolist() for column in columns), strict=True):
         chain = None
-        if kind == "all_gather":
-            chain = _takers(graph, node, gathers) if gathers[node] else _taker(graph, node, graph.users[node])
-        elif kind in ("reduce_scatter", "all_reduce"):
-            chain = _maker(graph, node)
+        if gathers[node]:
+            chain = _takers(graph, node, gathers, weights)
+        elif COLLECTIVES[kind] == "all_gather":
+            users = [user for user in graph.users[node] if inputs[user] == size_bytes > 0]
+            chain = Chain(node, (Piece(users[0], 0.0, 1.0, "M"),), produces=False) if users else None
+        elif COLLECTIVES[kind] in ("reduce_scatter", "all_reduce"):
+            chain = _maker(graph, node, size_bytes, outputs)
         if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
             found.append(chain)
             taken.update(piece.node for piece in chain.pieces)
     return found
 
 
-def _bytes(graph: ExecutionGraph, node: int, *sizes: str) -> int:
-    """Return the bytes of one of a GEMM's three matrices; none if the node is no GEMM of known sizes."""
-    call = None if graph.kernel[node] == NONE else graph.kernels[graph.kernel[node]]
-    if call is None or call.op not in GEMMS:
-        return 0
-    shape = dict(call.shape)
-    return int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
+def _bytes(graph: ExecutionGraph, *sizes: str) -> list[int]:
+    """Return the bytes of one of each GEMM's three matrices, (N,); 0 if a node is no GEMM of known sizes."""
+    of_call = [0] * (len(graph.kernels) + 1)  # `NONE` is the last entry
+    for number, call in enumerate(graph.kernels):
+        if call.op in GEMMS:
+            shape = dict(call.shape)
+            of_call[number] = int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
+    return [of_call[number] for number in graph.kernel.tolist()]
 
 
-def _taker(graph: ExecutionGraph, node: int, users: Sequence[int]) -> Chain | None:
-    for user in users:
-        if _bytes(graph, user, "M", "K") == graph.bytes[node] > 0:
-            return Chain(node, (Piece(user, 0.0, 1.0, "M"),), produces=False)
-    return None
-
-
-def _maker(graph: ExecutionGraph, node: int) -> Chain | None:
+def _maker(graph: ExecutionGraph, node: int, size_bytes: int, outputs: Sequence[int]) -> Chain | None:
     needs = graph.dependencies_of(node)
     makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
-    if len(makers) == 1 and _bytes(graph, makers[0], "M", "N") == graph.bytes[node] > 0:
+    if len(makers) == 1 and outputs[makers[0]] == size_bytes > 0:
         return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
-    return _makers(graph, node, makers) if graph.role[node] & NodeRole.GRADIENTS else None
+    return _makers(graph, node, makers, outputs) if graph.role[node] & NodeRole.GRADIENTS else None
 
 
-def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int]) -> Chain | None:
+def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int], outputs: Sequence[int]) -> Chain | None:
     """Lay out a layer's gradients as GEMMs make them, in any data type; scales of norms come last."""
-    gemms = [maker for maker in makers if _bytes(graph, maker, "M", "N")]
+    gemms = [maker for maker in makers if outputs[maker]]
     scales = set(makers).difference(gemms)
     taken = any(graph.users[maker] != (node,) for maker in gemms)  # by others than the reduction
     if taken or not gemms or not all(_is_norm(graph.operation(maker)) for maker in scales):
@@ -140,7 +139,7 @@ def _is_norm(op: str) -> bool:
     return op in OPERATIONS and OPERATIONS[op].family is Family.ROWS
 
 
-def _takers(graph: ExecutionGraph, node: int, gathers: Bools) -> Chain | None:
+def _takers(graph: ExecutionGraph, node: int, gathers: Sequence[bool], held: Sequence[int]) -> Chain | None:
     """Follow what waits for gathered parameters, up to the next that are gathered, until their weights are used up."""
     total, used = int(graph.bytes[node]), 0
     reached, first = {node}, []
@@ -157,7 +156,7 @@ def _takers(graph: ExecutionGraph, node: int, gathers: Bools) -> Chain | None:
         reached.add(user)
         for later in graph.users[user]:
             heappush(waiting, later)
-        weights = 0 if graph.role[user] & NodeRole.WEIGHT_GRADIENT else _bytes(graph, user, "N", "K")
+        weights = 0 if graph.role[user] & NodeRole.WEIGHT_GRADIENT else held[user]
         if used + weights > total:
             break
         if weights:
