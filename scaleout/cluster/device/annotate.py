@@ -67,4 +67,4 @@ def _untimed(graph: ExecutionGraph, *, recompute: bool) -> Bools:
             f"node {node} ({graph.names[node]!r}) is a kernel with no time and no FLOPs; "
             f"give it a duration, or FLOPs and bytes"
         )
-    return untimed
+    return np.asarray(untimed)

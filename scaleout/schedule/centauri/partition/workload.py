@@ -23,7 +23,7 @@ from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
@@ -81,45 +81,68 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 
 def find_chains(graph: ExecutionGraph) -> list[Chain]:
     """Find the collectives that can be cut, and the GEMMs next to them; a GEMM belongs to the first."""
-    found, taken, gathers = [], set[int](), gathers_parameters(graph).tolist()
-    nodes = np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1))
-    columns = (nodes, graph.collective[nodes], graph.bytes[nodes])
-    inputs, outputs, weights = (_bytes(graph, *sizes) for sizes in ("MK", "MN", "NK"))
-    for node, kind, size_bytes in zip(*(column.tolist() for column in columns), strict=True):
+    found, taken, gathers = [], set[int](), gathers_parameters(graph)
+    outputs, weights = _bytes(graph, "M", "N"), _bytes(graph, "N", "K")
+    taker, maker = _only_taker(graph).tolist(), _only_maker(graph, outputs).tolist()
+    of_parameters, held = gathers.tolist(), weights.tolist()
+    reduces = (graph.kind == NodeKind.COLLECTIVE) & np.isin(graph.collective, _REDUCTIONS)
+    summed = (reduces & graph.has_role(NodeRole.GRADIENTS)).tolist()
+    whole = (graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)
+    for node in np.flatnonzero(whole & (reduces | (graph.collective == _GATHER))).tolist():
         chain = None
-        if gathers[node]:
-            chain = _takers(graph, node, gathers, weights)
-        elif COLLECTIVES[kind] == "all_gather":
-            users = [user for user in graph.users[node] if inputs[user] == size_bytes > 0]
-            chain = Chain(node, (Piece(users[0], 0.0, 1.0, "M"),), produces=False) if users else None
-        elif COLLECTIVES[kind] in ("reduce_scatter", "all_reduce"):
-            chain = _maker(graph, node, size_bytes, outputs)
+        if of_parameters[node]:
+            chain = _takers(graph, node, of_parameters, held)
+        elif taker[node] != NONE or maker[node] != NONE:
+            made = taker[node] == NONE
+            chain = Chain(node, (Piece(maker[node] if made else taker[node], 0.0, 1.0, "M"),), produces=made)
+        elif summed[node]:
+            chain = _makers(graph, node, outputs)
         if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
             found.append(chain)
             taken.update(piece.node for piece in chain.pieces)
     return found
 
 
-def _bytes(graph: ExecutionGraph, *sizes: str) -> list[int]:
+_GATHER = COLLECTIVES.index("all_gather")
+_REDUCTIONS = [COLLECTIVES.index(kind) for kind in ("reduce_scatter", "all_reduce")]
+
+
+def _bytes(graph: ExecutionGraph, *sizes: str) -> Ints:
     """Return the bytes of one of each GEMM's three matrices, (N,); 0 if a node is no GEMM of known sizes."""
-    of_call = [0] * (len(graph.kernels) + 1)  # `NONE` is the last entry
+    of_call = np.zeros(len(graph.kernels) + 1, np.int64)  # `NONE` is the last entry
     for number, call in enumerate(graph.kernels):
         if call.op in GEMMS:
             shape = dict(call.shape)
             of_call[number] = int(prod(shape[size] for size in sizes)) * ITEM_BYTES[call.dtype]
-    return [of_call[number] for number in graph.kernel.tolist()]
+    return np.asarray(of_call[graph.kernel])
 
 
-def _maker(graph: ExecutionGraph, node: int, size_bytes: int, outputs: Sequence[int]) -> Chain | None:
+def _only_taker(graph: ExecutionGraph) -> Ints:
+    """Return the first GEMM that takes all that an all-gather gathers, (N,); `NONE` for other nodes."""
+    users, needs = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)), graph.dependencies
+    takes = (graph.collective[needs] == _GATHER) & (graph.bytes[needs] > 0)
+    takes &= _bytes(graph, "M", "K")[users] == graph.bytes[needs]
+    found = np.full(len(graph), NONE)
+    found[needs[takes][::-1]] = users[takes][::-1]  # of several the first stays
+    return found
+
+
+def _only_maker(graph: ExecutionGraph, outputs: Ints) -> Ints:
+    """Return the GEMM that alone makes all that a reduction sums, (N,); `NONE` for other nodes."""
+    users, needs = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets)), graph.dependencies
+    makes = np.isin(graph.collective[users], _REDUCTIONS) & (graph.kind[needs] != NodeKind.COLLECTIVE)
+    users, needs = users[makes], needs[makes]
+    alone = (np.bincount(users, minlength=len(graph))[users] == 1) & (graph.bytes[users] > 0)
+    alone &= outputs[needs] == graph.bytes[users]
+    found = np.full(len(graph), NONE)
+    found[users[alone]] = needs[alone]
+    return found
+
+
+def _makers(graph: ExecutionGraph, node: int, outputs: Ints) -> Chain | None:
+    """Lay out a layer's gradients as GEMMs make them, in any data type; scales of norms come last."""
     needs = graph.dependencies_of(node)
     makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
-    if len(makers) == 1 and outputs[makers[0]] == size_bytes > 0:
-        return Chain(node, (Piece(makers[0], 0.0, 1.0, "M"),), produces=True)
-    return _makers(graph, node, makers, outputs) if graph.role[node] & NodeRole.GRADIENTS else None
-
-
-def _makers(graph: ExecutionGraph, node: int, makers: Sequence[int], outputs: Sequence[int]) -> Chain | None:
-    """Lay out a layer's gradients as GEMMs make them, in any data type; scales of norms come last."""
     gemms = [maker for maker in makers if outputs[maker]]
     scales = set(makers).difference(gemms)
     taken = any(graph.users[maker] != (node,) for maker in gemms)  # by others than the reduction
