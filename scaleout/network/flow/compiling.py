@@ -1,16 +1,26 @@
-"""Compiling functions with numba, once a machine."""
+"""Compiling functions with numba, once a machine.
 
-from collections.abc import Callable
+Machine code is kept in a folder: `NUMBA_CACHE_DIR` if it can be written, else the package's own, else the user's. What
+cannot be read there is compiled again, what cannot be written is not kept.
+"""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.core.caching
 import numpy as np
 
 Table = np.ndarray[Any, Any]
 """A structured array, whose columns a dtype names."""
 
+_FunctionCache: Any = numba.core.caching.FunctionCache
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -20,15 +30,79 @@ def _stamp(folder: Path) -> tuple[tuple[float, int], ...]:
     return tuple((path.stat().st_mtime, path.stat().st_size) for path in files)
 
 
-def compiled(function: _Function) -> _Function:
-    """Let numba compile a function when it is first called on a machine, which takes seconds, and cache it.
+class _Cache(_FunctionCache):  # type: ignore[misc]
+    """The code of a function; what it calls may lie in another file, so a change of any near it compiles it anew."""
 
-    What it calls may lie in another file, so a change of any file of its folder, or of this one, compiles it anew.
-    """
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # cut short or damaged, which shows as anything
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
+
+    def has(self, signature: tuple[Any, ...], machine: Any) -> bool:
+        """Whether there is code for arguments of some types on a machine, as its triple, processor and features say."""
+        try:
+            names = [name for key, name in self._cache_file._load_index().items() if key[:2] == (signature, machine)]
+        except Exception:  # as above
+            return False
+        return any((Path(self.cache_path) / name).is_file() for name in names)
+
+
+def compiled(function: _Function) -> _Function:
+    """Let numba compile a function when it is first called on a machine, which takes seconds, and keep the code."""
     options: Any = {"error_model": "numpy", "_nrt": False, "forceinline": True}  # nothing is allocated: no references
-    try:
-        found: Any = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package nor the user has a place to write to: compile anew in each process
-        return cast(_Function, numba.njit(**options)(function))
-    found._cache._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
+    found: Any = numba.njit(**options)(function)
+    with contextlib.suppress(RuntimeError):  # there is no folder to write to: compile anew in each process
+        found._cache = _Cache(function)
     return cast(_Function, found)
+
+
+def is_ready(function: Callable[..., Any], arguments: tuple[Any, ...], *, what: str, worth_it: bool) -> bool:
+    """Whether a function can be called, compiled here if need be, and the user told why that takes longer.
+
+    Processes of a pool do not compile, nor does one while another does; without a folder to keep the code it has to be
+    `worth_it` for this process alone.
+    """
+    dispatcher: Any = function
+    signature = tuple(map(dispatcher.typeof_pyval, arguments))
+    kept = dispatcher._cache if isinstance(dispatcher._cache, _Cache) else None
+    machine = dispatcher.targetctx.codegen().magic_tuple()
+    if signature in dispatcher.overloads or (kept is not None and kept.has(signature, machine)):
+        return True
+    if parent_process() is not None or (kept is None and not worth_it):
+        return False
+    with _alone(None if kept is None else Path(kept.cache_path)) as alone:
+        if alone:
+            where = "no folder, as none can be written" if kept is None else kept.cache_path
+            logging.getLogger(__name__).warning("compiling %s, about 20 s; kept in %s", what, where)
+            dispatcher.compile(signature)
+        return alone
+
+
+@contextlib.contextmanager
+def _alone(folder: Path | None) -> Iterator[bool]:
+    """Hold the lock of a folder, and tell whether that is so; the system frees it if the process is killed."""
+    if folder is None or sys.platform == "win32":
+        yield True
+        return
+    import fcntl  # noqa: PLC0415 - Windows has none
+
+    with (folder / "compiling.lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # the file system knows no locks
+            pass
+        yield True

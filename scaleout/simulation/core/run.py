@@ -1,13 +1,11 @@
 """Tasks and shared devices to the columns of the compiled loop, and back to times."""
 
-import logging
 from collections.abc import Sequence
-from multiprocessing import parent_process
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scaleout.network.flow.compiling import is_ready
 from scaleout.network.flow.event_driven import EventDrivenFlows
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.incremental_max_min import ENTRY
@@ -35,6 +33,8 @@ _STEPS = 200_000
 """Moments after which Python may be interrupted."""
 _MISSED = 4096
 """Slowdowns that are asked for at a time."""
+_LONG = 2_000_000
+"""Tasks that Python takes longer for than compiling takes."""
 
 
 def _work_of(tasks: Tasks) -> tuple[Work, int]:
@@ -238,24 +238,11 @@ def _add_kinds(d: devices.Devices, contention: Contention, kinds_of: Sequence[tu
             d.slows[kinds, at] = contention.slows(kernel, d.kinds["isolated_s"][kinds], channels=width)
 
 
-def _may_compile() -> bool:
-    """Tell the user of the first run on a machine why it takes longer; processes of a pool leave that to others."""
-    dispatcher: Any = run_for
-    folder = dispatcher.stats.cache_path
-    if folder is not None and any(Path(folder).glob("loop.run_for*.nbi")):
-        return True
-    if parent_process() is not None:
-        return False
-    kept = folder or "no folder, as none can be written"
-    logging.getLogger(__name__).warning("compiling the event core, about 20 s; kept in %s", kept)
-    return True
-
-
 def run(
     tasks: Tasks, sharing: Sharing, contention: Contention | None, network: LinkNetwork | None = None
 ) -> Times | None:
     """Run until nothing moves any more, with the bits of `engine.run`; None if it cannot."""
-    if not _may_compile() or len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
+    if len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
         return None
     work, num_ports = _work_of(tasks)
     kinds_of = _kinds_of(sharing)
@@ -264,7 +251,10 @@ def run(
         if contention is not None:
             _add_kinds(shared, contention, kinds_of)
         on = None if network is None else _Links(network, len(tasks.instance_size))
-        begin_all(work, state, shared, None if on is None else on.columns)
+        arguments = work, state, shared, None if on is None else on.columns, _STEPS
+        if not is_ready(run_for, arguments, what="the event core", worth_it=len(tasks) >= _LONG):
+            return None
+        begin_all(*arguments[:-1])
         while True:
             found = run_for(work, state, shared, None if on is None else on.columns, _STEPS)
             if found in (FINISHED, OVERFLOWS):

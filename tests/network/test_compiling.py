@@ -1,0 +1,164 @@
+"""Compiled functions are kept once a machine, whatever the state of the folder that keeps them."""
+
+import logging
+import multiprocessing
+import subprocess
+import sys
+
+import pytest
+
+from scaleout.network.flow import compiling
+
+SOURCE = "from scaleout.network.flow.compiling import compiled\n\n\n@compiled\ndef twice(x):\n    return 2 * x\n"
+CALL = """
+import numpy as np
+from doubling import twice
+print(twice(np.int64(21)), sum(twice.stats.cache_hits.values()), twice.stats.cache_path)
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Call `twice` in a process of its own, from a package whose own folder cannot be written to.
+
+    A file stands in the way of each folder, which stops the superuser too. Returns the answer, how often code was found
+    and where it is kept.
+    """
+    (tmp_path / "doubling.py").write_text(SOURCE)
+    (tmp_path / "__pycache__").write_text("")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "file" / "home"))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+
+    def start(before=""):
+        command = [sys.executable, "-c", before + CALL]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def answer(process=None, **options):
+        process = process or start(**options)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        result, hits, folder = out.split()
+        return int(result), int(hits), folder
+
+    answer.start = start
+    return answer
+
+
+def test_the_first_folder_that_can_be_written_keeps_the_code(call, tmp_path, monkeypatch):
+    assert call() == (42, 0, "None")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "kept"))
+    result, hits, folder = call()
+    assert (result, hits) == (42, 0)
+    assert folder.startswith(str(tmp_path / "user"))
+    assert call() == (42, 1, folder)
+
+
+def test_several_processes_may_start_at_once(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "missing" / "kept"))
+    assert {call(process)[0] for process in [call.start() for _ in range(3)]} == {42}
+    assert call()[:2] == (42, 1)
+
+
+def one_more(x):
+    return x + 1
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """A function that is compiled nowhere yet, kept in a folder of its own."""
+    monkeypatch.setattr(compiling.numba.core.config, "CACHE_DIR", str(tmp_path))
+    return lambda: compiling.compiled(one_more)
+
+
+def hits(function):
+    """How often code was found where it is kept, as the function answers."""
+    assert function(41) == 42
+    return sum(function.stats.cache_hits.values())
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", ["cut", "garbage", "missing"])
+def test_damaged_code_is_compiled_anew(fresh, tmp_path, suffix, damage):
+    assert hits(fresh()) == 0
+    (path,) = tmp_path.rglob(f"*{suffix}")
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"garbage")
+    assert hits(fresh()) == 0
+    assert hits(fresh()) == 1
+
+
+@pytest.mark.parametrize("step", ["_save_index", "_save_data"])
+def test_an_interrupt_while_code_is_kept_leaves_nothing_broken(fresh, monkeypatch, step):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compiling.numba.core.caching.IndexDataCacheFile, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fresh()(41)
+    assert not fresh()._cache.has((compiling.numba.int64,), fresh().targetctx.codegen().magic_tuple())
+    assert hits(fresh()) == 0
+    assert hits(fresh()) == 1
+
+
+def test_a_full_disk_does_not_stop_a_run(fresh, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiling.numba.core.caching.IndexDataCacheFile, "_save_data", full)
+    assert hits(fresh()) == hits(fresh()) == 0
+
+
+def test_a_change_of_a_file_near_it_compiles_it_anew(fresh, monkeypatch):
+    assert hits(fresh()) == 0
+    monkeypatch.setattr(compiling, "_stamp", lambda _: "another")
+    assert hits(fresh()) == 0
+    assert hits(fresh()) == 1
+
+
+def ready(function, *, worth_it=False):
+    return compiling.is_ready(function, (1,), what="a sum", worth_it=worth_it)
+
+
+def test_who_compiles_says_so_and_others_find_the_code(fresh, caplog):
+    function = fresh()
+    assert ready(function)
+    assert ready(function)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == f"compiling a sum, about 20 s; kept in {function.stats.cache_path}"
+    assert ready(fresh())
+    assert len(caplog.records) == 1
+    assert compiling.is_ready(fresh(), (1.0,), what="a sum", worth_it=True)
+    assert len(caplog.records) == 2  # other types need other code
+
+
+def test_while_another_process_compiles_this_one_does_not(fresh, caplog):
+    function = fresh()
+    with compiling._alone(compiling.Path(function.stats.cache_path)) as alone:
+        assert alone
+        assert not ready(function, worth_it=True)
+    assert not caplog.records
+    assert ready(function)
+
+
+def test_a_process_of_a_pool_does_not_compile(fresh, monkeypatch):
+    monkeypatch.setattr(compiling, "parent_process", multiprocessing.current_process)
+    assert not ready(fresh(), worth_it=True)
+
+
+def test_without_a_folder_it_must_be_worth_it(fresh, monkeypatch, caplog):
+    def nowhere(_):
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(compiling._Cache, "__init__", lambda *_: nowhere(_))
+    function = fresh()
+    assert not ready(function)
+    assert ready(function, worth_it=True)
+    assert "kept in no folder, as none can be written" in caplog.text
