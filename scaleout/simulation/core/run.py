@@ -125,7 +125,7 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
         kernels["device"], kernels["key"], kernels["row"] = sharing.kernel_device, sharing.kernel_kind, NONE
         kernels["call_s"] = sharing.kernel_issue_s
         instances["position"] = NONE
-        columns = {"left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
+        columns: dict[str, Any] = {"left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
         columns |= {"races": sharing.races, "communicator": sharing.communicator}
         columns |= {"first_pair": sharing.pair_offsets[:-1], "last_pair": sharing.pair_offsets[1:]}
         columns |= {"instance": sharing.transfer_instance}
