@@ -310,23 +310,39 @@ def _share_devices(
     )
 
 
+_Kinds = dict[tuple[int, float], tuple[int, Kernel | None]]
+"""Kernels, by identity, and their isolated times, to the number of the two and the kernel."""
+
+
+def _kinds_of(graph: ExecutionGraph, nodes: Ints, kinds: _Kinds) -> tuple[Ints, Ints]:
+    """Add what differs of the kernels of nodes, of which equal ones follow each other; return these and their kinds."""
+    calls, times_s = graph.kernel[nodes], graph.duration_s[nodes]
+    is_new = np.ones(len(nodes), bool)
+    is_new[1:] = (calls[1:] != calls[:-1]) | (times_s[1:] != times_s[:-1])
+    entries, numbers = (*graph.kernels, None), []  # `NONE` is the last entry
+    for call, duration_s in zip(calls[is_new].tolist(), times_s[is_new].tolist(), strict=True):
+        kernel = entries[call]
+        numbers.append(kinds.setdefault((id(kernel), duration_s), (len(kinds), kernel))[0])
+    kind_of = np.full(len(graph), NONE)
+    kind_of[nodes] = np.array(numbers, np.int64)[np.cumsum(is_new) - 1]
+    found = np.flatnonzero(kind_of != NONE)
+    return found, kind_of[found]
+
+
 def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
     """Make kernels on devices instances of their own; return what differs of them, and a row for each."""
-    kinds: dict[tuple[Kernel | None, float], int] = {}
+    kinds: _Kinds = {}
     known: dict[int, tuple[Ints, Ints]] = {}
+    orders: dict[tuple[int, ...], Ints] = {}
     nodes_of, kinds_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for graph in laid.folded.graphs:
         if id(graph) not in known:
-            on_device = ~graph.has_role(NodeRole.INPUT)
-            nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.duration_s > 0) & on_device)
-            columns = np.stack([graph.kernel[nodes].astype(np.int64), graph.duration_s[nodes].view(np.int64)])
-            distinct, kind = np.unique(columns, axis=1, return_inverse=True)
-            calls = (*graph.kernels, None)  # `NONE` is the last entry
-            numbers = [
-                kinds.setdefault((calls[call], duration_s), len(kinds))
-                for call, duration_s in zip(distinct[0].tolist(), distinct[1].view(np.float64).tolist(), strict=True)
-            ]
-            known[id(graph)] = nodes, np.array(numbers, np.int64)[kind.reshape(-1)]
+            columns = tuple(map(id, (graph.kind, graph.role, graph.kernel)))
+            if columns not in orders:
+                nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT))
+                orders[columns] = nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
+            order = orders[columns]
+            known[id(graph)] = _kinds_of(graph, order[graph.duration_s[order] > 0], kinds)
         nodes_of.append(known[id(graph)][0])
         kinds_of.append(known[id(graph)][1])
     sizes = np.array([len(nodes) for nodes in nodes_of[1:]], np.int64)
@@ -335,7 +351,8 @@ def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints
     laid.instance_of[tasks] = instance
     laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
     issue_s = laid.folded.column("issue_s")[tasks]
-    return list(kinds), instance, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(kinds_of), issue_s
+    named = [(kernel, duration_s) for (_, duration_s), (_, kernel) in kinds.items()]
+    return named, instance, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(kinds_of), issue_s
 
 
 def _add_messages(laid: _Laid, links: "LinkNetwork | None") -> None:
@@ -405,15 +422,18 @@ def _durations(folded: FoldedProgram) -> Floats:
 
 def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
     """Users of each task, as offsets and tasks, and how many tasks it depends on."""
-    known: dict[int, Ints] = {}
-    users = [np.zeros(0, np.int64)]
+    known: dict[tuple[int, int], tuple[Ints, Ints, Ints]] = {}
+    users, numbers, counts = [np.zeros(0, np.int64)], [], []
     for offset, graph in zip(folded.offsets, folded.graphs, strict=False):
-        if id(graph) not in known:
-            waiting = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
-            known[id(graph)] = waiting[np.argsort(graph.dependencies, kind="stable")]
-        users.append(known[id(graph)] + offset)
-    numbers = [np.bincount(graph.dependencies, minlength=len(graph)) for graph in folded.graphs]
-    counts = [np.diff(graph.dependency_offsets) for graph in folded.graphs]
+        rows = (id(graph.dependency_offsets), id(graph.dependencies))
+        if rows not in known:
+            count = np.diff(graph.dependency_offsets)
+            waiting = np.repeat(np.arange(len(graph)), count)[np.argsort(graph.dependencies, kind="stable")]
+            known[rows] = waiting, np.bincount(graph.dependencies, minlength=len(graph)), count
+        waiting, number, count = known[rows]
+        users.append(waiting + offset)
+        numbers.append(number)
+        counts.append(count)
     return offsets_of(np.concatenate(numbers)), np.concatenate(users), np.concatenate(counts)
 
 

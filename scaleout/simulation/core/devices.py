@@ -22,18 +22,12 @@ CHANGED, ENDS, SPARED, MISSED, OVERFLOW, TOLD = range(6)
 
 ONE = np.uint64(1)
 EMPTY = np.uint64(0)
-NOTHING = -1.0
-"""How much no kernel slows a transfer down."""
-
+NOTHING = -1.0  # how much no kernel slows a transfer down
 
 INSTANCE = np.dtype(
-    [(name, "f8") for name in ("left_s", "rate", "since_s", "started_s", "call_s")]
-    + [(name, "u8") for name in ("held_by", "spares")]
-    + [("communicator", "i8")]
-    + [
-        (name, "i4")
-        for name in ("instance", "device", "key", "first_pair", "last_pair", "waits", "held_sms", "position")
-    ]
+    [(name, "f8") for name in ("left_s", "rate", "since_s", "started_s")]
+    + [("held_by", "u8"), ("spares", "u8"), ("communicator", "i8"), ("instance", "i4"), ("device", "i4")]
+    + [(name, "i4") for name in ("key", "first_pair", "last_pair", "waits", "held_sms", "position")]
     + [(name, "i1") for name in ("rated", "slot", "width", "races", "won", "has_spares", "is_told")]
 )
 """A transfer, or a kernel that runs, of which slot w of device d has row ``T + W d + w``. A kernel has a `device`, a

@@ -382,3 +382,12 @@ def begin_all(w: Work, s: State, d: Devices, n: Links | None) -> None:
         if s.waiting[task] == 0:
             make_ready(w, s, task, 0.0)
     issue(w, s, d, n, 0.0)
+
+
+@compiled
+def list_streams(order: Table, stream: Table, next_of: Table, tasks: Table) -> None:
+    """List the tasks of each stream, in an order of all, from an entry of its own on."""
+    for task in order:
+        if stream[task] != NONE:
+            tasks[next_of[stream[task]]] = task
+            next_of[stream[task]] += 1

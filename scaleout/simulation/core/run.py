@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.network.flow.compiling import is_ready
+from scaleout.network.flow.compiling import Table, is_ready
 from scaleout.network.flow.event_driven import EventDrivenFlows
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.incremental_max_min import ENTRY
@@ -24,6 +24,7 @@ from scaleout.simulation.core.loop import (
     State,
     Work,
     begin_all,
+    list_streams,
     run_for,
 )
 from scaleout.simulation.engine import Tasks, Times, offsets_of
@@ -37,14 +38,24 @@ _LONG = 2_000_000
 """Tasks that Python takes longer for than compiling takes."""
 
 
+def _numbered(values: Ints) -> tuple[Table, int]:
+    """Number whole numbers from zero by size, but for `NONE`; return these, and how many there are."""
+    is_used = np.zeros(values.max(initial=NONE) + 2, bool)
+    is_used[values + 1] = True
+    is_used[0] = False
+    numbers = np.cumsum(is_used, dtype=np.int32) - np.int32(1)
+    numbers[0] = NONE
+    return numbers[values + 1], int(np.count_nonzero(is_used))
+
+
 def _work_of(tasks: Tasks) -> tuple[Work, int]:
     """Number streams, ports and ranks from zero; return how many ports there are as well."""
     num_instances = len(tasks.instance_size)
-    named, stream = np.unique(tasks.stream, return_inverse=True)
-    stream = stream.reshape(-1) - int(len(named) > 0 and named[0] == NONE)
-    ordered = np.lexsort((-tasks.priority, stream))[np.count_nonzero(stream == NONE) :]
-    first_in_stream = offsets_of(np.bincount(stream[ordered]))
-    order = np.full(len(tasks), NONE, np.int32)
+    stream, _ = _numbered(tasks.stream)
+    first_in_stream = offsets_of(np.bincount(stream[stream != NONE]))
+    by_priority = np.argsort(-tasks.priority, kind="stable") if tasks.priority.any() else np.arange(len(tasks))
+    ordered, order = np.empty(first_in_stream[-1], np.int32), np.full(len(tasks), NONE, np.int32)
+    list_streams(by_priority, stream, first_in_stream.copy(), ordered)
     order[ordered] = np.arange(len(ordered)) - first_in_stream[stream[ordered]]
     members = tasks.instance != NONE
     highest = np.full(num_instances, np.iinfo(np.int64).min)
@@ -52,13 +63,13 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
     by_rank = np.argsort(-highest, kind="stable").astype(np.int32)
     rank = np.empty(num_instances, np.int32)
     rank[by_rank] = np.arange(num_instances)
-    named, ports = np.unique(tasks.ports, return_inverse=True)
+    ports, num_ports = _numbered(tasks.ports)
     work = Work(
         duration_s=tasks.duration_s,
         occupancy_s=tasks.occupancy_s,
-        stream=stream.astype(np.int32),
+        stream=stream,
         order=order,
-        stream_tasks=ordered.astype(np.int32),
+        stream_tasks=ordered,
         first_in_stream=first_in_stream,
         first_user=tasks.user_offsets,
         users=tasks.users.astype(np.int32),
@@ -68,11 +79,11 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
         rank=rank,
         instance_of_rank=by_rank,
         first_port=tasks.port_offsets,
-        ports=ports.reshape(-1).astype(np.int32),
+        ports=ports,
         port_s=tasks.port_s,
         issue_s=tasks.issue_s if tasks.issue_s.any() else np.zeros(0),
     )
-    return work, len(named)
+    return work, num_ports
 
 
 def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
