@@ -402,7 +402,7 @@ def _with_receives(laid: _Laid) -> tuple[Ints, Ints]:
     """Add the receives that follow sends to the users of these, and to the counts."""
     if not laid.follows:
         return laid.user_offsets, laid.users
-    sends, receives = np.array(laid.follows, np.int64).reshape(-1, 2).T
+    sends, receives = np.array(sorted(laid.follows), np.int64).T
     np.add.at(laid.counts, receives, 1)
     users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)
     return laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts))), users

@@ -478,6 +478,21 @@ def test_messages_that_wait_for_each_other():
     assert "send before it receives" in said
 
 
+def test_receives_end_with_their_own_sends_whatever_the_order_of_the_ranks():
+    """Rank 1 sends first to rank 2, then to rank 0: 40 ns each on its one port, and 1 us on the way."""
+
+    def middle(graph):
+        message(graph, NodeKind.SEND, 2, size_bytes=1000)
+        message(graph, NodeKind.SEND, 0, size_bytes=1000)
+
+    def end(graph):
+        message(graph, NodeKind.RECV, 1, size_bytes=1000)
+
+    topology = Topology("switch", (Dimension("switch", 3, BANDWIDTH, ALPHA),))
+    lines = simulate(program(end, middle, end, ranks=3), topology).timelines
+    assert [[round(end_s * 1e9) for end_s in line.end_s] for line in lines] == [[1080], [1040, 1080], [1040]]
+
+
 def test_both_ends_of_a_message_have_one_size():
     said = refused(
         SimulationError,
