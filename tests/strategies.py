@@ -17,7 +17,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology, break_links,
 from scaleout.config import library
 from scaleout.errors import ConfigError
 from scaleout.network.routes.links import links_of
-from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
 from scaleout.program.mesh import Mesh
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
@@ -263,6 +263,41 @@ def pipelines(draw):
         built.append(graph.build())
     everyone = GroupFamily("world", (tuple(range(p)),))
     return Program("pipeline", tuple(built), np.arange(p), (everyone,)), topology
+
+
+@st.composite
+def exchanges(draw):
+    """Ranks of a mesh that pass messages on along its axes, by the ranks' numbers; a few of them are slower.
+
+    Several messages to different peers have one tag, and are received in another order than they are sent.
+    """
+    topology = draw(topologies())
+    grid = np.arange(topology.num_ranks).reshape(draw(st.sampled_from([topology.shape[::-1], (-1,)])))
+    steps = [(axis, step) for axis in range(grid.ndim) for step in (1, -1)]
+    rounds = draw(st.lists(st.lists(st.sampled_from(steps), min_size=1, max_size=3), min_size=1, max_size=3))
+    seconds_of, sizes_of = [draw(seconds) for _ in range(2)], [draw(sizes) for _ in rounds]
+    received = [draw(st.permutations(moves)) for moves in rounds]
+    slow = [draw(st.sampled_from([0, 0, 0, 1])) for _ in range(topology.num_ranks)]
+    roles, role_of_rank, named = {}, [], []
+    for rank in range(topology.num_ranks):
+        ends = {step: int(np.roll(grid, -step[1], step[0])[grid == rank][0]) for step in steps}
+        back = {(axis, step): ends[axis, -step] for axis, step in steps}
+        peers, graph, last = {}, GraphBuilder(), ()
+        for tag, (moves, order, size_bytes) in enumerate(zip(rounds, received, sizes_of, strict=True)):
+            last = (graph.add(last, name="work", duration_s=seconds_of[slow[rank]], time_source=TimeSource.GIVEN),)
+            for kind, ranks in ((NodeKind.SEND, [ends[move] for move in moves]),
+                                (NodeKind.RECV, [back[move] for move in order])):  # fmt: skip
+                columns = {"kind": kind, "name": "m", "tag": tag // 2, "bytes": size_bytes}
+                for peer in ranks:
+                    node = graph.add(last[:1], peer=peers.setdefault(peer, len(peers)), **columns)
+                    last = (*last, node) if kind == NodeKind.RECV else last
+        named.append(list(peers))
+        key = (slow[rank], tuple(graph.build().peer.tolist()))
+        role_of_rank.append(roles.setdefault(key, (len(roles), graph.build()))[0])
+    width = max(map(len, named))
+    table = np.array([[*peers, *[NONE] * (width - len(peers))] for peers in named], np.int64)
+    graphs = tuple(graph for _, graph in roles.values())
+    return Program("mesh", graphs, np.array(role_of_rank), (), table), topology
 
 
 def longest_chain_s(line):

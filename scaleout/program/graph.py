@@ -97,8 +97,8 @@ class ExecutionGraph:
     collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that such one-sided puts
         carry out
     group : (N,) index into the program's groups, or `NONE`
-    peer, tag : (N,) of sends and receives: the other rank's number and the message's tag; if the node names a group,
-        the relative peer in it
+    peer, tag : (N,) of sends and receives: the other rank's number, or its index in the program's `peers`, and the
+        message's tag; if the node names a group, the relative peer in it
     slices : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other on the
         link and pay its latency once
     stream : (N,) a stream runs one node at a time; 0 is the compute stream

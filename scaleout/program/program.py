@@ -81,15 +81,20 @@ class Program:
         Which graph each rank runs.
     groups : tuple of GroupFamily
         What the graphs' `group` column indexes.
+    peers : (R, P) array of int, optional
+        For each rank the distinct ranks that its messages name, filled up with `NONE`: where given, `peer` of a message
+        without a group indexes its rank's row, so that ranks that name others can share a graph.
     """
 
     name: str
     graphs: tuple[ExecutionGraph, ...]
     role_of_rank: Ints
     groups: tuple[GroupFamily, ...]
+    peers: Ints | None = None
 
     def __post_init__(self) -> None:
         self.role_of_rank.flags.writeable = False
+        assert self.peers is None or len(self.peers) == self.num_ranks
         for family in self.groups:
             for rank in family.extremes:
                 if not 0 <= rank < self.num_ranks:

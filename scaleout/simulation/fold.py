@@ -1,8 +1,8 @@
 """Folding: which ranks do the same thing at the same time, so that one of them stands for all.
 
 Colour refinement: the ranks of a role start as one class, and a class splits where its ranks' groups or peers differ,
-in placement or in the classes of their members, until nothing splits. Ranks whose messages name ranks are not
-folded. See docs/models/placement-and-folding.md.
+in placement or in the classes of their members, until nothing splits. Ranks of a class name the same of their peers,
+and are named by these alike. See docs/models/placement-and-folding.md.
 
 Source: Berkholz, Bonsma and Grohe, Theory of Computing Systems 60(4), 2017 (colour refinement).
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import distances, names_ranks, relative_peers_of_program
+from scaleout.cluster.topology.peers import distances, named_back, names_ranks, relative_peers_of_program
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import NONE, Ints
@@ -66,16 +66,18 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
     placed = {index: placements_of(program.groups[index], topology, alike=orbits is not None) for index in used}
-    unfolded = np.array([names_ranks(graph) for graph in program.graphs])
+    unfolded = np.array([names_ranks(program, graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | unfolded[program.role_of_rank]
     peers = [] if apart.all() else list(relative_peers_of_program(program).values())
+    back = [] if apart.all() else list(named_back(program).T)
     classes = _number(
         np.stack(
             [
                 program.role_of_rank,
                 np.where(apart, ranks, -1 if orbits is None else orbits),
                 *(column for ends in peers for column in _distances(topology, ends)),
+                *back,
             ],
             axis=1,
         )

@@ -90,7 +90,7 @@ def simulate(
 
 def _on_links(folded: FoldedProgram, *, unfold: bool) -> tuple[FoldedProgram, Symmetry]:
     """Fold only what a symmetry of the links keeps; without one, or with messages that name ranks, nothing."""
-    named = any(names_ranks(graph) for graph in folded.program.graphs)
+    named = any(names_ranks(folded.program, graph) for graph in folded.program.graphs)
     found = Symmetry() if unfold or named else _symmetry(folded)
     orbits = found.representatives(np.arange(folded.program.num_ranks))
     folding = fold(folded.program, folded.topology, orbits=orbits)

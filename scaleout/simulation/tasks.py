@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from scaleout.cluster.topology.communication_library import ResourceUse
-from scaleout.cluster.topology.peers import check_peer, peer_of
+from scaleout.cluster.topology.peers import check_peer, named_back, peer_of
 from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
@@ -47,8 +47,9 @@ class Message:
     along: tuple[int, ...] = ()
 
 
-_Ends = tuple[int, int, int, int]
-"""What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag."""
+_Ends = tuple[int, int, int, int, int]
+"""What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag, and
+without a family which of the ranks that the sender names it is for."""
 
 
 def messages_of(folded: FoldedProgram) -> list[Message]:
@@ -65,17 +66,20 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
     receives: dict[_Ends, list[int]] = defaultdict(list)
     peers: dict[int, tuple[int, int]] = {}
     begins: dict[tuple[int, int, int], int] = {}  # class, group and tag to the first node that sends
-    class_of_rank = folded.folding.class_of_rank.tolist()
+    class_of_rank, back = folded.folding.class_of_rank.tolist(), named_back(folded.program)
     for number, graph in enumerate(folded.graphs):
         rank = int(folded.folding.representative[number])
         for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
             peer = peer_of(folded.program, rank, graph, node)
             check_peer(folded.program, peer, folded.name(number, node))
             tag, task, group = int(graph.tag[node]), folded.offsets[number] + node, int(graph.group[node])
+            index = int(graph.peer[node]) if group == NONE else NONE
             if graph.kind[node] == NodeKind.RECV:
-                receives[class_of_rank[peer], number, group, tag].append(task)
+                if group == NONE:
+                    index = rank if folded.program.peers is None else int(back[rank, index])
+                receives[class_of_rank[peer], number, group, tag, index].append(task)
                 continue
-            sends[number, class_of_rank[peer], group, tag].append(task)
+            sends[number, class_of_rank[peer], group, tag, index].append(task)
             begins.setdefault((number, group, tag), node)
             peers[task] = rank, peer
     messages: list[Message] = []
@@ -84,12 +88,7 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends[key], receives[key]
         if len(sent) != len(received):
-            lonely = max(sent, received, key=len)[min(len(sent), len(received))]
-            source, destination = (int(folded.folding.representative[number]) for number in key[:2])
-            raise SimulationError(
-                f"{folded.name(*folded.locate(lonely))}: rank {source} sends {len(sent)} messages to rank "
-                f"{destination} with tag {key[3]}, which receives {len(received)}; every send needs its receive"
-            )
+            raise _unmatched(folded, sent, received)
         for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
             number, node = folded.locate(send)
             size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
@@ -102,8 +101,20 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             else:
                 cost, along = _share(folded, number, node, ends)
                 message = Message(send, receive, size_bytes, ends, cost, rendezvous=True, put=True, along=along)
-                puts.append(((begins[number, *key[2:]], *_turn(folded, message, key[2], piece)), message))
+                puts.append(((begins[number, *key[2:4]], *_turn(folded, message, key[2], piece)), message))
     return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
+
+
+def _unmatched(folded: FoldedProgram, sent: list[int], received: list[int]) -> SimulationError:
+    lonely = max(sent, received, key=len)[min(len(sent), len(received))]
+    number, node = folded.locate(lonely)
+    rank, graph = int(folded.folding.representative[number]), folded.graphs[number]
+    peer = peer_of(folded.program, rank, graph, node)
+    source, destination = (rank, peer) if len(sent) > len(received) else (peer, rank)
+    return SimulationError(
+        f"{folded.name(number, node)}: rank {source} sends {len(sent)} messages to rank {destination} with tag "
+        f"{graph.tag[node]}, which receives {len(received)}; every send needs its receive"
+    )
 
 
 def _turn(folded: FoldedProgram, message: Message, group: int, piece: int) -> tuple[int, ...]:

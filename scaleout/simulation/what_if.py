@@ -70,8 +70,12 @@ def map_ranks(
         replace(family, members=tuple(tuple(at[list(members)].tolist()) for members in family.members))
         for family in program.groups
     )
-    moved = tuple(_with_peers_at(graph, at) for graph in program.graphs)
-    return replace(program, graphs=moved, role_of_rank=roles, groups=groups)
+    if program.peers is None:
+        moved = tuple(_with_peers_at(graph, at) for graph in program.graphs)
+        return replace(program, graphs=moved, role_of_rank=roles, groups=groups)
+    peers = np.empty_like(program.peers)
+    peers[at] = np.where(program.peers == NONE, NONE, at[program.peers])
+    return replace(program, role_of_rank=roles, groups=groups, peers=peers)
 
 
 def rank_mapping(placement: str, topology: Topology) -> Ints:

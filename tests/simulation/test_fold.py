@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import contests, jobs, pipelines
+from strategies import contests, exchanges, jobs, pipelines
 
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import SimulationError
@@ -78,6 +78,39 @@ def test_ranks_in_no_group_are_apart():
     graphs = job([0, 0, 0, 0], (GroupFamily("first", ((0, 1),)),))
     assert classes(graphs, SWITCH) == [0, 0, 1, 1]
     assert fold(graphs, SWITCH).families[0].group_of_rank.tolist() == [0, 0, NO_GROUP, NO_GROUP]
+
+
+def ring(*sends, num_ranks=8):
+    """Ranks that send 1 kB, 2 kB ... to those so many further on, and receive them, the last first, with one tag."""
+    steps = list(dict.fromkeys([*sends, *(-step for step in sends)]))
+    graph = GraphBuilder()
+    ends = [(NodeKind.SEND, *each) for each in enumerate(sends)]
+    ends += [(NodeKind.RECV, number, -step) for number, step in reversed(list(enumerate(sends)))]
+    for kind, number, step in ends:
+        graph.add((), name="m", kind=kind, peer=steps.index(step), tag=3, bytes=1000 * (1 + number))
+    peers = (np.arange(num_ranks)[:, None] + steps) % num_ranks
+    return Program("ring", (graph.build(),), np.zeros(num_ranks, np.int64), (), peers)
+
+
+def test_ranks_whose_messages_name_peers_alike_are_one_class():
+    """A ring that wraps around: 40 ns a kB and 1 us a hop; the second message leaves when the first has left."""
+    topology = Topology("ring", (Dimension("ring", 8, 25e9, 1e-6),))
+    for sends, ends_ns in (
+        ((1,), [1040, 1040]),
+        ((1, -1), [1040, 1120, 1120, 1040]),
+        ((3, -2), [3040, 2120, 2120, 3040]),
+    ):
+        program = ring(*sends)
+        assert classes(program, topology) == [0] * 8
+        (line,) = simulate(program, topology).timelines
+        assert [round(end * 1e9) for end in line.end_s] == ends_ns
+
+
+def test_a_peer_that_names_its_ranks_otherwise_parts_them():
+    """Pairs (0 1) and (2 3): but rank 3 names rank 0 too, before rank 2."""
+    peers = np.array([[1, -1], [0, -1], [3, -1], [0, 2]])
+    program = Program("pairs", (ring(1).graphs[0],), np.zeros(4, np.int64), (), peers)
+    assert classes(program, SWITCH) == [0, 0, 1, 2]
 
 
 def test_ranks_with_messages_stay_alone():
@@ -160,6 +193,20 @@ def test_folded_and_unfolded_are_equal_under_every_schedule(random_job, schedule
     program, topology = random_job
     scheduled = apply_schedule(program, schedule)
     assert times_of(scheduled, topology, False) == times_of(scheduled, topology, True)
+
+
+@given(exchanges())
+@settings(max_examples=150)
+def test_folded_and_unfolded_exchanges_are_equal(random_job):
+    assert times_of(*random_job, False) == times_of(*random_job, True)
+
+
+@given(exchanges())
+@settings(max_examples=40)
+def test_folded_and_unfolded_exchanges_are_equal_on_links(random_job):
+    program, topology = random_job
+    folded, unfolded = (simulate(program, topology, network="link", unfold=unfold) for unfold in (False, True))
+    assert folded.makespan_s == pytest.approx(unfolded.makespan_s, rel=1e-12)
 
 
 @given(pipelines())

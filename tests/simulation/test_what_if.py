@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import jobs, pipelines
+from strategies import exchanges, jobs, pipelines
 from test_fold import times_of
 
 import scaleout
@@ -136,8 +136,8 @@ def test_folded_and_unfolded_are_equal_anywhere_and_moving_back_changes_nothing(
     assert [family.members for family in back.groups] == [family.members for family in program.groups]
 
 
-@given(pipelines())
-@settings(max_examples=20)
+@given(pipelines() | exchanges())
+@settings(max_examples=40)
 def test_messages_go_to_where_ranks_have_gone(job):
     """On a switch it does not matter where ranks are."""
     program, topology = job

@@ -2,7 +2,8 @@
 
 A message of an SPMD program names its other end by a *relative peer*: a process-group set, and how many members further
 on in the rank's group the other end is (cyclic), so that ranks that do the same have the same graph and can be folded.
-Messages of traces name ranks; they have no relative peer.
+Messages of traces name ranks: there the relative peer is the number of the other end among the ranks that a rank names,
+see `Program.peers`.
 """
 
 import numpy as np
@@ -13,25 +14,26 @@ from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
 
 RelativePeer = tuple[int, int]
-"""A process-group set, by its index in the program, and members further on in the group."""
+"""A process-group set, by its index in the program, and members further on in the group; or `NONE` and the index of a
+rank that messages name, see `Program.peers`."""
 
 
 def relative_peers_of(graph: ExecutionGraph) -> list[RelativePeer]:
     """Return the distinct relative peers of a graph's messages."""
-    relative = (graph.kind > NodeKind.COLLECTIVE) & (graph.group != NONE)
-    return sorted(set(zip(graph.group[relative].tolist(), graph.peer[relative].tolist(), strict=True)))
+    messages = graph.kind > NodeKind.COLLECTIVE
+    return sorted(set(zip(graph.group[messages].tolist(), graph.peer[messages].tolist(), strict=True)))
 
 
-def names_ranks(graph: ExecutionGraph) -> bool:
-    """Whether a graph has messages to or from ranks that it names."""
-    return bool(((graph.kind > NodeKind.COLLECTIVE) & (graph.group == NONE)).any())
+def names_ranks(program: Program, graph: ExecutionGraph) -> bool:
+    """Whether messages of a graph name ranks by their numbers, which no other rank can do alike."""
+    return program.peers is None and any(group == NONE for group, _ in relative_peers_of(graph))
 
 
 def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> int:
     """Return the rank at the other end of a message."""
     group, peer = int(graph.group[node]), int(graph.peer[node])
     if group == NONE:
-        return peer
+        return peer if program.peers is None else int(program.peers[rank, peer])
     members = program.groups[group].of(rank)
     return members[(members.index(rank) + peer) % len(members)]
 
@@ -40,14 +42,30 @@ def relative_peers_of_program(program: Program) -> dict[RelativePeer, Ints]:
     """Return each relative peer of a program and which rank it is of each rank that sends to it, `NONE` of others."""
     roles: dict[RelativePeer, list[int]] = {}
     for role, graph in enumerate(program.graphs):
-        for peer in relative_peers_of(graph):
+        for peer in [] if names_ranks(program, graph) else relative_peers_of(graph):
             roles.setdefault(peer, []).append(role)
     found = {}
     for (group_set, further), using in sorted(roles.items()):
         ranks = np.full(program.num_ranks, NONE, np.int64)
-        for _, members in program.groups[group_set].blocks:
-            ranks[members] = np.roll(members, -further, axis=1)
+        if group_set == NONE and program.peers is not None:
+            ranks = program.peers[:, further]
+        else:
+            for _, members in program.groups[group_set].blocks:
+                ranks[members] = np.roll(members, -further, axis=1)
         found[group_set, further] = np.where(np.isin(program.role_of_rank, using), ranks, NONE)
+    return found
+
+
+def named_back(program: Program) -> Ints:
+    """Return the index under which each peer that a rank names has that rank, shape of `Program.peers`; else `NONE`."""
+    peers = np.zeros((program.num_ranks, 0), np.int64) if program.peers is None else program.peers
+    found = np.full(peers.shape, NONE, np.int64)
+    ranks, indices = np.nonzero(peers != NONE)
+    named = peers[ranks, indices]
+    there, back = ranks * program.num_ranks + named, named * program.num_ranks + ranks
+    by_key = np.argsort(there)
+    at = by_key[np.searchsorted(there[by_key], back) % max(len(by_key), 1)]
+    found[ranks, indices] = np.where(there[at] == back, indices[at], NONE)
     return found
 
 
