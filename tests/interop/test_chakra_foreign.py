@@ -12,6 +12,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import GraphError, TraceError
 from scaleout.interop import chakra
 from scaleout.interop.chakra import load
+from scaleout.interop.chakra.rows import read_row
 from scaleout.program.graph import NONE, NodeKind, TimeSource
 from scaleout.program.operations import custom
 from scaleout.schedule import apply_schedule
@@ -141,15 +142,18 @@ def test_nodes_are_sorted_and_messages_read(tmp_path):
     program = chakra.load_program(write_ranks(tmp_path, [[send, comp(8)], [recv, comp(8)]])).program
     assert [graph.names for graph in program.graphs] == [("k8", "k3"), ("k8", "k3")]
     assert [graph.kind.tolist()[1] for graph in program.graphs] == [NodeKind.SEND, NodeKind.RECV]
-    assert [int(graph.peer[1]) for graph in program.graphs] == [1, 0]
+    assert program.peers.tolist() == [[1], [0]]
+    assert [int(graph.peer[1]) for graph in program.graphs] == [0, 0]
     assert [int(graph.tag[1]) for graph in program.graphs] == [7, 7]
 
 
-def test_a_file_of_the_same_bytes_is_parsed_once(tmp_path, monkeypatch):
-    parsed = []
-    monkeypatch.setattr(load, "read", lambda path: parsed.append(path) or chakra.read(path))
-    chakra.load_program(write_ranks(tmp_path, [[coll(0)]] * 5))
-    assert len(parsed) == 1
+def test_nodes_of_the_same_bytes_but_for_ids_and_dependencies_are_decoded_once(tmp_path, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(load, "read_row", lambda node, dtype: decoded.append(node.id) or read_row(node, dtype=dtype))
+    ranks = [[coll(4), coll(5, [4]), coll(6, [4, 5], comm_size=1)], [coll(5)], [coll(4), coll(5, [4])]]
+    program = chakra.load_program(write_ranks(tmp_path, ranks)).program
+    assert decoded == [4, 6]
+    assert program.role_of_rank.tolist() == [0, 1, 2]
 
 
 def test_a_prefix_chooses_between_sets(tmp_path):
@@ -275,10 +279,10 @@ def test_missing_and_damaged_files_are_refused(tmp_path):
 @needs_samples
 @pytest.mark.parametrize(
     ("name", "num_ranks", "num_roles"),
-    [("dense_fsdp4", 4, 1), ("llama_cp2_tp2", 4, 1), ("moe_ep4_tp2", 8, 1), ("gpt_dp2_tp2_pp2", 8, 8)],
+    [("dense_fsdp4", 4, 1), ("llama_cp2_tp2", 4, 1), ("moe_ep4_tp2", 8, 1), ("gpt_dp2_tp2_pp2", 8, 2)],
 )
 def test_stage_traces_load_fold_and_run(name, num_ranks, num_roles):
-    """Ranks of a pipeline name each other's numbers, and stay apart; the others fold to one role."""
+    """One role for each stage of a pipeline: its ranks name each other's numbers, but do the same."""
     program = chakra.load_program(SAMPLES / "stage" / name).program
     assert program.num_ranks == num_ranks
     assert len(program.graphs) == num_roles

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import GraphError, TraceError
 from scaleout.interop import chakra
@@ -22,6 +23,7 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.operations import custom, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
+from scaleout.simulation.fold import fold
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
@@ -46,9 +48,11 @@ def assert_equal(program, loaded):
         (family.name, family.members) for family in program.groups
     ]
     assert loaded.num_ranks == program.num_ranks
-    pairs = set(zip(program.role_of_rank.tolist(), loaded.role_of_rank.tolist(), strict=True))
-    for saved, role in pairs:
-        assert columns(loaded.graphs[role]) == columns(program.graphs[saved])
+    for rank, roles in enumerate(zip(program.role_of_rank.tolist(), loaded.role_of_rank.tolist(), strict=True)):
+        saved, graph = program.graphs[roles[0]], loaded.graphs[roles[1]]
+        for node in np.flatnonzero(saved.kind > NodeKind.COLLECTIVE).tolist():
+            assert peer_of(program, rank, saved, node) == peer_of(loaded, rank, graph, node)
+        assert columns(graph.with_columns(peer=saved.peer)) == columns(saved)
 
 
 def round_trip(program, folder):
@@ -83,6 +87,24 @@ def test_a_workload_comes_back_as_one_equal_role(case, tmp_path):
         assert ours.ranks == theirs.ranks
         assert ours.start_s.tobytes() == theirs.start_s.tobytes()
         assert ours.end_s.tobytes() == theirs.end_s.tobytes()
+
+
+@pytest.mark.parametrize("schedule", ["baseline", "overlap"])
+def test_stages_of_a_traced_pipeline_fold_as_the_generated_ones_do(schedule, tmp_path):
+    """Their messages name ranks, each another; folded and unfolded, every rank's times agree to the last bit."""
+    degrees = {"tensor_parallel": 2, "pipeline_parallel": 4, "data_parallel": 2, "batch_per_replica": 4}
+    _, program = timed("llama-small", **degrees, layers=4)
+    loaded, topology = round_trip(program, tmp_path / "traces").program, load_topology("dgx-h200-2")
+    assert fold(loaded, topology).class_of_rank.tolist() == fold(program, topology).class_of_rank.tolist()
+    assert len(loaded.graphs) == 4
+    scheduled = apply_schedule(loaded, schedule)
+    folded, unfolded = (simulate(scheduled, topology, unfold=unfold) for unfold in (False, True))
+    assert len(folded.timelines) == 4
+    for line in unfolded.timelines:
+        alike = next(each for each in folded.timelines if line.ranks[0] in each.ranks)
+        assert alike.start_s.tobytes() == line.start_s.tobytes()
+        assert alike.end_s.tobytes() == line.end_s.tobytes()
+    assert_equal(loaded, round_trip(loaded, tmp_path / "again").program)
 
 
 KERNELS = st.sampled_from(

@@ -6,6 +6,7 @@ The messages are protobuf's; `framing` says how they lie in the file.
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 
 from google.protobuf.message import DecodeError, Message
@@ -48,6 +49,25 @@ def stream(path: str | os.PathLike[str]) -> tuple[GlobalMetadata, Iterator[Node]
     found = frames(source)
     _, frame = next(found)
     return _metadata(source, frame), _nodes(source, found)
+
+
+def read_content(path: str | os.PathLike[str]) -> tuple[GlobalMetadata, bytes]:
+    """Read the metadata, and all bytes of the trace, unzipped and not looked into; see `read`."""
+    source = open_trace(Path(path))
+    blocks: list[bytes] = []
+    with source.file:
+        block_bytes = os.fstat(source.file.fileno()).st_size + 1  # of a plain file the one block
+        while block := source.read(block_bytes, offset=sum(map(len, blocks))):
+            blocks.append(block)
+    content = b"".join(blocks)
+    _, frame = next(frames(source._replace(file=BytesIO(content))))
+    return _metadata(source, frame), content
+
+
+def has_known_fields(node: Node) -> bool:
+    """Whether a node has a type that there is, and no field of the schema with another type."""
+    unknown = UnknownFieldSet(node)
+    return 0 <= node.type <= _LAST_TYPE and not (unknown and min(_numbers(unknown)) <= _LAST_NODE_FIELD)
 
 
 def _metadata(source: Source, frame: bytes) -> GlobalMetadata:

@@ -9,7 +9,7 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from scaleout.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
-_LENGTH_BYTES = 5
+MAX_LENGTH_BYTES = 5
 """A length takes at most this many bytes: protobuf's largest message is 2 GiB less one byte."""
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _TEXT_CONTROLS = "\t\n\r"
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     """An open file, with the first of its bytes to tell what else it may be."""
 
     path: Path
-    file: BufferedReader | gzip.GzipFile
+    file: BufferedReader | BytesIO | gzip.GzipFile
     head: bytes
 
     def read(self, size_bytes: int, *, offset: int) -> bytes:
@@ -85,7 +85,7 @@ def frames(source: Source) -> Iterator[tuple[int, bytes]]:
     buffer = b""
     with source.file:
         while True:
-            if len(buffer) - start < _LENGTH_BYTES:
+            if len(buffer) - start < MAX_LENGTH_BYTES:
                 offset += start
                 block = source.read(_BLOCK_BYTES, offset=offset + len(buffer) - start)
                 buffer, start = buffer[start:] + block, 0
@@ -112,16 +112,16 @@ def frames(source: Source) -> Iterator[tuple[int, bytes]]:
 def _length(source: Source, buffer: bytes, start: int, *, index: int, offset: int) -> tuple[int, int]:
     """Decode the varint at `start`; return it and where the message begins."""
     size = 0
-    for position, byte in enumerate(buffer[start : start + _LENGTH_BYTES]):
+    for position, byte in enumerate(buffer[start : start + MAX_LENGTH_BYTES]):
         size |= (byte & 0x7F) << (7 * position)
         if byte <= 0x7F:
             if size > _MAX_MESSAGE_BYTES:
                 text = f"its length reads {size} bytes, more than the 2 GiB of any protobuf message"
                 raise source.fault(index, offset, text=text, remedy=WRITE_AGAIN)
             return size, start + position + 1
-    if len(buffer) - start < _LENGTH_BYTES:
+    if len(buffer) - start < MAX_LENGTH_BYTES:
         raise source.fault(index, offset, text="the file ends inside its length", remedy=WRITE_AGAIN)
-    text = f"its length takes more than {_LENGTH_BYTES} bytes, which no protobuf message needs"
+    text = f"its length takes more than {MAX_LENGTH_BYTES} bytes, which no protobuf message needs"
     raise source.fault(index, offset, text=text, remedy=WRITE_AGAIN)
 
 

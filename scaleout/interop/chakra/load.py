@@ -1,28 +1,28 @@
 """A set of Chakra traces to a program: one execution graph for all ranks whose traces are congruent.
 
-Files of equal bytes are parsed once, and so are equal nodes of different files. Ranks share a graph if their traces
-differ at most in ids and in which group of a family they name. The time of a compute node is the exact time of our own
-attribute; else `duration_micros`; else a device's, from its FLOPs and bytes; else zero, if the trace says that there is
-nothing to run. Durations of communication are not read: the network times it, and measured ones are mostly waiting.
+Equal nodes of all files are decoded once. Ranks share a graph if their traces differ at most in ids, in which group of
+a family they name and, one for one, in the ranks that their messages name.
+
+Symbols: D distinct nodes of all files; N nodes of a file; R ranks.
 """
 
-import contextlib
-import hashlib
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from scaleout.errors import GraphError, ScaleoutError, TraceError
+from scaleout.errors import TraceError
 from scaleout.interop.chakra import vocabulary
-from scaleout.interop.chakra.attributes import find, get, to_dict
-from scaleout.interop.chakra.files import read
-from scaleout.interop.chakra.schema import Node
-from scaleout.interop.chakra.tables import CollectiveCommType, NodeType
+from scaleout.interop.chakra.attributes import get, to_dict
+from scaleout.interop.chakra.nodes import NodeReader
+from scaleout.interop.chakra.rows import LABELS, READ, Row, held, locating, read_row
+from scaleout.interop.chakra.schema import GlobalMetadata
 from scaleout.interop.chakra.trace_set import (
     Group,
     GroupBook,
@@ -32,14 +32,26 @@ from scaleout.interop.chakra.trace_set import (
     gathered_families,
     stated_families,
 )
-from scaleout.interop.chakra.vocabulary import COMM_TYPES, WORLD, StatedFamily
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, GraphBuilder, NodeKind, topological_order
-from scaleout.program.operations import Kernel, TimeSource, custom
+from scaleout.interop.chakra.vocabulary import StatedFamily
+from scaleout.program.graph import (
+    COLLECTIVES,
+    FLOAT_COLUMNS,
+    NEUTRAL,
+    NONE,
+    ExecutionGraph,
+    Floats,
+    Ints,
+    NodeKind,
+    compress,
+    topological_order,
+)
 from scaleout.program.program import GroupFamily, Program
 
+_Column = Ints | Floats
+
 _ALL_GATHER = COLLECTIVES.index("all_gather")
-_INT64_END = 2**63
-_COLLECTIVE_OF: Mapping[int, int] = {comm_type: COLLECTIVES.index(kind) for kind, comm_type in COMM_TYPES.items()}
+_COLUMNS = ("kind", "duration_s", "time_source", "flops", "bytes", "collective", "tag", "priority", "peer")
+"""Columns of a graph that rows hold as they are."""
 
 
 @dataclass(frozen=True)
@@ -58,67 +70,143 @@ class LoadedTrace:
     facts: Mapping[str, str]
 
 
-class _Row(NamedTuple):
-    """A node without its dependencies and the key of its group; names are those of the columns of `ExecutionGraph`.
-
-    `duration_s` is None where it is not known; `bytes` of an all-gather is a rank's shard, as in the trace; `family`
-    is our own attribute; `own_side` is the rank that a message states as its own, or `NONE`.
-    """
-
-    name: str
-    phase: str
-    kind: NodeKind = NodeKind.COMPUTE
-    kernel: Kernel | None = None
-    duration_s: float | None = None
-    time_source: int = TimeSource.UNKNOWN
-    flops: int = 0
-    bytes: int = 0
-    collective: int = NONE
-    family: int = NONE
-    peer: int = NONE
-    own_side: int = NONE
-    tag: int = 0
-    priority: int = 0
-    microbatch: int = NONE
-    stage: int = NONE
-    role: int = 0
-    layer: int = NONE
-
-
-@dataclass(frozen=True)
-class _File:
-    """A rank's parsed file; files of equal bytes share all but their path.
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """The D distinct nodes of all files.
 
     Attributes
     ----------
-    rows : what each node is, in the order of the file
-    ids : of the nodes, for messages
-    dependencies : positions of the nodes that each node waits for
-    groups : distinct (key of a group, family that our own attribute states), in the order of their first use
-    group_of : for each node, which of `groups`, or `NONE`
-    gathered : which of `groups` an all-gather uses; its bytes depend on the size of the group
-    declared : groups that a metadata node lists
+    columns : columns of graphs, (D,); kernel, phase and group are indices into the lists of distinct ones
+    own_side : (D,) the rank that a message states as its own, or `NONE`
+    declared : groups that a node lists, key to ranks
+    congruent : (D,) equal for nodes that differ at most in what may differ between ranks that do the same
+    ids : (D,) identifiers
+    dependency_offsets, dependencies : (D + 1,) and (E,), ids
+    groups : key of a group, and family that our own attribute states
+    """
+
+    reader: NodeReader[Row]
+    columns: dict[str, _Column]
+    own_side: Ints
+    declared: Mapping[int, Mapping[str, list[int]]]
+    congruent: Ints
+    ids: npt.NDArray[np.uint64]
+    dependency_offsets: Ints
+    dependencies: npt.NDArray[np.uint64]
+    kernels: list[Any]
+    phases: list[Any]
+    groups: list[Any]
+
+
+def _nodes_of(reader: NodeReader[Row], declared: Mapping[int, Mapping[str, list[int]]]) -> _Nodes:
+    """Turn all that was read into columns."""
+    rows, of_row, of_labels = reader.contents, np.array(reader.content_of), np.array(reader.labels_of)
+    kernel, kernels = _numbered(row.kernel for row in rows)
+    group, groups = _numbered((row.group, row.family) for row in rows)
+    columns: dict[str, _Column] = {
+        "kernel": np.where([row.kernel is None for row in rows], NONE, kernel)[of_row],
+        "group": np.where([row.kind == NodeKind.COLLECTIVE for row in rows], group, NONE)[of_row],
+    }
+    for name in _COLUMNS:
+        values = [getattr(row, name) for row in rows]
+        columns[name] = np.array(values, np.float64 if name in FLOAT_COLUMNS else np.int64)[of_row]
+    labels = {label.column: reader.values(name, label.neutral) for name, label in LABELS.items()}
+    same_labels, distinct_labels = _numbered(zip(*labels.values(), strict=True))
+    phase, phases = _numbered(labels.pop("phase"))
+    columns["phase"] = phase[of_labels]
+    columns |= {name: np.array(values, np.int64)[of_labels] for name, values in labels.items()}
+    same_rows, distinct_rows = _numbered(row[:-3] for row in rows)
+    keys = _numbered(reader.names)[0] * len(distinct_rows) + same_rows[of_row]
+    keys = keys * len(distinct_labels) + same_labels[of_labels]
+    return _Nodes(
+        reader,
+        columns,
+        own_side=np.array([row.own_side for row in rows], np.int64)[of_row],
+        declared=declared,
+        congruent=np.unique(keys, return_inverse=True)[1],
+        ids=np.array(reader.ids),
+        dependency_offsets=np.array(reader.dependency_offsets),
+        dependencies=np.array(reader.dependencies),
+        kernels=kernels,
+        phases=phases,
+        groups=groups,
+    )
+
+
+def _numbered(values: Iterable[Hashable]) -> tuple[Ints, list[Any]]:
+    """Number distinct values by first appearance; return the number of each, and the distinct ones."""
+    numbers: dict[Hashable, int] = {}
+    found = [numbers.setdefault(value, len(numbers)) for value in values]
+    return np.array(found, np.int64), list(numbers)
+
+
+def _by_first_use(values: _Column) -> tuple[Ints, list[int]]:
+    """As `_numbered`, of whole numbers; `NONE` stays."""
+    used = values != NONE
+    distinct, first, inverse = np.unique(values[used], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    column = np.full(len(values), NONE)
+    column[used] = np.argsort(order)[inverse.reshape(-1)]
+    return column, distinct[order].tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    """A rank's file; files of the same nodes share all but the path and what the metadata states.
+
+    Attributes
+    ----------
+    numbers : (N,) which of the distinct nodes each is
+    dependency_offsets, dependencies : (N + 1,) and (E,), positions in the file
+    groups : distinct keys of groups and families that our own attribute states, in the order of their first use
+    group_of : (N,) which of `groups`, or `NONE`
+    peers : distinct ranks that messages name, in the order of their first use
+    peer_of : (N,) which of `peers`, or `NONE`
     stated : families that our metadata states
+    structure : equal for files that differ at most in ids, groups and peers
     """
 
     path: Path
-    rows: list[_Row]
-    ids: list[int]
-    dependencies: list[tuple[int, ...]]
+    nodes: _Nodes
+    numbers: Ints
+    dependency_offsets: Ints
+    dependencies: Ints
     groups: list[tuple[str, int]]
-    group_of: list[int]
-    gathered: set[int]
-    declared: dict[str, list[int]]
-    stated: list[str]
-    facts: dict[str, str]
+    group_of: Ints
+    peers: list[int]
+    peer_of: Ints
+    metadata: GlobalMetadata = field(default_factory=GlobalMetadata)
+    stated: list[str] = field(default_factory=list)
+    structure: int = NONE
 
-    def structure(self) -> tuple[tuple[int, ...], ...]:
-        """Return a key that is equal for files that differ in groups only; equal rows are one object, see `_Parser`."""
-        return (tuple(map(id, self.rows)), *self.dependencies, tuple(self.group_of))
+    def declared(self) -> dict[str, list[int]]:
+        """Return the groups that metadata nodes list, key to ranks."""
+        found: dict[str, list[int]] = {}
+        for number in self.numbers.tolist() if self.nodes.declared else ():
+            found.update(self.nodes.declared.get(number, {}))
+        return found
+
+    def column(self, name: str) -> Any:
+        """Return a column of graphs, (N,)."""
+        return self.nodes.columns[name][self.numbers]
+
+    def name(self, node: int) -> str:
+        """Return the name of a node."""
+        return self.nodes.reader.names[int(self.numbers[node])]
 
     def describe(self, node: int) -> str:
         """Say where a node is."""
-        return f"{self.path}: node {self.ids[node]} ({self.rows[node].name!r})"
+        return f"{self.path}: node {self.nodes.reader.ids[self.numbers[node]]} ({self.name(node)!r})"
+
+    @property
+    def key(self) -> tuple[bytes, ...]:
+        """What makes the structure."""
+        columns = (self.nodes.congruent[self.numbers], self.group_of, self.peer_of)
+        return tuple(column.tobytes() for column in (*columns, self.dependency_offsets, self.dependencies))
+
+
+_SHARED = ("structure", "dependency_offsets", "dependencies", "group_of", "peer_of")
+"""What files of equal structure share."""
 
 
 def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> LoadedTrace:
@@ -143,138 +231,118 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
         If the dtype is not known.
     """
     traces = find_traces(path)
-    parser = _Parser(dtype)
-    files = [parser.parse(file) for file in traces.paths]
+    files = _read_files(traces.paths, dtype=dtype)
     for rank, file in enumerate(files):
         _check_rank(file, rank, num_ranks=traces.num_ranks)
-    structures = _structures(files)
-    families, family_of_group = _groups(traces, files, structures)
+    families, family_of_group = _groups(traces, files)
     roles: dict[tuple[object, ...], int] = {}
     graphs: list[ExecutionGraph] = []
     role_of_rank = np.empty(traces.num_ranks, np.int64)
+    peers = np.full((traces.num_ranks, max(len(file.peers) for file in files)), NONE)
     for rank, file in enumerate(files):
-        of_group = family_of_group[rank]
+        of_group, gathered = family_of_group[rank], set(file.group_of[file.column("collective") == _ALL_GATHER])
         sizes = tuple(
-            len(families[family].of(rank)) if number in file.gathered else NONE
-            for number, family in enumerate(of_group)
+            len(families[family].of(rank)) if number in gathered else NONE for number, family in enumerate(of_group)
         )
-        key = (structures[rank], of_group, sizes)
+        key = (file.structure, of_group, sizes)
         if key not in roles:
             roles[key] = len(graphs)
-            with _locating(file.path):
+            with locating(file.path):
                 graphs.append(_graph(file, of_group, sizes))
         role_of_rank[rank] = roles[key]
-    program = Program(traces.prefix, tuple(graphs), role_of_rank, families)
-    return LoadedTrace(program, files[0].facts)
+        peers[rank, : len(file.peers)] = file.peers
+    program = Program(traces.prefix, tuple(graphs), role_of_rank, families, peers if peers.size else None)
+    facts = {name: text for name, text in to_dict(files[0].metadata).items() if isinstance(text, str)}
+    return LoadedTrace(program, facts)
 
 
-@contextlib.contextmanager
-def _locating(where: object) -> Iterator[None]:
-    """Put the file or node in front of messages that do not name it."""
-    try:
-        yield
-    except ScaleoutError as error:
-        if str(error).startswith(f"{where}: "):
-            raise
-        raise type(error)(f"{where}: {error}") from None
+def _read_files(paths: Sequence[Path], *, dtype: str) -> list[_File]:
+    """Read all files; those of equal structure share what makes it."""
+    reader = NodeReader(partial(read_row, dtype=dtype), READ, {name: label.read for name, label in LABELS.items()})
+    read: list[tuple[Path, GlobalMetadata, Ints]] = []
+    declared: dict[int, dict[str, list[int]]] = {}
+    for path in paths:
+        known = len(reader.ids)
+        with locating(path):
+            metadata, found = reader.read(path)
+            for number in range(known, len(reader.ids)):
+                if reader.contents[reader.content_of[number]].is_metadata:
+                    declared[number] = declared_groups(reader.node(number))
+        read.append((path, metadata, np.array(found, np.int32)))
+    reader.forget()
+    nodes = _nodes_of(reader, declared)
+    files: list[_File] = []
+    laid_out: dict[bytes, _File] = {}
+    structures: dict[tuple[bytes, ...], _File] = {}
+    for path, metadata, numbers in read:
+        with locating(path):
+            stated = get(metadata, vocabulary.GROUPS, list[str], default=[])
+            if numbers.tobytes() not in laid_out:
+                file = _lay_out(path, nodes, numbers)
+                first = structures.setdefault(file.key, replace(file, structure=len(structures)))
+                shared = {name: getattr(first, name) for name in _SHARED}
+                laid_out[numbers.tobytes()] = replace(file, **shared)
+        files.append(replace(laid_out[numbers.tobytes()], path=path, metadata=metadata, stated=stated))
+    return files
 
 
-@dataclass(frozen=True)
-class _Parser:
-    """Parses equal files, and equal nodes of different files, once."""
-
-    dtype: str
-    files: dict[bytes, _File] = field(default_factory=dict)
-    nodes: dict[bytes, tuple[_Row, str]] = field(default_factory=dict)
-    rows: dict[_Row, _Row] = field(default_factory=dict)  # equal rows of different nodes to one of them
-
-    def parse(self, path: Path) -> _File:
-        try:
-            with path.open("rb") as content:
-                digest = hashlib.file_digest(content, "sha256").digest()
-        except OSError as error:
-            raise TraceError(f"{path}: cannot be read ({error.strerror}); give an existing .et file") from None
-        if digest not in self.files:
-            with _locating(path):
-                self.files[digest] = self._parse(path)
-        return replace(self.files[digest], path=path)
-
-    def _parse(self, path: Path) -> _File:
-        metadata, nodes = read(path)
-        facts = {name: value for name, value in to_dict(metadata).items() if isinstance(value, str)}
-        stated = get(metadata, vocabulary.GROUPS, list[str], default=[])
-        file = _File(path, [], [], [], [], [], set(), {}, stated, facts)
-        waits: list[set[int]] = []
-        groups: dict[tuple[str, int], int] = {}
-        for node in nodes:
-            row, key = self._row(node)
-            file.rows.append(row)
-            file.ids.append(node.id)
-            waits.append({*node.data_deps, *node.ctrl_deps})
-            collective = row.kind == NodeKind.COLLECTIVE
-            group = (key or WORLD, row.family)
-            file.group_of.append(groups.setdefault(group, len(groups)) if collective else NONE)
-            if row.collective == _ALL_GATHER:
-                file.gathered.add(file.group_of[-1])
-            if node.type == NodeType.METADATA_NODE:
-                file.declared.update(declared_groups(node))
-        file.groups.extend(groups)
-        file.dependencies.extend(_positions(file, waits))
-        return file
-
-    def _row(self, node: Node) -> tuple[_Row, str]:
-        content = node.SerializeToString()
-        if content not in self.nodes:
-            row, key = _read_row(node, dtype=self.dtype)
-            self.nodes[content] = self.rows.setdefault(row, row), key
-        return self.nodes[content]
+def _lay_out(path: Path, nodes: _Nodes, numbers: Ints) -> _File:
+    """Find what the nodes of a file wait for, and which groups and peers they name."""
+    group_of, groups = _by_first_use(nodes.columns["group"][numbers])
+    messages = nodes.columns["kind"][numbers] > NodeKind.COLLECTIVE
+    peer_of, peers = _by_first_use(np.where(messages, nodes.columns["peer"][numbers], NONE))
+    sizes = np.diff(nodes.dependency_offsets)[numbers]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    file = _File(
+        path, nodes, numbers, offsets, offsets[:0], [nodes.groups[group] for group in groups], group_of, peers, peer_of
+    )
+    at = np.repeat(nodes.dependency_offsets[numbers] - offsets[:-1], sizes) + np.arange(offsets[-1])
+    found = _positions(file, nodes.dependencies[at])
+    users = np.repeat(np.arange(len(numbers)), sizes)
+    return replace(file, dependencies=np.sort(users * len(numbers) + found) % max(len(numbers), 1))
 
 
-def _positions(file: _File, waits: Sequence[set[int]]) -> Iterator[tuple[int, ...]]:
-    """Turn ids into positions in the file."""
-    position: dict[int, int] = {}
-    for index, node_id in enumerate(file.ids):
-        if position.setdefault(node_id, index) != index:
-            first = file.rows[position[node_id]].name
-            raise TraceError(f"{file.describe(index)} has the id of node {first!r} too; give each node its own id")
-    for index, ids in enumerate(waits):
-        unknown = [node_id for node_id in ids if node_id not in position]
-        if unknown:
-            raise TraceError(
-                f"{file.describe(index)} depends on node {min(unknown)}, which the file does not have; "
-                f"add that node or remove the dependency"
-            )
-        yield tuple(sorted(position[node_id] for node_id in ids))
-
-
-def _structures(files: Sequence[_File]) -> list[int]:
-    """Number the structures of files."""
-    parsed = {id(file.rows): file for file in files}  # files of equal bytes share their lists
-    numbers: dict[tuple[tuple[int, ...], ...], int] = {}
-    number_of = {key: numbers.setdefault(file.structure(), len(numbers)) for key, file in parsed.items()}
-    return [number_of[id(file.rows)] for file in files]
+def _positions(file: _File, wanted: npt.NDArray[np.uint64]) -> Ints:
+    """Turn the ids of dependencies into positions in the file."""
+    ids = file.nodes.ids[file.numbers]
+    by_id = np.argsort(ids, kind="stable")
+    twice = by_id[1:][ids[by_id][1:] == ids[by_id][:-1]]
+    if twice.size:
+        node = int(twice.min())
+        first = file.name(int(np.argmax(ids == ids[node])))
+        raise TraceError(f"{file.describe(node)} has the id of node {first!r} too; give each node its own id")
+    at = np.minimum(np.searchsorted(ids[by_id], wanted), len(ids) - 1)
+    missing = np.flatnonzero(ids[by_id][at] != wanted)
+    if missing.size:
+        node = int(np.searchsorted(file.dependency_offsets, missing[0], side="right")) - 1
+        raise TraceError(
+            f"{file.describe(node)} depends on node {wanted[missing[0]]}, which the file does not have; "
+            f"add that node or remove the dependency"
+        )
+    return by_id[at]
 
 
 def _check_rank(file: _File, rank: int, *, num_ranks: int) -> None:
-    """Check what a file says of ranks; files of equal bytes can stand for several."""
-    for node, row in enumerate(file.rows):
-        if row.kind not in (NodeKind.SEND, NodeKind.RECV):
-            continue
-        if row.own_side not in (NONE, rank):
-            raise TraceError(
-                f"{file.describe(node)} is a message of rank {row.own_side}, but the file is of rank {rank}; "
-                f"name the file after its rank"
-            )
-        if not 0 <= row.peer < num_ranks:
-            raise TraceError(
-                f"{file.describe(node)} names rank {row.peer}, but there are traces of ranks 0 to {num_ranks - 1} "
-                f"only; give the files of all ranks"
-            )
+    """Check what a file says of ranks; files of the same nodes can stand for several."""
+    own_side, peers = file.nodes.own_side[file.numbers], file.column("peer")
+    messages = file.column("kind") > NodeKind.COLLECTIVE
+    of_others = (own_side != NONE) & (own_side != rank)
+    bad = np.flatnonzero(messages & (of_others | (peers < 0) | (peers >= num_ranks)))
+    if not bad.size:
+        return
+    node = int(bad[0])
+    if of_others[node]:
+        raise TraceError(
+            f"{file.describe(node)} is a message of rank {own_side[node]}, but the file is of rank {rank}; "
+            f"name the file after its rank"
+        )
+    raise TraceError(
+        f"{file.describe(node)} names rank {peers[node]}, but there are traces of ranks 0 to {num_ranks - 1} "
+        f"only; give the files of all ranks"
+    )
 
 
-def _groups(
-    traces: TraceSet, files: Sequence[_File], structures: Sequence[int]
-) -> tuple[tuple[GroupFamily, ...], list[tuple[int, ...]]]:
+def _groups(traces: TraceSet, files: Sequence[_File]) -> tuple[tuple[GroupFamily, ...], list[tuple[int, ...]]]:
     """Return the families of groups, and for each rank the family of each of its groups."""
     book = GroupBook(traces)
     for rank, file in enumerate(files):
@@ -284,12 +352,14 @@ def _groups(
                 f"write all ranks' traces again"
             )
     if files[0].stated:
-        with _locating(files[0].path):
+        with locating(files[0].path):
             stated = [StatedFamily.parse(text) for text in files[0].stated]
             families = stated_families(stated, book)
         return families, [_stated_groups(file, rank, stated, families) for rank, file in enumerate(files)]
     used = [_named_groups(file, rank, book) for rank, file in enumerate(files)]
-    families, family_of = gathered_families(list(zip(structures, used, strict=True)))
+    families, family_of = gathered_families(
+        [(file.structure, groups) for file, groups in zip(files, used, strict=True)]
+    )
     return families, [tuple(family_of[group] for group in groups) for groups in used]
 
 
@@ -298,7 +368,7 @@ def _stated_groups(
 ) -> tuple[int, ...]:
     """Read the family of each group from our own attribute, and check that the key is that of the rank's group."""
     for number, (key, family) in enumerate(file.groups):
-        where = file.describe(file.group_of.index(number))
+        where = file.describe(int(np.argmax(file.group_of == number)))
         if not 0 <= family < len(stated):
             raise TraceError(
                 f"{where}: {vocabulary.GROUP} is {family if family != NONE else 'absent'}, but the metadata states "
@@ -318,11 +388,11 @@ def _stated_groups(
 
 
 def _named_groups(file: _File, rank: int, book: GroupBook) -> list[Group]:
-    groups = []
+    groups, declared = [], file.declared()
     for number, (key, _) in enumerate(file.groups):
-        where = file.describe(file.group_of.index(number))
-        with _locating(where):
-            group = book.find(key, file.declared)
+        where = file.describe(int(np.argmax(file.group_of == number)))
+        with locating(where):
+            group = book.find(key, declared)
         if rank not in group.members:
             raise TraceError(
                 f"{where} is a collective of group {key!r}, which has not rank {rank} but "
@@ -333,123 +403,39 @@ def _named_groups(file: _File, rank: int, book: GroupBook) -> list[Group]:
 
 
 def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int]) -> ExecutionGraph:
-    names = [f"{row.name}, id {node_id}" for row, node_id in zip(file.rows, file.ids, strict=True)]
-    order = topological_order(file.dependencies, names)
-    position = {node: index for index, node in enumerate(order)}
-    builder = GraphBuilder()
-    for node in order:
-        row, group = file.rows[node], file.group_of[node]
-        columns = row._asdict()
-        del columns["family"], columns["own_side"]
-        columns["kernel"] = NONE if row.kernel is None else builder.kernel_index(row.kernel)
-        columns["duration_s"] = np.nan if row.duration_s is None else row.duration_s
-        columns["group"] = NONE if group == NONE else family_of_group[group]
-        if row.collective == _ALL_GATHER:  # a trace has the shard of a rank where a graph has the whole
-            columns["bytes"] *= sizes[group]
-        builder.add([position[dependency] for dependency in file.dependencies[node]], **columns)
-    return builder.build()
-
-
-def _read_row(node: Node, *, dtype: str) -> tuple[_Row, str]:
-    """Read a node, and the key of a collective's group; "" otherwise, and for all ranks."""
-    text = get(node, vocabulary.ROLE, str, default="")
-    with _locating(f"node {node.id} ({node.name!r})"):
-        role = vocabulary.parse_role(text)
-    row = _Row(
-        node.name,
-        get(node, vocabulary.PHASE, str, default=""),
-        microbatch=get(node, vocabulary.MICROBATCH, int, default=NONE),
-        stage=get(node, vocabulary.STAGE, int, default=NONE),
-        role=role,
-        layer=get(node, vocabulary.LAYER, int, default=NONE),
-    )
-    if node.type == NodeType.COMM_COLL_NODE:
-        return _collective(node, row), get(node, "pg_name", str, default="")
-    if node.type == NodeType.COMM_SEND_NODE:
-        return _message(node, row._replace(kind=NodeKind.SEND), own="comm_src", peer="comm_dst"), ""
-    if node.type == NodeType.COMM_RECV_NODE:
-        return _message(node, row._replace(kind=NodeKind.RECV), own="comm_dst", peer="comm_src"), ""
-    if node.type in (NodeType.METADATA_NODE, NodeType.INVALID_NODE):  # ASTRA-sim passes over both too
-        return row._replace(duration_s=0.0, time_source=TimeSource.GIVEN), ""
-    return _compute(node, row, dtype=dtype), ""
-
-
-def _states(node: Node, name: str) -> bool:
-    found = find(node, name)
-    return found is not None and found.WhichOneof("value") is not None
-
-
-def _count(node: Node, name: str) -> int:
-    """Read a size or a count of FLOPs, which a column of int64 must hold."""
-    value = get(node, name, int)
-    if not 0 <= value < _INT64_END:
-        raise TraceError(f"node {node.id} ({node.name!r}): {name} is {value}; write a number from 0 to 2**63 - 1")
-    return value
-
-
-def _compute(node: Node, row: _Row, *, dtype: str) -> _Row:
-    row = row._replace(
-        flops=_count(node, "num_ops") if _states(node, "num_ops") else 0,
-        bytes=_count(node, "tensor_size") if _states(node, "tensor_size") else 0,
-        priority=get(node, vocabulary.PRIORITY, int, default=0),
-    )
-    if _states(node, vocabulary.DURATION):
-        return _timed_by_us(node, row)
-    kernel = custom(dtype=dtype, flops=row.flops, bytes=row.bytes) if row.flops or row.bytes else None
-    if kernel is not None and not node.duration_micros:
-        return row._replace(kernel=kernel)
-    states_work = node.duration_micros or _states(node, "num_ops") or _states(node, "tensor_size")
-    if states_work or get(node, "is_cpu_op", bool, default=False):
-        return row._replace(kernel=kernel, duration_s=node.duration_micros / 1e6, time_source=TimeSource.GIVEN)
-    raise GraphError(
-        f"node {node.id} ({node.name!r}) is a kernel with no time and no FLOPs; "
-        f"give it a duration, or num_ops and tensor_size"
+    """Build the graph of a file, given the family of each of its groups, and the size of those that it gathers from."""
+    order, offsets, dependencies = _in_order(file)
+    size = len(order)
+    columns: dict[str, Any] = {
+        name: file.column(name)[order] if name in file.nodes.columns else np.full(size, neutral)
+        for name, neutral in NEUTRAL.items()
+    }
+    group_of = file.group_of[order]
+    for node in np.flatnonzero(columns["collective"] == _ALL_GATHER).tolist():
+        # A trace has the shard of a rank where a graph has the whole.
+        whole_bytes = int(columns["bytes"][node]) * sizes[group_of[node]]
+        columns["bytes"][node] = held(whole_bytes, "bytes", f"node {node} ({file.name(order[node])!r})")
+    columns["group"] = np.array([*family_of_group, NONE])[group_of]
+    columns["peer"] = file.peer_of[order]
+    columns["kernel"], kernels = _by_first_use(columns["kernel"])
+    columns["phase"], phases = _by_first_use(columns["phase"])
+    return ExecutionGraph(
+        names=tuple(map(file.nodes.reader.names.__getitem__, file.numbers[order].tolist())),
+        dependency_offsets=offsets,
+        dependencies=dependencies,
+        kernels=tuple(file.nodes.kernels[kernel] for kernel in kernels),
+        phases=tuple(file.nodes.phases[phase] for phase in phases) or ("",),
+        **columns,
     )
 
 
-def _timed_by_us(node: Node, row: _Row) -> _Row:
-    duration_s = get(node, vocabulary.DURATION, float)
-    if not 0 <= duration_s < math.inf:
-        raise TraceError(f"node {node.id} ({node.name!r}): {vocabulary.DURATION} is {duration_s}; write a time >= 0")
-    text = get(node, vocabulary.KERNEL, str, default="")
-    try:
-        return row._replace(
-            kernel=vocabulary.parse_kernel(text, flops=row.flops, size_bytes=row.bytes) if text else None,
-            duration_s=duration_s,
-            time_source=vocabulary.parse_time_source(get(node, vocabulary.TIME_SOURCE, str)),
-        )
-    except ScaleoutError as error:
-        raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
-
-
-def _collective(node: Node, row: _Row) -> _Row:
-    value = get(node, "comm_type", int)
-    if value not in _COLLECTIVE_OF:
-        name = CollectiveCommType(value).name if value in tuple(CollectiveCommType) else str(value)
-        raise TraceError(
-            f"node {node.id} ({node.name!r}): comm_type {name} is not supported; it must be one of "
-            f"{', '.join(comm_type.name for comm_type in COMM_TYPES.values())}"
-        )
-    dimensions = get(node, "involved_dim", list[bool], default=[])
-    if not all(dimensions):
-        raise TraceError(
-            f"node {node.id} ({node.name!r}): involved_dim {dimensions} keeps it to some dimensions of the network, "
-            f"which is not supported; name a process group of the ranks that take part"
-        )
-    return row._replace(
-        kind=NodeKind.COLLECTIVE,
-        bytes=_count(node, "comm_size"),
-        collective=_COLLECTIVE_OF[value],
-        family=get(node, vocabulary.GROUP, int, default=NONE),
-        priority=get(node, "comm_priority", int, default=0),
-    )
-
-
-def _message(node: Node, row: _Row, *, own: str, peer: str) -> _Row:
-    return row._replace(
-        peer=get(node, peer, int),
-        own_side=get(node, own, int, default=NONE),
-        tag=get(node, "comm_tag", int),
-        bytes=_count(node, "comm_size"),
-        priority=get(node, "comm_priority", int, default=0),
-    )
+def _in_order(file: _File) -> tuple[Ints, Ints, Ints]:
+    """Order nodes after what they wait for; return also their dependencies, as offsets and new positions."""
+    offsets, dependencies, size = file.dependency_offsets, file.dependencies, len(file.numbers)
+    if (dependencies < np.repeat(np.arange(size), np.diff(offsets))).all():
+        return np.arange(size), offsets, dependencies
+    rows = [dependencies[begin:end].tolist() for begin, end in pairwise(offsets.tolist())]
+    names = [f"{file.name(node)}, id {file.nodes.reader.ids[number]}" for node, number in enumerate(file.numbers)]
+    order = topological_order(rows, names)
+    position = np.argsort(order)
+    return np.array(order, np.int64), *compress([sorted(position[rows[node]].tolist()) for node in order])

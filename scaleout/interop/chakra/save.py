@@ -246,7 +246,7 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
             role.sizes[node] = attrs["comm_size"]
             if grouped:
                 role.names[node] = attrs["pg_name"]
-        elif kind != NodeKind.COMPUTE and graph.group[node] != NONE:
+        elif kind != NodeKind.COMPUTE:
             role.peers[node] = attrs["comm_dst" if kind == NodeKind.SEND else "comm_src"]
         role.nodes.append(message)
     return role

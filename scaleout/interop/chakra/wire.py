@@ -98,7 +98,7 @@ class Node:
             elif number == 3:
                 self.type = _signed(32)(value)
             elif number in (4, 5):
-                dependencies.update([value] if wire_type == _VARINT else _varints(value))
+                dependencies.update([value] if wire_type == _VARINT else varints(value))
             elif number == 7:
                 self.duration_micros = value
         self.waits = self.id, tuple(sorted(dependencies))
@@ -144,7 +144,7 @@ def _plain(kind: str, field: Any) -> Any:
             values.append(plain(value))
         elif number == 1 and wire_type == _SIZED:
             width = _WIDTHS.get(expected)
-            parts = [value[at : at + width] for at in range(0, len(value), width)] if width else _varints(value)
+            parts = [value[at : at + width] for at in range(0, len(value), width)] if width else varints(value)
             values += map(plain, parts)
     return values
 
@@ -161,12 +161,12 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
     while at < end:
         key, value, at = message[at], 0, at + 1
         if key > 0x7F:
-            key, at = _varint(message, at - 1)
+            key, at = varint(message, at - 1)
         wire_type = key & 7
         if wire_type in (_VARINT, _SIZED):
             value, at = message[at], at + 1
             if value > 0x7F:
-                value, at = _varint(message, at - 1)
+                value, at = varint(message, at - 1)
             if wire_type == _VARINT:
                 yield key >> 3, wire_type, value
                 continue
@@ -178,7 +178,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
         yield key >> 3, wire_type, message[start:at]
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def varint(message: bytes, at: int) -> tuple[int, int]:
     """Decode the varint at a byte: seven bits a byte, the lowest first; return it and where it ends."""
     value = shift = 0
     while (byte := message[at]) > 0x7F:
@@ -189,10 +189,11 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     return (value | byte << shift) & 0xFFFF_FFFF_FFFF_FFFF, at + 1
 
 
-def _varints(packed: bytes) -> list[int]:
+def varints(packed: bytes) -> list[int]:
+    """Decode numbers that are packed."""
     values, at = [], 0
     while at < len(packed):
-        value, at = _varint(packed, at)
+        value, at = varint(packed, at)
         values.append(value)
     return values
 

@@ -1,0 +1,259 @@
+"""Nodes of many files, each distinct one looked at once: most of a trace is taken over without being decoded.
+
+A node's fields can be parsed apart, since protobuf merges what is written one after another. Its identifier, name and
+dependencies differ between most nodes and are read here; what is left, its *content*, is often equal and is parsed by
+protobuf once. So are *labels*, attributes that say nothing of the others. Bytes that equal the last file's are passed
+over at once. What is wrong with a file is said by `files.read`. Knows neither graphs nor groups.
+"""
+
+import os
+from array import array
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from scaleout.interop.chakra.files import has_known_fields, read, read_content
+from scaleout.interop.chakra.framing import MAX_LENGTH_BYTES
+from scaleout.interop.chakra.schema import GlobalMetadata, Node
+from scaleout.interop.chakra.wire import varint, varints
+
+Content = TypeVar("Content")
+
+_ID, _NAME, _TYPE, _ATTRIBUTE = 0x08, 0x12, 0x18, 0x52
+"""Tags of fields: their numbers in the schema times eight, plus 0 for a varint or 2 for a length and as many bytes."""
+_DEPENDENCY, _DEPENDENCIES = (0x20, 0x28), (0x22, 0x2A)
+"""One of the control or data dependencies, and all of them packed."""
+_ATTRIBUTE_NAME = 0x0A
+_HEAD = (_ID, _NAME, *_DEPENDENCY, *_DEPENDENCIES)
+_START = 0x30
+_UNREAD, _LABEL = -1, -2
+"""Codes of attributes that nobody reads, and of the first label; those of labels count down, those of contents up."""
+
+_Codes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Codes of fields, of the content and of labels."""
+
+
+@dataclass
+class NodeReader(Generic[Content]):
+    """Reads files, and decodes each distinct content and label of all of them once.
+
+    Attributes
+    ----------
+    decode : callable
+        A node without its dependencies and labels to anything; of those that differ only in id and name the first.
+    reads : the attributes that `decode` reads
+    labels : attributes that are read apart, each with what reads it; first the one that differs most between nodes
+    ids, names : of each distinct node, D of them
+    dependency_offsets, dependencies : D + 1 offsets, and ids in ascending order
+    content_of, labels_of : of each distinct node, which of `contents` and of the distinct sets of labels
+    contents : what `decode` returned
+    """
+
+    decode: Callable[[Node], Content]
+    reads: Collection[str]
+    labels: Mapping[str, Callable[[Node], Any]] = field(default_factory=dict)
+    ids: "array[int]" = field(default_factory=lambda: array("Q"))
+    names: list[str] = field(default_factory=list)
+    dependency_offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))
+    dependencies: "array[int]" = field(default_factory=lambda: array("Q"))
+    content_of: "array[int]" = field(default_factory=lambda: array("q"))
+    labels_of: "array[int]" = field(default_factory=lambda: array("q"))
+    contents: list[Content] = field(default_factory=list)
+    _numbers: dict[bytes, int] = field(default_factory=dict)
+    _texts: dict[bytes, str] = field(default_factory=dict)
+    _codes: dict[bytes, int] = field(default_factory=dict)
+    _parts: list[bytes] = field(default_factory=list)
+    _values: list[tuple[str, Any]] = field(default_factory=list)
+    _runs: dict[bytes, _Codes] = field(default_factory=dict)
+    _contents: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _label_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _last: tuple[bytes, list[int], list[int]] = (b"", [], [])
+    """Content of the last file, where its nodes begin, and their numbers."""
+
+    def read(self, path: str | os.PathLike[str]) -> tuple[GlobalMetadata, list[int]]:
+        """Read a file: its metadata, and the number of each of its nodes among the distinct ones.
+
+        Raises
+        ------
+        TraceError
+            As `files.read` does, or as `decode` and `labels` do.
+        """
+        metadata, content = read_content(path)
+        try:
+            self._scan(content)
+        except (ValueError, IndexError, DecodeError):
+            read(path)  # says what is wrong
+            raise
+        return metadata, self._last[2]
+
+    def node(self, number: int) -> Node:
+        """Return a distinct node as a whole."""
+        return Node.FromString(next(islice(self._numbers, number, None)))
+
+    def forget(self) -> None:
+        """Drop the bytes of nodes, which only reading more files needs."""
+        self._numbers.clear()
+        self._last = b"", [], []
+
+    def values(self, label: str, neutral: Any) -> list[Any]:
+        """Return the value of a label in each distinct set of labels; the first of a name counts."""
+        known = {_LABEL - index: value for index, (name, value) in enumerate(self._values) if name == label}
+        return [next((known[code] for code in codes if code in known), neutral) for codes in self._label_sets]
+
+    @cached_property
+    def _marker(self) -> bytes:
+        """How the name of the first label is written, behind the tag and the length of its attribute."""
+        label = next(iter(self.labels), "").encode()
+        return bytes([_ATTRIBUTE_NAME, len(label)]) + label if label else b""
+
+    def _scan(self, content: bytes) -> None:
+        """Split a file into nodes. Spans of nodes that are those of the last file are taken over, ever longer ones."""
+        last, begins, known = self._last
+        size, at = varint(content, 0)
+        at, end, span, place = at + size, len(content), 1, 0
+        starts: list[int] = []
+        numbers: list[int] = []
+        while at < end:
+            until = min(place + span, len(known))
+            if place < until and content.startswith(last[begins[place] : begins[until]], at):
+                moved = at - begins[place]
+                starts += [begin + moved for begin in begins[place:until]] if moved else begins[place:until]
+                numbers += known[place:until]
+                at, place, span = begins[until] + moved, until, 2 * span
+                continue
+            if span > 1:
+                span = 1
+                continue
+            size, body = content[at], at + 1
+            if size > 0x7F:
+                size, body = varint(content, at)
+            if body + size > end or body > at + MAX_LENGTH_BYTES:
+                raise ValueError
+            frame = content[body : body + size]
+            number = self._numbers.get(frame)
+            if number is None:
+                number = self._numbers[frame] = self._take_apart(frame)
+            numbers.append(number)
+            starts.append(at)
+            at = body + size
+            place += 1
+        if numbers.count(self._numbers.get(b"", -1)) > 1:
+            raise ValueError
+        self._last = content, [*starts, end], numbers
+
+    def _take_apart(self, frame: bytes) -> int:
+        """Read a node that was not met before, and return its number."""
+        try:
+            node_id, name, waits, (content, labels) = self._fields(frame)
+        except (ValueError, IndexError):  # such as fields of a later schema, or in another order: written plainly again
+            node = Node.FromString(frame)
+            if not has_known_fields(node):
+                raise
+            node.DiscardUnknownFields()
+            node_id, name, waits, (content, labels) = self._fields(node.SerializeToString())
+        text = self._texts.setdefault(name, name.decode())
+        if content not in self._contents:
+            node = Node.FromString(b"".join([self._parts[code] for code in content]))
+            if not has_known_fields(node):
+                raise ValueError
+            node.id, node.name = node_id, text
+            self._contents[content] = len(self.contents)
+            self.contents.append(self.decode(node))
+        self.ids.append(node_id)
+        self.names.append(text)
+        self.dependencies.extend(waits)
+        self.dependency_offsets.append(len(self.dependencies))
+        self.content_of.append(self._contents[content])
+        self.labels_of.append(self._label_sets.setdefault(labels, len(self._label_sets)))
+        return len(self.ids) - 1
+
+    def _fields(self, frame: bytes) -> tuple[int, bytes, list[int], _Codes]:
+        """Split a node into its id, name, dependencies, and the codes of its other fields, which follow these."""
+        node_id, name, at, end = 0, b"", 0, len(frame)
+        waits: list[int] = []
+        kind: tuple[int, ...] = ()
+        while at < end and (tag := frame[at]) < _START:
+            value, stop = frame[at + 1], at + 2
+            if value > 0x7F:
+                value, stop = varint(frame, at + 1)
+            if tag == _ID:
+                node_id = value
+            elif tag == _NAME:
+                name = frame[stop : stop + value]
+                stop += value
+            elif tag in _DEPENDENCIES:
+                waits += varints(frame[stop : stop + value])
+                stop += value
+            elif tag in _DEPENDENCY:
+                waits.append(value)
+            elif tag == _TYPE:
+                code = self._codes.get(frame[at:stop])
+                kind = (self._code(frame[at:stop], (node_id, name)) if code is None else code,)
+            else:
+                raise ValueError
+            at = stop
+        if at > end:
+            raise ValueError
+        content, labels = self._rest(frame[at:], (node_id, name))
+        return node_id, name, sorted(set(waits)) if len(waits) > 1 else waits, (kind + content, labels)
+
+    def _rest(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
+        """Return the codes of the fields of a node; before and behind the first label they are often known."""
+        at = fields.find(self._marker) - 2
+        if at < 0:
+            return self._walk(fields, first)
+        content: tuple[int, ...] = ()
+        labels: tuple[int, ...] = ()
+        for run in (fields[:at], fields[at : at + 2 + fields[at + 1]], fields[at + 2 + fields[at + 1] :]):
+            codes = self._runs.get(run)
+            if codes is None:
+                try:
+                    codes = self._runs[run] = self._walk(run, first)
+                except (ValueError, IndexError):  # the name of the label stands in a text
+                    return self._walk(fields, first)
+            content += codes[0]
+            labels += codes[1]
+        return content, labels
+
+    def _walk(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
+        """Return the codes of a run of fields one by one; `first` is the id and name of their node, for messages."""
+        at, end = 0, len(fields)
+        content: list[int] = []
+        labels: list[int] = []
+        while at < end:
+            tag, value, stop = fields[at], fields[at + 1], at + 2
+            if value > 0x7F:
+                value, stop = varint(fields, at + 1)
+            if tag & 7 == 2:
+                stop += value
+            if tag & 0x85 or stop > end or tag in _HEAD:  # a number above 15, or a wire type that is neither 0 nor 2
+                raise ValueError
+            if tag != _START:
+                code = self._codes.get(fields[at:stop])
+                if code is None:
+                    code = self._code(fields[at:stop], first)
+                if code >= 0:
+                    content.append(code)
+                elif code <= _LABEL:
+                    labels.append(code)
+            at = stop
+        return tuple(content), tuple(labels)
+
+    def _code(self, part: bytes, first: tuple[int, bytes]) -> int:
+        """Give a field that was not met before its code."""
+        attributes = Node.FromString(part).attr if part[0] == _ATTRIBUTE else []
+        name = attributes[0].name if attributes else ""
+        if name in self.labels:
+            node = Node(id=first[0], name=first[1].decode(), attr=attributes)
+            self._codes[part] = _LABEL - len(self._values)
+            self._values.append((name, self.labels[name](node)))
+        elif attributes and name not in self.reads:
+            self._codes[part] = _UNREAD
+        else:
+            self._codes[part] = len(self._parts)
+            self._parts.append(part)
+        return self._codes[part]

@@ -1,0 +1,164 @@
+"""Nodes of many files, read from their bytes: what protobuf reads of each, in whatever form; and the same faults."""
+
+import gzip
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_chakra import HAND_METADATA, HAND_NODE, NODES
+
+from scaleout.errors import TraceError
+from scaleout.interop import chakra
+from scaleout.interop.chakra.nodes import NodeReader
+
+
+class Everything:
+    """Has every name."""
+
+    def __contains__(self, name):
+        return name != "tid"
+
+
+def content_of(node):
+    """What is left of a node without id, name, dependencies, start and attributes that are read apart or not at all."""
+    left = chakra.Node()
+    left.CopyFrom(node)
+    for name in ("id", "name", "ctrl_deps", "data_deps", "start_time_micros", "attr"):
+        left.ClearField(name)
+    left.attr.extend(each for each in node.attr if each.name not in ("label", "other", "tid"))
+    left.DiscardUnknownFields()
+    return left.SerializeToString(deterministic=True)
+
+
+def label_of(name):
+    return lambda node: (name, node.attr[0].SerializeToString())
+
+
+def new_reader():
+    return NodeReader(content_of, Everything(), {name: label_of(name) for name in ("label", "other")})
+
+
+def assert_reads(reader, path):
+    """A file through the reader, and through protobuf."""
+    metadata, numbers = reader.read(path)
+    expected_metadata, nodes = chakra.read(path)
+    assert metadata == expected_metadata
+    assert len(numbers) == len(nodes)
+    labels = {name: reader.values(name, None) for name in ("label", "other")}
+    for number, node in zip(numbers, nodes, strict=True):
+        begin, end = reader.dependency_offsets[number : number + 2]
+        assert (reader.ids[number], reader.names[number]) == (node.id, node.name)
+        assert reader.dependencies[begin:end].tolist() == sorted({*node.data_deps, *node.ctrl_deps})
+        assert reader.contents[reader.content_of[number]] == content_of(node)
+        for name, values in labels.items():
+            first = next((each for each in node.attr if each.name == name), None)
+            expected = None if first is None else (name, first.SerializeToString())
+            assert values[reader.labels_of[number]] == expected
+        assert reader.node(number).SerializeToString() == node.SerializeToString()
+
+
+def frame_of(payload):
+    size, encoded = len(payload), bytearray()
+    while size > 0x7F:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*encoded, size]) + payload
+
+
+LABELS = st.builds(
+    chakra.attribute, st.sampled_from(["label", "other", "tid"]), st.just("int64_val"), st.integers(-1, 1000)
+)
+
+
+@st.composite
+def nodes(draw):
+    """Nodes of any kind with labels, and texts in which the name of a label stands as an attribute writes it."""
+    node = draw(NODES)
+    node.attr.extend(draw(st.lists(LABELS, max_size=3)))
+    if draw(st.booleans()):
+        inside = chakra.Node(attr=[chakra.attribute("label", "int64_val", 7)]).SerializeToString()
+        node.attr.append(chakra.attribute("text", "bytes_val", draw(st.binary(max_size=3)) + inside))
+    return node
+
+
+@st.composite
+def forms(draw):
+    """A node's bytes with its fields in any order, some twice, and fields of a later schema among them."""
+    node = draw(nodes())
+    if draw(st.booleans()):
+        return node.SerializeToString()
+    parts = [chakra.Node(attr=[each]).SerializeToString() for each in node.attr]
+    parts += [chakra.Node(id=node.id, name=node.name).SerializeToString(), chakra.Node(id=3).SerializeToString()]
+    parts += [bytes([0x28, each]) for each in draw(st.lists(st.integers(0, 127), max_size=2))]  # not packed
+    parts += draw(
+        st.lists(st.sampled_from([b"\x58\x05", b"\x61" + b"8" * 8, b"\x7b\x7c", b"\x82\x01\x01x"]), max_size=2)
+    )
+    return b"".join(draw(st.permutations(parts)))
+
+
+@given(forms=st.lists(forms(), min_size=1, max_size=5), data=st.data())
+def test_nodes_of_any_form_in_several_files_are_read_as_protobuf_reads_them(forms, data, tmp_path_factory):
+    folder, reader = tmp_path_factory.mktemp("files"), new_reader()
+    for rank in range(3):
+        some = [each for each in forms * 3 if each]
+        chosen = data.draw(st.permutations(some)) if rank == 1 else some[rank:]
+        path = folder / f"t.{rank}.et"
+        content = HAND_METADATA + b"".join(map(frame_of, chosen))
+        path.write_bytes(gzip.compress(content) if rank == 2 else content)
+        assert_reads(reader, path)
+    assert len(reader.ids) == len({each for each in forms if each})
+
+
+def test_nodes_that_differ_in_id_dependencies_and_labels_share_their_content(tmp_path):
+    reader = new_reader()
+    for rank in range(2):
+        attrs = [[chakra.attribute("label", "int64_val", label)] for label in (1, 2, 1)]
+        same = [chakra.Node(id=10 * rank + i, name="x", data_deps=range(i), attr=attr) for i, attr in enumerate(attrs)]
+        chakra.write(tmp_path / f"t.{rank}.et", chakra.GlobalMetadata(version="1"), same)
+        assert reader.read(tmp_path / f"t.{rank}.et")[1] == [3 * rank, 3 * rank + 1, 3 * rank + 2]
+    assert reader.contents == [b""]
+    assert list(reader.labels_of) == [0, 1, 0] * 2
+    assert list(reader.ids) == [0, 1, 2, 10, 11, 12]
+
+
+@given(where=st.integers(0, 10**6), byte=st.integers(0, 255), cut=st.booleans(), trace=st.lists(nodes(), max_size=4))
+@settings(max_examples=300)
+def test_a_damaged_file_is_read_as_protobuf_reads_it_or_refused_in_its_words(where, byte, cut, trace, tmp_path_factory):
+    path = tmp_path_factory.mktemp("damaged") / "t.0.et"
+    reader = new_reader()
+    content = bytearray(HAND_METADATA + HAND_NODE + b"".join(frame_of(each.SerializeToString()) for each in trace))
+    path.write_bytes(content)
+    reader.read(path)
+    where %= len(content)
+    path.write_bytes(content[:where] if cut else content[:where] + bytes([byte]) + content[where + 1 :])
+    said = fault(chakra.read, path)
+    assert fault(reader.read, path) == said
+    if not said:
+        assert_reads(reader, path)
+
+
+def fault(read, path):
+    """What a reader says of a bad file."""
+    try:
+        read(path)
+    except TraceError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("length", ["ff ff ff ff 0f", "81 80 80 80 80 00", "80"])
+def test_lengths_that_no_message_has_are_refused(length, tmp_path):
+    path = tmp_path / "t.0.et"
+    path.write_bytes(HAND_METADATA + HAND_NODE + bytes.fromhex(length))
+    with pytest.raises(TraceError, match=r"node 1 at byte 56: .*length"):
+        new_reader().read(path)
+
+
+def test_a_second_empty_node_is_refused(tmp_path):
+    path = tmp_path / "t.0.et"
+    path.write_bytes(HAND_METADATA + b"\0" + HAND_NODE)
+    reader = new_reader()
+    assert len(reader.read(path)[1]) == 2
+    path.write_bytes(HAND_METADATA + b"\0" + HAND_NODE + b"\0")
+    with pytest.raises(TraceError, match=r"node 2 at byte 57: it is the second empty node"):
+        reader.read(path)
