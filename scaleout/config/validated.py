@@ -30,7 +30,7 @@ class Config(BaseModel):
     `RENAMED` maps a key's old name to its new one; for one release a file may still hold the old one, with a warning.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # a run needs few of the files there are
     RENAMED: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
