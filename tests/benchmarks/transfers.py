@@ -20,7 +20,8 @@ import numpy as np
 from scaleout.cluster.topology.placement import siblings
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.network.flow.demand import Demand, demand_of, demand_of_message, messages_of
-from scaleout.network.flow.traffic import Traffic, Transfer
+from scaleout.network.flow.shared import BY_MESSAGE, SharedTraffic, Transfer
+from scaleout.network.flow.traffic import Traffic
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, group_of_rank, symmetry
 
@@ -141,8 +142,8 @@ def report(case: Case, *, folded: bool) -> str:
 
 def load_compiled() -> None:
     """Run a small case message by message, so that what numba has compiled is loaded, or compiled."""
-    traffic = Traffic(links_of(load_topology("ring-128")), compiled=True)
-    traffic.start(0, Transfer(demand_of_message(traffic.links, 0, 1), SIZE_BYTES), 0.0)
+    traffic = SharedTraffic(links_of(load_topology("ring-128")), BY_MESSAGE)
+    traffic.start(0, Transfer(demand_of_message(traffic.links, 0, 1), SIZE_BYTES), 0.0, 0.0)
     traffic.advance()
 
 

@@ -23,10 +23,12 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, schedule, transfers
+from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.collective import collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.flow.max_min import level_of_all, max_min
-from scaleout.network.flow.traffic import BatchedFlows, Traffic, Transfer
+from scaleout.network.flow.shared import BY_BATCH, BY_MESSAGE, Transfer
+from scaleout.network.flow.traffic import Traffic
 from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, symmetry
@@ -264,14 +266,14 @@ def test_a_message_that_starts_takes_its_share():
     assert second == pytest.approx(ALPHA + 2 * LINK, rel=1e-12)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_message_at_half_speed_leaves_the_others_their_share(compiled):
+@pytest.mark.parametrize("worth_s", [BY_BATCH, BY_MESSAGE])
+def test_a_message_at_half_speed_leaves_the_others_their_share(worth_s):
     """Two messages of 1 GB share 1 GB/s; the first goes at half its 0.5 GB/s from 1 s on, and at full speed from 2 s.
 
     At 2 s it has 0.25 GB left, the other none. It has the link alone then: it ends at 2.25 s, and arrives 0.1 s later.
     """
     links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
-    traffic = Traffic(links, compiled=compiled)
+    traffic = Traffic(links, worth_s)
     for number in range(2):
         traffic.start(number, Transfer(demand_of_message(links, 0, 1), 1e9), 0.0)
     assert traffic.advance(1.0) == (1.0, [], [])
@@ -287,11 +289,11 @@ def test_a_message_at_half_speed_leaves_the_others_their_share(compiled):
     assert seen == pytest.approx({0: 2.35, 1: 2.1})
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_latency_lasts_as_many_times_longer(compiled):
+@pytest.mark.parametrize("worth_s", [BY_BATCH, BY_MESSAGE])
+def test_latency_lasts_as_many_times_longer(worth_s):
     """1 s before, 1 s of bytes, 0.1 s of latency: at half speed from 0.5 s to 1 s, and from 2 s to the end."""
     links = links_of(Topology("t", (Dimension("switch", 2, 1e9, 0.1),)))
-    traffic = Traffic(links, compiled=compiled)
+    traffic = Traffic(links, worth_s)
     traffic.start(0, Transfer(demand_of_message(links, 0, 1), 1e9, before_s=1.0), 0.0)
     for at_s, speed in ((0.5, 0.5), (1.0, 1.0), (2.0, 0.5)):
         assert traffic.advance(at_s) == (at_s, [], [])
@@ -645,8 +647,9 @@ def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
             demand = demand_of_message(links, *pair)
         before_s, latencies = data.draw(st.sampled_from([0.0, 1e-7, 3.3e-5, 1e-3])), data.draw(st.booleans())
         requests.append(Transfer(demand, size_bytes * (1 + number), before_s, 1e-6, latencies))
-    batches, messages, handed_over = (Traffic(links, compiled=compiled) for compiled in (False, True, None))
-    handed_over.worth_s = data.draw(st.sampled_from([0.0, 1e-4, 1e-3]))
+    batches, messages, handed_over = (
+        Traffic(links, worth_s) for worth_s in (BY_BATCH, BY_MESSAGE, data.draw(st.sampled_from([0.0, 1e-4, 1e-3])))
+    )
     for traffic in (batches, messages, handed_over):
         for number, request in enumerate(requests[:-1]):
             traffic.start(number, request, 0.0)
@@ -664,7 +667,7 @@ def test_irregular_collectives_that_hold_each_other_up_give_the_bits_of_batch_by
     groups = [tuple(sorted(part.tolist())) for part in np.array_split(drawn, 5)]
     demands = [demand_of(links, Symmetry(), [group], "all_to_all", "pairwise") for group in groups]
     begun = [(demand, 1e6 * (1 + number), number * 1e-6) for number, demand in enumerate(demands)]
-    assert ends_of(links, begun, compiled=False) == ends_of(links, begun, compiled=True)
+    assert ends_of(links, begun, BY_BATCH) == ends_of(links, begun, BY_MESSAGE)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -678,12 +681,12 @@ def test_messages_that_start_while_others_end_give_the_bits_of_batch_by_batch(se
         (demand_of_message(links, *pair), float(draw.integers(1, 9)) * 1e6, float(draw.integers(20)) * 1e-3)
         for pair in pairs
     ]
-    assert ends_of(links, begun, compiled=False) == ends_of(links, begun, compiled=True)
+    assert ends_of(links, begun, BY_BATCH) == ends_of(links, begun, BY_MESSAGE)
 
 
-def ends_of(links, begun, *, compiled):
+def ends_of(links, begun, worth_s):
     """When each of some demands of a size that begin at some time is done."""
-    traffic = Traffic(links, compiled=compiled)
+    traffic = Traffic(links, worth_s)
     for number, (demand, size_bytes, before_s) in enumerate(begun):
         traffic.start(number, Transfer(demand, size_bytes, before_s), 0.0)
     ends_s = {}

@@ -11,7 +11,8 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.network.flow.demand import Group, demand_of, demand_of_message
 from scaleout.network.flow.flows import Demand
-from scaleout.network.flow.traffic import Traffic, Transfer
+from scaleout.network.flow.shared import Transfer
+from scaleout.network.flow.traffic import Traffic
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry
 

@@ -1,116 +1,140 @@
-"""What is in flight: collectives and messages that share the links, and when each of them is done.
+"""What is in flight on links, and when each of it is done: collectives and messages that share the links.
 
-A member starts a round of its collective when its messages of the round before have left and those to it have arrived.
-A message holds all links of its route at one rate; rates change when a message starts or ends. Flows are batched, those
-that start together one batch of array arithmetic, until members drift apart, then `event_driven`: the same bits. Knows
-nothing of graphs or streams: whoever starts a collective calls `advance`. See docs/models/flow-network.md.
+A transfer that has its links to itself takes as long as in isolation, which is found once. When another one comes to a
+link of it, both go on in `shared`, from where they are. Knows nothing of graphs or streams: whoever starts a collective
+calls `advance`. See docs/models/flow-network.md.
 """
 
 import heapq
 import math
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from operator import methodcaller
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from scaleout.network.flow.flows import Demand, Flows
-from scaleout.network.flow.max_min import SAME, level_of_all, max_min
+from scaleout.network.flow.isolated import Isolated, IsolatedTransfers
+from scaleout.network.flow.max_min import SAME
+from scaleout.network.flow.shared import SharedTraffic, Transfer
 from scaleout.network.routes.links import Floats, Ints, Links
-
-_WORTH_S, _LOADED_S = 0.5, 0.002
-"""Time wasted batch by batch for which the compiled loop is loaded, about what that takes; and once it is."""
+from scaleout.program.graph import NONE
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """What a collective or a message sends: a demand, of more than zero bytes.
+@dataclass(eq=False)
+class _Alone:
+    """A transfer that has its links to itself: at what part of its isolated time it was at a time, and its speed."""
 
-    Attributes
-    ----------
-    before_s, after_s : time before its first message starts, and after its last message has arrived
-    latencies : bool
-        Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
-    """
-
-    demand: Demand
-    size_bytes: float
-    before_s: float = 0.0
-    after_s: float = 0.0
-    latencies: bool = True
-
-
-class _Loop(Protocol):
-    """What runs chains: see `BatchedFlows` and `EventDrivenFlows`."""
+    transfer: Transfer
+    isolated: Isolated
+    since_s: float
+    reached_s: float = 0.0
+    speed: float = 1.0
+    version: int = 0
+    has_sent: bool = False
 
     @property
-    def link_bytes(self) -> Floats: ...
-
-    def start(
-        self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
-    ) -> None: ...
-
-    def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None: ...
-
-    def next_s(self) -> float: ...
-
-    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]: ...
+    def next_s(self) -> float:
+        """When it has sent all, or is done."""
+        target_s = self.isolated.done_s if self.has_sent else self.isolated.sent_s
+        return self.since_s + (target_s - self.reached_s) / self.speed
 
 
 class Traffic:
-    """The links and all that is in flight.
+    """The links and all that is in flight; for `worth_s` see `shared.SharedTraffic`."""
 
-    `compiled` says whether to go message by message; by default where batches have wasted `worth_s`.
-    """
-
-    def __init__(self, links: Links, *, compiled: bool | None = None) -> None:
+    def __init__(self, links: Links, worth_s: float | None = None) -> None:
         self.links = links
-        self._chains: dict[int, list[int]] = {}
-        self._batched: BatchedFlows | None = BatchedFlows(links)
-        self._loop: _Loop = self._batched
-        worth_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
-        self.worth_s = {None: worth_s, True: -1.0, False: math.inf}[compiled]
-        self._log: list[tuple[float, Callable[[_Loop], None]]] = []
-        """What the loop was called for, and when."""
-        self._reached_s = -math.inf
+        self.isolated = IsolatedTransfers(links, worth_s)
+        self._shared = SharedTraffic(links, worth_s)
+        self._carried: Floats = np.zeros(len(links))
+        self._alone: dict[int, _Alone] = {}
+        self._ends: list[tuple[float, int, int]] = []
+        self._user: Ints = np.full(len(links), NONE)
+        """(L,) the transfer that has each link to itself."""
+        self._crossing: Ints = np.zeros(len(links), np.int64)
+        """(L,) transfers that share each link, or may."""
+        self._sharing: dict[int, Ints] = {}
+        """Those that have not sent all yet, and their links."""
+        self._caught_up: tuple[list[int], list[int]] = [], []
+        """What has sent all, and is done, at the time that was reached last, and has not been told yet."""
+        self._reached_s = 0.0
 
     @property
     def link_bytes(self) -> Floats:
-        """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them."""
-        return self._loop.link_bytes
+        """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them.
+
+        What a transfer sends over links that it has to itself counts when it has sent all.
+        """
+        return self._carried + self._shared.link_bytes
 
     def start(self, name: int, transfer: Transfer, now_s: float) -> None:
         """Start a transfer, which `advance` shall call by a name, not before any time that was advanced to."""
-        chains = transfer.demand.chains
-        self._chains[name] = [len(chains), len(chains)]
-        for chain in chains:
-            self._do(
-                now_s,
-                methodcaller(
-                    "start", name, chain, transfer.size_bytes, start_s=now_s + transfer.before_s,
-                    after_s=transfer.after_s, latencies=transfer.latencies,
-                ),
-            )  # fmt: skip
+        crossed = self.isolated.crossed(transfer.demand)
+        users = self._user[crossed]
+        for other in dict.fromkeys(users[users != NONE].tolist()):
+            self._share(other, now_s)
+        if self._crossing[crossed].any():
+            self._add_shared(name, transfer, now_s, now_s)
+        else:
+            self._user[crossed] = name
+            self._alone[name] = alone = _Alone(transfer, self.isolated.of(transfer), now_s)
+            heapq.heappush(self._ends, (alone.next_s, name, 0))
+
+    def _add_shared(self, name: int, transfer: Transfer, start_s: float, now_s: float) -> None:
+        crossed = self.isolated.crossed(transfer.demand)
+        self._shared.start(name, transfer, start_s, now_s)
+        self._sharing[name] = crossed
+        self._crossing[crossed] += 1
+
+    def _share(self, name: int, now_s: float) -> None:
+        """Let a transfer that had its links to itself go on among others, from where it is."""
+        alone = self._alone.pop(name)
+        self._user[alone.isolated.links] = NONE
+        reached_s = alone.reached_s + (now_s - alone.since_s) * alone.speed
+        start_s = alone.since_s if alone.version == 0 else now_s - reached_s
+        self._add_shared(name, alone.transfer, start_s, now_s)
+        self._reached_s = now_s
+        while any(found := self._shared.advance(now_s)[1:]):
+            self._note(*found)
+        if alone.speed != 1.0:
+            self._shared.set_speeds({name: alone.speed}, now_s)
+
+    def _note(self, sent: list[int], done: list[int]) -> None:
+        """Note which of those that share links have sent all, and are done."""
+        for name in sent:
+            self._crossing[self._sharing.pop(name)] -= 1
+        self._caught_up[0].extend(sent)
+        self._caught_up[1].extend(done)
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
         """Set the speeds, above zero and at most 1, of some collectives in flight from now on.
 
         A message gets so many times its fair rate, of which no other uses the rest; latencies are divided by it.
         """
-        self._do(now_s, methodcaller("set_speeds", dict(speeds), now_s))
+        shared = {}
+        for name, speed in speeds.items():
+            if name not in self._alone:
+                shared[name] = speed
+                continue
+            alone = self._alone[name]
+            if speed == alone.speed:
+                continue
+            alone.reached_s += (now_s - alone.since_s) * alone.speed
+            alone.since_s, alone.speed, alone.version = now_s, speed, alone.version + 1
+            heapq.heappush(self._ends, (alone.next_s, name, alone.version))
+        if shared:
+            self._shared.set_speeds(shared, now_s)
 
     def next_s(self) -> float:
         """Return the time of the next event; infinite if nothing is in flight."""
-        return self._loop.next_s()
+        return self._reached_s if any(self._caught_up) else min(self._next_alone_s(), self._shared.next_s())
 
-    def _do(self, now_s: float, call: Callable[[_Loop], None]) -> None:
-        call(self._loop)
-        if self._batched is not None:
-            self._log.append((now_s, call))
+    def _next_alone_s(self) -> float:
+        while self._ends:
+            end_s, name, version = self._ends[0]
+            if name in self._alone and (self._alone[name].version, self._alone[name].next_s) == (version, end_s):
+                return end_s
+            heapq.heappop(self._ends)
+        return math.inf
 
     def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
         """Advance until something has been sent or is done, but not beyond a time.
@@ -118,326 +142,25 @@ class Traffic:
         Returns the time, the collectives that have sent all, and those that are done; if there are none until then,
         `until_s`: infinite if nothing is in flight.
         """
-        while True:
-            if self._batched is not None and self._batched.wasted_s > self.worth_s:
-                self._go_one_by_one()
-            now_s, chains_sent, chains_done = self._loop.advance(until_s)
-            sent = [name for name in chains_sent if self._last_chain(name, 0)]
-            done = [name for name in chains_done if self._last_chain(name, 1)]
-            if now_s < math.inf:
-                self._reached_s = now_s
-            if sent or done or now_s == until_s:
-                return now_s, sent, done
-
-    def _last_chain(self, name: int, which: int) -> bool:
-        """Count one chain of a collective as sent (0) or done (1); return whether it was the last."""
-        self._chains[name][which] -= 1
-        return self._chains[name][which] == 0
-
-    def hand_over(self, loop: _Loop) -> None:
-        """Take over what has been carried by a loop that ran elsewhere."""
-        self._loop, self._batched = loop, None
-
-    def _go_one_by_one(self) -> None:
-        """Let the compiled loop start all that has started, and catch up: the same bits, so the same state."""
-        from scaleout.network.flow.event_driven import EventDrivenFlows  # noqa: PLC0415 - numba takes a while to import
-
-        self._loop = loop = EventDrivenFlows(self.links)
-        for called_s, call in self._log:
-            while any(loop.advance(called_s)[1:]):
-                pass
-            call(loop)
-        while any(loop.advance(self._reached_s)[1:]):
-            pass
-        self._batched = None
-        self._log.clear()
-
-
-_RATES_KEPT = 4096
-"""Rates of flows in flight together are kept for so many sets of flows."""
-
-_BATCH_S, _MESSAGE_S = 60e-6, 1e-6
-"""About what a batch costs here at each moment, and a message in `event_driven`, measured on a machine of 2024."""
-
-_LEVEL_S, _PAIR_S = 2e-5, 5e-9
-"""About what each level of rates beyond the first costs, and each link or pair of a flow and a link there."""
-
-_START, _ARRIVED, _DONE = 0, 1, 2
-
-
-@dataclass(eq=False)
-class _Collective:
-    """One in flight: the round that each of M members is at, and how many messages hold it up there."""
-
-    name: int
-    demand: Demand
-    size_bytes: float
-    after_s: float
-    latencies: bool
-    at: Ints
-    speed: float = 1.0
-    missing: dict[int, Ints] = field(default_factory=dict)
-    sent: int = 0
-    over: bool = False
-
-    def misses(self, round_: int) -> Ints:
-        """(M,) messages of a round that members have not sent or not received yet."""
-        if round_ not in self.missing:
-            flows = self.demand.rounds[round_]
-            ends = np.concatenate((flows.sources, flows.destinations))
-            self.missing[round_] = np.bincount(ends, minlength=self.demand.num_members)
-        return self.missing[round_]
-
-    def settle(self, round_: int, members: Ints) -> bool:
-        """Count messages of a round as sent or received by members; return whether one of them can move on."""
-        missing = self.misses(round_)
-        np.subtract.at(missing, members, 1)
-        return bool(((missing[members] == 0) & (self.at[members] == round_)).any())
-
-
-@dataclass(eq=False)
-class _Batch:
-    """Flows of one round of a collective that started at the same time; `which` of the round's, (B,) as all else."""
-
-    owner: _Collective
-    round: int
-    which: Ints
-    left_bytes: Floats
-    rate: Floats
-    since_s: Floats
-    end_s: Floats
-
-    @property
-    def flows(self) -> Flows:
-        return self.owner.demand.rounds[self.round]
-
-
-class BatchedFlows:
-    """All that is in flight, batch by batch; called as `Traffic` is, with chains instead of collectives.
-
-    `wasted_s` is about how much longer it has taken than message by message would.
-    """
-
-    def __init__(self, links: Links) -> None:
-        self.links = links
-        self._carried_bytes: Floats = np.zeros(len(links))
-        self._whole: dict[int, list[Any]] = {}
-        self.wasted_s = 0.0
-        self._batches: list[_Batch] = []
-        self._running: dict[int, list[_Collective]] = {}
-        self._events: list[tuple[float, int, int, _Collective, int, Ints]] = []
-        self._count = 0
-        self._rates: dict[tuple[tuple[int, bytes], ...], tuple[list[Floats], list[Flows]]] = {}
-        self._next_end_s = math.inf
-
-    @property
-    def link_bytes(self) -> Floats:
-        """(L,) what each link has been given to carry so far."""
-        total = self._carried_bytes.copy()
-        for flows, size_bytes in self._whole.values():
-            _, links, weights = flows.pairs
-            np.add.at(total, links, weights * size_bytes)
-        return total
-
-    def start(
-        self, name: int, chain: Demand, size_bytes: float, *, start_s: float, after_s: float, latencies: bool
-    ) -> None:
-        """Start one chain of a collective."""
-        at = np.full(chain.num_members, -1)
-        collective = _Collective(name, chain, size_bytes, after_s, latencies, at)
-        self._running.setdefault(name, []).append(collective)
-        self._push(start_s, _START, collective, 0, at)
-
-    def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
-        """Set the speeds of collectives from now on."""
-        stretch = {}
-        for name, speed in speeds.items():
-            for collective in self._running[name]:
-                stretch[id(collective)] = collective.speed / speed
-                collective.speed = speed
-        for index, (time_s, count, kind, owner, round_, receivers) in enumerate(self._events):
-            if (times := stretch.get(id(owner), 1.0)) != 1.0:
-                self._events[index] = now_s + (time_s - now_s) * times, count, kind, owner, round_, receivers
-        heapq.heapify(self._events)
-        self.wasted_s += _BATCH_S * len(self._batches)
-        if any(id(batch.owner) in stretch for batch in self._batches):
-            self._share(now_s)
-
-    def next_s(self) -> float:
-        """Time at which the next message or chain starts, ends or arrives; infinite if nothing is in flight."""
-        return min(self._next_end_s, self._events[0][0] if self._events else math.inf)
-
-    def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
-        """Advance by one moment, unless the next is after `until_s`; return the time, and chains sent and done."""
-        now_s = self.next_s()
-        if now_s > until_s or now_s == math.inf:
-            return until_s, [], []
-        together_s = now_s * (1 + SAME)
-        sent: list[int] = []
-        done: list[int] = []
-        moving: dict[int, _Collective] = {}
-        changed = self._end(now_s, together_s, moving)
-        while moving or (self._events and self._events[0][0] <= together_s):
-            while self._events and self._events[0][0] <= together_s:
-                _, _, kind, collective, round_, receivers = heapq.heappop(self._events)
-                if kind == _DONE:
-                    done.append(collective.name)
-                    self._running[collective.name].remove(collective)
-                elif kind == _START or collective.settle(round_, receivers):
-                    moving[id(collective)] = collective
-            moved, moving = moving, {}
-            for collective in moved.values():
-                changed |= self._move(collective, now_s)
-                if collective.over:
-                    sent.append(collective.name)
-                    self._push(now_s + collective.after_s / collective.speed, _DONE, collective, 0, collective.at)
-        if changed:
-            self._share(now_s)
+        now_s = self._reached_s
+        if not any(self._caught_up):
+            now_s, *found = self._shared.advance(min(until_s, self._next_alone_s()))
+            self._note(*found)
+        (sent, done), self._caught_up = self._caught_up, ([], [])
+        while now_s < math.inf and self._next_alone_s() <= now_s * (1 + SAME):
+            _, name, version = heapq.heappop(self._ends)
+            alone = self._alone[name]
+            if alone.has_sent:
+                done.append(name)
+                del self._alone[name]
+                continue
+            sent.append(name)
+            alone.has_sent = True
+            self._user[alone.isolated.links] = NONE
+            self._carried[alone.isolated.links] += alone.isolated.link_bytes
+            heapq.heappush(self._ends, (alone.next_s, name, version))
         return now_s, sent, done
 
-    def _push(self, time_s: float, kind: int, collective: _Collective, round_: int, receivers: Ints) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (time_s, self._count, kind, collective, round_, receivers))
-
-    def _end(self, now_s: float, until_s: float, moving: dict[int, _Collective]) -> bool:
-        """Take out the flows that have left, which arrive after their latency; note the members that may move on."""
-        if self._next_end_s > until_s:
-            return False
-        going: list[_Batch] = []
-        self.wasted_s += _BATCH_S * len(self._batches)
-        for batch in self._batches:
-            ended = batch.end_s <= until_s
-            if ended.any():
-                self.wasted_s -= _MESSAGE_S * float(ended.sum())
-                flows, which = batch.flows, batch.which[ended]
-                latency_s = flows.latency_s[which] * batch.owner.latencies
-                if batch.owner.settle(batch.round, flows.sources[which]):
-                    moving[id(batch.owner)] = batch.owner
-                for each_s in np.unique(latency_s):
-                    receivers = flows.destinations[which[latency_s == each_s]]
-                    self._push(now_s + float(each_s) / batch.owner.speed, _ARRIVED, batch.owner, batch.round, receivers)
-                if ended.all():
-                    continue
-                on = ~ended
-                batch.which, batch.left_bytes = batch.which[on], batch.left_bytes[on]
-                batch.rate, batch.since_s, batch.end_s = batch.rate[on], batch.since_s[on], batch.end_s[on]
-            going.append(batch)
-        self._batches = going
-        return True
-
-    def _move(self, collective: _Collective, now_s: float) -> bool:
-        """Let the members that have all messages start their next rounds; return whether any message started."""
-        started = False
-        at, rounds = collective.at, collective.demand.rounds
-        round_ = int(at.min())
-        while round_ < len(rounds):
-            ready = at == round_
-            if round_ >= 0:
-                ready &= collective.misses(round_) == 0
-            if ready.any():
-                at[ready] += 1
-                if round_ + 1 < len(rounds):
-                    started |= self._start_round(collective, round_ + 1, ready, now_s)
-            elif round_ >= int(at.max()):
-                break
-            round_ += 1
-        for old in [number for number in collective.missing if number < at.min()]:
-            del collective.missing[old]
-        collective.over = bool(at.min() == len(rounds))
-        return started
-
-    def _start_round(self, collective: _Collective, round_: int, ready: npt.NDArray[np.bool_], now_s: float) -> bool:
-        flows = collective.demand.rounds[round_]
-        which = np.flatnonzero(ready[flows.sources])
-        if not len(which):
-            return False
-        size_bytes = collective.demand.fractions[round_] * collective.size_bytes
-        left_bytes, since_s, end_s = (np.full(len(which), value) for value in (size_bytes, now_s, np.inf))
-        self._batches.append(_Batch(collective, round_, which, left_bytes, np.zeros(len(which)), since_s, end_s))
-        if len(which) == len(flows):
-            self._whole.setdefault(id(flows), [flows, 0.0])[1] += size_bytes
-        else:
-            number, links, weights = flows.pairs
-            rows = np.isin(number, which)
-            np.add.at(self._carried_bytes, links[rows], weights[rows] * size_bytes)
-        return True
-
-    def _share(self, now_s: float) -> None:
-        """Share the links anew; flows whose rate stays keep the time at which they end."""
-        for batch, fair in zip(self._batches, self._fair(), strict=True):
-            rate = fair if batch.owner.speed == 1.0 else fair * batch.owner.speed
-            new = rate != batch.rate
-            if new.any():
-                left_bytes = np.maximum(batch.left_bytes - batch.rate * (now_s - batch.since_s), 0.0)
-                batch.left_bytes = np.where(new, left_bytes, batch.left_bytes)
-                batch.since_s = np.where(new, now_s, batch.since_s)
-                batch.end_s = np.where(new, now_s + left_bytes / rate, batch.end_s)
-                batch.rate = rate
-        self._next_end_s = min((float(batch.end_s.min()) for batch in self._batches), default=math.inf)
-
-    def _fair(self) -> list[Floats]:
-        """Rates of all batches; flows that are in flight together again get what they got before."""
-        key = tuple((id(batch.flows), batch.which.tobytes()) for batch in self._batches)
-        if key not in self._rates:
-            if len(self._rates) >= _RATES_KEPT:
-                self._rates.clear()
-            self._rates[key] = (self._max_min(), [batch.flows for batch in self._batches])  # kept, lest ids return
-        return self._rates[key][0]
-
-    @cached_property
-    def _bytes_per_s(self) -> Floats:
-        """(L,) what all links carry."""
-        return self.links.bytes_per_s(np.arange(len(self.links)))
-
-    def _level(self) -> float | None:
-        """Rate of all flows if they are a whole round over many links, and one rate is that of all."""
-        flows = self._batches[0].flows if len(self._batches) == 1 else None
-        if flows is None or len(self._batches[0].which) < len(flows) or flows.crossing.num_pairs < len(self.links):
-            return None
-        return level_of_all(flows.crossing.ways, self._bytes_per_s, num_flows=len(flows))
-
-    def _max_min(self) -> list[Floats]:
-        level = self._level()
-        if level is not None:
-            return [np.full(len(self._batches[0].which), level)]
-        flows, links, weights = [], [], []
-        offsets = np.cumsum([0, *(len(batch.which) for batch in self._batches)])
-        for batch, offset in zip(self._batches, offsets, strict=False):
-            whole, (of_whole, crossed, load) = batch.flows, batch.flows.pairs
-            if len(batch.which) == len(whole):
-                flows.append(of_whole + offset if offset else of_whole)
-                links.append(crossed)
-                weights.append(load)
-                continue
-            number = np.full(len(whole), -1)
-            number[batch.which] = offset + np.arange(len(batch.which))
-            rows = np.flatnonzero(number[of_whole] >= 0)
-            flows.append(number[of_whole[rows]])
-            links.append(crossed[rows])
-            weights.append(load[rows])
-        if not flows:
-            return []
-        used, local = _numbered(_joined(links), len(self.links))
-        rates = max_min(
-            _joined(flows),
-            local,
-            _joined(weights),
-            num_flows=int(offsets[-1]),
-            bytes_per_s=self.links.bytes_per_s(used),
-        )
-        more = len(np.unique(rates)) - 1
-        self.wasted_s += more * (_LEVEL_S + _PAIR_S * (len(used) + len(local)))
-        return np.split(rates, offsets[1:-1])
-
-
-def _joined(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Concatenate columns; one alone, which may be large, is not copied."""
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-def _numbered(links: Ints, num_links: int) -> tuple[Ints, Ints]:
-    """Return the links that occur, in order, and the index of each among them; all links, where many occur."""
-    if len(links) >= num_links:
-        return np.arange(num_links), links
-    used, local = np.unique(links, return_inverse=True)
-    return used, local.reshape(-1)
+    def hand_over(self, link_bytes: Floats) -> None:
+        """Take over what has been carried elsewhere, (L,)."""
+        self._carried = self._carried + link_bytes

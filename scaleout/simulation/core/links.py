@@ -1,9 +1,11 @@
-"""Instances on links in columns: what `network.flow.instances` does, over the tables of `network.flow.event_driven`.
+"""Instances on links in columns: what `network.flow.traffic` and `instances` do, over the tables of `event_driven`.
 
-A transfer that starts takes rows of the tables for each of its chains, and leaves them to the next with the same
-demand. If there are none the loop returns, and goes on when the caller has laid out more.
+A transfer that shares links takes rows of the tables for each of its chains, and leaves them to the next with the same
+demand. If there are none, or what a transfer takes in isolation is not known, the loop returns, and goes on when the
+caller has added it.
 
-Symbols: M instances, G chains that are laid out, K kinds of chains.
+Symbols: M instances, T transfers that differ, H pairs of a transfer and a link, L links, G chains that are laid out, K
+kinds of chains.
 """
 
 import math
@@ -14,20 +16,29 @@ import numpy as np
 from scaleout.network.flow.compiling import Table, compiled
 from scaleout.network.flow.event_driven import change_speeds, run, set_speed, start_chains
 from scaleout.network.flow.incremental_max_min import FINISHED, REQUESTED, SENT, Tables
+from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.simulation.core.devices import TOLD, Devices
-from scaleout.simulation.core.heaps import pop_number, push_number
+from scaleout.simulation.core.heaps import place, pop_number, push_number, remove
 
-STARTING, EARLY, ENDED, LACKING = range(4)
+STARTING, EARLY, ENDED, ALONE, LACKING, UNKNOWN, CATCHING_UP = range(7)
 STARTED, REACHED = range(2)
 
 TRANSFER = np.dtype(
-    [(name, "f8") for name in ("size_bytes", "before_s", "after_s")]
-    + [(name, "i4") for name in ("first_kind", "num_chains", "first_chain", "to_send", "to_end")]
-    + [(name, "i1") for name in ("latencies", "is_paced", "is_moving", "is_released")]
+    [(name, "f8") for name in ("size_bytes", "before_s", "after_s", "latencies", "sent_s", "done_s")]
+    + [(name, "i4") for name in ("first_kind", "num_chains", "first_link", "last_link")]
 )
-"""Of an instance: the kinds of its chains are `kinds` from the first on, and the chains that run `running`. It has no
-chains if it is not on links; so many are to send all, and to end. One that shared devices slow down is paced."""
+"""What an instance sends. `sent_s` and `done_s` are in isolation, NaN until they are asked for; the kinds of its chains
+are `kinds` from the first on, and its links `crossed`."""
+
+INSTANCE = np.dtype(
+    [(name, "f8") for name in ("since_s", "reached_s", "speed")]
+    + [(name, "i4") for name in ("transfer", "first_chain", "to_send", "to_end", "position")]
+    + [(name, "i1") for name in ("is_paced", "is_moving", "is_alone", "has_sent", "is_released", "is_changed")]
+)
+"""`transfer` is `NONE` if it is not on links. One that shared devices slow down is paced. One that has its links to
+itself is alone: it was at a part of its isolated time at a time, and its speed is not 1 from the start on if it is
+changed. Of others `running` has the chains, so many of which are to send all, and to end."""
 
 CHAIN = np.dtype([(name, "i4") for name in ("instance", "kind", "after")])
 """Whose it is, and the next of its kind that is free while it is."""
@@ -38,6 +49,16 @@ class Links(NamedTuple):
 
     tables: Tables
     transfers: Table
+    instances: Table
+    crossed: Table
+    link_bytes: Floats
+    """(H,) what a transfer sends over each link."""
+    user: Table
+    """(L,) the instance that has each link to itself."""
+    crossing: Table
+    """(L,) instances that share each link, or may."""
+    carried: Floats
+    """(L,) bytes of instances that were alone."""
     kinds: Table
     running: Table
     chains: Table
@@ -46,6 +67,7 @@ class Links(NamedTuple):
     starting: Table
     early: Table
     ended: Table
+    alone: Table
     counts: Ints
     times: Floats
     """When those in `starting` start, and the time that has been reached."""
@@ -54,16 +76,91 @@ class Links(NamedTuple):
 @compiled
 def start_transfer(n: Links, instance: int, now_s: float) -> None:
     """Note that an instance starts, if it is on links and not paced."""
-    if n.transfers[instance]["num_chains"] and not n.transfers[instance]["is_paced"]:
+    if n.instances[instance]["transfer"] != NONE and not n.instances[instance]["is_paced"]:
         n.starting[n.counts[STARTING]] = instance
         n.counts[STARTING] += 1
         n.times[STARTED] = now_s
 
 
 @compiled
-def request(n: Links, instance: int, now_s: float) -> bool:
-    """Let the chains of a transfer start; False if one of them is not laid out once more, which is told the caller."""
-    transfer = n.transfers[instance]
+def begin_transfer(n: Links, instance: int, now_s: float) -> bool:
+    """Start an instance, alone if it has its links to itself; False if the caller has to add something first."""
+    which = n.instances[instance]["transfer"]
+    shares = False
+    for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
+        if n.user[n.crossed[at]] != NONE and not share(n, n.user[n.crossed[at]], now_s):
+            return False
+        shares = shares or n.crossing[n.crossed[at]] > 0
+    if shares:
+        return request(n, instance, now_s)
+    if math.isnan(n.transfers[which]["sent_s"]):
+        n.counts[UNKNOWN] = which
+        return False
+    for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
+        n.user[n.crossed[at]] = instance
+    n.instances[instance]["is_moving"], n.instances[instance]["is_alone"] = 1, 1
+    n.instances[instance]["since_s"], n.instances[instance]["speed"] = now_s, 1.0
+    wait(n, instance)
+    return True
+
+
+@compiled
+def wait(n: Links, instance: int) -> None:
+    """Set when an instance that is alone has sent all, or is done."""
+    which, speed = n.instances[instance]["transfer"], n.instances[instance]["speed"]
+    target_s = n.transfers[which]["done_s"] if n.instances[instance]["has_sent"] else n.transfers[which]["sent_s"]
+    next_s = n.instances[instance]["since_s"] + (target_s - n.instances[instance]["reached_s"]) / speed
+    n.counts[ALONE] = place(n.alone, n.counts[ALONE], n.instances, instance, next_s)
+
+
+@compiled
+def leave_links(n: Links, instance: int) -> None:
+    """Let an instance that is alone leave its links."""
+    which = n.instances[instance]["transfer"]
+    for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
+        n.user[n.crossed[at]] = NONE
+
+
+@compiled
+def share(n: Links, instance: int, now_s: float) -> bool:
+    """Let an instance that was alone go on among others, from where it is; False as for `begin_transfer`."""
+    reached_s = (
+        n.instances[instance]["reached_s"] + (now_s - n.instances[instance]["since_s"]) * n.instances[instance]["speed"]
+    )
+    start_s = now_s - reached_s if n.instances[instance]["is_changed"] else n.instances[instance]["since_s"]
+    if not request(n, instance, start_s):
+        return False
+    leave_links(n, instance)
+    n.instances[instance]["is_alone"] = 0
+    n.counts[ALONE] = remove(n.alone, n.counts[ALONE], n.instances, instance)
+    n.counts[CATCHING_UP], n.times[REACHED] = instance, now_s
+    return catch_up(n)
+
+
+@compiled
+def catch_up(n: Links) -> bool:
+    """Let what has happened to an instance happen among the others; False if the tables lack room for it."""
+    instance = n.counts[CATCHING_UP]
+    if instance == NONE:
+        return True
+    while True:
+        if math.isnan(run(n.tables, n.times[REACHED])):
+            return False
+        if not n.tables.counts[SENT] and not n.tables.counts[FINISHED]:
+            break
+        note(n)
+    if n.instances[instance]["speed"] != 1.0:
+        set_speed_of(n, instance, n.instances[instance]["speed"], n.times[REACHED])
+        change_speeds(n.tables, n.times[REACHED])
+    n.counts[CATCHING_UP] = NONE
+    return True
+
+
+@compiled
+def request(n: Links, instance: int, start_s: float) -> bool:
+    """Let the chains of an instance start among others; False if one of them is not laid out once more."""
+    which = n.instances[instance]["transfer"]
+    transfer = n.transfers[which]
     first, count = transfer["first_kind"], transfer["num_chains"]
     for at in range(count):
         if n.free[n.kinds[first + at]] == NONE:
@@ -74,24 +171,49 @@ def request(n: Links, instance: int, now_s: float) -> bool:
         chain = n.free[kind]
         n.free[kind] = n.chains[chain]["after"]
         n.chains[chain]["instance"] = instance
-        n.running[transfer["first_chain"] + at] = chain
+        n.running[n.instances[instance]["first_chain"] + at] = chain
         asked = n.tables.requests[n.tables.counts[REQUESTED]]
-        asked["start_s"], asked["chain"] = now_s + transfer["before_s"], chain
+        asked["start_s"], asked["chain"] = start_s + transfer["before_s"], chain
         asked["after_s"], asked["latencies"] = transfer["after_s"], transfer["latencies"]
         asked["size_bytes"] = transfer["size_bytes"]
         n.tables.counts[REQUESTED] += 1
-    transfer["is_moving"], transfer["to_send"], transfer["to_end"] = 1, count, count
+    for at in range(transfer["first_link"], transfer["last_link"]):
+        n.crossing[n.crossed[at]] += 1
+    n.instances[instance]["is_moving"] = 1
+    n.instances[instance]["to_send"], n.instances[instance]["to_end"] = count, count
     return True
+
+
+@compiled
+def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> bool:
+    """Set the speed of an instance; return whether `change_speeds` has to follow."""
+    if n.instances[instance]["is_alone"]:
+        if speed != n.instances[instance]["speed"]:
+            done_s = (now_s - n.instances[instance]["since_s"]) * n.instances[instance]["speed"]
+            n.instances[instance]["reached_s"] += done_s
+            n.instances[instance]["since_s"], n.instances[instance]["speed"] = now_s, speed
+            n.instances[instance]["is_changed"] = 1
+            wait(n, instance)
+        return False
+    start_chains(n.tables)
+    changed, first = False, n.instances[instance]["first_chain"]
+    for at in range(first, first + n.transfers[n.instances[instance]["transfer"]]["num_chains"]):
+        if n.running[at] != NONE and n.tables.chains[n.running[at]]["speed"] != speed:
+            set_speed(n.tables, n.running[at], speed)
+            changed = True
+    return changed
 
 
 @compiled
 def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
     """Start what starts now, and give what is paced its speed once the moment of its last change is over.
 
-    False if a chain has to be laid out first; the call is then repeated.
+    False if the caller has to add something first; the call is then repeated.
     """
+    if not catch_up(n):
+        return False
     while n.counts[STARTING]:
-        if not request(n, n.starting[n.counts[STARTING] - 1], n.times[STARTED]):
+        if not begin_transfer(n, n.starting[n.counts[STARTING] - 1], n.times[STARTED]):
             return False
         n.counts[STARTING] -= 1
     if not d.counts[TOLD] or until_s <= d.changed_s[0]:
@@ -99,19 +221,15 @@ def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
     for at in range(d.counts[TOLD]):
         told = d.instances[d.told[at]]
         instance = told["instance"]
-        moves = n.transfers[instance]["is_moving"] or told["rate"] == 0
-        if not moves and not request(n, instance, d.changed_s[0]):
+        moves = n.instances[instance]["is_moving"] or told["rate"] == 0
+        if not moves and not begin_transfer(n, instance, d.changed_s[0]):
             return False
-    start_chains(n.tables)
     changed = False
     for at in range(d.counts[TOLD]):
         told = d.instances[d.told[at]]
         told["is_told"] = 0
-        transfer, speed = n.transfers[told["instance"]], told["rate"]
-        for chain in n.running[transfer["first_chain"] : transfer["first_chain"] + transfer["num_chains"]]:
-            if chain != NONE and n.tables.chains[chain]["speed"] != speed:
-                set_speed(n.tables, chain, speed)
-                changed = True
+        if n.instances[told["instance"]]["is_moving"]:
+            changed = set_speed_of(n, told["instance"], told["rate"], d.changed_s[0]) or changed
     d.counts[TOLD] = 0
     if changed:
         change_speeds(n.tables, d.changed_s[0])
@@ -121,38 +239,69 @@ def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
 @compiled
 def advance(n: Links, until_s: float) -> float:
     """Advance until an instance has sent all or ends, but not beyond a time; return it, or NaN for want of room."""
+    bound_s = min(until_s, n.alone[0]["key"] if n.counts[ALONE] else math.inf)
     while True:
-        now_s = run(n.tables, until_s)
+        now_s = run(n.tables, bound_s)
         if math.isnan(now_s):
             return now_s
-        is_over = now_s == until_s
-        for at in range(n.tables.counts[SENT]):
-            instance = n.chains[n.tables.sent[at]]["instance"]
-            transfer = n.transfers[instance]
-            transfer["to_send"] -= 1
-            if not transfer["to_send"]:
-                is_over = True
-                if not transfer["is_paced"] and not transfer["latencies"]:
-                    push_number(n.early, 0, n.counts[EARLY], instance)
-                    n.counts[EARLY] += 1
-        for at in range(n.tables.counts[FINISHED]):
-            is_over = leave(n, n.tables.done[at]) or is_over
-        if is_over:
-            n.times[REACHED] = now_s
-            return now_s
+        if note(n) or now_s == bound_s:
+            break
+    while n.counts[ALONE] and now_s < math.inf and n.alone[0]["key"] <= now_s * (1 + SAME):
+        instance = n.alone[0]["which"]
+        if n.instances[instance]["has_sent"]:
+            n.counts[ALONE] = remove(n.alone, n.counts[ALONE], n.instances, instance)
+            n.instances[instance]["is_alone"] = 0
+            push_number(n.ended, 0, n.counts[ENDED], instance)
+            n.counts[ENDED] += 1
+            continue
+        has_sent(n, instance)
+        leave_links(n, instance)
+        which = n.instances[instance]["transfer"]
+        for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
+            n.carried[n.crossed[at]] += n.link_bytes[at]
+        wait(n, instance)
+    n.times[REACHED] = now_s
+    return now_s
 
 
 @compiled
-def leave(n: Links, chain: int) -> bool:
+def has_sent(n: Links, instance: int) -> None:
+    """Note that an instance has sent all; a slice or a message releases its streams."""
+    n.instances[instance]["has_sent"] = 1
+    if not n.instances[instance]["is_paced"] and not n.transfers[n.instances[instance]["transfer"]]["latencies"]:
+        push_number(n.early, 0, n.counts[EARLY], instance)
+        n.counts[EARLY] += 1
+
+
+@compiled
+def note(n: Links) -> bool:
+    """Note the chains that have sent all, and those that are done; return whether an instance has, or is."""
+    found = False
+    for number in range(n.tables.counts[SENT]):
+        instance = n.chains[n.tables.sent[number]]["instance"]
+        n.instances[instance]["to_send"] -= 1
+        if not n.instances[instance]["to_send"]:
+            found = True
+            has_sent(n, instance)
+            which = n.instances[instance]["transfer"]
+            for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
+                n.crossing[n.crossed[at]] -= 1
+    for number in range(n.tables.counts[FINISHED]):
+        found = leave_rows(n, n.tables.done[number]) or found
+    return found
+
+
+@compiled
+def leave_rows(n: Links, chain: int) -> bool:
     """Let a chain that is done leave its rows to the next of its kind; return whether its instance ends."""
     instance, kind = n.chains[chain]["instance"], n.chains[chain]["kind"]
     n.chains[chain]["after"], n.free[kind] = n.free[kind], chain
-    transfer = n.transfers[instance]
-    for at in range(transfer["first_chain"], transfer["first_chain"] + transfer["num_chains"]):
+    first = n.instances[instance]["first_chain"]
+    for at in range(first, first + n.transfers[n.instances[instance]["transfer"]]["num_chains"]):
         if n.running[at] == chain:
             n.running[at] = NONE
-    transfer["to_end"] -= 1
-    if transfer["to_end"]:
+    n.instances[instance]["to_end"] -= 1
+    if n.instances[instance]["to_end"]:
         return False
     push_number(n.ended, 0, n.counts[ENDED], instance)
     n.counts[ENDED] += 1
@@ -164,7 +313,7 @@ def next_early(n: Links) -> int:
     """Take the first of the instances that have sent all and release their streams."""
     n.counts[EARLY] -= 1
     instance = pop_number(n.early, 0, n.counts[EARLY] + 1)
-    n.transfers[instance]["is_released"] = 1
+    n.instances[instance]["is_released"] = 1
     return instance
 
 

@@ -335,7 +335,7 @@ def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
         instance = next_ended(n)
         if len(d.instances) and d.kind_of[instance]:
             end(d, instance, now_s)
-        end_instance(w, s, instance, COMPLETE if n.transfers[instance]["is_released"] else BOTH, now_s)
+        end_instance(w, s, instance, COMPLETE if n.instances[instance]["is_released"] else BOTH, now_s)
 
 
 @compiled
@@ -344,12 +344,10 @@ def next_moment_s(s: State, d: Devices, n: Links | None) -> float:
     now_s = min(s.event_s[0] if s.counts[EVENTS] else math.inf, next_end_s(d))
     if n is None:
         return now_s
-    if n.counts[EARLY] or n.counts[ENDED]:
-        return float(n.times[REACHED])
     until_s = min(now_s, d.spared_s[0] if d.counts[SPARED] else math.inf)
-    if not start_transfers(n, d, until_s):
+    if not n.counts[EARLY] and not n.counts[ENDED] and not start_transfers(n, d, until_s):
         return math.nan
-    return advance(n, until_s)
+    return float(n.times[REACHED]) if n.counts[EARLY] or n.counts[ENDED] else advance(n, until_s)
 
 
 @compiled

@@ -7,10 +7,9 @@ import numpy as np
 
 from scaleout.network.flow.compiling import Table, is_ready
 from scaleout.network.flow.event_driven import EventDrivenFlows
-from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.incremental_max_min import ENTRY
 from scaleout.network.flow.instances import LinkNetwork
-from scaleout.program.graph import NONE, Ints
+from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.program.operations import Kernel
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import devices, links
@@ -175,62 +174,74 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
 
 
 class _Links:
-    """Links in columns, and the chains that are laid out in their tables, more of a kind as they are lacking."""
+    """Links in columns; what the loop lacks is added to them."""
 
     def __init__(self, network: LinkNetwork, num_instances: int) -> None:
-        self.flows = EventDrivenFlows(network.traffic.links)
-        self._kinds: list[Demand] = []
-        transfers = list({id(transfer): transfer for transfer in network.transfers.values()}.values())
-        rows = np.zeros(len(transfers) + 1, links.TRANSFER)
-        kinds: list[int] = []
-        number_of: dict[int, int] = {}
-        for row, transfer in zip(rows, transfers, strict=False):
-            chains = transfer.demand.chains
-            row["size_bytes"], row["before_s"], row["after_s"] = (
-                transfer.size_bytes,
-                transfer.before_s,
-                transfer.after_s,
-            )
-            row["first_kind"], row["num_chains"], row["latencies"] = len(kinds), len(chains), transfer.latencies
-            for chain in chains:
-                kinds.append(number_of.setdefault(id(chain), len(number_of)))
-                if kinds[-1] == len(self._kinds):
-                    self._kinds.append(chain)
-        which = np.full(num_instances, len(transfers))
-        at = {id(transfer): number for number, transfer in enumerate(transfers)}
-        which[list(network.transfers)] = [at[id(transfer)] for transfer in network.transfers.values()]
-        of_instance = rows[which]
-        of_instance["is_paced"][list(network.paced)] = 1
-        of_instance["first_chain"] = np.cumsum(of_instance["num_chains"]) - of_instance["num_chains"]
+        self._isolated = network.traffic.isolated
+        self._flows = EventDrivenFlows(network.traffic.links)
+        at = {id(transfer): transfer for transfer in network.transfers.values()}
+        self._transfers = list(at.values())
+        self._kinds = list({id(chain): chain for each in self._transfers for chain in each.demand.chains}.values())
+        transfers = self._rows_of_transfers()
+        number_of = {transfer: number for number, transfer in enumerate(at)}
+        instances = np.zeros(num_instances, links.INSTANCE)
+        instances["transfer"] = instances["position"] = NONE
+        instances["transfer"][list(network.transfers)] = [number_of[id(each)] for each in network.transfers.values()]
+        instances["is_paced"][list(network.paced)] = 1
+        num_chains = np.append(transfers["num_chains"], 0)[instances["transfer"]]
+        instances["first_chain"] = np.cumsum(num_chains) - num_chains
+        kind_of = {id(chain): number for number, chain in enumerate(self._kinds)}
+        crossed = [self._isolated.crossed(transfer.demand) for transfer in self._transfers]
+        num_links = len(network.traffic.links)
         self.columns = links.Links(
-            tables=self.flows.tables,
-            transfers=of_instance,
-            kinds=np.array(kinds, np.int32),
-            running=np.full(of_instance["num_chains"].sum(), NONE, np.int32),
+            tables=self._flows.tables,
+            transfers=transfers,
+            instances=instances,
+            crossed=np.concatenate([np.zeros(0, np.int32), *crossed]).astype(np.int32),
+            link_bytes=np.zeros(sum(map(len, crossed))),
+            user=np.full(num_links, NONE, np.int32),
+            crossing=np.zeros(num_links, np.int32),
+            carried=np.zeros(num_links),
+            kinds=np.array([kind_of[id(chain)] for each in self._transfers for chain in each.demand.chains], np.int32),
+            running=np.full(num_chains.sum(), NONE, np.int32),
             chains=np.zeros(0, links.CHAIN),
             free=np.full(len(self._kinds), NONE, np.int32),
-            starting=np.empty(num_instances, np.int32),
-            early=np.empty(num_instances, np.int32),
-            ended=np.empty(num_instances, np.int32),
-            counts=np.array([0, 0, 0, NONE]),
+            **{name: np.empty(num_instances, np.int32) for name in ("starting", "early", "ended")},
+            alone=np.zeros(num_instances, ENTRY),
+            counts=np.array([0, 0, 0, 0, NONE, NONE, NONE]),
             times=np.zeros(2),
         )
-        self._lay_out(range(len(self._kinds)))
 
-    def make_room(self) -> None:
-        """Lay out the chain that was lacking once more, or let the tables have more room."""
-        lacking = int(self.columns.counts[links.LACKING])
-        self.columns.counts[links.LACKING] = NONE
-        self._lay_out([] if lacking == NONE else [lacking])
+    def _rows_of_transfers(self) -> Table:
+        rows = np.zeros(len(self._transfers), links.TRANSFER)
+        rows["sent_s"] = rows["done_s"] = np.nan
+        for name in ("size_bytes", "before_s", "after_s", "latencies"):
+            rows[name] = [getattr(transfer, name) for transfer in self._transfers]
+        rows["num_chains"] = [len(transfer.demand.chains) for transfer in self._transfers]
+        rows["last_link"] = np.cumsum([len(self._isolated.crossed(each.demand)) for each in self._transfers])
+        rows["first_kind"] = np.cumsum(rows["num_chains"]) - rows["num_chains"]
+        rows["first_link"][1:] = rows["last_link"][:-1]
+        return rows
 
-    def _lay_out(self, kinds: Sequence[int]) -> None:
-        added = np.zeros(len(kinds), links.CHAIN)
-        for row, kind in zip(added, kinds, strict=True):
-            number = self.flows.lay_out(self._kinds[kind])
-            row["kind"], row["after"], self.columns.free[kind] = kind, self.columns.free[kind], number
-        self.flows.make_room()
-        chains = np.concatenate([self.columns.chains, added])
-        self.columns = self.columns._replace(tables=self.flows.tables, chains=chains)
+    def add_lacking(self) -> None:
+        """Lay out a chain once more, find what a transfer takes in isolation, or let the tables have more room."""
+        n = self.columns
+        kind, unknown = n.counts[links.LACKING], n.counts[links.UNKNOWN]
+        n.counts[[links.LACKING, links.UNKNOWN]] = NONE
+        added = np.zeros(int(kind != NONE), links.CHAIN)
+        if kind != NONE:
+            added["kind"], added["after"], n.free[kind] = kind, n.free[kind], self._flows.lay_out(self._kinds[kind])
+        if unknown != NONE:
+            row, found = n.transfers[unknown], self._isolated.of(self._transfers[unknown])
+            row["sent_s"], row["done_s"] = found.sent_s, found.done_s
+            n.link_bytes[row["first_link"] : row["last_link"]] = found.link_bytes
+        self._flows.make_room()
+        self.columns = n._replace(tables=self._flows.tables, chains=np.concatenate([n.chains, added]))
+
+    @property
+    def link_bytes(self) -> Floats:
+        """(L,) what each link has carried."""
+        return self.columns.carried + self._flows.link_bytes
 
 
 def _kinds_of(sharing: Sharing) -> list[tuple[Kernel | None, Ints]]:
@@ -273,10 +284,10 @@ def run(
             if found == MISSES and contention is not None:
                 shared = _answered(shared, contention, kinds_of)
             if found == LACKS and on is not None:
-                on.make_room()
+                on.add_lacking()
         if found == FINISHED:
             if network is not None and on is not None:
-                network.traffic.hand_over(on.flows)
+                network.traffic.hand_over(on.link_bytes)
             return _times(tasks, work, state)
     return None
 
