@@ -6,6 +6,7 @@ construction, a bound holds.
 
 import itertools
 import json
+import math
 import sys
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.collective import collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
 from scaleout.network.flow.max_min import level_of_all, max_min
-from scaleout.network.flow.shared import BY_BATCH, BY_MESSAGE, Transfer
+from scaleout.network.flow.shared import BY_BATCH, BY_MESSAGE, SharedTraffic, Transfer
 from scaleout.network.flow.traffic import Traffic
 from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
@@ -656,6 +657,53 @@ def test_message_by_message_gives_the_bits_of_batch_by_batch(case, data):
     seen = [visible(traffic, len(requests) - 1, requests[-1]) for traffic in (batches, messages, handed_over)]
     assert seen[0] == seen[1] == seen[2]
     assert batches.link_bytes == pytest.approx(messages.link_bytes, rel=1e-12)
+
+
+TORUS = Topology("t", (Dimension("ring", 3, 1e9, 1e-6), Dimension("ring", 4, 2e9, 1e-6)))
+
+
+@given(topology=st.sampled_from([RING4, SWITCH4, TORUS]), data=st.data())
+@settings(max_examples=200)
+def test_a_transfer_that_was_alone_goes_on_among_others_from_where_it_is(topology, data):
+    """Transfers start at odd times, and their speeds change: as if all had shared links from the start."""
+    links = links_of(topology)
+    demands, transfers = {}, []
+    for _ in range(data.draw(st.integers(1, 5))):
+        pair = tuple(data.draw(st.permutations(range(topology.num_ranks)))[:2])
+        if data.draw(st.booleans()):
+            demand = demands.setdefault(pair, demand_of_message(links, *pair))
+        else:
+            group = tuple(sorted(data.draw(st.permutations(range(topology.num_ranks)))[:4]))
+            demand = demands.setdefault(group, demand_of(links, Symmetry(), [group], "all_to_all", "pairwise"))
+        after_s, latencies = data.draw(st.sampled_from([(0.0, True), (1e-4, False)]))
+        size_bytes, before_s = data.draw(st.sampled_from([1e5, 1e6])), data.draw(st.sampled_from([0.0, 1e-5]))
+        transfers.append(Transfer(demand, size_bytes, before_s, after_s, latencies))
+    starts_s = sorted(data.draw(st.sampled_from([0.0, 1e-5, 5e-5, 2e-4])) for _ in transfers)
+    speeds = data.draw(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.5, 0.7, 1.0])), max_size=4))
+    shared, traffic = SharedTraffic(links), Traffic(links)
+    start = {shared: lambda name, at_s: shared.start(name, transfers[name], at_s, at_s)}
+    start[traffic] = lambda name, at_s: traffic.start(name, transfers[name], at_s)
+    ends = {each: ends_of_changing(each, start[each], starts_s, speeds) for each in (shared, traffic)}
+    assert ends[traffic] == pytest.approx(ends[shared], rel=1e-9)
+    assert traffic.link_bytes == pytest.approx(shared.link_bytes, rel=1e-9)
+
+
+def ends_of_changing(traffic, start, starts_s, speeds):
+    """When each of what starts at some times has sent all, and is done, with a change of speed after each start."""
+    seen, speeds = {}, list(speeds)
+
+    def advance(until_s):
+        while (found := traffic.advance(until_s))[1:] != ([], []):
+            seen.update({(kind, name): found[0] for kind in (1, 2) for name in found[kind]})
+
+    for name, at_s in enumerate(starts_s):
+        advance(at_s)
+        start(name, at_s)
+        which, speed = speeds.pop() if speeds else (name, 1.0)
+        if which <= name and (2, which) not in seen:
+            traffic.set_speeds({which: speed}, at_s)
+    advance(math.inf)
+    return seen
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (32,)])
