@@ -99,8 +99,11 @@ class BatchedFlows:
         """(L,) what each link has been given to carry so far."""
         total = self._carried_bytes.copy()
         for flows, size_bytes in self._whole.values():
-            _, links, weights = flows.pairs
-            np.add.at(total, links, weights * size_bytes)
+            if flows.crossing.num_pairs < len(total):
+                _, links, weights = flows.pairs
+                np.add.at(total, links, weights * size_bytes)
+            else:
+                total += sum(way.load(len(total)) for way in flows.crossing.ways) * size_bytes
         return total
 
     def start(

@@ -72,9 +72,10 @@ class IsolatedTransfers:
 
     def _found_shape(self, demand: Demand) -> tuple[Ints, object]:
         kinds = list({id(flows): flows for flows in demand.rounds}.values())
-        if sum(flows.crossing.num_pairs for flows in kinds) > _MOST_COMPARED:
-            ways = [way.links.ravel() for flows in kinds for way in flows.crossing.ways]
-            return np.unique(np.concatenate(ways)), id(demand)
+        wholes = {id(flows.whole): flows.whole for flows in kinds}.values()
+        if sum(whole.num_pairs for whole in wholes) > _MOST_COMPARED:
+            load = sum((way.load(len(self._links)) for whole in wholes for way in whole.ways), np.zeros(1))
+            return np.flatnonzero(load), id(demand)
         rows = [flows.crossing.by_message() for flows in kinds]
         links = np.concatenate([np.zeros(0, np.int64), *(row[1] for row in rows)])
         named, firsts, which = np.unique(links, return_index=True, return_inverse=True)
