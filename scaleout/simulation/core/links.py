@@ -33,12 +33,12 @@ are `kinds` from the first on, and its links `crossed`."""
 
 INSTANCE = np.dtype(
     [(name, "f8") for name in ("since_s", "reached_s", "speed")]
-    + [(name, "i4") for name in ("transfer", "first_chain", "to_send", "to_end", "position")]
+    + [(name, "i4") for name in ("instance", "transfer", "first_chain", "to_send", "to_end", "position")]
     + [(name, "i1") for name in ("is_paced", "is_moving", "is_alone", "has_sent", "is_released", "is_changed")]
 )
-"""`transfer` is `NONE` if it is not on links. One that shared devices slow down is paced. One that has its links to
-itself is alone: it was at a part of its isolated time at a time, and its speed is not 1 from the start on if it is
-changed. Of others `running` has the chains, so many of which are to send all, and to end."""
+"""`instance` is its number; `transfer` is `NONE` if it is not on links. One that shared devices slow down is paced. One
+that has its links to itself is alone: it was at a part of its isolated time at a time, and its speed is not 1 from the
+start on if it is changed. Of others `running` has the chains, so many of which are to send all, and to end."""
 
 CHAIN = np.dtype([(name, "i4") for name in ("instance", "kind", "after")])
 """Whose it is, and the next of its kind that is free while it is."""

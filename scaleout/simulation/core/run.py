@@ -185,7 +185,7 @@ class _Links:
         transfers = self._rows_of_transfers()
         number_of = {transfer: number for number, transfer in enumerate(at)}
         instances = np.zeros(num_instances, links.INSTANCE)
-        instances["transfer"] = instances["position"] = NONE
+        instances["instance"], instances["transfer"], instances["position"] = np.arange(num_instances), NONE, NONE
         instances["transfer"][list(network.transfers)] = [number_of[id(each)] for each in network.transfers.values()]
         instances["is_paced"][list(network.paced)] = 1
         num_chains = np.append(transfers["num_chains"], 0)[instances["transfer"]]
