@@ -162,6 +162,24 @@ def test_a_group_is_a_ring_over_its_ranks_whatever_is_asked(astra):
     assert found["per_rank_ns"] == [10 + SEND + 10] * 2 + [1000] * 2
 
 
+@pytest.mark.parametrize(("kind", "hops"), [("Switch", 2), ("FullyConnected", 1)])
+@pytest.mark.parametrize("members", [[0, 1, 2], [0, 3, 4], [2, 0, 4]])
+def test_members_of_a_group_are_equally_far_on_a_switch(astra, kind, hops, members):
+    """However far apart their numbers are: 10 ns, then two steps of a send and 10 ns."""
+    job = [[coll(0, "ALL_GATHER", 2899, pg_name="1")] if rank in members else [comp(0)] for rank in range(5)]
+    found = times(astra(job, "--json", kind=kind, groups={"1": members}))
+    assert {found["per_rank_ns"][rank] for rank in members} == {10 + 2 * (500 * hops + 99 + 10)}
+
+
+def test_members_that_start_as_before_end_as_before(astra):
+    """An all-gather and 10 us later another, rank 0 late by 2 us each time: see the one that holds up the others."""
+    gathers = [coll(1, "ALL_GATHER", 2899, deps=[0]), coll(3, "ALL_GATHER", 2899, deps=[2])]
+    late = [comp(0, 2), comp(2, 10, deps=[0]), *gathers]
+    other = [coll(1, "ALL_GATHER", 2899), comp(2, 10), gathers[1]]
+    found = times(astra([late, other, other], "--json"))
+    assert found["per_rank_ns"] == [10000 + 2030, 10000 + 2020 + SEND + 10, 10000 + 2619 + SEND + 10]
+
+
 def test_the_roofline_times_computation(astra):
     job = [[comp(0, num_ops=10**9, tensor_size=10**6), comp(1, num_ops=10**6, tensor_size=10**8)]] * 2
     none = [[*nodes, comp(2, num_ops=10**9, tensor_size=0)] for nodes in job]  # without a tensor it is skipped

@@ -4,7 +4,8 @@ Maps ``starts`` (n,) to ends (n,), both whole ns. A member that starts later tha
 far as the algorithm makes them wait. Knows no queues, graphs or links.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from scaleout.interop.astra.members import MemberLayout, arrival_ns, simulated
 from scaleout.interop.astra.network import RENDEZVOUS_BYTES
 
 Times = npt.NDArray[np.int64]
+_Sends = Callable[[int, int], int | Times]
+"""Offset and bytes to the time of a message, the same in every round."""
 
 
 def ends(pattern: Pattern, layout: MemberLayout, starts: Sequence[int]) -> list[int]:
@@ -46,7 +49,7 @@ def _moved(pattern: Exchange, offset: int, values: Times) -> Times:
     return values[np.arange(pattern.num_ranks) ^ offset] if pattern.xor else np.roll(values, offset)
 
 
-def _arrivals(pattern: Exchange, layout: MemberLayout, index: int, ready: Times) -> Times:
+def _arrivals(pattern: Exchange, layout: MemberLayout, sends: _Sends, index: int, ready: Times) -> Times:
     """When the messages of a round are received, (n,) by receiver, given when each member is ready."""
     offset = pattern.offset(index)
     leaves = ready
@@ -54,7 +57,7 @@ def _arrivals(pattern: Exchange, layout: MemberLayout, index: int, ready: Times)
         leaves = np.maximum(
             ready, _moved(pattern, offset if pattern.xor else -offset, ready) + _requests(pattern, layout, offset)
         )
-    sent = leaves + _sends(pattern, layout, offset, pattern.size_bytes(index))
+    sent = leaves + sends(offset, pattern.size_bytes(index))
     received: Times = np.maximum(ready, _moved(pattern, offset, sent))
     return received
 
@@ -62,6 +65,7 @@ def _arrivals(pattern: Exchange, layout: MemberLayout, index: int, ready: Times)
 def _round_by_round(pattern: Exchange, layout: MemberLayout, starts: Times) -> Times:
     """Each round waits for the one before: ``ready' = max(ready, ready of the source + send) + ed + red``."""
     ready = starts + layout.endpoint_ns
+    sends = cache(partial(_sends, pattern, layout))
     for index in range(pattern.num_sends):
         if (
             index >= max(pattern.num_ranks, len(pattern.reduced))
@@ -74,7 +78,7 @@ def _round_by_round(pattern: Exchange, layout: MemberLayout, starts: Times) -> T
             moved = np.roll(ready, pattern.offset(0) * left)
             return moved + left * (arrival_ns(pattern, layout, index) + layout.endpoint_ns)
         work_ns = layout.reduction_ns(pattern.reduced[index]) if index < len(pattern.reduced) else 0
-        ready = _arrivals(pattern, layout, index, ready) + layout.endpoint_ns + work_ns
+        ready = _arrivals(pattern, layout, sends, index, ready) + layout.endpoint_ns + work_ns
     return ready
 
 
@@ -82,7 +86,8 @@ def _direct(pattern: Exchange, layout: MemberLayout, starts: Times) -> Times:
     """All messages leave at once; of an all-reduce, those of the second wave by the rule of the gate."""
     others = pattern.num_ranks - 1
     ready = starts + layout.endpoint_ns
-    arrived = np.stack([_arrivals(pattern, layout, index, ready) for index in range(others)])  # (n - 1, n)
+    sends = cache(partial(_sends, pattern, layout))
+    arrived = np.stack([_arrivals(pattern, layout, sends, index, ready) for index in range(others)])  # (n - 1, n)
     work_ns = layout.reduction_ns(pattern.reduced[0]) if pattern.reduced else 0
     permits = np.sort(arrived, axis=0) + layout.endpoint_ns + work_ns
     if not pattern.gate:
@@ -92,6 +97,6 @@ def _direct(pattern: Exchange, layout: MemberLayout, starts: Times) -> Times:
     last = arrived.max(axis=0)
     opened = np.where(permits >= last, permits, permits[-1]).min(axis=0)
     leaves = np.maximum(permits, opened)
-    arrived = np.stack([_arrivals(pattern, layout, index, leaves[index]) for index in range(others)])
+    arrived = np.stack([_arrivals(pattern, layout, sends, index, leaves[index]) for index in range(others)])
     ended: Times = arrived.max(axis=0) + layout.endpoint_ns + layout.reduction_ns(pattern.reduced[-1])
     return ended
