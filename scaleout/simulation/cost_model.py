@@ -56,7 +56,7 @@ class CostModel:
         key = (family, kind, size_bytes)
         if key not in self._collective_s:
             if family not in self._placements:
-                self._placements[family] = placements_of(family, self.machine.topology)[1]
+                self._placements[family] = placements_of(family, self.machine.topology)
             self._collective_s[key] = self.collective(kind, size_bytes, self._placements[family]).time_s
         return self._collective_s[key]
 

@@ -65,7 +65,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     """
     used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
-    placed = {index: placements_of(program.groups[index], topology, alike=orbits is not None) for index in used}
+    shapes = {index: _shapes(program.groups[index], topology, alike=orbits is not None)[0] for index in used}
     unfolded = np.array([names_ranks(program, graph) for graph in program.graphs])
     ranks = np.arange(program.num_ranks)
     apart = unfold | unfolded[program.role_of_rank]
@@ -85,7 +85,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     while True:
         columns = [classes, *(np.where(ends == NONE, NONE, classes[ends]) for ends in peers)]
         for index in used:
-            alike = _alike(program.groups[index], placed[index][0], classes)
+            alike = _alike(program.groups[index], shapes[index], classes)
             columns.append(np.where(groups[index] == NO_GROUP, NO_GROUP, alike[groups[index]]))
         refined = _number(np.stack(columns, axis=1))
         if refined.max() == classes.max():
@@ -93,7 +93,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
         classes = refined
     representative = np.unique(classes, return_index=True)[1].astype(np.int64)
     families = {
-        index: _folded(program.groups[index], topology, groups[index], placed[index], classes) for index in used
+        index: _folded(program.groups[index], topology, groups[index], shapes[index], classes) for index in used
     }
     return Folding(classes, representative, families)
 
@@ -121,16 +121,20 @@ def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
     return column
 
 
-def placements_of(family: GroupFamily, topology: Topology, *, alike: bool = False) -> tuple[Ints, list[Placement]]:
-    """Class of each group (G,), and placements; translated copies share one, if `alike` or on even topologies."""
+def placements_of(family: GroupFamily, topology: Topology) -> list[Placement]:
+    """Return the placements of a family's groups, each once or a few times."""
+    return [place(topology, family.members[number]) for number in _shapes(family, topology)[1]]
+
+
+def _shapes(family: GroupFamily, topology: Topology, *, alike: bool = False) -> tuple[Ints, list[int]]:
+    """Number groups (G,) by placement, translated copies alike if `alike` or on even topologies; the first of each."""
     anywhere = alike or topology.even
     rows: list[tuple[bytes, Placement | None]] = [(b"", None)] * len(family.members)
     for numbers, members in family.blocks:
         coordinates = topology.coordinates(members.ravel()).reshape(*members.shape, -1)
         for number, shape in zip(numbers.tolist(), coordinates - coordinates[:, :1], strict=True):
             rows[number] = shape.tobytes(), None if anywhere else place(topology, family.members[number])
-    column, first = _distinct(rows)
-    return column, [place(topology, family.members[number]) for number in first]
+    return _distinct(rows)
 
 
 def _alike(family: GroupFamily, position: Ints, classes: Ints) -> Ints:
@@ -150,16 +154,16 @@ def _distinct(rows: Sequence[Hashable]) -> tuple[Ints, list[int]]:
     return column, np.unique(column, return_index=True)[1].tolist()
 
 
-def _folded(
-    family: GroupFamily, topology: Topology, group_of_rank: Ints, placed: tuple[Ints, list[Placement]], classes: Ints
-) -> FoldedFamily:
-    class_of_group = _alike(family, placed[0], classes)
+def _folded(family: GroupFamily, topology: Topology, group_of_rank: Ints, shapes: Ints, classes: Ints) -> FoldedFamily:
+    class_of_group = _alike(family, shapes, classes)
     first = np.unique(class_of_group, return_index=True)[1]
     members = [list(family.members[group]) for group in first]
+    _, places, same = np.unique(shapes[first] if topology.even else first, return_index=True, return_inverse=True)
+    placements = [place(topology, members[number]) for number in places]
     return FoldedFamily(
         group_of_rank,
         class_of_group,
-        tuple(placed[1][placed[0][group]] for group in first),
+        tuple(placements[number] for number in same),
         tuple(tuple(np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0)).tolist()) for ranks in members),
         tuple(tuple(np.unique(classes[ranks]).tolist()) for ranks in members),
     )

@@ -2,7 +2,7 @@
 
 Ranks that do the same are folded into one timeline each; every collective is an instance of its group's timelines.
 Under alpha-beta it holds the dimensions that its group extends over, each for as long as its bytes need there. Under
-link, collectives in flight share the links, and only ranks that a symmetry of the links maps onto each other fold.
+link, collectives in flight share the links, and only ranks fold whose messages cross links that are alike as well.
 Under both, kernels and collectives contend for SMs and memory. See docs/models/event-engine.md.
 """
 
@@ -12,18 +12,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import names_ranks, peer_of, relative_peers_of_program
+from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import SimulationError
-from scaleout.network.flow import demand
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.network.flow.link_traffic import LinkTraffic
-from scaleout.network.routes.symmetry import Symmetry, symmetry
+from scaleout.network.routes.links import links_of
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.engine import Tasks, Timer, Times, run
 from scaleout.simulation.fold import fold
+from scaleout.simulation.fold_links import fold_on_links
 from scaleout.simulation.folded_program import CollectiveInstances, FoldedProgram, describe, instances_of
 from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
@@ -73,8 +73,9 @@ def simulate(
     folded = FoldedProgram(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
     links = None
     if network == "link":
-        folded, found = _on_links(folded, unfold=unfold)
-        links = LinkNetwork(topology, found, injection_bytes_per_s=injection_bytes_per_s)
+        every_link = links_of(topology, injection_bytes_per_s=injection_bytes_per_s)
+        folded, alike = fold_on_links(folded, every_link, unfold=unfold)
+        links = LinkNetwork(every_link, alike)
     instances = instances_of(folded)
     shares = contention if contention is not None and _overlaps(folded) else None
     tasks, sharing, chosen = tasks_of(folded, instances, links, None if shares is None else shares.resource_use)
@@ -84,40 +85,8 @@ def simulate(
     result = _result(folded, tasks, times, chosen, network)
     if links is None:
         return result
-    traffic = LinkTraffic(links.traffic.links, links.symmetry, links.traffic.link_bytes, result.makespan_s)
+    traffic = LinkTraffic(links.traffic.links, links.alike[NONE], links.traffic.link_bytes, result.makespan_s)
     return replace(result, link_traffic=traffic)
-
-
-def _on_links(folded: FoldedProgram, *, unfold: bool) -> tuple[FoldedProgram, Symmetry]:
-    """Fold only what a symmetry of the links keeps; without one, or with messages that name ranks, nothing."""
-    named = any(names_ranks(folded.program, graph) for graph in folded.program.graphs)
-    found = Symmetry() if unfold or named else _symmetry(folded)
-    orbits = found.representatives(np.arange(folded.program.num_ranks))
-    folding = fold(folded.program, folded.topology, orbits=orbits)
-    if len(folding.representative) > len(np.unique(orbits)):  # groups that are alike name their members otherwise
-        found = Symmetry()
-        folding = fold(folded.program, folded.topology, unfold=True)
-    return FoldedProgram(folded.program, folded.topology, folded.algorithms, folding), found
-
-
-def _symmetry(folded: FoldedProgram) -> Symmetry:
-    """Find the moves of all ranks that keep their roles, groups and messages."""
-    messages = {}
-    for instance in instances_of(folded):
-        name, algorithm = folded.request_of(instance)[0], folded.cost_of(instance).algorithm
-        key = (instance.family, instance.group_class, name, algorithm)
-        if algorithm and key not in messages:
-            messages[key] = demand.messages_of(folded.topology, folded.groups_of(instance), name, algorithm)
-    sets = [pairs for found in messages.values() for pairs in found]
-    for ends in relative_peers_of_program(folded.program).values():
-        having = np.flatnonzero(ends != NONE)
-        sets.append((having, ends[having]))
-    return symmetry(
-        folded.topology,
-        [family.group_of_rank for family in folded.folding.families.values()],
-        messages=sets,
-        roles=folded.program.role_of_rank,
-    )
 
 
 def _overlaps(folded: FoldedProgram) -> bool:

@@ -461,7 +461,9 @@ def _register(
         first = instances[indices[0]]
         kind, size_bytes, slices = folded.request_of(first)
         each, whole = folded.groups_of(first), folded.cost_of(first)
-        links.register(indices, kind, size_bytes / slices, groups=each, cost=whole, sliced=slices > 1)
+        links.register(
+            indices, kind, size_bytes / slices, family=first.family, groups=each, cost=whole, sliced=slices > 1
+        )
         if paced and cost.is_kernel:
             links.pace(indices)
 

@@ -16,8 +16,9 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.network.flow.instances import LinkNetwork
+from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry
-from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.graph import NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -345,7 +346,7 @@ def test_two_collectives_share_a_link_and_a_kernel_slows_one_of_them():
     It has done 2 / 3 s of the 1 s when the other ends at 2 s, and its last third takes half a second at 1 / 1.5.
     """
     topology = Topology("t", (Dimension("switch", 2, 1e9, 0.0),))
-    links = LinkNetwork(topology, Symmetry())
+    links = LinkNetwork(links_of(topology), {NONE: Symmetry()})
     shared = SharedDevices(HALF, links.set_speed)
     shared.register_kernel(0, 0, None, 100.0)
     for instance, device in ((1, 0), (2, 5)):

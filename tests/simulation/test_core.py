@@ -12,6 +12,7 @@ from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.network.alpha_beta.cost import CollectiveCost
 from scaleout.network.flow.instances import LinkNetwork
+from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry
 from scaleout.program.graph import NONE
 from scaleout.program.operations import kernel
@@ -46,14 +47,14 @@ def network(topology, on_links, paced):
     """Return links with what is on them: collectives of a group, whole or slices of larger ones, and messages."""
     if topology is None:
         return None
-    found = LinkNetwork(topology, Symmetry())
+    found = LinkNetwork(links_of(topology), dict.fromkeys((NONE, 0), Symmetry()))
     for instance, ((what, how), size_bytes, sliced) in on_links.items():
         if isinstance(how, int):
             found.register_message(instance, size_bytes, source=what, destination=how)
         else:
             cost = CollectiveCost(0.125, 1.0, how, before_s=0.0625)
             groups = GROUPS[instance % len(GROUPS)]
-            found.register([instance], what, size_bytes, groups=groups, cost=cost, sliced=sliced)
+            found.register([instance], what, size_bytes, family=0, groups=groups, cost=cost, sliced=sliced)
     found.pace(paced)
     return found
 

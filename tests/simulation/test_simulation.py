@@ -300,17 +300,22 @@ def test_two_messages_into_one_port_share_it():
     assert of_rank(result, 0).occupancy_s.tolist() == pytest.approx([2 * WIRE], rel=1e-12)
 
 
-def test_ranks_on_a_line_are_not_alike_though_their_groups_are():
-    """Pairs of neighbours on a ring of 4, and pairs two apart: alike under alpha-beta, not on the links."""
-    mesh = Mesh(tensor=2, data=2)
+def test_ranks_on_a_line_are_alike_if_their_messages_cross_alike_links():
+    """Pairs of neighbours, and groups of every second rank: alike under alpha-beta, and on the links of a line of 4.
+
+    There each rank sends to its neighbour over a link that carries one message more, and on over the middle. On a line
+    of 6 the pair in the middle has a busier link than those at the ends.
+    """
 
     def write(graph):
         reduce(graph, 0, stream=1)
         reduce(graph, 1, stream=2)
 
-    both = program(write, ranks=4, groups=(mesh.groups("tensor"), mesh.groups("data")))
-    assert len(simulate(both, RING).timelines) == 1
-    assert [line.ranks for line in on_links(both, RING).timelines] == [(0, 2), (1, 3)]
+    for size, expected in ((4, [(0, 1, 2, 3)]), (6, [(0, 1, 4, 5), (2, 3)])):
+        line, mesh = Topology("line", (Dimension("mesh", size, BANDWIDTH, ALPHA),)), Mesh(tensor=2, data=size // 2)
+        both = program(write, ranks=size, groups=(mesh.groups("tensor"), mesh.groups("data")))
+        assert len(simulate(both, line).timelines) == 1
+        assert [line.ranks for line in on_links(both, line).timelines] == expected
 
 
 def test_who_never_comes_is_named_under_the_link_model_too():

@@ -83,6 +83,8 @@ def distances(topology: Topology, ranks: Ints, peers: Ints) -> Ints:
         on_line = (at == line) | (to == line)
         on_line[:, number] = at[:, number] != to[:, number]
         met = on_line.all(axis=1)
+        for end in topology.ends_of_users(change):
+            met &= (at[:, number] == end) | (to[:, number] == end)
         found[met, number] = -(1 + ranks[met]) * topology.num_ranks - peers[met] - topology.shape[number]
     return found
 

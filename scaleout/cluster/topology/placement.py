@@ -254,10 +254,14 @@ def _dense(topology: Topology, coordinates: Ints, free: Bools) -> Ints:
 
 
 def _meets(topology: Topology, coordinates: Ints, differ: Bools, change: LinkChange) -> bool:
-    """Whether messages of a group use the line of a changed link: they go along it, at coordinates of members."""
+    """Whether messages of a group may use a changed link: they go along its line, at coordinates of members."""
     line = topology.coordinates([change.line])[0]
     others = [number for number in range(len(line)) if number != change.dimension]
-    return bool(differ[change.dimension]) and all(line[number] in coordinates[:, number] for number in others)
+    return (
+        bool(differ[change.dimension])
+        and all(line[number] in coordinates[:, number] for number in others)
+        and all(end in coordinates[:, change.dimension] for end in topology.ends_of_users(change))
+    )
 
 
 def _irregular(topology: Topology, coordinates: Ints) -> Placement:

@@ -101,6 +101,14 @@ class Topology:
             found[line] = (*found.get(line, ()), change)
         return found
 
+    def ends_of_users(self, change: LinkChange) -> list[int]:
+        """Return coordinates along its line at which all messages over a changed link start or end.
+
+        Where ranks are interchangeable, none of them passes on what others send; elsewhere no such rank is known.
+        """
+        dimension = self.dimensions[change.dimension]
+        return [end for end in change.ends if end < dimension.size] if dimension.structure.interchangeable else []
+
     def lines(self, number: int) -> npt.NDArray[np.int64]:
         """Return the lowest rank of each line of a dimension."""
         weight = math.prod(self.shape[:number])

@@ -1,8 +1,8 @@
 """The demand of a collective for the links: the rounds of its algorithm, for all its groups, as flows.
 
 Maps groups, kind and algorithm to a `Demand`; knows nothing of time, sizes or of what else is in flight. Messages
-that are alike by a `Symmetry` are one flow, with the load of all. A pipelined schedule is one steady flow over all
-links that its rounds use: what it sends over each link, for each byte over its busiest one.
+that are alike by a `Symmetry` or a `Partition` are one flow, with the load of all. A pipelined schedule is one steady
+flow over all links that its rounds use: what it sends over each link, for each byte over its busiest one.
 
 Symbols: p members of a group; F flows; H pairs of a flow and a link; n bytes, as in `collectives.algorithm`.
 """
@@ -22,8 +22,9 @@ from scaleout.network.alpha_beta.load import combined
 from scaleout.network.collectives import Round, Schedule, schedule, transfers
 from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Pattern, Ring, Shift, among, uncombined
 from scaleout.network.flow.flows import Demand, Flows
-from scaleout.network.routes.crossing import Crossing, Part
+from scaleout.network.routes.crossing import Crossing
 from scaleout.network.routes.links import Ints, Links, Routes
+from scaleout.network.routes.refinement import Loads, Partition
 from scaleout.network.routes.symmetry import Pairs, Symmetry, links_of_orbits
 
 _GRAIN = 2.0**40
@@ -40,6 +41,9 @@ MOST_ROUNDS = 50_000
 again go as one, with the bytes and the latency of all, if their messages have the same latency."""
 
 Group = tuple[int, ...]
+
+Alike = Symmetry | Partition
+"""What says which ranks, links and messages are alike."""
 
 NOTHING_ALIKE = Symmetry()
 
@@ -96,7 +100,7 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     return [_spelled(plans, first.rounds.index(round_)) for round_ in chosen]
 
 
-def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
+def demand_of(links: Links, symmetry: Alike, groups: Sequence[Group], kind: str, algorithm: str) -> Demand:
     """Return the demand of a collective of some groups for the links.
 
     The groups are alike up to where they lie, and whole orbits of the symmetry, which keeps their family and messages.
@@ -139,7 +143,7 @@ def demand_of(links: Links, symmetry: Symmetry, groups: Sequence[Group], kind: s
 
 def _train(flows: Flows, repeat: int) -> Flows:
     """A round that is repeated as one, which has the latency of all."""
-    return replace(flows, latency_s=flows.latency_s * repeat, alike=flows.alike * repeat)
+    return replace(flows, latency_s=flows.latency_s * repeat, num_messages=flows.num_messages * repeat)
 
 
 def _sum_of_others(round_: Round, rounds: Collection[_Key]) -> bool:
@@ -226,7 +230,7 @@ def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:
     return _joined([(ranks[found.sources], ranks[found.destinations]) for ranks, found in each])
 
 
-def demand_of_message(links: Links, source: int, destination: int, symmetry: Symmetry = NOTHING_ALIKE) -> Demand:
+def demand_of_message(links: Links, source: int, destination: int, symmetry: Alike = NOTHING_ALIKE) -> Demand:
     """Return the demand of a message from an orbit representative, and of all that are alike by the symmetry."""
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
     members = np.unique(symmetry.representatives(np.concatenate(pairs)))
@@ -247,7 +251,7 @@ def _joined(pairs: Sequence[Pairs]) -> Pairs:
     return np.concatenate(sources), np.concatenate(destinations)
 
 
-def _representatives_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) -> Pairs:
+def _representatives_of(symmetry: Alike, plans: Sequence[_Plan], index: int) -> Pairs:
     """Orbit representatives of the messages of one round; not all of them are listed first where avoidable."""
     round_ = plans[0].rounds[index]
     if not isinstance(round_.pattern, Everyone) and (
@@ -268,7 +272,7 @@ def _representatives_of(symmetry: Symmetry, plans: Sequence[_Plan], index: int) 
     return _joined(pairs)
 
 
-def _representatives(symmetry: Symmetry, pairs: Pairs) -> Pairs:
+def _representatives(symmetry: Alike, pairs: Pairs) -> Pairs:
     """Messages whose senders are orbit representatives."""
     sources, destinations = pairs
     ranks = np.arange(sources.max(initial=-1) + 1)
@@ -276,7 +280,7 @@ def _representatives(symmetry: Symmetry, pairs: Pairs) -> Pairs:
     return sources[chosen], destinations[chosen]
 
 
-def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
+def _flows(links: Links, symmetry: Alike, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
     """Flows of some rounds; messages of small ones are routed at once."""
     found = []
     of_round = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
@@ -285,39 +289,52 @@ def _flows(links: Links, symmetry: Symmetry, sent: Sequence[Pairs], members: Int
         rounds = sent[at : at + np.count_nonzero(batch == batch[at])]
         sources, destinations = _joined(rounds)
         crossing, latency_s = links.crossed(sources, destinations)
-        if symmetry.digits:
+        ends = np.cumsum([0, *(len(pairs[0]) for pairs in rounds)])
+        copies: Ints = np.full(len(sources), symmetry.order if isinstance(symmetry, Symmetry) else 1)
+        if isinstance(symmetry, Partition):
+            of_round = np.searchsorted(ends, np.arange(len(sources)), side="right")
+            kinds = np.unique(np.stack((of_round, latency_s)), axis=1, return_inverse=True)[1].reshape(-1)
+            chosen, copies, loads = symmetry.distinct(kinds, (sources, destinations), crossing.pairs)
+            sources, destinations, latency_s = sources[chosen], destinations[chosen], latency_s[chosen]
+            crossing = Crossing.of(*loads, len(chosen))
+            ends = np.searchsorted(chosen, ends)
+        elif symmetry.digits:
             routes = Routes(*crossing.pairs, latency_s)
-            crossed, weights = links_of_orbits(links, symmetry, routes)
-            crossing = Crossing((Part(routes.messages, crossed, share=weights),), len(sources))
+            crossing = Crossing.of(routes.messages, *links_of_orbits(links, symmetry, routes), len(sources))
         senders = np.searchsorted(members, sources)
         receivers = np.searchsorted(members, symmetry.representatives(destinations))
-        ends = np.cumsum([0, *(len(pairs[0]) for pairs in rounds)]).tolist()
         found += [
-            Flows(senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin, symmetry.order)
-            for begin, end in itertools.pairwise(ends)
-        ]
+            Flows(
+                senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin,
+                int(copies[begin:end].sum()),
+            )
+            for begin, end in itertools.pairwise(ends.tolist())
+        ]  # fmt: skip
     return found
 
 
-def _steady(links: Links, symmetry: Symmetry, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
+def _steady(links: Links, symmetry: Alike, groups: Sequence[Group], plans: Sequence[_Plan], busiest: float) -> Flows:
     """One flow for each orbit of groups: the loads of all its rounds, over that of its busiest link."""
+    own = NOTHING_ALIKE if isinstance(symmetry, Partition) else symmetry
     orbits: dict[bytes, int] = {}
     flows, found, weights = [], [], []
-    for plan in plans:
-        orbit = orbits.setdefault(np.sort(symmetry.representatives(plan.ranks)).tobytes(), len(orbits))
+    for plan in plans if own is symmetry else plans[:1]:  # groups of a class are alike
+        orbit = orbits.setdefault(np.sort(own.representatives(plan.ranks)).tobytes(), len(orbits))
         for index, round_ in enumerate(plan.rounds):
-            routes = _representative_routes(links, symmetry, plan, index)
+            routes = _representative_routes(links, own, plan, index)
             load = round_.repeat * round_.fraction * _share(round_, plan.placement) / busiest
             each = np.round(load * _GRAIN) / _GRAIN
             flows.append(np.full(len(routes.links), orbit))
-            crossed, shares = links_of_orbits(links, symmetry, routes)
+            crossed, shares = links_of_orbits(links, own, routes)
             found.append(crossed)
             weights.append(each * shares)
     pairs, inverse = np.unique(np.stack((np.concatenate(flows), np.concatenate(found))), axis=1, return_inverse=True)
     total = np.round(np.bincount(inverse.reshape(-1), np.concatenate(weights)) * _GRAIN) / _GRAIN
     members = np.zeros(len(orbits), np.int64)
-    crossing = Crossing((Part(pairs[0], pairs[1], share=total),), len(orbits))
-    return Flows(members, members, np.zeros(len(orbits)), crossing, 0, len(groups) // len(orbits))
+    loads: Loads = pairs[0], pairs[1], total
+    if isinstance(symmetry, Partition):
+        loads = symmetry.loads(loads, np.full(1, len(groups)))
+    return Flows(members, members, np.zeros(len(orbits)), Crossing.of(*loads, len(orbits)), 0, len(groups))
 
 
 def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:
@@ -330,7 +347,7 @@ def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index:
     return routes._replace(shares=routes.shares * np.mean(symmetry.representatives(plan.ranks) == plan.ranks))
 
 
-def _busiest(links: Links, symmetry: Symmetry, plan: _Plan) -> float:
+def _busiest(links: Links, symmetry: Alike, plan: _Plan) -> float:
     """Load of the busiest link, for each byte of the collective, of one isolated group, at the slowest link's speed.
 
     Counted in whole grains, round by round: the same to the last bit whatever the symmetry.

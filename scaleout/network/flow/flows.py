@@ -20,7 +20,7 @@ class Flows:
     latency_s : (F,)
     whole : the links that messages of this and other rounds cross, and the load on the link for each byte of the flow
     begin : the first of this round among them
-    alike : messages that each flow stands for
+    num_messages : messages that they stand for
     """
 
     sources: Ints
@@ -28,7 +28,7 @@ class Flows:
     latency_s: Floats
     whole: Crossing
     begin: int
-    alike: int
+    num_messages: int
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -85,4 +85,4 @@ class Demand:
     @property
     def num_transfers(self) -> int:
         """Messages in all, each counted."""
-        return sum(len(round_) * round_.alike for round_ in self.rounds)
+        return sum(round_.num_messages for round_ in self.rounds)

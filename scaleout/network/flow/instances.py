@@ -5,24 +5,26 @@ bytes have left, and pays the latency of the whole after that; everything else h
 instance that shared devices slow down is *paced*: their timer sets its speed from its start on, 0 until it has its SMs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
-from scaleout.network.flow.demand import Group, demand_of, demand_of_message
+from scaleout.network.flow.demand import Alike, Group, demand_of, demand_of_message
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.shared import Transfer
 from scaleout.network.flow.traffic import Traffic
-from scaleout.network.routes.links import links_of
-from scaleout.network.routes.symmetry import Symmetry
+from scaleout.network.routes.links import Links
+from scaleout.program.graph import NONE
 
 
 class LinkNetwork:
-    """The links of a topology, for a program whose ranks are alike by a symmetry."""
+    """The links of a topology; `alike` says which of them are, and which members of each process-group set.
 
-    def __init__(self, topology: Topology, symmetry: Symmetry, *, injection_bytes_per_s: float | None = None) -> None:
-        self.symmetry = symmetry
-        self.traffic = Traffic(links_of(topology, injection_bytes_per_s=injection_bytes_per_s))
+    Its entry `NONE` says so of the ends of messages.
+    """
+
+    def __init__(self, links: Links, alike: Mapping[int, Alike]) -> None:
+        self.alike = alike
+        self.traffic = Traffic(links)
         self.transfers: dict[int, Transfer] = {}
         """Instance to what it sends."""
         self._messages: dict[tuple[int, int, float], Transfer] = {}
@@ -36,8 +38,8 @@ class LinkNetwork:
         """Paced instances that have their SMs."""
 
     def register(
-        self, instances: Sequence[int], kind: str, size_bytes: float, *, groups: Sequence[Group], cost: CollectiveCost,
-        sliced: bool,
+        self, instances: Sequence[int], kind: str, size_bytes: float, *, family: int, groups: Sequence[Group],
+        cost: CollectiveCost, sliced: bool,
     ) -> None:  # fmt: skip
         """Register like collectives of groups, told apart by identity, with the algorithm and latency of the whole.
 
@@ -45,7 +47,7 @@ class LinkNetwork:
         """
         key = (kind, cost.algorithm, id(groups))
         if key not in self._demands:
-            demand = demand_of(self.traffic.links, self.symmetry, groups, kind, cost.algorithm)
+            demand = demand_of(self.traffic.links, self.alike[family], groups, kind, cost.algorithm)
             self._demands[key] = demand, groups  # kept, lest the id returns
         transfer_of = _back_to_back if sliced else whole_transfer
         self.transfers |= dict.fromkeys(instances, transfer_of(self._demands[key][0], size_bytes, cost))
@@ -56,7 +58,7 @@ class LinkNetwork:
         if key not in self._messages:
             links, ends = self.traffic.links, (source, destination)
             if ends not in self._routed:
-                self._routed[ends] = demand_of_message(links, source, destination, self.symmetry)
+                self._routed[ends] = demand_of_message(links, source, destination, self.alike[NONE])
             cost = send_cost(size_bytes, links.topology, source=source, destination=destination)
             self._messages[key] = _back_to_back(self._routed[ends], size_bytes, cost)
         self.transfers[instance] = self._messages[key]

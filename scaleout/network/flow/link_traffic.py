@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.network.routes.links import Floats, Ints, Links, Port
+from scaleout.network.routes.refinement import Partition
 from scaleout.network.routes.symmetry import Symmetry
 
 BUSIEST = 5
@@ -41,12 +42,12 @@ class LinkTraffic:
 
     Attributes
     ----------
-    symmetry : the moves that take links to their orbit representatives
+    symmetry : what takes links to their orbit representatives
     carried_bytes : (L,) on orbit representatives
     """
 
     links: Links
-    symmetry: Symmetry
+    symmetry: Symmetry | Partition
     carried_bytes: Floats
     time_s: float
 
@@ -60,7 +61,7 @@ class LinkTraffic:
         return tuple(
             LinkUse(
                 links.name(int(used[index])),
-                found.order // found.fixing(*links.spread(links.ports[used[index] // links.topology.num_ranks])),
+                found.alike(links, int(used[index])),
                 float(self.carried_bytes[used[index]]),
                 float(utilisation[index]),
             )
@@ -72,7 +73,7 @@ class LinkTraffic:
         count = self.links.topology.num_ranks
         for number, port in enumerate(self.links.ports):
             ranks = self._having(number)
-            size_bytes = self.carried_bytes[number * count + self.symmetry.representatives(ranks)]
+            size_bytes = self.carried_bytes[self.symmetry.representatives_of_links(self.links, number * count + ranks)]
             yield port, ranks, size_bytes, self._utilisation(number * count + ranks, size_bytes)
 
     def columns(self) -> dict[str, Any]:

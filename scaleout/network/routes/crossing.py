@@ -126,6 +126,11 @@ class Crossing:
     parts: tuple[Part, ...]
     num_messages: int
 
+    @classmethod
+    def of(cls, messages: Ints, links: Ints, shares: Floats, num_messages: int) -> "Crossing":
+        """Return the crossing that (H,) pairs of a message and a link, and the shares there, spell out."""
+        return cls((Part(messages, links, share=shares),), num_messages)
+
     @property
     def num_pairs(self) -> int:
         """Pairs of a message and a link."""

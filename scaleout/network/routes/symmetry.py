@@ -44,6 +44,15 @@ class Symmetry:
         """How many ranks, links or messages an orbit has at the most."""
         return math.prod(digit.radix for digit in self.digits)
 
+    def representatives_of_links(self, links: Links, which: Ints) -> Ints:
+        """Return the representative of each link's orbit."""
+        ports, ranks = np.divmod(which, links.topology.num_ranks)
+        return ports * links.topology.num_ranks + self.representatives(ranks)
+
+    def alike(self, links: Links, link: int) -> int:
+        """Return how many links are in the orbit of one."""
+        return self.order // self.fixing(*links.spread(links.ports[link // links.topology.num_ranks]))
+
     def fixing(self, weight: int, span: int) -> int:
         """How many of the moves leave each bundle over `span` ranks, `weight` apart, where it is."""
         return math.prod(digit.radix for digit in self.digits if weight <= digit.weight < weight * span)

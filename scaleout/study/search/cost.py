@@ -245,7 +245,7 @@ class PlanCosts:
         if key not in self._collectives:
             where = (site, collective.family)
             if where not in self._placements:
-                self._placements[where] = placements_of(axes.family(collective.family), self.topology)[1]
+                self._placements[where] = placements_of(axes.family(collective.family), self.topology)
             cost = self.model.collective(collective.kind, collective.size_bytes, self._placements[where])
             self._collectives[key] = cost.time_s
         return self._collectives[key]
