@@ -1,7 +1,7 @@
 """Folding survives asymmetry: what a fault, a straggler or a placement does not reach stays folded, and is the same.
 
 Jobs are replicas of a pipeline of tensor-parallel stages, whose messages name relative peers as those of the generated
-workloads do. Classes of ranks are counted by hand; times are those of every rank simulated on its own, to the last bit.
+workloads do. Classes of ranks are counted by hand; times are those of every rank simulated on its own.
 """
 
 import numpy as np
@@ -82,20 +82,23 @@ def reached(draw):
     return map_ranks(program, mapping), topology
 
 
-def bits(result):
-    """Times of every node of every rank."""
-    return {
-        rank: (line.start_s.tobytes(), line.end_s.tobytes(), line.occupancy_s.tobytes(), line.algorithm)
-        for line in result.timelines
-        for rank in line.ranks
-    }
+def times(result):
+    """Times of every node of every rank, and the algorithms."""
+    by_rank = {rank: line for line in result.timelines for rank in line.ranks}
+    lines = [by_rank[rank] for rank in range(result.program.num_ranks)]
+    columns = np.concatenate([np.stack((line.start_s, line.end_s, line.occupancy_s)).ravel() for line in lines])
+    return columns, [line.algorithm for line in lines]
 
 
 @pytest.mark.parametrize("contention", ["none", "half"])
 @pytest.mark.parametrize("network", NETWORKS)
 @given(reached())
 @settings(max_examples=120)
-def test_folded_and_unfolded_are_equal_bit_for_bit(network, contention, job):
+def test_folded_and_unfolded_are_equal(network, contention, job):
+    """To the last bit; on links to rounding, as a transfer alone on its links ends at its start plus what it takes.
+
+    Groups that are one transfer when folded may be two that meet on a link when they are not.
+    """
     options = {"network": network, "contention": HALF if contention == "half" else None}
     try:
         folded = simulate(*job, **options)
@@ -105,8 +108,12 @@ def test_folded_and_unfolded_are_equal_bit_for_bit(network, contention, job):
         return
     unfolded = simulate(*job, **options, unfold=True)
     assert len(folded.timelines) <= len(unfolded.timelines)
-    assert bits(folded) == bits(unfolded)
-    if network == "link":
+    (found, chosen), (expected, expected_of) = times(folded), times(unfolded)
+    assert chosen == expected_of
+    if network == "alpha_beta":
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found == pytest.approx(expected, rel=1e-12, abs=0)
         tables = [result.link_traffic.columns() for result in (folded, unfolded)]
         for column in ("kind", "role", "rank", "to_rank"):
             assert [table[column].tolist() for table in tables] == [tables[0][column].tolist()] * 2
