@@ -1,12 +1,17 @@
 """Programs: roles, groups, totals, and groups that cannot be."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import jobs
 
 from scaleout.errors import GraphError
-from scaleout.program.graph import NONE, GraphBuilder
+from scaleout.program.graph import NEUTRAL, NONE, GraphBuilder
 from scaleout.program.operations import kernel
-from scaleout.program.program import GroupFamily, Program
+from scaleout.program.program import GroupFamily, Program, alike
 
 GEMM = kernel("gemm", dtype="bf16", M=2, N=3, K=5)  # 60 FLOPs
 PAIRS = GroupFamily("tensor", ((0, 1), (2, 3)))
@@ -76,3 +81,18 @@ def test_roles_of_ranks_cannot_be_written():
     program = Program("one role", (graph_of(1),), np.zeros(4, np.int64), (PAIRS,))
     with pytest.raises(ValueError, match="read-only"):
         program.role_of_rank[0] = 1
+
+
+@given(jobs(max_roles=2), st.data())
+def test_programs_are_alike_that_differ_in_no_column(job, data):
+    program, _ = job
+    copies = {id(graph): graph.with_columns(bytes=graph.bytes.copy()) for graph in program.graphs}
+    assert alike(program, program.map_graphs(lambda graph: copies[id(graph)]))
+    number = data.draw(st.integers(0, len(program.graphs) - 1))
+    name = data.draw(st.sampled_from(sorted({*NEUTRAL} - {"kind", "group"})))  # which a program checks
+    graphs = list(program.graphs)
+    assume(len(graphs[number]))
+    column = getattr(graphs[number], name).copy()
+    column[-1] = 7 if column[-1] != 7 else 8
+    graphs[number] = graphs[number].with_columns(**{name: column})
+    assert not alike(program, replace(program, graphs=tuple(graphs)))

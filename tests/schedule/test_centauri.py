@@ -19,8 +19,9 @@ from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri.operation_tier import Costs, candidates, even, finer, finish_s, granularity
 from scaleout.schedule.centauri.schedule import plan
-from scaleout.schedule.cost import ProgramCosts
+from scaleout.schedule.cost import ProgramCosts, Trial
 from scaleout.schedule.decision import in_words
+from scaleout.schedule.overlap import in_program_order
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.run import simulate
@@ -84,6 +85,23 @@ def test_centauri_conserves_work_and_runs_to_its_end(job):
     check_conserved(program, found, rounding_bytes=30 * max(map(len, program.graphs)))
     result = simulate(found, topology)
     assert result.makespan_s == simulate(found, topology).makespan_s
+
+
+@given(st.one_of(jobs(max_roles=2), pipelines(), chains().map(lambda program: (program, CLUSTER))))
+@settings(max_examples=60)
+def test_a_trial_that_is_not_simulated_again_takes_what_it_would_take(job):
+    """The same plan, decisions and times as when every trial is simulated."""
+    program, topology = job
+    found = plan(program, Machine(DEVICE, topology, RINGS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trial, "beside", lambda trial, old: trial)
+        every = plan(program, Machine(DEVICE, topology, RINGS))
+    assert columns_of(found.program) == columns_of(every.program)
+    assert found.decisions == every.decisions
+    assert (found.result is None) == (every.result is None)
+    if found.result is not None:
+        anew = simulate(in_program_order(found.program), topology, algorithms=RINGS)
+        assert found.result.makespan_s == every.result.makespan_s == anew.makespan_s
 
 
 def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():

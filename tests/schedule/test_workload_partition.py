@@ -88,6 +88,45 @@ def chains(draw):
     return program_of(graph)
 
 
+def one_gemm_chains(graph):
+    """Collectives of activations and of one GEMM's output, with that GEMM, looked up one after another."""
+
+    def size_bytes(node, *sizes):
+        call = graph.kernels[graph.kernel[node]] if graph.kernel[node] >= 0 else None
+        return 2 * np.prod([dict(call.shape)[size] for size in sizes]) if call is not None and call.op == "gemm" else 0
+
+    found = {}
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
+        kernels = [need for need in graph.dependencies_of(node).tolist() if graph.kind[need] != NodeKind.COLLECTIVE]
+        users = [user for user in range(len(graph)) if node in graph.dependencies_of(user)]
+        takers = [user for user in users if size_bytes(user, "M", "K") == graph.bytes[node]]
+        if graph.operation(node) == "all_gather" and takers and not graph.role[node] & NodeRole.PARAMETERS:
+            found[node] = (takers[0], False)
+        reduces = graph.operation(node) in ("all_reduce", "reduce_scatter")
+        if reduces and len(kernels) == 1 and size_bytes(kernels[0], "M", "N") == graph.bytes[node]:
+            found[node] = (kernels[0], True)
+    return found
+
+
+@given(chains())
+def test_chains_of_one_gemm_are_all_that_there_are(program):
+    (graph,) = program.graphs
+    found = {
+        chain.collective: (chain.pieces[0].node, chain.produces)
+        for chain in find_chains(graph)
+        if len(chain.pieces) == 1 and not chain.gradients and not graph.role[chain.collective] & NodeRole.PARAMETERS
+    }
+    expected, taken = (
+        {},
+        {piece.node for chain in find_chains(graph) if chain.collective not in found for piece in chain.pieces},
+    )
+    for node, (gemm, produces) in one_gemm_chains(graph).items():
+        if gemm not in taken:  # a GEMM belongs to the first
+            expected[node] = (gemm, produces)
+            taken.add(gemm)
+    assert found == expected
+
+
 def random_granularity(numbers):
     """Chunks in the given proportions, other ones for each collective."""
     return lambda graph, chain: [n / sum(numbers[chain.collective % 3 :]) for n in numbers[chain.collective % 3 :]]

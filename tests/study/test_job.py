@@ -7,10 +7,11 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.interop import chakra
+from scaleout.program.program import alike
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.buckets import sweep_buckets
 from scaleout.study.comparison import compare, compare_program
-from scaleout.study.job import Job, run, timed
+from scaleout.study.job import Job, annotated, prepare, run, simulated, timed
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.study.strategies import follow
@@ -35,6 +36,17 @@ def test_options_mean_the_same_in_a_comparison_a_strategy_a_sweep_and_a_search()
     (swept,) = sweep_buckets(Job(job(), H200, NODE, "overlap", EAGER), sizes_bytes=[2**25])
     bucketed = run(Job(job(gradient_bucket="32 MiB"), H200, NODE, "overlap", EAGER))
     assert swept.step_s == bucketed.makespan_s
+
+
+@pytest.mark.parametrize("options", [SimulationOptions(), EAGER, SimulationOptions(placement="transposed")])
+@pytest.mark.parametrize("changes", [{}, {"zero": 1}, {"pipeline_parallel": 2, "data_parallel": 2}])
+def test_a_program_that_the_schedule_has_simulated_is_that_of_the_workload(options, changes):
+    prepared = prepare(Job(job(**changes), H200, NODE, "centauri", options))
+    assert (prepared.program is not None) == options.contention
+    anew = prepared._replace(program=None)
+    assert alike(annotated(prepared), annotated(anew))
+    found, other = simulated(prepared, annotated(prepared)), simulated(anew, annotated(anew))
+    assert (found.makespan_s, found.decisions) == (other.makespan_s, other.decisions)
 
 
 def test_a_search_simulates_plans_as_run_does_under_a_host_and_clocks():

@@ -198,12 +198,7 @@ class TimeBreakdown:
 
 
 Site = tuple[Mesh, int]
-"""What decides where the groups of a job lie: its mesh, and over how many ranks states are sharded."""
-
-
-def site_of(workload: LayeredModel) -> Site:
-    """Return the site of a workload."""
-    return workload.mesh, workload.sharding
+"""See `Axes.site`."""
 
 
 @dataclass
@@ -240,7 +235,7 @@ class PlanCosts:
 
     def collective_s(self, collective: Collective, workload: LayeredModel, axes: Axes) -> float:
         """Return the time of a collective of a family that `axes` knows."""
-        site = site_of(workload)
+        site = axes.site
         key = (site, collective)
         if key not in self._collectives:
             where = (site, collective.family)
@@ -252,7 +247,7 @@ class PlanCosts:
 
     def work(self, work: Work, workload: LayeredModel, axes: Axes) -> TimeBreakdown:
         """Return what the work of a part takes."""
-        key = (work, site_of(workload))
+        key = (work, axes.site)
         if key not in self._work:
             if work not in self._compute:
                 self.model.time_kernels(work.kernels)

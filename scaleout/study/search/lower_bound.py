@@ -21,7 +21,7 @@ from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
-from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, parts_of, plan_costs_of, site_of
+from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, parts_of, plan_costs_of
 from scaleout.study.search.stages import Ledger, Stage, contents_of
 from scaleout.workloads.families.layered import Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
@@ -187,7 +187,7 @@ class LowerBounds:
         """Return lower bounds of the seconds for which collectives hold each dimension, shape (D,)."""
         total = np.zeros(len(self.costs.topology.dimensions))
         for collective, count in collectives.items():
-            key = (site_of(workload), collective.family, collective.kind)
+            key = (axes.site, collective.family, collective.kind)
             if key not in self._needs:
                 topology, groups = self.costs.topology, axes.family(collective.family).members
                 if congruent_members(topology, groups) is not None:

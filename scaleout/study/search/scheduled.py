@@ -5,7 +5,7 @@ of gradients and parameters overlapped, only orders the candidates. Under `basel
 again where pipeline messages and kernels contend, as `evaluate` leaves contention out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_b
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Plan
 from scaleout.study.search.stages import Ledger, Stage, stages_of
+from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.generate.axes import Axes
 
 
@@ -106,17 +107,23 @@ class Simulated:
     lower_bound_s: float | None
 
 
-def candidates_of(request: SearchRequest, plans: Sequence[Plan], last_s: float) -> list[Candidate]:
-    """Return which of some plans fit and may take less than the last of the fastest."""
-    lower_bounds = lower_bounds_of(request.topology, request.device)
+def kernels_s(request: SearchRequest, workload: LayeredModel) -> float:
+    """Return the lower bound of a plan by its kernels, under every schedule of the request."""
     ordered = all(map(in_order, request.schedules))
+    return lower_bounds_of(request.topology, request.device).kernels_s(workload, ordered=ordered)
+
+
+def candidates_of(request: SearchRequest, plans: Mapping[Plan, float], last_s: float) -> list[Candidate]:
+    """Return which plans fit and may take less than the last of the fastest; each is given with its `kernels_s`."""
+    lower_bounds = lower_bounds_of(request.topology, request.device)
     found = []
-    for plan in plans:
-        workload = request.workload(plan)
-        bound_s = lower_bounds.kernels_s(workload, ordered=ordered)
-        if bound_s * ROUNDING > last_s or peak_of(workload).total_bytes > request.memory_bytes:
+    for plan, kernels_only_s in plans.items():
+        if kernels_only_s * ROUNDING > last_s:
             continue
-        bound_s = max(bound_s, lower_bounds.links_s(workload))
+        workload = request.workload(plan)
+        if peak_of(workload).total_bytes > request.memory_bytes:
+            continue
+        bound_s = max(kernels_only_s, lower_bounds.links_s(workload))
         costs = plan_costs_of(request.topology, request.device)
         axes = Ledger.of(workload, costs).axes
         overlapped = [_without_data(stage, axes) for stage in stages_of(workload, costs)]

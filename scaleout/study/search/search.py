@@ -17,7 +17,7 @@ from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_of
 from scaleout.study.search.lower_bound import bound_of, family_bound, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
+from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, kernels_s, simulate_best
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
 
@@ -206,8 +206,14 @@ def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Choice, 
     """Evaluate those plans of some families that may be wanted, the most promising first."""
     costs = plan_costs_of(request.topology, request.device)
     best, opened, bounded = replace(best), Opened(), []
+    candidates: dict[Plan, float] = {}  # and the bound of their kernels
     for plan in plans:
         workload = request.workload(plan)
+        if request.schedules:  # which ask for the kernels anyway; nothing is faster under `baseline` either
+            candidates[plan] = kernels_s(request, workload)
+            if candidates[plan] * ROUNDING > best.limit():
+                opened.counts.bounded += 1
+                continue
         bounded.append((bound_of(workload, stage_bounds_of(stages_of(workload, costs))), plan, workload))
     for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
         if bound_s * ROUNDING > best.limit():
@@ -226,8 +232,7 @@ def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Choice, 
             opened.counts.evaluated += 1
             opened.evaluated.append(EvaluatedPlan(plan, estimate))
             best.add(opened.evaluated[-1:])
-    if request.schedules:
-        opened.candidates = candidates_of(request, [plan for _, plan, _ in bounded], best.last_s)
+    opened.candidates = candidates_of(request, candidates, best.last_s)
     return opened
 
 

@@ -6,11 +6,11 @@ the last kernel of an action occupies the rank, but nobody who depends on the ac
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scaleout.program.operations import Kernel, kernel
-from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of, site_of
+from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Call, GradientSync
 from scaleout.workloads.generate.profile import profile_key
@@ -73,7 +73,7 @@ def stages_of(workload: LayeredModel, costs: PlanCosts) -> list[Stage]:
     contents = contents_of(workload)
     split = _splits(workload.pipeline_schedule)
     about = (
-        profile_key(workload), site_of(workload), workload.zero, workload.gradient_bucket, workload.gradient_dtype,
+        profile_key(workload), Axes(workload).site, workload.zero, workload.gradient_bucket, workload.gradient_dtype,
         workload.fused_accumulation, split, workload.num_stages == 1,
         workload.overlap_gradient_reduce, workload.overlap_parameter_gather,
     )  # fmt: skip
@@ -180,45 +180,58 @@ class Ledger:
         return kernel("add", dtype=self.workload.gradient_dtype or self.workload.dtype, elements=num_parameters)
 
     def _reduced(self, content: Content, *, whole: bool) -> tuple[TimeBreakdown, TimeBreakdown]:
-        """Return the reductions of a stage's gradients, and those of them behind the last kernel of its backward."""
-        waiting, found = dict.fromkeys(self.sharing, 0), (list[Collective](), list[Collective]())
+        """Return the reductions of a stage's gradients, and those of them behind the last kernel of its backward.
+
+        Layers of a run that find the buckets as the one before did reduce the same.
+        """
+        waiting, found = dict.fromkeys(self.sharing, 0), (Counter[Collective](), Counter[Collective]())
+        runs = list(content)
+        while runs and not self.parts[runs[0][0]].gradients:
+            del runs[0]
+        for number, (kind, count) in enumerate(reversed(runs)):
+            last = int(number == len(runs) - 1)  # of whose layers the last one ends backward
+            left = count
+            while left:
+                before, times = dict(waiting), 1
+                reduced = self._reduced_by(self.parts[kind], waiting, whole=whole, last=last == left)
+                if waiting == before:
+                    times = max(left - last, 1)
+                for late, each in reduced:
+                    found[late][each] += times
+                left -= times
+        for collective in (each for name, size_bytes in waiting.items() for each in self._reduction(name, size_bytes)):
+            found[True][collective] += 1
+        return self._time_of(found[False]), self._time_of(found[True])
+
+    def _reduced_by(
+        self, part: Part, waiting: dict[str, int], *, whole: bool, last: bool
+    ) -> list[tuple[bool, Collective]]:
+        """Let gradients of a part fill the buckets; return what they reduce, and whether behind the `last` kernel."""
+        found: list[tuple[bool, Collective]] = []
         gradient_bytes, bucket_bytes = self.workload.gradient_bytes, self.workload.bucket_bytes
-        reduction = functools.cache(self._reduction)
-
-        def flush(names: Iterable[str], *, late: bool) -> None:
-            for name in names:
-                found[late].extend(reduction(name, waiting[name]))
+        for gradient in part.gradients:
+            name = gradient.bucket
+            waiting[name] += gradient.num_parameters * gradient_bytes
+            if waiting[name] >= bucket_bytes:
+                found += [(last and gradient.ends, each) for each in self._reduction(name, waiting[name])]
                 waiting[name] = 0
-
-        backward = [self.parts[kind] for kind, count in reversed(content) for _ in range(count)]
-        while backward and not backward[-1].gradients:
-            backward.pop()
-        for number, part in enumerate(backward):
-            last = number == len(backward) - 1
-            for gradient in part.gradients:
-                waiting[gradient.bucket] += gradient.num_parameters * gradient_bytes
-                if waiting[gradient.bucket] >= bucket_bytes:
-                    flush((gradient.bucket,), late=last and gradient.ends)
-            if self.workload.zero == 3 and whole:
-                flush(waiting, late=last)
-        flush(waiting, late=True)
-        in_time, late = (self._time_of(collectives) for collectives in found)
-        return in_time, late
+        if self.workload.zero == 3 and whole:
+            for name, size_bytes in waiting.items():
+                found += [(last, each) for each in self._reduction(name, size_bytes)]
+                waiting[name] = 0
+        return found
 
     def _gathered(self, content: Content) -> TimeBreakdown:
         """Return what gathers the parameters of a stage part by part, as `generators.stage.Stage.gathers`."""
         workload = self.workload
         if not (workload.overlap_parameter_gather and workload.mode == "training"):
             return TimeBreakdown()
-        return self._time_of(
-            [
-                self._named(call)
-                for kind, count in content
-                for name, number in self.parts[kind].parameters.items()
-                for call in self.sharing[name].gathers(number * workload.item_bytes, zero=workload.zero)
-                for _ in range(count)
-            ]
-        )
+        gathers = Counter[Collective]()
+        for kind, count in content:
+            for name, number in self.parts[kind].parameters.items():
+                for call in self.sharing[name].gathers(number * workload.item_bytes, zero=workload.zero):
+                    gathers[self._named(call)] += count
+        return self._time_of(gathers)
 
     def _reduction(self, bucket: str, size_bytes: int) -> list[Collective]:
         sharing = self.sharing[bucket]
@@ -230,10 +243,10 @@ class Ledger:
     def _named(self, call: Call) -> Collective:
         return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
 
-    def _time_of(self, collectives: list[Collective]) -> TimeBreakdown:
+    def _time_of(self, collectives: Mapping[Collective, int]) -> TimeBreakdown:
         return TimeBreakdown.total(
             (TimeBreakdown(0.0, {each.family: self.costs.collective_s(each, self.workload, self.axes)}), count)
-            for each, count in Counter(collectives).items()
+            for each, count in collectives.items()
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from scaleout.program.mesh import counts_for
+from scaleout.program.mesh import Mesh, counts_for
 from scaleout.program.program import GroupFamily
 from scaleout.workloads.families.layered import LayeredModel
 
@@ -124,6 +124,11 @@ class Axes:
             return self.dense()
         axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
         return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
+
+    @cached_property
+    def site(self) -> tuple[Mesh, int]:
+        """What decides where the families' groups lie: the mesh, and over how many ranks states are sharded."""
+        return self.workload.mesh, self.workload.sharding
 
     @cached_property
     def sharing(self) -> Mapping[str, GradientSync]:
