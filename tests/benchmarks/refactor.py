@@ -13,8 +13,8 @@ The commands are those of README.md and docs/**/*.md (blocks of ```sh), the figu
 shipped file shown and run, the jobs of the benchmarks, and, from the folder `shared` beside the repository's main
 checkout (or --shared), measured rows, published tables and ASTRA-sim's recorded inputs. `--commands` runs those of an
 earlier recording, so that what has left the README is still run; `--only TEXT`, repeatable, those that contain TEXT.
-Left out, as they differ between two runs of one commit: figures/ranks.py, the benchmarks' own times, the journal of a
-search and UNSTEADY keys; and pictures, timelines and written traces. `compare` exits with 1 if anything differs.
+Left out, as they differ between two runs of one commit: figures/ranks.py, growth.py, benchmarks' times, the journal of
+a search and UNSTEADY keys; and pictures, timelines and written traces. `compare` exits with 1 if anything differs.
 """
 
 import argparse

@@ -56,6 +56,7 @@ class Work(NamedTuple):
 
     duration_s: Floats
     occupancy_s: Floats
+    by_priority: Table
     stream: Table
     order: Table
     stream_tasks: Table
@@ -374,18 +375,23 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
 
 
 @compiled
+def list_streams(w: Work, s: State) -> None:
+    """List the tasks of each stream by priority and then index, and give each its rank there."""
+    for task in w.by_priority:
+        stream = w.stream[task]
+        if stream != NONE:
+            w.order[task] = s.streams[stream]["num_ready"]
+            w.stream_tasks[w.first_in_stream[stream] + w.order[task]] = task
+            s.streams[stream]["num_ready"] += 1
+    for stream in range(len(s.streams)):
+        s.streams[stream]["num_ready"] = 0
+
+
+@compiled
 def begin_all(w: Work, s: State, d: Devices, n: Links | None) -> None:
     """Let tasks that wait for nothing be ready, and start those that may."""
+    list_streams(w, s)
     for task in range(len(s.waiting)):
         if s.waiting[task] == 0:
             make_ready(w, s, task, 0.0)
     issue(w, s, d, n, 0.0)
-
-
-@compiled
-def list_streams(order: Table, stream: Table, next_of: Table, tasks: Table) -> None:
-    """List the tasks of each stream, in an order of all, from an entry of its own on."""
-    for task in order:
-        if stream[task] != NONE:
-            tasks[next_of[stream[task]]] = task
-            next_of[stream[task]] += 1

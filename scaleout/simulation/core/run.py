@@ -23,7 +23,6 @@ from scaleout.simulation.core.loop import (
     State,
     Work,
     begin_all,
-    list_streams,
     run_for,
 )
 from scaleout.simulation.engine import Tasks, Times, offsets_of
@@ -47,28 +46,32 @@ def _numbered(values: Ints) -> tuple[Table, int]:
     return numbers[values + 1], int(np.count_nonzero(is_used))
 
 
+def _by_priority(priority: Ints) -> Table:
+    """Order by priority, the highest first, and then by index."""
+    if (priority == priority.max(initial=0)).all():
+        return np.arange(len(priority), dtype=np.int32)
+    return np.argsort(-priority, kind="stable").astype(np.int32)
+
+
 def _work_of(tasks: Tasks) -> tuple[Work, int]:
     """Number streams, ports and ranks from zero; return how many ports there are as well."""
     num_instances = len(tasks.instance_size)
     stream, _ = _numbered(tasks.stream)
     first_in_stream = offsets_of(np.bincount(stream[stream != NONE]))
-    by_priority = np.argsort(-tasks.priority, kind="stable") if tasks.priority.any() else np.arange(len(tasks))
-    ordered, order = np.empty(first_in_stream[-1], np.int32), np.full(len(tasks), NONE, np.int32)
-    list_streams(by_priority, stream, first_in_stream.copy(), ordered)
-    order[ordered] = np.arange(len(ordered)) - first_in_stream[stream[ordered]]
     members = tasks.instance != NONE
-    highest = np.full(num_instances, np.iinfo(np.int64).min)
+    highest = np.full(num_instances, tasks.priority.min(initial=0))
     np.maximum.at(highest, tasks.instance[members], tasks.priority[members])
-    by_rank = np.argsort(-highest, kind="stable").astype(np.int32)
+    by_rank = _by_priority(highest)
     rank = np.empty(num_instances, np.int32)
     rank[by_rank] = np.arange(num_instances)
     ports, num_ports = _numbered(tasks.ports)
     work = Work(
         duration_s=tasks.duration_s,
         occupancy_s=tasks.occupancy_s,
+        by_priority=_by_priority(tasks.priority),
         stream=stream,
-        order=order,
-        stream_tasks=ordered,
+        order=np.empty(len(tasks), np.int32),
+        stream_tasks=np.empty(first_in_stream[-1], np.int32),
         first_in_stream=first_in_stream,
         first_user=tasks.user_offsets,
         users=tasks.users.astype(np.int32),
@@ -93,7 +96,9 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
         table["holder"], table["freed_by"], table["freed_s"] = NONE, NONE, -1.0
     ports["held_up"] = NONE
     return State(
-        **dict(zip(("start_s", "released_s", "end_s"), np.full((3, n), np.nan), strict=True)),
+        start_s=np.full(n, np.nan),
+        released_s=np.full(n, np.nan),
+        end_s=np.full(n, np.nan),
         cause=np.full(n, NONE, np.int32),
         ready_cause=np.full(n, NONE, np.int32),
         waiting=tasks.num_dependencies.astype(np.int32),
@@ -104,8 +109,8 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
         arrived=np.empty(int(work.first_member[-1]), np.int32),
         num_arrived=np.zeros(m, np.int32),
         queue=np.empty(m, np.int32),
-        left=np.full(m, NONE, np.int32),
-        right=np.full(m, NONE, np.int32),
+        left=np.empty(m, np.int32),
+        right=np.empty(m, np.int32),
         event_s=np.empty(room),
         events=np.empty(room, np.int64),
         scratch=np.empty(int(np.diff(work.first_member).max(initial=0)), np.int32),
