@@ -328,8 +328,11 @@ def test_who_never_comes_is_named_under_the_link_model_too():
     st.sampled_from(sorted(name for name, each in SCHEDULES.items() if not each.decides and not each.needs)),
 )
 @settings(max_examples=200)
-def test_folded_and_unfolded_are_equal_bit_for_bit_on_links(job, schedule):
-    """Ranks that are alike by a symmetry of the links are one, and their messages one flow; nothing else changes."""
+def test_folded_and_unfolded_are_equal_on_links(job, schedule):
+    """Ranks whose links are alike are one, and their messages one flow; nothing changes but for rounding.
+
+    A transfer that is alone on its links ends at its start plus what it takes; two groups may meet when unfolded.
+    """
     given_program, topology = job
 
     def times(unfold):
@@ -337,14 +340,16 @@ def test_folded_and_unfolded_are_equal_bit_for_bit_on_links(job, schedule):
             result = on_links(apply_schedule(given_program, schedule), topology, unfold=unfold)
         except SimulationError:
             return None
-        bits = {
-            rank: (line.start_s.tobytes(), line.end_s.tobytes(), line.occupancy_s.tobytes(), line.algorithm)
-            for line in result.timelines
-            for rank in line.ranks
-        }
-        return result.makespan_s, bits, sum(use.utilisation > 0 for use in result.busiest_links) > 0
+        lines = [of_rank(result, rank) for rank in range(result.program.num_ranks)]
+        columns = np.concatenate([np.stack((line.start_s, line.end_s, line.occupancy_s)).ravel() for line in lines])
+        used = sum(use.utilisation > 0 for use in result.busiest_links) > 0
+        return columns, [line.algorithm for line in lines], used
 
-    assert times(False) == times(True)
+    folded, unfolded = times(False), times(True)
+    assert (folded is None) == (unfolded is None)
+    if folded is not None:
+        assert folded[0] == pytest.approx(unfolded[0], rel=1e-12, abs=0)
+        assert folded[1:] == unfolded[1:]
 
 
 # ---- What is refused
