@@ -24,8 +24,11 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.engine import Tasks, run
+from scaleout.simulation.fold import fold
+from scaleout.simulation.folded_program import FoldedProgram, instances_of
 from scaleout.simulation.run import simulate
 from scaleout.simulation.shared_devices import Running, SharedDevices
+from scaleout.simulation.tasks import tasks_of
 from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.measured.kernels import loops
 from scaleout.workloads.config import load_workload
@@ -388,3 +391,23 @@ def test_what_was_measured():
     assert len(errors["compute"]) == len(rows) == 141
     assert np.mean(errors["compute"]) < 0.05
     assert np.mean(errors["collective"]) < 0.10
+
+
+@given(
+    st.lists(st.integers(NONE, 1), min_size=1, max_size=12),
+    st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=12, max_size=12), min_size=1, max_size=3),
+)
+def test_each_kernel_has_a_kind_of_its_call_and_time(calls, times):
+    """Graphs share their columns but for the times, which need not be in one order in all of them."""
+    builder = GraphBuilder()
+    for call in calls:
+        builder.add((), name="", kernel=call, duration_s=times[0][0])
+    built = replace(builder.build(), kernels=(PRODUCT, ADDITION))
+    graphs = tuple(built.with_columns(duration_s=np.array(row[: len(calls)])) for row in times)
+    program = Program("kinds", graphs, np.arange(len(graphs)), ())
+    topology = Topology("t", (Dimension("switch", len(graphs), 1e9, 0.0),))
+    folded = FoldedProgram(program, topology, {}, fold(program, topology, unfold=True))
+    sharing = tasks_of(folded, instances_of(folded), None, HALF.resource_use)[1]
+    named = [sharing.kernels[kind] for kind in sharing.kernel_kind.tolist()]
+    nodes = [(call, seconds) for row in times for call, seconds in zip(calls, row, strict=False) if seconds]
+    assert named == [((PRODUCT, ADDITION, None)[call], seconds) for call, seconds in nodes]
