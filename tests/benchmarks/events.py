@@ -17,14 +17,17 @@ from rich.table import Table
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.network.flow.instances import LinkNetwork
+from scaleout.network.routes.symmetry import Symmetry
 from scaleout.schedule import apply_schedule
 from scaleout.simulation import engine
-from scaleout.simulation.contention import contention_of
+from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.core import run as core
+from scaleout.simulation.engine import Tasks, Timer, Times
 from scaleout.simulation.fold import fold
 from scaleout.simulation.folded_program import FoldedProgram, instances_of
 from scaleout.simulation.run import simulate
-from scaleout.simulation.shared_devices import SharedDevices
+from scaleout.simulation.shared_devices import SharedDevices, Sharing
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
 from scaleout.workloads.config import load_workload
@@ -38,6 +41,24 @@ def cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - begin, found
 
 
+def laid_out(
+    folded: FoldedProgram, contention: Contention | None, *, on_links: bool
+) -> tuple[Tasks, Sharing, Contention | None, LinkNetwork | None]:
+    """Return what both run: the tasks of a program, what shares devices, and the links."""
+    links = LinkNetwork(folded.topology, Symmetry()) if on_links else None
+    use = None if contention is None else contention.resource_use
+    tasks, sharing, _ = tasks_of(folded, instances_of(folded), links, use)
+    return tasks, sharing, contention, links
+
+
+def in_python(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
+    """Run in Python, with its timers."""
+    timers: list[Timer] = [] if links is None else [links]
+    if contention is not None:
+        timers.append(SharedDevices.of(contention, sharing, None if links is None else links.set_speed))
+    return engine.run(tasks, timers)
+
+
 def main() -> None:
     """Run, and print a table."""
     table = Table(box=None, title="events, seconds of one core", title_justify="left")
@@ -47,28 +68,25 @@ def main() -> None:
     workload = load_workload("llama-3-8b", {"tensor_parallel": 8, "data_parallel": 128})
     alike = apply_schedule(time_kernels(generate(workload), device), "overlap")
     differ = tuple((rank, 1 + 1e-4 * rank) for rank in range(1, topology.num_ranks))
-    for what, slow, shares in (
-        ("all ranks", (), False),
-        ("all ranks, contention", (), True),
-        ("ranks that differ", differ, False),
-        ("ranks that differ, contention", differ, True),
-    ):
+    cases = [
+        (f"{ranks}{', links' * on_links}{', contention' * shares}", slow, on_links, shares)
+        for on_links in (False, True)
+        for ranks, slow in (("all ranks", ()), ("ranks that differ", differ))
+        for shares in (False, True)
+    ]
+    for what, slow, on_links, shares in cases:
         contention = contention_of(device, topology) if shares else None
-        cluster = replace(topology, slow_ranks=slow)
         program = slow_ranks(alike, dict(slow))
         folded = FoldedProgram(program, topology, {}, fold(program, topology, unfold=True))
-        use = None if contention is None else contention.resource_use
-        tasks, sharing, _ = tasks_of(folded, instances_of(folded), None, use)
-        timers = () if contention is None else (SharedDevices.of(contention, sharing, None),)
-        core.run(tasks, sharing, contention)  # compiled, and with it what it asks for
-        plain_s, plain = cpu_s(lambda tasks=tasks, timers=timers: engine.run(tasks, timers))
-        core_s, found = cpu_s(
-            lambda tasks=tasks, sharing=sharing, contention=contention: core.run(tasks, sharing, contention)
-        )
-        assert (found.end_s == plain.end_s).all(), "the same bits"
-        whole_s, _ = cpu_s(
-            lambda cluster=cluster, contention=contention: simulate(alike, cluster, unfold=True, contention=contention)
-        )
+        network = "link" if on_links else "alpha_beta"
+        found = [laid_out(folded, contention, on_links=on_links) for _ in range(3)]  # a network is for one run
+        core.run(*found[0])  # compiled, and with it what it asks for
+        plain_s, plain = cpu_s(lambda work=found[1]: in_python(*work))
+        core_s, compiled = cpu_s(lambda work=found[2]: core.run(*work))
+        assert (compiled.end_s == plain.end_s).all(), "the same bits"
+        options = {"unfold": True, "network": network, "contention": contention}
+        cluster, tasks = replace(topology, slow_ranks=slow), found[0][0]
+        whole_s, _ = cpu_s(lambda cluster=cluster, options=options: simulate(alike, cluster, **options))
         table.add_row(
             what, f"{len(tasks):,}", f"{plain_s:.2f}", f"{core_s:.2f}", f"{plain_s / core_s:.0f}",
             f"{len(tasks) / core_s / 1e6:.2f}", f"{whole_s:.2f}",

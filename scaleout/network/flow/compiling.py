@@ -84,7 +84,7 @@ def is_ready(function: Callable[..., Any], arguments: tuple[Any, ...], *, what: 
     with _alone(None if kept is None else Path(kept.cache_path)) as alone:
         if alone:
             where = "no folder, as none can be written" if kept is None else kept.cache_path
-            logging.getLogger(__name__).warning("compiling %s, about 20 s; kept in %s", what, where)
+            logging.getLogger(__name__).warning("compiling %s, up to a minute; kept in %s", what, where)
             dispatcher.compile(signature)
         return alone
 

@@ -23,6 +23,7 @@ from scaleout.simulation.core.heaps import place, pop_number, push_number, remov
 
 STARTING, EARLY, ENDED, ALONE, LACKING, UNKNOWN, CATCHING_UP = range(7)
 STARTED, REACHED = range(2)
+STARTED_ONE, ALL_STARTED, LACKING_SOME = range(3)
 
 TRANSFER = np.dtype(
     [(name, "f8") for name in ("size_bytes", "before_s", "after_s", "latencies", "sent_s", "done_s")]
@@ -83,16 +84,9 @@ def start_transfer(n: Links, instance: int, now_s: float) -> None:
 
 
 @compiled
-def begin_transfer(n: Links, instance: int, now_s: float) -> bool:
-    """Start an instance, alone if it has its links to itself; False if the caller has to add something first."""
+def begin_alone(n: Links, instance: int, now_s: float) -> bool:
+    """Let an instance have its links to itself; False if what it takes in isolation is not known."""
     which = n.instances[instance]["transfer"]
-    shares = False
-    for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
-        if n.user[n.crossed[at]] != NONE and not share(n, n.user[n.crossed[at]], now_s):
-            return False
-        shares = shares or n.crossing[n.crossed[at]] > 0
-    if shares:
-        return request(n, instance, now_s)
     if math.isnan(n.transfers[which]["sent_s"]):
         n.counts[UNKNOWN] = which
         return False
@@ -102,6 +96,17 @@ def begin_transfer(n: Links, instance: int, now_s: float) -> bool:
     n.instances[instance]["since_s"], n.instances[instance]["speed"] = now_s, 1.0
     wait(n, instance)
     return True
+
+
+@compiled
+def met(n: Links, instance: int) -> tuple[int, bool]:
+    """Return an instance that has one of another one's links to itself, or `NONE`, and whether others share them."""
+    which, shared = n.instances[instance]["transfer"], False
+    for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
+        if n.user[n.crossed[at]] != NONE:
+            return int(n.user[n.crossed[at]]), True
+        shared = shared or n.crossing[n.crossed[at]] > 0
+    return NONE, shared
 
 
 @compiled
@@ -122,38 +127,21 @@ def leave_links(n: Links, instance: int) -> None:
 
 
 @compiled
-def share(n: Links, instance: int, now_s: float) -> bool:
-    """Let an instance that was alone go on among others, from where it is; False as for `begin_transfer`."""
-    reached_s = (
-        n.instances[instance]["reached_s"] + (now_s - n.instances[instance]["since_s"]) * n.instances[instance]["speed"]
-    )
-    start_s = now_s - reached_s if n.instances[instance]["is_changed"] else n.instances[instance]["since_s"]
-    if not request(n, instance, start_s):
-        return False
+def resumed_s(n: Links, instance: int, now_s: float) -> float:
+    """Return when an instance that is alone would have started, had it gone at full speed ever since."""
+    since_s = n.instances[instance]["since_s"]
+    if not n.instances[instance]["is_changed"]:
+        return float(since_s)
+    return float(now_s - (n.instances[instance]["reached_s"] + (now_s - since_s) * n.instances[instance]["speed"]))
+
+
+@compiled
+def leave_alone(n: Links, instance: int, now_s: float) -> None:
+    """Let an instance that was alone be one of those that share links; what it has sent has to be caught up with."""
     leave_links(n, instance)
     n.instances[instance]["is_alone"] = 0
     n.counts[ALONE] = remove(n.alone, n.counts[ALONE], n.instances, instance)
     n.counts[CATCHING_UP], n.times[REACHED] = instance, now_s
-    return catch_up(n)
-
-
-@compiled
-def catch_up(n: Links) -> bool:
-    """Let what has happened to an instance happen among the others; False if the tables lack room for it."""
-    instance = n.counts[CATCHING_UP]
-    if instance == NONE:
-        return True
-    while True:
-        if math.isnan(run(n.tables, n.times[REACHED])):
-            return False
-        if not n.tables.counts[SENT] and not n.tables.counts[FINISHED]:
-            break
-        note(n)
-    if n.instances[instance]["speed"] != 1.0:
-        set_speed_of(n, instance, n.instances[instance]["speed"], n.times[REACHED])
-        change_speeds(n.tables, n.times[REACHED])
-    n.counts[CATCHING_UP] = NONE
-    return True
 
 
 @compiled
@@ -205,25 +193,73 @@ def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> bool:
 
 
 @compiled
+def next_to_start(n: Links, d: Devices, until_s: float) -> tuple[int, float]:
+    """Return an instance that is to start, and when; `NONE` if there is no more.
+
+    What is paced starts at its first speed above zero, once the moment of that is over.
+    """
+    if n.counts[STARTING]:
+        return int(n.starting[n.counts[STARTING] - 1]), float(n.times[STARTED])
+    if d.counts[TOLD] and until_s > d.changed_s[0]:
+        for at in range(d.counts[TOLD]):
+            told = d.instances[d.told[at]]
+            if told["rate"] > 0 and not n.instances[told["instance"]]["is_moving"]:
+                return int(told["instance"]), float(d.changed_s[0])
+    return NONE, 0.0
+
+
+@compiled
+def start_next(n: Links, d: Devices, until_s: float) -> int:
+    """Start the next instance, or let one that it meets join those that share links first; see `start_transfers`."""
+    instance, now_s = next_to_start(n, d, until_s)
+    if instance == NONE:
+        return ALL_STARTED
+    other, shares = met(n, instance)
+    joins, start_s = instance, now_s
+    if other != NONE:
+        joins, start_s = other, resumed_s(n, other, now_s)
+    if not (request(n, joins, start_s) if shares else begin_alone(n, instance, now_s)):
+        return LACKING_SOME
+    if other != NONE:
+        leave_alone(n, other, now_s)
+    elif n.counts[STARTING]:
+        n.counts[STARTING] -= 1
+    return STARTED_ONE
+
+
+@compiled
 def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
     """Start what starts now, and give what is paced its speed once the moment of its last change is over.
 
     False if the caller has to add something first; the call is then repeated.
     """
-    if not catch_up(n):
-        return False
-    while n.counts[STARTING]:
-        if not begin_transfer(n, n.starting[n.counts[STARTING] - 1], n.times[STARTED]):
-            return False
-        n.counts[STARTING] -= 1
-    if not d.counts[TOLD] or until_s <= d.changed_s[0]:
-        return True
-    for at in range(d.counts[TOLD]):
-        told = d.instances[d.told[at]]
-        instance = told["instance"]
-        moves = n.instances[instance]["is_moving"] or told["rate"] == 0
-        if not moves and not begin_transfer(n, instance, d.changed_s[0]):
-            return False
+    while True:
+        changed, at_s, late = False, n.times[REACHED], n.counts[CATCHING_UP]
+        if late != NONE:
+            while True:
+                if math.isnan(run(n.tables, at_s)):
+                    return False
+                if not n.tables.counts[SENT] and not n.tables.counts[FINISHED]:
+                    break
+                note(n)
+            n.counts[CATCHING_UP] = NONE
+            changed = n.instances[late]["speed"] != 1.0 and set_speed_of(n, late, n.instances[late]["speed"], at_s)
+        else:
+            found = start_next(n, d, until_s)
+            if found == LACKING_SOME:
+                return False
+            if found == ALL_STARTED:
+                if not d.counts[TOLD] or until_s <= d.changed_s[0]:
+                    return True
+                at_s = d.changed_s[0]
+                changed = tell_speeds(n, d)
+        if changed:
+            change_speeds(n.tables, at_s)
+
+
+@compiled
+def tell_speeds(n: Links, d: Devices) -> bool:
+    """Set the speeds of what is paced and moves; return whether `change_speeds` has to follow."""
     changed = False
     for at in range(d.counts[TOLD]):
         told = d.instances[d.told[at]]
@@ -231,9 +267,7 @@ def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
         if n.instances[told["instance"]]["is_moving"]:
             changed = set_speed_of(n, told["instance"], told["rate"], d.changed_s[0]) or changed
     d.counts[TOLD] = 0
-    if changed:
-        change_speeds(n.tables, d.changed_s[0])
-    return True
+    return changed
 
 
 @compiled

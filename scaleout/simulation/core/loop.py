@@ -354,7 +354,12 @@ def next_moment_s(s: State, d: Devices, n: Links | None) -> float:
 @compiled
 def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
     """Go on for so many moments, or until nothing moves any more or the caller has to lay out more."""
-    for _ in range(steps):
+    now_s = 0.0
+    while True:
+        issue(w, s, d, n, now_s)
+        if not steps:
+            return GOES_ON
+        steps -= 1
         if not set_rates(d):
             return MISSES
         if d.counts[OVERFLOW]:
@@ -370,8 +375,6 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
             end_on_links(w, s, d, n, now_s)
         end_on_devices(w, s, d, now_s)
         handle_events(w, s, now_s)
-        issue(w, s, d, n, now_s)
-    return GOES_ON
 
 
 @compiled
@@ -388,10 +391,9 @@ def list_streams(w: Work, s: State) -> None:
 
 
 @compiled
-def begin_all(w: Work, s: State, d: Devices, n: Links | None) -> None:
-    """Let tasks that wait for nothing be ready, and start those that may."""
+def begin_all(w: Work, s: State) -> None:
+    """Let tasks that wait for nothing be ready."""
     list_streams(w, s)
     for task in range(len(s.waiting)):
         if s.waiting[task] == 0:
             make_ready(w, s, task, 0.0)
-    issue(w, s, d, n, 0.0)

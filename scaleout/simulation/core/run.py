@@ -281,7 +281,7 @@ def run(
         arguments = work, state, shared, None if on is None else on.columns, _STEPS
         if not is_ready(run_for, arguments, what="the event core", worth_it=len(tasks) >= _LONG):
             return None
-        begin_all(*arguments[:-1])
+        begin_all(work, state)
         while True:
             found = run_for(work, state, shared, None if on is None else on.columns, _STEPS)
             if found in (FINISHED, OVERFLOWS):
