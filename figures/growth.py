@@ -1,4 +1,4 @@
-"""How the cost of a simulation grows with ranks, nodes a rank and ranks that differ: time and memory, with exponents.
+"""How the cost of a simulation grows with ranks, nodes, ranks that differ, and messages: time, memory, exponents.
 
     python figures/growth.py [--output DIR]
 
@@ -17,15 +17,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, drawn
+from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, SERIES, drawn
 
 BENCHMARK = Path(__file__).parents[1] / "tests" / "benchmarks" / "growth.py"
-COLOURS = {"alone": COMPUTE, "contention": COMMUNICATION}
-LABELS = {"alone": "alpha-beta", "contention": "alpha-beta, contention"}
+COLOURS = {"alone": COMPUTE, "contention": COMMUNICATION, "links": SERIES[2]}
+LABELS = {"alone": "alpha-beta", "contention": "alpha-beta, contention", "links": "links of a torus"}
 SETTINGS = {
     "ranks": ", all different",
     "nodes a rank": ", 64 different ranks",
     "ranks that differ": ", of 1,024",
+    "messages in flight": ", random",
 }
 """What does not grow."""
 
@@ -52,8 +53,8 @@ def draw_curve(panel: Axes, curve: pd.DataFrame, cost: str, scale: float, model:
 def draw(points: pd.DataFrame, path: Path) -> None:
     """Draw a column of panels for each quantity that grows, time above memory."""
     sweeps = list(dict.fromkeys(points["against"]))
-    title = "Simulating a step of Llama 3 8B, each rank that differs slowed by a factor of its own"
-    with drawn(path, 2, len(sweeps), title=title, figsize=(9.5, 5), sharex="col", sharey="row") as (_, grid):
+    title = "Simulating a step of Llama 3 8B, each rank that differs slowed by a factor of its own; and messages alone"
+    with drawn(path, 2, len(sweeps), title=title, figsize=(12, 5), sharex="col", sharey="row") as (_, grid):
         for panels, (cost, scale, unit) in zip(grid, COSTS, strict=True):
             for panel, sweep in zip(panels, sweeps, strict=True):
                 for model, curve in points[points["against"] == sweep].groupby("model", sort=False):
@@ -70,7 +71,8 @@ def draw(points: pd.DataFrame, path: Path) -> None:
             panels[0].set_ylabel(unit)
         for panel, sweep in zip(grid[1], sweeps, strict=True):
             panel.set_xlabel(f"{sweep}{SETTINGS.get(sweep, '')}")
-        grid[0][0].legend(frameon=False, fontsize=8)
+        for panel in (grid[0][0], grid[0][-1]):
+            panel.legend(frameon=False, fontsize=8)
 
 
 def main() -> None:

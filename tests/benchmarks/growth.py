@@ -1,11 +1,13 @@
-"""How the cost of a simulation grows: processor time and memory against ranks, nodes a rank and ranks that differ.
+"""How the cost of a simulation grows: time and memory against ranks, nodes a rank, ranks that differ, and messages.
 
     python tests/benchmarks/growth.py [--csv FILE]
 
 Llama 3 8B under `overlap`, tensor parallel 8, on DGX H200 nodes of a fat tree. A rank that differs is slowed by a
 factor of its own, so that nothing stands for it. Each point is a process forked from one that has loaded everything:
-the time is that of `simulate` alone, the faster of two, and the memory what the process adds for it at its peak. The
-last columns are exponents, fitted to the larger half of the points of a curve. Reports; asserts nothing.
+the time is that of `simulate` alone, the faster of two, and the memory what the process adds for it at its peak.
+Messages go between ranks drawn at random over single links of a 32 x 32 torus, all in flight at once and of sizes that
+differ; their memory is what is allocated for them. The last columns are exponents, fitted to the larger half of the
+points of a curve. Reports; asserts nothing.
 """
 
 import argparse
@@ -14,7 +16,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +29,10 @@ from rich.table import Table
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.network.flow.demand import demand_of_message
+from scaleout.network.flow.flows import Demand
+from scaleout.network.flow.shared import BY_MESSAGE, SharedTraffic, Transfer
+from scaleout.network.routes.links import Links, links_of
 from scaleout.program.program import Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.contention import contention_of
@@ -39,11 +46,15 @@ SWEEPS = {
     "ranks": [(ranks, LAYERS, ranks) for ranks in (64, 128, 256, 512, 1024)],
     "nodes a rank": [(64, layers, 64) for layers in (16, 32, 64, 128, 256)],
     "ranks that differ": [(1024, LAYERS, differ) for differ in (1, 4, 16, 64, 256, 1024)],
+    "messages in flight": [(messages,) for messages in (128, 256, 512, 1024, 2048, 4096)],
 }
-"""What grows, to points: ranks, layers of the model, and how many ranks differ. Another quantity is another entry."""
+"""What grows, to points: ranks, layers of the model, and how many ranks differ; or messages."""
 
 MODELS = ("alone", "contention")
 """Whether kernels and collectives take SMs and memory from each other."""
+
+SECONDS_APART = 1e-9
+"""Between the starts of messages, which all take longer than all starts."""
 
 
 def job(ranks: int, layers: int, differ: int) -> tuple[Program, Topology]:
@@ -56,22 +67,46 @@ def job(ranks: int, layers: int, differ: int) -> tuple[Program, Topology]:
     return program, replace(whole, dimensions=(node, replace(nodes, size=ranks // 8)), slow_ranks=slow)
 
 
-def measure(model: str, point: tuple[int, int, int]) -> tuple[int, int, float, float]:
+def measure(model: str, point: tuple[int, ...]) -> tuple[int, int, float, float]:
     """Simulate a point; return nodes a rank, nodes simulated, seconds and bytes."""
+    if model == "links":
+        (count,) = point
+        links = links_of(load_topology("torus-32x32"))
+        pairs = np.random.default_rng(7).permuted(np.tile(np.arange(1024), (count, 1)), axis=1)[:, :2].tolist()
+        demands = [demand_of_message(links, *pair) for pair in pairs]
+        seconds, _ = cost(lambda: carry(links, demands))
+        tracemalloc.start()
+        carry(links, demands)
+        return 0, count, seconds, tracemalloc.get_traced_memory()[1]
     program, topology = job(*point)
     contention = contention_of(load_device("h200"), topology) if model == "contention" else None
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = []
+    found = []
+    costs = cost(lambda: found.append(simulate(program, topology, contention=contention)))
+    return len(program.graphs[0]), sum(len(line.graph) for line in found[0].timelines), *costs
+
+
+def carry(links: Links, demands: Sequence[Demand]) -> None:
+    """Carry messages over links until all have arrived."""
+    traffic = SharedTraffic(links, BY_MESSAGE)
+    for number, demand in enumerate(demands):
+        start_s = number * SECONDS_APART
+        traffic.start(number, Transfer(demand, 1e6 * (1 + number % 7)), start_s, 0.0)
+    left = len(demands)
+    while left:
+        left -= len(traffic.advance()[2])
+
+
+def cost(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the processor time of some work, the faster of two, and the bytes that it adds at its peak."""
+    before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
     for _ in range(2):
         begin = time.process_time()
-        found = simulate(program, topology, contention=contention)
+        work()
         seconds.append(time.process_time() - begin)
-    added_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    simulated = sum(len(line.graph) for line in found.timelines)
-    return len(program.graphs[0]), simulated, min(seconds), added_bytes
+    return min(seconds), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
 
 
-def forked(model: str, point: tuple[int, int, int]) -> tuple[float, ...]:
+def forked(model: str, point: tuple[int, ...]) -> tuple[float, ...]:
     """Measure a point in a process of its own."""
     reads, writes = os.pipe()
     child = os.fork()
@@ -93,11 +128,12 @@ def rows() -> Iterator[dict[str, object]]:
     """Measure all points."""
     for model in MODELS:
         measure(model, (64, 4, 64))  # compiled and loaded
+    measure("links", (2,))
     for sweep, points in SWEEPS.items():
-        for model in MODELS:
+        for model in ("links",) if sweep == "messages in flight" else MODELS:
             for point in points:
                 nodes, simulated, seconds, added_bytes = forked(model, point)
-                value = {"ranks": point[0], "nodes a rank": nodes, "ranks that differ": point[2]}[sweep]
+                value = nodes if sweep == "nodes a rank" else point[-1 if sweep == "ranks that differ" else 0]
                 yield {
                     "against": sweep, "model": model, "value": int(value), "simulated_nodes": int(simulated),
                     "processor_s": seconds, "added_bytes": added_bytes,
