@@ -18,13 +18,14 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.network.flow.instances import LinkNetwork
-from scaleout.network.routes.symmetry import Symmetry
+from scaleout.network.routes.links import links_of
 from scaleout.schedule import apply_schedule
 from scaleout.simulation import engine
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.core import run as core
 from scaleout.simulation.engine import Tasks, Timer, Times
 from scaleout.simulation.fold import fold
+from scaleout.simulation.fold_links import fold_on_links
 from scaleout.simulation.folded_program import FoldedProgram, instances_of
 from scaleout.simulation.run import simulate
 from scaleout.simulation.shared_devices import SharedDevices, Sharing
@@ -45,7 +46,11 @@ def laid_out(
     folded: FoldedProgram, contention: Contention | None, *, on_links: bool
 ) -> tuple[Tasks, Sharing, Contention | None, LinkNetwork | None]:
     """Return what both run: the tasks of a program, what shares devices, and the links."""
-    links = LinkNetwork(folded.topology, Symmetry()) if on_links else None
+    links = None
+    if on_links:
+        every_link = links_of(folded.topology)
+        folded, alike = fold_on_links(folded, every_link, unfold=True)
+        links = LinkNetwork(every_link, alike)
     use = None if contention is None else contention.resource_use
     tasks, sharing, _ = tasks_of(folded, instances_of(folded), links, use)
     return tasks, sharing, contention, links

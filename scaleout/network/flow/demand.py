@@ -85,10 +85,11 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     which everyone sends to everyone, or over a distance that is the sum of distances of others.
     """
     first = _plan(topology, groups[0], kind, algorithm)
+    distinct = first.distinct
     chosen = [
         round_
-        for (pattern, _), round_ in first.distinct.items()
-        if not isinstance(uncombined(pattern), Everyone) and not _sum_of_others(round_, first.distinct)
+        for (pattern, _), round_ in distinct.items()
+        if not isinstance(uncombined(pattern), Everyone) and not _sum_of_others(round_, distinct)
     ]
     if not chosen:
         return []
