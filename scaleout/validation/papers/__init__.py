@@ -1,41 +1,58 @@
 """Published numbers of the papers, simulated: one module per paper, each figure simulated once.
 
-`published` reads the claims of `published.csv`, which names figure and setting of each number; `reproduce` simulates
-the figures that answer them. A claim that no figure answers counts as missed.
+`published` reads the claims of `published.csv`, which names figure and setting of each number, and of `notes.yaml`,
+which says what was assumed, or why a claim is missed; `reproduce` simulates the figures that answer them. A claim that
+no figure answers counts as missed.
 
 Tolerances: 5 points for percentages, 15% for ratios, a factor of 2 for counts of GPUs and parameters. A trend must
 hold, and a share that a paper calls *above* some value must be above it.
 """
 
 import csv
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from scaleout.config.validated import nearest
+from scaleout.config.reading import nearest, read_yaml
 from scaleout.errors import ConfigError
 
 PAPERS = ("fused", "t3", "centauri", "aluminum")
 """Modules of this package, imported when one of their claims is simulated.
 
 Each has `FIGURES`, from the start of an id (`T16` of T16-t3-max) to the function that returns the value of all claims
-whose ids start so, in the claim's own unit: 21 for 21 percent; 1 for a trend that holds, else 0. Its `NOTES` say of a
-claim what was assumed, or why it is missed.
+whose ids start so, in the claim's own unit: 21 for 21 percent; 1 for a trend that holds, else 0.
 """
 
-_FILE = Path(__file__).with_name("published.csv")
-_POINTS = 5.0
-_RATIO = 0.15
-_FACTOR = 2.0
-_WITHIN = {"percent": "5 points", "ratio": "15%", "GPUs": "factor 2", "parameters": "factor 2", "true": "must hold"}
-"""Unit to the tolerance in words."""
+_FOLDER = Path(__file__).parent
+
+
+class _Unit(NamedTuple):
+    """The tolerance in words, whether a simulated and a published number agree so far, and how a number is written."""
+
+    tolerance: str
+    agree: Callable[[float, float], bool]
+    written: Callable[[float], str]
+
+
+def _within_factor_2(simulated: float, published: float) -> bool:
+    return published / 2 <= simulated <= published * 2
+
+
+_UNITS: Mapping[str, _Unit] = {
+    "percent": _Unit("5 points", lambda simulated, published: abs(simulated - published) <= 5.0, "{:.1f}%".format),
+    "ratio": _Unit("15%", lambda simulated, published: abs(simulated / published - 1) <= 0.15, "{:.2f}x".format),
+    "GPUs": _Unit("factor 2", _within_factor_2, "{:,.0f} GPUs".format),
+    "parameters": _Unit("factor 2", _within_factor_2, "{:,.0f} parameters".format),
+    "true": _Unit("must hold", operator.eq, lambda value: "yes" if value else "no"),
+}
 
 
 @dataclass(frozen=True)
 class Published:
-    """One claim of a paper; `value` is in `unit`, a key of `_WITHIN`, and 1 for a trend."""
+    """One claim of a paper; `value` is in `unit`, a key of `_UNITS`, and 1 for a trend; `note` is ours."""
 
     id: str
     paper: str
@@ -44,6 +61,7 @@ class Published:
     metric: str
     value: float
     unit: str
+    note: str = ""
 
     @property
     def is_floor(self) -> bool:
@@ -53,7 +71,7 @@ class Published:
     @property
     def tolerance(self) -> str:
         """The tolerance in words."""
-        return "above" if self.is_floor else _WITHIN[self.unit]
+        return "above" if self.is_floor else _UNITS[self.unit].tolerance
 
     def met_by(self, simulated: float) -> bool:
         """Tell whether a simulated number, in the same unit, is within the tolerance.
@@ -61,24 +79,15 @@ class Published:
         >>> Published("x", "t3", "Fig. 1", "", "geomean speedup", 1.5, "ratio").met_by(1.7)
         True
         """
-        if self.is_floor:
-            return simulated > self.value
-        if self.unit == "percent":
-            return abs(simulated - self.value) <= _POINTS
-        if self.unit == "ratio":
-            return abs(simulated / self.value - 1) <= _RATIO
-        if self.unit == "true":
-            return simulated == self.value
-        return self.value / _FACTOR <= simulated <= self.value * _FACTOR
+        return simulated > self.value if self.is_floor else _UNITS[self.unit].agree(simulated, self.value)
 
 
 def published() -> tuple[Published, ...]:
     """Return all claims, in the order of the file."""
-    with _FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(Published(value=float(row.pop("published")), **row) for row in csv.DictReader(file))
-
-
-_NOT_YET = "not reproduced yet"
+    notes = read_yaml(_FOLDER / "notes.yaml")
+    with (_FOLDER / "published.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return tuple(Published(value=float(row.pop("published")), note=notes.get(row["id"], ""), **row) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -87,12 +96,16 @@ class Reproduced:
 
     claim: Published
     simulated: float | None
-    note: str
 
     @property
     def met(self) -> bool:
         """Whether the simulated number is within the claim's tolerance."""
         return self.simulated is not None and self.claim.met_by(self.simulated)
+
+    @property
+    def note(self) -> str:
+        """What was assumed, or why the claim is missed."""
+        return self.claim.note or ("not reproduced yet" if self.simulated is None else "")
 
     def plain(self) -> dict[str, Any]:
         """Return the row as `scaleout reproduce --json` prints it."""
@@ -123,63 +136,30 @@ def chosen(names: Sequence[str]) -> list[Published]:
 def reproduce(
     names: Sequence[str] = (), *, progress: Callable[[str], None] = lambda figure: None
 ) -> tuple[Reproduced, ...]:
-    """Simulate the figures behind claims, each once.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Papers or claims; all if empty.
-    progress : callable
-        Called with each figure before it is simulated.
-
-    Raises
-    ------
-    ConfigError
-        If a name is unknown.
-    """
+    """Simulate the figures behind claims, as `chosen` takes them, each once; call `progress` with each before."""
     claims = chosen(names)
     values: dict[str, float] = {}
-    notes: dict[str, str] = {}
     for paper in sorted({claim.paper for claim in claims}, key=PAPERS.index):
         module = import_module(f"{__name__}.{paper}")
-        notes |= module.NOTES
         wanted = {claim.id.split("-")[0] for claim in claims if claim.paper == paper}
         for simulate in dict.fromkeys(figure for start, figure in module.FIGURES.items() if start in wanted):
             progress(f"{paper}: {', '.join(start for start, figure in module.FIGURES.items() if figure is simulate)}")
             values |= simulate()
-    return tuple(
-        Reproduced(claim, values.get(claim.id), notes.get(claim.id, "" if claim.id in values else _NOT_YET))
-        for claim in claims
-    )
+    return tuple(Reproduced(claim, values.get(claim.id)) for claim in claims)
 
 
 _HEADER = ("claim", "figure", "what", "published", "simulated", "tolerance", "", "note")
 
 
-def written(value: float, unit: str) -> str:
-    """Return a number with its unit.
-
-    >>> written(21.0, "percent"), written(1.4, "ratio"), written(1.0, "true")
-    ('21.0%', '1.40x', 'yes')
-    """
-    if unit == "percent":
-        return f"{value:.1f}%"
-    if unit == "ratio":
-        return f"{value:.2f}x"
-    if unit == "true":
-        return "yes" if value else "no"
-    return f"{value:,.0f} {unit}"
-
-
 def cells(row: Reproduced) -> list[str]:
     """Return a claim as the cells of a table; see `_HEADER`."""
-    claim = row.claim
+    claim, written = row.claim, _UNITS[row.claim.unit].written
     return [
         claim.id,
         claim.figure,
         claim.metric,
-        written(claim.value, claim.unit),
-        "-" if row.simulated is None else written(row.simulated, claim.unit),
+        written(claim.value),
+        "-" if row.simulated is None else written(row.simulated),
         claim.tolerance,
         "met" if row.met else "missed",
         row.note,

@@ -154,29 +154,6 @@ def _whole_claims() -> Mapping[str, float]:
     return found | {"A12-weak-256": mpi / both, "A12-weak-256-nccl": mpi / nccl, "A12-weak-256-ht": nccl / both}
 
 
-NOTES = {
-    "A7-strong-32": "the shortest with overlap is on 16 GPUs here (32.1 ms, 35.8 on 32), on 32 in the paper. "
-    "DeepBench measured the convolutions of 16 and 8 images, 32.0 and 20.7 ms; reductions take 29.6 ms on 32 "
-    "GPUs, and would have to take 26. 21 ms of them are 41 buffers of 256 KiB and more, whose bytes alone take "
-    "8 on two rails: the rest is what NCCL states of its steps and of LL's bandwidth, of no machine in "
-    "particular",
-    "A7-weak-knee": "the paper does not say what is significant: here, communication that is not hidden and "
-    "takes longer than computing",
-    "A9-weak-2048": "the paper says over 4x",
-    "A8-weak-2048": "the paper says over 5x",
-    "A10-64": "host-transfer takes 106 us and 1.1 ns a byte here, NCCL 127 us and 0.3 ns, and they meet at 26 "
-    "KiB; at 128 KiB it would have to take 0.5 ns, in which a quarter of two rails cannot carry a buffer four "
-    "times. The paper's tree sent less, and took fewer steps than one that does here",
-    "A10-2048": "recursive doubling was chosen on how these sizes grow",
-    "A11-128": "no test: host-transfer's step was chosen on this and the next; mean over up to 1024 parameters",
-    "A11-2048": "no test, see A11-128",
-    "A12-strong-64": "the shortest step is on 32 GPUs here, on 64 in the paper, whose input, which the text "
-    "does not time, must have taken longer",
-    "A12-strong-64-nccl": "on 256 GPUs MPI, whose tree has few steps, is 6% faster than NCCL here, and never "
-    "in the paper",
-}
-"""Claim to an assumption, or to why it is missed."""
-
 FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     **dict.fromkeys(("A2", "A7", "A9", "A8"), _scaling_claims),
     **dict.fromkeys(("A10", "A11"), _collective_claims),

@@ -257,26 +257,6 @@ def _hybrid_claims() -> Mapping[str, float]:
     }
 
 
-NOTES = {
-    "C8-max": "at Medium and batch 2, over FSDP that gathers a layer when its backward begins, as equation (1) "
-    "has it; over one that gathers a layer ahead there too, as PyTorch, it is 1.18 at most and does not grow. "
-    "That sub-groups go through the host to the node's port, at the 16 GB/s of the text, was modelled knowing "
-    "this row: with the whole port for each the gain would be largest at batch 1, where the paper finds least",
-    "C8-trend": "batches 1 to 8, assumed; up to the first batch with more computation than communication",
-    "C11-max": "over Megatron-LM, which reduces at the end, at TP4 + PP3 + DP4 and micro-batches of 1; 1.35 "
-    "at most under FSDP16 + DP3. Micro-batches of 1 to 4, assumed. All 6 are launched together; the text has "
-    "3, as many as stages, at micro-batches of 4, which equation (2) names too, but with messages 6 are 3% "
-    "faster",
-    "C-tp-share": "tensor-parallel collectives and messages that nothing hides, of Megatron-LM's step; 4 to 7% "
-    "at the degrees that the text names",
-    "C12-bound": "alpha is the share of Centauri's own collectives, without kernels beside them; of a flat "
-    "ring it would be 0.78 at batch 1 and the bound 1.28, which the gain over FSDP, 1.40, exceeds, as levels "
-    "take less",
-    "C13-B256": "Big at batch 4, assumed: the text names neither; batch 2 gains 15%, batch 8 gains 2%. With "
-    "gradients reduced in chunks as they are made, which the paper does not have, it would be 11.8%",
-}
-"""Claim to an assumption, or to why it is missed."""
-
 FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "C8": _gain_claims,
     **dict.fromkeys(("C11", "C"), _hybrid_claims),

