@@ -8,16 +8,15 @@ import click
 
 from scaleout.cli.collective import SIZES_HELP, parse_sizes
 from scaleout.cli.options import NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
 
-SIZES = "1MiB:4GiB"
-
 
 @click.command()
 @job_options(faults=True)
-@click.option("--bytes", "sizes", default=SIZES, show_default=True, metavar="SIZES", help=SIZES_HELP)
+@click.option("--bytes", "sizes", default="1MiB:4GiB", show_default=True, metavar="SIZES", help=SIZES_HELP)
 @click.option(
     "--algorithm",
     "ways",
@@ -39,7 +38,6 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     """
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_seconds
-    from scaleout.errors import ConfigError
     from scaleout.study.buckets import best, sweep_buckets
     from scaleout.study.job import Job
 
@@ -54,11 +52,10 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
 
     def print_tables() -> None:
         columns = ("algorithm", "", "bucket", "step", "communication", "exposed")
-        times = [(row.step_s, row.communication_s, row.exposed_s) for row in rows]
-        cells = [
-            [row.way, "best" if row == found else "", format_bytes(row.bucket_bytes), *map(format_seconds, times_s)]
-            for row, times_s in zip(rows, times, strict=True)
-        ]
+        cells = []
+        for row in rows:
+            times = map(format_seconds, (row.step_s, row.communication_s, row.exposed_s))
+            cells.append([row.way, "best" if row == found else "", format_bytes(row.bucket_bytes), *times])
         print_table(f"{workload}: gradient buckets", columns, cells, left=2)
 
     def write(folder: Path) -> dict[str, str]:

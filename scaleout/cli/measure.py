@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import parse_settings, set_option
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.validation.measure.experiments import Backend, Row
@@ -62,7 +63,6 @@ def measure(
     scaleout run llama-3-8b --device DIRECTORY/device.yaml --topology DIRECTORY/machine.yaml, and
     scaleout validate DIRECTORY/steps.jsonl.
     """
-    from scaleout.errors import ConfigError
     from scaleout.validation.measure import experiment_plans as plans
     from scaleout.validation.measure import experiments
 
@@ -96,7 +96,6 @@ def measure(
 def _rows(
     name: str, gpus: int, *, quick: bool, workload: str | None, settings: tuple[str, ...], file: Path | None
 ) -> "list[Row]":
-    from scaleout.errors import ConfigError
     from scaleout.validation.measure import experiment_plans as plans
     from scaleout.validation.measure import shapes
     from scaleout.validation.measure.checkpoint import read

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import Output, machine_options, output_options, parse_settings, set_option
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.schedule.fusion import Evaluation
@@ -162,15 +163,7 @@ def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dic
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """Turn ``slice_size=1:64`` into its doublings, and ``occupancy=0.25,0.5`` into its values.
-
-    Raises
-    ------
-    ConfigError
-        If there is no key or no value, or a range does not rise from a whole number above zero.
-    """
-    from scaleout.errors import ConfigError
-
+    """Turn ``slice_size=1:64`` into its doublings, ``occupancy=0.25,0.5`` into its values; or raise `ConfigError`."""
     key, separator, value = text.partition("=")
     if not separator or not key or not all(value.split(",")):
         raise ConfigError(f"--sweep {text!r}: write it as key=values, such as slice_size=1:64")

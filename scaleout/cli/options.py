@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from scaleout.errors import ConfigError
+
 if TYPE_CHECKING:
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
@@ -25,14 +27,9 @@ class Output(NamedTuple):
     def give(
         self, summary: object, print_tables: Callable[[], None], write: Callable[[Path], Mapping[str, str]]
     ) -> None:
-        """Write the files of an answer, then print it as JSON, or as tables with the names of the files.
+        """Write the files of an answer, then print it as JSON, its `summary`, or as tables with the names of the files.
 
-        Parameters
-        ----------
-        summary : object
-            The numbers as plain values.
-        write : callable
-            Writes files into a folder that exists; returns their names, and what each holds.
+        `write` writes into a folder that exists, and returns the names of the files, and what each holds.
         """
         written: Mapping[str, str] = {}
         if self.folder is not None:
@@ -48,19 +45,30 @@ class Output(NamedTuple):
             click.echo(f"{Path(self.folder or '') / name}  {meaning}")
 
 
-def output_options(meaning: str) -> Callable[[Command], Command]:
-    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
+def _handing(
+    name: str, collect: Callable[[dict[str, Any]], Any], add: Callable[[Command], Command]
+) -> Callable[[Command], Command]:
+    """Add options to a verb, and hand it one value by a `name`: what `collect` makes of those that it takes out."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def collected(*arguments: Any, **given: Any) -> Any:
-            output = Output(given.pop("output"), given.pop("as_json"))
-            return command(*arguments, output=output, **given)
+            value = collect(given)
+            return command(*arguments, **{name: value}, **given)
 
-        folder = click.Path(path_type=Path, file_okay=False)
-        return cast("Command", click.option("--output", type=folder, help=meaning)(json_option(collected)))
+        return add(cast("Command", collected))
 
     return decorate
+
+
+def output_options(meaning: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
+    folder = click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
+    return _handing(
+        "output",
+        lambda given: Output(given.pop("output"), given.pop("as_json")),
+        lambda command: folder(json_option(command)),
+    )
 
 
 def json_option(command: Command) -> Command:
@@ -155,40 +163,29 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
 def simulation_options(*names: str) -> Callable[[Command], Command]:
     """Add options of simulations by name, and hand the verb one ``options``, a `SimulationOptions`."""
 
-    def decorate(command: Command) -> Command:
-        @wraps(command)
-        def collected(*arguments: Any, **given: Any) -> Any:
-            from scaleout.config.units import BYTES_PER_S, parse
-            from scaleout.simulation.options import SimulationOptions
+    def collect(given: dict[str, Any]) -> Any:
+        from scaleout.config.units import BYTES_PER_S, parse
+        from scaleout.simulation.options import SimulationOptions
 
-            found = {name: given.pop(name) for name in names}
-            if "algorithms" in found:
-                found["algorithms"] = parse_algorithms(found["algorithms"])
-            injection = found.pop("injection", None)
-            limit = None if injection is None else parse(injection, BYTES_PER_S)
-            options = SimulationOptions(**found, injection_bytes_per_s=limit)
-            return command(*arguments, options=options, **given)
+        found = {name: given.pop(name) for name in names}
+        if "algorithms" in found:
+            found["algorithms"] = parse_algorithms(found["algorithms"])
+        injection = found.pop("injection", None)
+        limit = None if injection is None else parse(injection, BYTES_PER_S)
+        return SimulationOptions(**found, injection_bytes_per_s=limit)
 
+    def add(command: Command) -> Command:
         for name in reversed(names):
-            collected = SIMULATION[name](collected)
-        return cast("Command", collected)
+            command = SIMULATION[name](command)
+        return command
 
-    return decorate
+    return _handing("options", collect, add)
 
 
 class NamedJob(NamedTuple):
-    """A workload and the machine that it runs on, as a command line names them.
+    """A workload and the machine that it runs on, by name or file as a command line gives them.
 
-    Attributes
-    ----------
-    workload : str or None
-        Name or file.
-    topology, device : str or None
-        Names or files; those of the workload if not given.
-    settings : mapping
-        Keys of the workload to change.
-    degrade, broken, slow : sequence of str
-        Links and ranks of the topology to change.
+    `settings` are keys of the workload to change; `degrade`, `broken` and `slow` links and ranks of the topology.
     """
 
     workload: str | None
@@ -242,59 +239,27 @@ def job_options(*, required: bool = True, faults: bool = False) -> Callable[[Com
     With `faults` also ``--degrade``, ``--break`` and ``--slow``.
     """
 
-    def decorate(command: Command) -> Command:
-        @wraps(command)
-        def collected(*arguments: Any, **given: Any) -> Any:
-            settings = parse_settings(given.pop("settings"))
-            named = {name: given.pop(name) for name in ("workload", "topology", "device")}
-            changed = {name: given.pop(name) for name in ("degrade", "broken", "slow")} if faults else {}
-            return command(*arguments, job=NamedJob(**named, settings=settings, **changed), **given)
+    def collect(given: dict[str, Any]) -> NamedJob:
+        settings = parse_settings(given.pop("settings"))
+        named = {name: given.pop(name) for name in ("workload", "topology", "device")}
+        changed = {name: given.pop(name) for name in ("degrade", "broken", "slow")} if faults else {}
+        return NamedJob(**named, settings=settings, **changed)
 
+    def add(command: Command) -> Command:
         if faults:
             meaning = "Multiply the kernel times of a rank, such as 5=1.3; repeatable."
-            collected = link_options(
-                click.option("--slow", multiple=True, metavar="RANK=FACTOR", help=meaning)(collected)
-            )
-        collected = machine_options()(set_option()(collected))
-        return cast("Command", click.argument("workload", required=required)(collected))
+            command = link_options(click.option("--slow", multiple=True, metavar="RANK=FACTOR", help=meaning)(command))
+        return click.argument("workload", required=required)(machine_options()(set_option()(command)))
 
-    return decorate
-
-
-def parse_slower(texts: Sequence[str], *, option: str) -> dict[str, str]:
-    """Turn ``what=to`` texts into a mapping; a value is read by whoever knows what it is.
-
-    Raises
-    ------
-    ConfigError
-        If a text has no ``=``, or names the same twice.
-    """
-    from scaleout.errors import ConfigError
-
-    found: dict[str, str] = {}
-    for text in texts:
-        what, separator, to = text.partition("=")
-        if not (what and separator and to):
-            raise ConfigError(f"{option} {text!r}: write it like {'5=1.3' if option == '--slow' else '3-4=0.5'}")
-        if what in found:
-            raise ConfigError(f"{option} {text!r}: {what} is given twice; give it once")
-        found[what] = to
-    return found
+    return _handing("job", collect, add)
 
 
 def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[str]) -> "Topology":
-    """Apply ``--degrade`` and ``--break``.
-
-    Raises
-    ------
-    ConfigError
-        If a link is both.
-    """
+    """Apply ``--degrade`` and ``--break``; `ConfigError` if a link is both."""
     from scaleout.cluster.topology.faults import find_link
     from scaleout.cluster.topology.topology import break_links, degrade_links
-    from scaleout.errors import ConfigError
 
-    slower = parse_slower(degrade, option="--degrade")
+    slower = _pairs(degrade, option="--degrade", form="like 3-4=0.5")
     links = {find_link(topology.dimensions, name): name for name in slower}
     for name in broken:
         if (other := links.get(find_link(topology.dimensions, name))) is not None:
@@ -305,18 +270,11 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
 
 
 def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
-    """Apply ``--slow``.
-
-    Raises
-    ------
-    ConfigError
-        If a rank or factor is no number.
-    """
+    """Apply ``--slow``; `ConfigError` if a rank or factor is no number."""
     from scaleout.cluster.topology.topology import slow_down
-    from scaleout.errors import ConfigError
 
     factors: dict[int, float] = {}
-    for rank, factor in parse_slower(slow, option="--slow").items():
+    for rank, factor in _pairs(slow, option="--slow", form="like 5=1.3").items():
         try:
             factors[int(rank)] = float(factor)
         except ValueError:
@@ -324,37 +282,36 @@ def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
     return slow_down(topology, factors)
 
 
-def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, Any]:
-    """Turn ``key=value`` texts into a mapping, values read as YAML reads them.
+def _pairs(texts: Sequence[str], *, option: str, form: str, empty: bool = False) -> dict[str, str]:
+    """Turn ``what=to`` texts into a mapping; `ConfigError` if one is not of the form, or names the same twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        what, separator, to = text.partition("=")
+        what = what.strip()
+        if not (what and separator and (to or empty)):
+            raise ConfigError(f"{option} {text!r}: write it {form}")
+        if what in found:
+            raise ConfigError(f"{option} {text!r}: {what} is given twice; give it once")
+        found[what] = to
+    return found
 
-    Raises
-    ------
-    ConfigError
-        If a text has no ``=``, or its value is not a plain one.
-    """
+
+def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, Any]:
+    """Turn ``key=value`` texts into a mapping, values read as YAML reads them; `ConfigError` if one cannot be read."""
     import yaml
 
-    from scaleout.errors import ConfigError
-
     values: dict[str, Any] = {}
-    for text in settings:
-        key, separator, value = text.partition("=")
-        key = key.strip()
-        if not separator or not key:
-            raise ConfigError(f"{option} {text!r}: write it as key=value")
+    for key, value in _pairs(settings, option=option, form="as key=value", empty=True).items():
         try:
-            if key in values:
-                raise ConfigError(f"{option} {text!r}: {key} is given twice; give it once")
             values[key] = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise ConfigError(f"{option} {text!r}: {value!r} is not a plain value; quote it") from None
+            raise ConfigError(f"{option} {f'{key}={value}'!r}: {value!r} is not a plain value; quote it") from None
     return values
 
 
 def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
     """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
-    from scaleout.config.validated import nearest
-    from scaleout.errors import ConfigError
+    from scaleout.config.reading import nearest
     from scaleout.network.collectives import ALGORITHMS, check_kind
 
     chosen: dict[str, str] = {}

@@ -55,10 +55,9 @@ def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
 
 def _print(rows: "tuple[Reproduced, ...]") -> None:
     from scaleout.cli.console import print_table
-    from scaleout.validation.papers import cells
+    from scaleout.validation.papers import HEADER, cells
 
-    columns = ("claim", "figure", "what", "published", "simulated", "tolerance", "")
-    print_table("published and simulated", columns, [cells(row)[:-1] for row in rows], left=3)
+    print_table("published and simulated", HEADER[:-1], [cells(row)[:-1] for row in rows], left=3)
     noted = [[row.claim.id, row.note] for row in rows if row.note and row.simulated is not None]
     if noted:
         print_table("notes", ("claim", "what to know"), noted, left=2)

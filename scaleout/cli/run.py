@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,7 @@ if TYPE_CHECKING:
 )
 @output_options("Write tables, timeline and figure here.")
 def run(
-    job: NamedJob,
-    schedules: tuple[str, ...],
-    options: "SimulationOptions",
-    trace_path: str | None,
-    output: Output,
+    job: NamedJob, schedules: tuple[str, ...], options: "SimulationOptions", trace_path: str | None, output: Output
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
 
@@ -48,7 +45,6 @@ def run(
 
     --degrade, --break and --slow number the ranks as the topology does, whatever the --placement.
     """
-    from scaleout.errors import ConfigError
     from scaleout.study.comparison import compare
 
     if job.workload is None and trace_path is None:
@@ -73,7 +69,6 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
     from scaleout.cluster.device.annotate import time_kernels
     from scaleout.cluster.device.spec import load_device
     from scaleout.config import library
-    from scaleout.errors import ConfigError
     from scaleout.interop import chakra
     from scaleout.study.comparison import DEFAULT_SCHEDULES, compare_program
     from scaleout.study.job import check_traced

@@ -1,5 +1,6 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
@@ -75,9 +77,6 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
     """
-    import os
-
-    from scaleout.errors import ConfigError
     from scaleout.study.search.explanation import explanation, why_none
 
     request = _request(job, options, **wanted)
@@ -108,7 +107,6 @@ def _request(
 ) -> "SearchRequest":
     """Make the request that a command line names; `wanted` are keywords of `request_of`."""
     from scaleout.cluster.device.spec import load_device
-    from scaleout.errors import ConfigError
     from scaleout.study.search.request import request_of
     from scaleout.workloads.config import load_workload
 
@@ -131,7 +129,6 @@ def _request(
 
 def _memory(text: str) -> float:
     from scaleout.config.units import BYTES, parse
-    from scaleout.errors import ConfigError
 
     size_bytes = parse(text, BYTES)
     if not text.strip()[-1:].isalpha():
@@ -165,9 +162,8 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
             progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
             progress.refresh()
 
-        if log is None:
-            return find(request, workers=workers, tell=tell)
-        return find(request, workers=workers, tell=tell, known=log.known, keep=log.add)
+        kept: dict[str, Any] = {} if log is None else {"known": log.known, "keep": log.add}
+        return find(request, workers=workers, tell=tell, **kept)
 
 
 def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> dict[str, Any]:

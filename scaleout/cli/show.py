@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.errors import ConfigError
 
 
 @click.command()
@@ -25,7 +26,6 @@ def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
 
 
 def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
-    from scaleout.errors import ConfigError
     from scaleout.report import describe
 
     kind = "trace" if name_or_file.endswith(".et") else _kind(name_or_file)
@@ -40,8 +40,7 @@ def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.fabric import SUFFIXES
     from scaleout.config import library
-    from scaleout.config.validated import nearest, read_yaml
-    from scaleout.errors import ConfigError
+    from scaleout.config.reading import nearest, read_yaml
 
     if name_or_file.endswith(SUFFIXES):
         return "topology"

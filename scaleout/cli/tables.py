@@ -10,7 +10,7 @@ from scaleout.config.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from scaleout.analysis.breakdown import Row, Segment
-    from scaleout.analysis.efficiency import Efficiency, Fit
+    from scaleout.analysis.efficiency import Fit
     from scaleout.simulation.result import Result
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
@@ -52,10 +52,7 @@ def _schedule_row(outcome: "Outcome") -> list[str]:
         format_seconds(outcome.makespan_s),
         f"{outcome.speedup:.3f}x",
         f"{1 - 1 / outcome.speedup:.1%}",
-        format_seconds(parts.compute_s),
-        format_seconds(parts.communication_s),
-        format_seconds(parts.exposed_communication_s),
-        format_seconds(parts.idle_s),
+        *map(format_seconds, (parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s)),
     ]
 
 
@@ -114,51 +111,24 @@ def _print_efficiency(comparison: "Comparison") -> None:
     """Print how well each schedule uses its devices, and the exposed communication of each axis."""
     found = {o.schedule: o.efficiency for o in comparison.outcomes if o.efficiency is not None}
     axes = sorted({axis for each in found.values() for axis in each.exposed_s})
-    if found:
-        columns = (
-            "schedule",
-            "step",
-            "tokens/s",
-            "tokens/s/rank",
-            "MFU",
-            "HFU",
-            "bubble",
-            *(f"exposed {a}" for a in axes),
-        )
-        rows = [_efficiency_row(schedule, each, axes) for schedule, each in found.items()]
+    rows = []
+    for schedule, each in found.items():
+        speeds = format_seconds(each.step_s), f"{each.tokens_per_s:,.0f}", f"{each.tokens_per_s_per_rank:,.1f}"
+        shares = (f"{share:.1%}" for share in (each.mfu, each.hfu, each.bubble))
+        rows.append([schedule, *speeds, *shares, *(format_seconds(each.exposed_s.get(axis, 0.0)) for axis in axes)])
+    if rows:
+        exposed = (f"exposed {axis}" for axis in axes)
+        columns = ("schedule", "step", "tokens/s", "tokens/s/rank", "MFU", "HFU", "bubble", *exposed)
         print_table("efficiency", columns, rows)
-
-
-def _efficiency_row(schedule: str, found: "Efficiency", axes: list[str]) -> list[str]:
-    return [
-        schedule,
-        format_seconds(found.step_s),
-        f"{found.tokens_per_s:,.0f}",
-        f"{found.tokens_per_s_per_rank:,.1f}",
-        f"{found.mfu:.1%}",
-        f"{found.hfu:.1%}",
-        f"{found.bubble:.1%}",
-        *(format_seconds(found.exposed_s.get(axis, 0.0)) for axis in axes),
-    ]
 
 
 def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
-    held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size}
-    columns = (*held, "total", "device memory")
-    print_table(
-        f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}",
-        columns,
-        [
-            [
-                *map(format_bytes, held.values()),
-                format_bytes(total),
-                f"{format_bytes(capacity)} ({total / capacity:.1%})",
-            ]
-        ],
-        left=0,
-    )
+    held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
+    row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({total / capacity:.1%})"]
+    title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
+    print_table(title, (*held, "device memory"), [row], left=0)
     console().print(f"peak in {found.peak.moment}", highlight=False, soft_wrap=True)
     if found.fits:
         return

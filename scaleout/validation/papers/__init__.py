@@ -148,11 +148,11 @@ def reproduce(
     return tuple(Reproduced(claim, values.get(claim.id)) for claim in claims)
 
 
-_HEADER = ("claim", "figure", "what", "published", "simulated", "tolerance", "", "note")
+HEADER = ("claim", "figure", "what", "published", "simulated", "tolerance", "", "note")
 
 
 def cells(row: Reproduced) -> list[str]:
-    """Return a claim as the cells of a table; see `_HEADER`."""
+    """Return a claim as the cells of a table; see `HEADER`."""
     claim, written = row.claim, _UNITS[row.claim.unit].written
     return [
         claim.id,
@@ -174,7 +174,7 @@ def page(rows: Sequence[Reproduced]) -> str:
         if not of_paper:
             continue
         lines += [f"## {paper}: {sum(row.met for row in of_paper)} of {len(of_paper)} met", ""]
-        lines += [f"| {' | '.join(_HEADER)} |", f"|{'---|' * len(_HEADER)}"]
+        lines += [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
         lines += [f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in of_paper]
         lines.append("")
     return "\n".join(lines)
