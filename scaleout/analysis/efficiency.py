@@ -24,14 +24,9 @@ from scaleout.workloads.memory.advice import Advice, advise
 class Efficiency:
     """How well a step used its devices.
 
-    Attributes
-    ----------
-    mfu, hfu : float
-        FLOPs a second over the device's peak for the data type: those that the model needs, and recomputed ones too.
-    bubble : float
-        Share of the step in which a rank waits for other pipeline ranks, the mean over ranks.
-    exposed_s : mapping
-        Exposed communication of each axis, the mean over ranks.
+    `mfu` and `hfu` are FLOPs a second over the device's peak for the data type: those that the model needs, and
+    recomputed ones too. `bubble` is the share of the step in which a rank waits for other pipeline ranks, `exposed_s`
+    the exposed communication of each axis; both are means over ranks.
     """
 
     step_s: float
@@ -45,15 +40,7 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a job fits into the memory of its devices.
-
-    Attributes
-    ----------
-    peak : Peak
-        Of the worst rank.
-    advice : tuple of Advice
-        What would help; empty if it fits.
-    """
+    """Whether a job fits into the memory of its devices: the peak of the worst rank, and, if not, what would help."""
 
     peak: Peak
     capacity_bytes: float
@@ -88,23 +75,14 @@ def fit(workload: LayeredModel, device: Device) -> Fit:
 def mfu_of(workload: LayeredModel, device: Device, step_s: float) -> float:
     """Return the FLOPs that the model needs in a step over what its ranks could do at the peak of the data type.
 
-    Raises
-    ------
-    ConfigError
-        If the device states no peak rate for the workload's data type.
+    `ConfigError` if the device states no such peak.
     """
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
     return tokens_per_s * workload.flops_per_token / (workload.num_ranks * device.peak(workload.dtype))
 
 
 def efficiency(result: Result, workload: LayeredModel, device: Device) -> Efficiency:
-    """Say how well a simulated step used its devices.
-
-    Raises
-    ------
-    ConfigError
-        If the device states no peak rate for the workload's data type.
-    """
+    """Say how well a simulated step used its devices; `ConfigError` as `mfu_of`."""
     step_s, ranks = result.makespan_s, workload.num_ranks
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
     pipeline_rank = result.program.pipeline_rank

@@ -18,17 +18,10 @@ from scaleout.workloads.pipeline import Action
 
 @dataclass(frozen=True, eq=False)
 class Actions:
-    """What one pipeline rank did, as columns over its A actions, in the order of their starts.
+    """What one pipeline rank did, as columns (A,) over its actions, in the order of their starts.
 
-    Attributes
-    ----------
-    line : Timeline
-        The class of ranks that it is read from.
-    action : (A,) of `Action`
-    chunk, microbatch : (A,)
-    start_s, end_s : (A,) from the start of its first kernel to the end of its last
-    rest_s : tuple of (float, float)
-        From when to when it computes besides: the optimizer, and what goes before it.
+    An action lasts from the start of its first kernel to the end of its last. `rest_s` is from when to when the rank
+    computes besides: the optimizer, and what goes before it. `line` is the class of ranks that all is read from.
     """
 
     pipeline_rank: int
@@ -43,15 +36,9 @@ class Actions:
 
 @dataclass(frozen=True, eq=False)
 class MemoryOverTime:
-    """What the ranks of one pipeline rank hold: constant from each moment to the next.
+    """What the class `ranks` of one pipeline rank holds at E moments, by `scaleout.workloads.memory.KINDS`: (E,) each.
 
-    Attributes
-    ----------
-    ranks : tuple of int
-        The class that it is read from.
-    time_s : (E,)
-    bytes_of : mapping
-        For each of `scaleout.workloads.memory.KINDS`, shape (E,).
+    It is constant from each moment to the next.
     """
 
     pipeline_rank: int

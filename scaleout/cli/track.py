@@ -1,5 +1,6 @@
 """`scaleout track`: a GEMM and the collective behind it, as T3's track-and-trigger hardware would overlap them."""
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,9 +94,8 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
             for name, each in found.items()
         ],
     )
-    kinds = ("gemm_reads", "gemm_writes", "scatter_reads", "scatter_writes", "gather_reads", "gather_writes")
     print_table(
         "memory traffic of a rank",
-        ("configuration", *(kind.replace("gemm", "GEMM").replace("_", " ") for kind in kinds)),
-        [[name, *(format_bytes(getattr(each.traffic, kind)) for kind in kinds)] for name, each in found.items()],
+        ("configuration", *(kind.replace("gemm", "GEMM").replace("_", " ") for kind in asdict(first.traffic))),
+        [[name, *map(format_bytes, asdict(each.traffic).values())] for name, each in found.items()],
     )

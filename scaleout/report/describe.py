@@ -94,27 +94,7 @@ def topology(name_or_file: str) -> dict[str, Any]:
     return {
         "topology": found.name,
         "ranks": found.num_ranks,
-        "dimensions": [
-            {
-                "kind": dimension.kind,
-                "size": dimension.size,
-                "bandwidth_bytes_per_s": dimension.bytes_per_s,
-                "latency_s": dimension.latency_s,
-                **({"radices": dimension.radices} if dimension.radices else {}),
-                **({"oversubscription": dimension.oversubscription} if dimension.oversubscription else {}),
-                **({"in_network_reduction": True} if dimension.in_network_reduction else {}),
-                **(
-                    {"through_host_bytes_per_s": dimension.through_host_bytes_per_s}
-                    if math.isfinite(dimension.through_host_bytes_per_s)
-                    else {}
-                ),
-                **({"global_links": dimension.global_links} if dimension.global_links else {}),
-                **({"level_latency": _latencies(dimension)} if dimension.level_latency_s else {}),
-                **({"switches": len(dimension.fabric.switches)} if dimension.fabric else {}),
-                **({"links": len(dimension.fabric.links)} if dimension.fabric else {}),
-            }
-            for dimension in found.dimensions
-        ],
+        "dimensions": [_dimension(dimension) for dimension in found.dimensions],
         "startup_s": found.startup_s,
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
@@ -123,6 +103,27 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "link_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
+    }
+
+
+def _dimension(found: Dimension) -> dict[str, Any]:
+    """Say what a dimension is; what its kind does not have is left out."""
+    fabric, host_bytes_per_s = found.fabric, found.through_host_bytes_per_s
+    optional = {
+        "radices": found.radices,
+        "oversubscription": found.oversubscription,
+        "in_network_reduction": found.in_network_reduction,
+        "through_host_bytes_per_s": host_bytes_per_s if math.isfinite(host_bytes_per_s) else None,
+        "global_links": found.global_links,
+        "level_latency": ", ".join(map(format_seconds, found.level_latency_s)),
+    }
+    return {
+        "kind": found.kind,
+        "size": found.size,
+        "bandwidth_bytes_per_s": found.bytes_per_s,
+        "latency_s": found.latency_s,
+        **{key: value for key, value in optional.items() if value},
+        **({"switches": len(fabric.switches), "links": len(fabric.links)} if fabric else {}),
     }
 
 
@@ -151,10 +152,6 @@ def _backend(name: str, found: Library) -> dict[str, Any]:
         "all_reduce": ", ".join(found.algorithms_for("all_reduce")),
         "calls": "block the host" if found.blocks_host else "side by side" if several else "one at a time",
     }
-
-
-def _latencies(dimension: Dimension) -> str:
-    return ", ".join(map(format_seconds, dimension.level_latency_s))
 
 
 def _changes(found: Topology) -> dict[str, str]:
@@ -191,13 +188,9 @@ def device(name_or_file: str) -> dict[str, Any]:
         "sources": dict(found.sources),
     }
     if not found.kernel_files:
-        reference = found.efficiency_from
-        calibrated = ", times the calibration of its class" if found.calibration else ""
-        facts["kernel_times"] = (
-            f"roofline, with the efficiency that the nearest kernel reached on {reference}{calibrated}"
-        )
-        facts["calibration"] = dict(found.calibration)
-        return facts
+        how = f"roofline, with the efficiency that the nearest kernel reached on {found.efficiency_from}"
+        how += ", times the calibration of its class" if found.calibration else ""
+        return {**facts, "kernel_times": how, "calibration": dict(found.calibration)}
     if found.calibration:
         facts["calibration"] = dict(found.calibration)
     facts["leave_one_out_error"] = [

@@ -191,13 +191,7 @@ def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None
 
 @contextmanager
 def into(directory: Path) -> Iterator[Path]:
-    """Yield a temporary folder, whose files are moved into a directory, made if need be, when all are complete.
-
-    Raises
-    ------
-    ConfigError
-        If the directory cannot be written.
-    """
+    """Yield a temporary folder, whose files are moved into a directory, made if need be, when all are complete."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:

@@ -24,15 +24,7 @@ from scaleout.network.collectives import candidates
 
 @dataclass(frozen=True, eq=False)
 class BackendComparison:
-    """Times of back ends.
-
-    Attributes
-    ----------
-    backends : tuple of str, length B
-    num_ranks : tuple of int, length R
-    sizes_bytes : tuple of int, length S
-    times_s : ndarray, shape (B, R, S)
-    """
+    """Times of back ends, shape (B, R, S)."""
 
     topology: str
     backends: tuple[str, ...]
@@ -65,19 +57,9 @@ def compare_backends(
 ) -> BackendComparison:
     """Charge an all-reduce of every size to every back end.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Back ends, or algorithms of a topology without; all if there are none.
-    ranks : sequence of int
-        By default the powers of two, from two nodes (innermost dimensions) or two ranks on.
-    sizes_bytes : sequence of int
-        By default powers of two from 4 B to 1 GiB.
-
-    Raises
-    ------
-    ConfigError
-        If the machine has no such back end, or no algorithm does it on some of the ranks.
+    By default `names` are all back ends, or of a topology without all algorithms; `ranks` are those of `default_ranks`,
+    and `sizes_bytes` powers of two from 4 B to 1 GiB. `ConfigError` if the machine has no such back end, or no
+    algorithm does it on some of the ranks.
     """
     ranks = tuple(ranks) or default_ranks(topology)
     sizes = tuple(sizes_bytes) or tuple(4 << shift for shift in range(29))

@@ -24,15 +24,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Bucketed:
-    """One step.
-
-    Attributes
-    ----------
-    way : str
-        Algorithm of all-reduce, policy, or ``"auto"``.
-    step_s, communication_s, exposed_s : float
-        The step, all its communication, and what of it is exposed.
-    """
+    """One step, all its communication, and what of it is exposed; `way` is an algorithm, a policy or `AUTO`."""
 
     way: str
     bucket_bytes: int
@@ -44,19 +36,9 @@ class Bucketed:
 def sweep_buckets(job: Job, *, sizes_bytes: Sequence[int], ways: Sequence[str] = (AUTO,)) -> tuple[Bucketed, ...]:
     """Simulate a job with buckets of each size, reduced in each way.
 
-    Parameters
-    ----------
-    job : Job
-        A workload, whose `gradient_bucket` is replaced, on a machine under a schedule.
-    sizes_bytes : sequence of int
-        A bucket is reduced as soon as it holds so much; 1 for one reduction a buffer of parameters.
-    ways : sequence of str
-        `AUTO`, algorithms, or, where the topology has back ends, policies.
-
-    Raises
-    ------
-    ConfigError
-        If the job has no gradients to reduce, or a way is neither an algorithm nor a policy.
+    A bucket is reduced as soon as it holds so many bytes; 1 for one reduction a buffer of parameters. Ways are `AUTO`,
+    algorithms, or, where the topology has back ends, policies. `ConfigError` if there are no gradients to reduce, or a
+    way is none of these.
     """
     base = job.work
     if not isinstance(base, ModelFamily) or base.data_parallel == 1:

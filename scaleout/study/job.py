@@ -96,13 +96,7 @@ class Job:
 
 
 def check_traced(options: SimulationOptions) -> None:
-    """Refuse what a trace says itself: how long its kernels took, when they ran, and what served its all-reduces.
-
-    Raises
-    ------
-    ConfigError
-        If clocks, a host or a policy are chosen.
-    """
+    """Refuse clocks, a host and a policy: a trace says itself how long its kernels took, when and on what it ran."""
     if options.clocks != "unthrottled":
         raise ConfigError("--clocks is for workloads: a trace's kernels say how long they took; leave it out")
     if options.host != "none":
@@ -125,20 +119,9 @@ def _check_policy(policy: str, schedule: str) -> None:
 class Outcome:
     """A job that was simulated.
 
-    Attributes
-    ----------
-    result : Result
-        When everything ran.
-    speedup : float
-        Makespan of a comparison's first schedule over this one's.
-    decisions : tuple of str
-        What a schedule that weighs has decided, in words.
-    workload : LayeredModel or None
-        What it ran, where that is a model of layers, with the keys that the schedule chose.
-    device : Device or None
-        What that ran on.
-    fit : Fit or None
-        Whether that fits, in a comparison.
+    `speedup` is the makespan of a comparison's first schedule over this one's; `decisions` are what a schedule that
+    weighs has decided, in words. Where a model of layers ran, `workload` is it with the keys that the schedule chose,
+    `device` what it ran on and, in a comparison, `fit` whether it fits.
     """
 
     schedule: str
@@ -179,10 +162,7 @@ class Prepared(NamedTuple):
 def prepare(job: Job) -> Prepared:
     """Check the ranks of a job, and let its schedule choose keys of the workload.
 
-    Raises
-    ------
-    ConfigError
-        If work and topology differ in ranks, or no plan that the schedule may choose fits the device's memory.
+    `ConfigError` if work and topology differ in ranks, or no plan that the schedule may choose fits the memory.
     """
     check_ranks(job.network, job.work.num_ranks)
     if isinstance(job.work, Program):
@@ -199,10 +179,7 @@ def timed(work: ModelFamily | Program, device: Device, *, host: str = "none") ->
 def annotated(prepared: Prepared) -> Program:
     """Generate the program of a prepared job, with the times of its kernels and of the host, and its ranks in place.
 
-    Raises
-    ------
-    ScaleoutError
-        If a kernel cannot be timed, the device does not say what its host spends, or the placement is none.
+    `ScaleoutError` if a kernel or the host cannot be timed, or the placement is none.
     """
     job, work = prepared.job, prepared.work
     placement = job.options.placement

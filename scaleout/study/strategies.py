@@ -35,14 +35,10 @@ class Strategy:
     schedule: str = "overlap"
 
 
-def _replicated(job: LayeredModel) -> Keys:
-    return {"zero": 0, "overlap_gradient_reduce": job.pipeline_parallel > 1, "overlap_parameter_gather": False}
-
-
-def _sharded(zero: int) -> Callable[[LayeredModel], Keys]:
+def _zero(stage: int) -> Callable[[LayeredModel], Keys]:
     def keys(job: LayeredModel) -> Keys:
-        early = zero == 1 and job.pipeline_parallel > 1
-        return {"zero": zero, "overlap_gradient_reduce": early, "overlap_parameter_gather": False}
+        early = stage < 2 and job.pipeline_parallel > 1
+        return {"zero": stage, "overlap_gradient_reduce": early, "overlap_parameter_gather": False}
 
     return keys
 
@@ -72,19 +68,19 @@ def _megatron_core(job: LayeredModel) -> Keys:
 
 
 def _breadth_first(job: LayeredModel) -> Keys:
-    found = {**_interleaved(job), **_replicated(job)}
+    found = {**_interleaved(job), **_zero(0)(job)}
     if found.get("pipeline_schedule", job.pipeline_schedule) == "interleaved_1f1b":
         found["microbatch_group"] = job.num_microbatches
     return found
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy("gradients reduced over replicas during backward", "Li et al., VLDB 2020", _replicated),
-    "zero-1": Strategy("optimizer states sharded; parameters gathered at the end", "arXiv:1910.02054", _sharded(1)),
-    "zero-2": Strategy("gradients sharded too", "arXiv:1910.02054", _sharded(2)),
-    "zero-3": Strategy("parameters sharded too (FSDP), a layer gathered ahead", "arXiv:2304.11277", _sharded(3)),
+    "ddp": Strategy("gradients reduced over replicas during backward", "Li et al., VLDB 2020", _zero(0)),
+    "zero-1": Strategy("optimizer states sharded; parameters gathered at the end", "arXiv:1910.02054", _zero(1)),
+    "zero-2": Strategy("gradients sharded too", "arXiv:1910.02054", _zero(2)),
+    "zero-3": Strategy("parameters sharded too (FSDP), a layer gathered ahead", "arXiv:2304.11277", _zero(3)),
     "out-of-order": Strategy(
-        "weight gradients deferred behind input gradients", "Oh et al., EuroSys 2022", _replicated,
+        "weight gradients deferred behind input gradients", "Oh et al., EuroSys 2022", _zero(0),
         "out-of-order",
     ),
     "megatron": Strategy(
@@ -102,7 +98,7 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "coconet": Strategy(
         "collectives substituted, and partitioned evenly with their GEMMs", "Jangda et al., ASPLOS 2022",
-        _replicated, "coconet",
+        _zero(0), "coconet",
     ),
     "centauri": Strategy(
         "every communication partitioned, scheduled in three tiers", "Chen et al., ASPLOS 2024", _interleaved,
@@ -137,17 +133,8 @@ def follow(
 ) -> Followed:
     """Simulate a step of a job under a strategy; where its keys cannot be, say why instead.
 
-    Parameters
-    ----------
-    schedule : str, optional
-        To use instead of the strategy's, such as `centauri:model`.
-    options : SimulationOptions, optional
-        How the step is simulated.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such strategy, or the job does not train.
+    `schedule` replaces the strategy's, such as `centauri:model`. `ConfigError` if there is no such strategy, or the job
+    does not train.
     """
     if name not in STRATEGIES:
         raise ConfigError(f"unknown strategy {name!r}; {nearest(name, STRATEGIES)}")
@@ -163,13 +150,7 @@ def follow(
 
 
 def side_by_side(found: Sequence[Followed], *, device: Device) -> Comparison:
-    """Return the steps under those strategies that can be as one comparison; speed-ups are over the first.
-
-    Raises
-    ------
-    ConfigError
-        If none can be; with the reason of each.
-    """
+    """Return the steps under those strategies that can be as one comparison; `ConfigError` with reasons if none can."""
     outcomes = [replace(each.outcome, schedule=each.name) for each in found if each.outcome is not None]
     if not outcomes:
         raise ConfigError("; ".join(f"{each.name}: {each.reason}" for each in found) or "no strategy was named")

@@ -5,7 +5,7 @@ dimension and direction, coordinates along it against its lines; edges of graphs
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,9 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
         coordinates = topology.coordinates(ranks)[:, [across, up]].astype(np.float64)
         round_the_end = ((coordinates + way < 0) | (coordinates + way >= shape)).any(axis=1)
         first = coordinates + aside + _GAP * way
-        starts += [first, (coordinates + aside + (_GAP - 1) * way - way * (shape - 1))[round_the_end]]
+        starts += [first, (coordinates + aside - (shape - 1) * way - (1 - _GAP) * way)[round_the_end]]
         stretch = np.repeat(((1 - 2 * _GAP) * way)[None], len(ranks), axis=0)
         ways += [stretch, stretch[round_the_end]]
-        starts[-1] = (coordinates + aside - (shape - 1) * way - (1 - _GAP) * way)[round_the_end]
         colours += [utilisation, utilisation[round_the_end]]
     x, y = np.concatenate(starts).T
     u, v = np.concatenate(ways).T
@@ -117,7 +116,8 @@ def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -
         _bars(panel, bars, scale)
         return figure, panel
     columns = min(2, len(pictures))
-    heights = [2.2 if max(len(picture[3]) for picture in row) > 1 else 0.8 for row in _rows(pictures, columns)]
+    rows = (pictures[start : start + columns] for start in range(0, len(pictures), columns))
+    heights = [2.2 if max(len(picture[3]) for picture in row) > 1 else 0.8 for row in rows]
     heights += [0.4 + 0.19 * len(bars)] if bars else []
     figure, axes = plt.subplots(
         len(heights), columns, figsize=(1.2 + 4 * columns, max(2.4, 0.9 + sum(heights))), height_ratios=heights,
@@ -164,11 +164,6 @@ def _bars(panel: Axes, edges: Sequence[tuple[str, float]], scale: mpl.cm.ScalarM
     panel.set_xlim(0, max(values.max(), 1e-9) * 1.02)
     panel.set_xlabel("utilisation of an edge [%]")
     panel.set_title(f"the {len(names)} busiest edges", fontsize=9)
-
-
-def _rows(pictures: Sequence["_Picture"], columns: int) -> Iterator[Sequence["_Picture"]]:
-    """Cut a sequence into rows."""
-    return (pictures[start : start + columns] for start in range(0, len(pictures), columns))
 
 
 _Picture = tuple[str, str, str, Floats]

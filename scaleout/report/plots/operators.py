@@ -126,13 +126,7 @@ TIMES: Mapping[str, str] = {
 
 
 def draw_sweep(key: str, rows: Sequence[Mapping[str, float]], path: Path, *, title: str) -> None:
-    """Draw all times of an operator against a key.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        The key's value and the times, as `Evaluation.plain` names them.
-    """
+    """Draw all times of an operator against a key; `rows` have its values and the times, as `Evaluation.plain` does."""
     scale, unit = time_scale(max(row["baseline_s"] for row in rows))
     values = [row[key] for row in rows]
     with drawn(path, figsize=(6.4, 3.8)) as (_, grid):
@@ -207,15 +201,8 @@ def draw_reduction(
 ) -> None:
     """Draw the execution time of each configuration relative to its baseline, the published mean beside the mean.
 
-    Parameters
-    ----------
-    labels : sequence of str, length N
-    reductions : sequence of float, length N
-        Fractions of the baseline's time that are saved.
-    published : float
-        The paper's mean reduction.
-    published_max : float, optional
-        The paper's largest, as a line beside the smallest bar.
+    `reductions` are fractions of the baseline's time that are saved, of each label; `published` is the paper's mean,
+    `published_max` its largest, as a line beside the smallest bar.
     """
     mean = sum(reductions) / len(reductions)
     values = [1 - reduction for reduction in (*reductions, mean, published)]

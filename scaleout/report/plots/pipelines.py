@@ -52,15 +52,7 @@ _REST = "#bbbbbb"
 def draw_pipelines(
     panels: Sequence[tuple[str, Sequence[Actions], float]], path: Path, *, columns: int, title: str = ""
 ) -> None:
-    """Draw several pipelines on one scale of time.
-
-    Parameters
-    ----------
-    panels : sequence of (str, sequence of Actions, float)
-        Title, pipeline ranks and makespan of each.
-    columns : int
-        Panels side by side.
-    """
+    """Draw several pipelines, by title, pipeline ranks and makespan, on one scale of time, `columns` side by side."""
     rows, chains = math.ceil(len(panels) / columns), max(len(done) for _, done, _ in panels)
     width = 7.0 + 4.0 * columns
     height = min(0.28, 9.0 / chains) * chains + 0.62

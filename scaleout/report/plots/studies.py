@@ -7,15 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from scaleout.config.units import format_bytes, format_seconds
-from scaleout.report.plots.schedules import (
-    COMMUNICATION,
-    COMPUTE,
-    IDLE,
-    PUBLISHED,
-    SERIES,
-    drawn,
-    time_scale,
-)
+from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, drawn, time_scale
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK
@@ -32,10 +24,7 @@ def draw_map(
 ) -> None:
     """Draw a mark for the fastest back end at each size and number of ranks.
 
-    Parameters
-    ----------
-    published : mapping of int to int, optional
-        Number of ranks to the largest size at which the first winner of small sizes is published to win.
+    `published` maps numbers of ranks to the largest size at which the first winner of small sizes is published to win.
     """
     with drawn(path, figsize=(7.6, 3.2)) as (_, grid):
         axes, best = grid[0, 0], comparison.best
@@ -90,7 +79,7 @@ def _panel(axes: Axes, comparison: BackendComparison, ranks: int) -> None:
             np.array(comparison.sizes_bytes)[known], times[known] * 1e6, color=_colour(number), label=name,
             linewidth=1.3, marker=_MARKERS[number % len(_MARKERS)], markersize=2.5,
         )  # fmt: skip
-    axes.set(xscale="log", yscale="log", title=f"{ranks} ranks")
+    axes.set(yscale="log", title=f"{ranks} ranks")
     axes.set_xscale("log", base=2)
     axes.grid(alpha=0.25, linewidth=0.5)
 
