@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from speed import median_s
 
-from scaleout.workloads.pipeline import PIPELINES, chunks_of, orders
+from scaleout.workloads.pipeline import PIPELINES, orders
 from scaleout.workloads.pipeline.blocks import connect
 from scaleout.workloads.pipeline.clock import Durations, run
 
@@ -22,7 +22,7 @@ def main() -> None:
     for column in ("schedule", "slots", "orders", "who waits for whom", "clock"):
         table.add_column(column, justify="left" if column == "schedule" else "right")
     for name, pipeline in PIPELINES.items():
-        v = chunks_of(name, INTERLEAVED if pipeline.num_chunks is None else 1)
+        v = pipeline.num_chunks or INTERLEAVED
         sizes = {"stages": STAGES, "microbatches": MICROBATCHES, "chunks": v}
         found = orders(name, **sizes)
         blocks = connect(pipeline, found, num_chunks=v)

@@ -11,7 +11,6 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.config import validated
 from scaleout.errors import ConfigError
 from scaleout.workloads.pipeline.dualpipe import DUALPIPE, DUALPIPE_V
 from scaleout.workloads.pipeline.gpipe import GPIPE
@@ -26,20 +25,12 @@ PIPELINES: dict[str, Pipeline] = {
 """Name to pipeline schedule."""
 
 __all__ = [
-    "PIPELINES", "Action", "Order", "Pipeline", "Slot", "Step", "chunks_of", "named", "orders", "stages_of_ranks",
+    "PIPELINES", "Action", "Order", "Pipeline", "Slot", "Step", "named", "orders", "stages_of_ranks",
 ]  # fmt: skip
 
 
 def named(name: str, group: int | None = None) -> Pipeline:
-    """Return a schedule by name, in groups of L microbatches if these are given.
-
-    Raises
-    ------
-    ConfigError
-        If the schedule is unknown, or has no groups.
-    """
-    if name not in PIPELINES:
-        raise ConfigError(f"unknown pipeline schedule {name!r}; {validated.nearest(name, PIPELINES)}")
+    """Return a schedule by name, in groups of L microbatches if given; a ConfigError says that it has none."""
     if group is None:
         return PIPELINES[name]
     in_groups = PIPELINES[name].in_groups
@@ -51,56 +42,17 @@ def named(name: str, group: int | None = None) -> Pipeline:
     return in_groups(group)
 
 
-def chunks_of(name: str, chunks: int = 1) -> int:
-    """Return how many model chunks a rank holds: the degree of interleaving if it is free, else the schedule's own.
-
-    Raises
-    ------
-    ConfigError
-        If the schedule is unknown, or interleaving is asked of one that has none.
-    """
-    own = named(name).num_chunks
-    if own is None:
-        return chunks
-    if chunks not in (1, own):
-        free = ", ".join(pipeline.name for pipeline in PIPELINES.values() if pipeline.num_chunks is None)
-        raise ConfigError(f"pipeline schedule {name!r} holds {own} model chunks a rank, not {chunks}; choose {free}")
-    return own
-
-
 @functools.lru_cache(maxsize=64)
 def orders(
     name: str, *, stages: int, microbatches: int, chunks: int = 1, group: int | None = None
 ) -> tuple[Order, ...]:
     """Return the slots of every rank, in the order in which it runs them.
 
-    Parameters
-    ----------
-    name : str
-        One of `PIPELINES`.
-    stages : int
-        Ranks of the pipeline, p.
-    microbatches : int
-        Microbatches of a step of training, m, both directions together.
-    chunks : int
-        Model chunks of a rank, v, where the schedule leaves them free; otherwise 1 or the schedule's own number.
-    group : int, optional
-        Microbatches of a group, L, where the schedule has groups; its own number if left out.
-
-    Raises
-    ------
-    ConfigError
-        If the schedule is unknown or cannot be with these sizes; the message says why.
+    The sizes are p, m of a step of training, both directions together, v and L; `Pipeline.check` says whether they can
+    be, and v is the schedule's own number of chunks where it has one.
     """
-    v = chunks_of(name, chunks)
-    for what, number in (("stages", stages), ("microbatches", microbatches), ("chunks", v)):
-        if number < 1:
-            raise ConfigError(f"a pipeline of {number} {what} does nothing; give 1 or more")
     pipeline = named(name, group)
-    reason = pipeline.check(stages, microbatches, v)
-    if reason is not None:
-        raise ConfigError(f"pipeline schedule {name!r} cannot be: {reason}")
-    return tuple(pipeline.order(rank, stages, microbatches, v) for rank in range(stages))
+    return tuple(pipeline.order(rank, stages, microbatches, chunks) for rank in range(stages))
 
 
 @functools.lru_cache(maxsize=512)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import ConfigError, SimulationError
-from scaleout.workloads.pipeline import PIPELINES, chunks_of, orders
+from scaleout.workloads.pipeline import PIPELINES, orders
 from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Step
 
 Index = npt.NDArray[np.int64]
@@ -29,41 +29,21 @@ _NOTHING = -1
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Slots of all ranks, rank by rank; every slot has one or two steps.
-
-    Attributes
-    ----------
-    pipeline : Pipeline
-        The schedule, for its layout.
-    num_ranks, num_chunks : int
-        p and v.
-    orders : sequence of tuple of Slot
-        The slots themselves, one tuple for each rank.
-    offsets : ndarray of int64, shape (p + 1,)
-        Slots of rank r are ``offsets[r]`` to ``offsets[r + 1]``.
-    what : ndarray of int64, shape (N, 2)
-        Action, rank and chunk of both steps as one number, ``(action p + rank) v + chunk``; ``4 p v`` if there is none.
-    sends : ndarray of int64, shape (N, 2)
-        Which link the step's output takes to another rank: the link between chunk c of rank r and its successor is
-        ``r v + c``, whichever way it is used; ``p v`` if nothing is sent.
-    makers : ndarray of int64, shape (N, 2)
-        Slot on another rank that makes what the step needs; N if there is none.
-    receives : ndarray of int64, shape (N, 2)
-        Link that the step's input takes, numbered as `sends`.
-    sequence : ndarray of int64, shape (N,)
-        The slots so that every one comes after those that it waits for.
-    """
+    """Slots of all ranks, rank by rank; every slot has one or two steps."""
 
     pipeline: Pipeline
     num_ranks: int
     num_chunks: int
     orders: Sequence[Order]
-    offsets: Index
+    offsets: Index  # (p + 1,) slots of rank r are ``offsets[r]`` to ``offsets[r + 1]``
+    # (N, 2) action, rank and chunk of both steps as one number, ``(action p + rank) v + chunk``; ``4 p v`` if none
     what: Index
+    # (N, 2) which link the step's output takes to another rank: the link between chunk c of rank r and its successor is
+    # ``r v + c``, whichever way it is used; ``p v`` if nothing is sent
     sends: Index
-    makers: Index
-    receives: Index
-    sequence: Index
+    makers: Index  # (N, 2) slot on another rank that makes what the step needs; N if there is none
+    receives: Index  # (N, 2) link that the step's input takes, numbered as `sends`
+    sequence: Index  # (N,) the slots so that every one comes after those that it waits for
 
     @property
     def previous(self) -> Index:
@@ -112,12 +92,7 @@ class Blocks:
 
         A microbatch is in flight from the start of its forward to the end of its backward; of a backward in two
         parts, to the end of the part `until`. Between two slots a rank holds what the next one starts with, less
-        the forwards in it.
-
-        Returns
-        -------
-        tuple of ndarray of int64, shape (slots of the rank, v)
-            For each rank, the microbatches in flight on each of its chunks.
+        the forwards in it. For each rank an array of shape (slots of the rank, v).
         """
         assert until in (Action.INPUT_GRADIENT, Action.WEIGHT_GRADIENT)
         pv = self.num_ranks * self.num_chunks
@@ -132,28 +107,13 @@ class Blocks:
 
 @functools.lru_cache(maxsize=64)
 def blocks(name: str, *, stages: int, microbatches: int, chunks: int = 1, group: int | None = None) -> Blocks:
-    """Return the blocks of a schedule in `PIPELINES`; the sizes are those of `orders`.
-
-    Raises
-    ------
-    ConfigError
-        If the schedule is unknown or cannot be with these sizes.
-    """
+    """Return the blocks of a schedule in `PIPELINES`; the sizes are those of `orders`."""
     found = orders(name, stages=stages, microbatches=microbatches, chunks=chunks, group=group)
-    return connect(PIPELINES[name], found, num_chunks=chunks_of(name, chunks))
+    return connect(PIPELINES[name], found, num_chunks=PIPELINES[name].num_chunks or chunks)
 
 
 def connect(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> Blocks:
-    """Find out who waits for whom in any orders, one of a rank.
-
-    Parameters
-    ----------
-    pipeline : Pipeline
-        Gives the layout of the stages.
-    orders : sequence of tuple of Slot
-        For each rank its slots.
-    num_chunks : int
-        Model chunks of a rank, v.
+    """Find out who waits for whom in any orders, one for each rank, where stages lie as the pipeline lays them out.
 
     Raises
     ------

@@ -7,7 +7,6 @@ never shared, and a message between two chunks of one rank takes no time.
 Symbols: p ranks; v model chunks of a rank; N slots of all ranks together.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,90 +14,46 @@ import numpy.typing as npt
 
 from scaleout.errors import ConfigError
 from scaleout.workloads.pipeline.blocks import Blocks
-from scaleout.workloads.pipeline.pipeline import Action, Step
+from scaleout.workloads.pipeline.pipeline import Action
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """When every slot of a pipeline runs.
+    """When every slot of a pipeline runs: for each rank its slots, in the order in which it runs them."""
 
-    Attributes
-    ----------
-    blocks : Blocks
-        The slots.
-    start_s, end_s : tuple of ndarray of float64, each of shape (slots of the rank,)
-        For each rank, when its slots start and end.
-    kept_s : ndarray of float64, shape (p,)
-        How long each rank's last slot keeps it once its output is there.
-    busy_s : ndarray of float64, shape (p,)
-        How long each rank computes.
-    makespan_s : float
-        When the last slot of all ends.
-    """
-
-    blocks: Blocks
     start_s: tuple[Floats, ...]
     end_s: tuple[Floats, ...]
-    kept_s: Floats
-    busy_s: Floats
+    kept_s: Floats  # (p,) how long each rank's last slot keeps it once its output is there
     makespan_s: float
-
-    @property
-    def bubble_s(self) -> Floats:
-        """How long each rank does not compute between the first start and the last end of all, shape (p,)."""
-        return self.makespan_s - self.busy_s
-
-    @property
-    def idle_s(self) -> Floats:
-        """How long each rank does not compute between its own first start and its own last end, shape (p,)."""
-        ranks = zip(self.start_s, self.end_s, strict=True)
-        return np.array([end_s[-1] - start_s[0] for start_s, end_s in ranks]) + self.kept_s - self.busy_s
 
 
 @dataclass(frozen=True, eq=False)
 class Durations:
-    """Seconds of what the slots of a pipeline do.
+    """Seconds of what the slots of a pipeline do, each spread to its shape."""
 
-    Attributes
-    ----------
-    action_s : array_like, broadcast to shape (4, p, v)
-        Each `Action` on a microbatch, for each chunk of each rank.
-    send_s : array_like, broadcast to shape (p, v)
-        A message between a chunk and its successor, either way; the receiver waits for it. That of a last stage, or
-        between two chunks of one rank, is not used.
-    after_s : array_like, broadcast to shape (4, p, v)
-        How long each action keeps its rank once its output is there, such as to reduce gradients.
-    begin_s : array_like, broadcast to shape (p,)
-        When each rank begins with its first slot at the earliest.
-    ready_s : array_like, broadcast to shape (p, v)
-        When each chunk begins with its first forward at the earliest, such as after its parameters were gathered; of
-        schedules with one step a slot.
-    first_s, last_s : array_like, broadcast to shape (p, v)
-        How much longer the first and the last gradients of weights of each chunk take than others; less if below zero:
-        there are none yet to add the first ones to.
-    last_after_s : array_like, broadcast to shape (p, v)
-        How long the last gradients of weights of each chunk keep their rank besides, as `after_s`.
-    """
-
+    # (4, p, v) each `Action` on a microbatch
     action_s: npt.ArrayLike
+    # (p, v) a message between a chunk and its successor, either way, for which the receiver waits; that of a last
+    # stage, or between two chunks of one rank, is not used
     send_s: npt.ArrayLike = 0.0
+    # (4, p, v) how long each action keeps its rank once its output is there, such as to reduce gradients
     after_s: npt.ArrayLike = 0.0
+    # (p,) when each rank begins with its first slot at the earliest
     begin_s: npt.ArrayLike = 0.0
+    # (p, v) when each chunk begins with its first forward at the earliest, such as after its parameters were gathered;
+    # of schedules with one step a slot
     ready_s: npt.ArrayLike = 0.0
+    # (p, v) how much longer the first and the last gradients of weights of each chunk take than others; less if below
+    # zero: there are none yet to add the first ones to
     first_s: npt.ArrayLike = 0.0
     last_s: npt.ArrayLike = 0.0
+    # (p, v) how long the last gradients of weights of each chunk keep their rank besides, as `after_s`
     last_after_s: npt.ArrayLike = 0.0
 
     def spread(self, what: str, *shape: int) -> Floats:
-        """Return one of them as a flat array that has been spread to a shape.
-
-        Raises
-        ------
-        ConfigError
-            If it has another shape, or its seconds are negative or not finite.
-        """
+        """Return one of them as a flat array spread to a shape; a ConfigError says that it cannot be, or is no time."""
         array = np.asarray(getattr(self, what), np.float64)
         try:
             array = np.broadcast_to(array, shape)
@@ -109,27 +64,10 @@ class Durations:
         return array.ravel()
 
 
-def run(
-    blocks: Blocks,
-    durations: Durations,
-    *,
-    together_s: Callable[[int, Step, Step], float] | None = None,
-    blocking: bool = False,
-) -> Timeline:
-    """Time the slots of a pipeline.
+def run(blocks: Blocks, durations: Durations, *, blocking: bool = False) -> Timeline:
+    """Time the slots of a pipeline; two steps of one slot take their sum. Raises as `Durations.spread` does.
 
-    Parameters
-    ----------
-    together_s : function, optional
-        From rank and two steps to the seconds of both in one slot, the same for all microbatches; their sum if not
-        given.
-    blocking : bool
-        Whether a rank starts nothing until what it sends has arrived; else sends run beside its next slots.
-
-    Raises
-    ------
-    ConfigError
-        If the arrays have other shapes, or seconds are negative or not finite.
+    If `blocking`, a rank starts nothing until what it sends has arrived; else sends run beside its next slots.
     """
     p, v = blocks.num_ranks, blocks.num_chunks
     spread = durations.spread
@@ -137,8 +75,6 @@ def run(
     slot_s, kept_s = (
         np.r_[spread(what, len(Action), p, v), 0.0][blocks.what].sum(axis=1) for what in ("action_s", "after_s")
     )
-    if together_s is not None:
-        _overlap(blocks, slot_s, together_s)
     if np.any(durations.first_s):
         np.add.at(slot_s, blocks.first_gradients.ravel(), spread("first_s", p, v))
     if np.any(durations.last_s):
@@ -155,28 +91,11 @@ def run(
     end = start + slot_s
     cuts = blocks.offsets[1:-1]
     return Timeline(
-        blocks,
         start_s=tuple(np.split(start, cuts)),
         end_s=tuple(np.split(end, cuts)),
         kept_s=kept_s[blocks.offsets[1:] - 1],
-        busy_s=np.add.reduceat(slot_s + kept_s, blocks.offsets[:-1]),
         makespan_s=float((end + kept_s).max()),
     )
-
-
-def _overlap(blocks: Blocks, slot_s: Floats, together_s: Callable[[int, Step, Step], float]) -> None:
-    """Fill in the seconds of the slots of two steps, asking once for each kind of pair."""
-    p, v = blocks.num_ranks, blocks.num_chunks
-    nothing = len(Action) * p * v
-    pairs = np.flatnonzero(blocks.what[:, 1] < nothing)
-    _, examples, kinds = np.unique(blocks.what[pairs] @ np.array([nothing, 1]), return_index=True, return_inverse=True)
-    ranks = np.searchsorted(blocks.offsets, pairs[examples], side="right") - 1
-    slots = [
-        (rank, blocks.orders[rank][slot - blocks.offsets[rank]])
-        for rank, slot in zip(ranks.tolist(), pairs[examples].tolist(), strict=True)
-    ]
-    pair_s = np.array([together_s(rank, *slot) for rank, slot in slots], np.float64)
-    slot_s[pairs] = pair_s[kinds]
 
 
 def _longest_paths(blocks: Blocks, slot_s: Floats, held_s: Floats, receive_s: Floats, begin_s: Floats) -> Floats:

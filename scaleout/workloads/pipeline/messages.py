@@ -13,7 +13,7 @@ Symbols: p pipeline ranks; v model chunks of a rank.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaleout.workloads.pipeline import PIPELINES
 from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Slot, Step
@@ -21,24 +21,14 @@ from scaleout.workloads.pipeline.pipeline import Action, Order, Pipeline, Slot, 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One end of a message: that of the sender, or not.
-
-    Attributes
-    ----------
-    forward : bool
-        Whether it carries activations, or their gradients.
-    chunk, microbatch : int
-        Of the step at this end.
-    peer, maker : int
-        The rank at the other end, and the stage that makes the message.
-    """
+    """One end of a message."""
 
     sends: bool
-    forward: bool
-    chunk: int
+    forward: bool  # whether it carries activations, or their gradients
+    chunk: int  # of the step at this end
     microbatch: int
-    peer: int
-    maker: int
+    peer: int  # the rank at the other end
+    maker: int  # the stage that makes the message
 
 
 Items = tuple[Slot | Message, ...]
@@ -75,10 +65,11 @@ def as_made(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> 
             lists[rank].append(slots.pop())
             for _, send in ends:
                 if send is not None:
-                    receive = _other_end(pipeline, rank, send, p=p, v=v)
+                    target = pipeline.layout.neighbour(rank, send.chunk, p, v, 1 if send.forward else -1)
+                    assert target is not None
                     lists[rank].append(send)
-                    lists[send.peer].append(receive)
-                    posted.add((send.peer, receive.forward, receive.chunk, receive.microbatch))
+                    lists[send.peer].append(replace(send, sends=False, chunk=target[1], peer=rank))
+                    posted.add((send.peer, send.forward, target[1], send.microbatch))
         assert before != (len(posted), sum(map(len, left))), "orders of `PIPELINES` come to an end"
     return tuple(map(tuple, lists))
 
@@ -101,19 +92,10 @@ def _ends(pipeline: Pipeline, rank: int, step: Step, *, p: int, v: int) -> tuple
     )
 
 
-def _other_end(pipeline: Pipeline, rank: int, send: Message, *, p: int, v: int) -> Message:
-    target = pipeline.layout.neighbour(rank, send.chunk, p, v, 1 if send.forward else -1)
-    assert target is not None
-    return Message(False, send.forward, target[1], send.microbatch, rank, send.maker)
-
-
 def sends_s(messages_s: Sequence[float], pipeline_schedule: str, p: int, v: int) -> list[list[float]]:
     """Return the seconds of a message between each chunk of each rank and its successor, shape (p, v).
 
-    Parameters
-    ----------
-    messages_s : sequence of float, length p
-        From each rank to the next.
+    `messages_s`, of length p, are those from each rank to the next.
     """
     return [
         [0.0 if to is None else messages_s[rank if (to - rank) % p == 1 else to] for to in row]

@@ -26,13 +26,7 @@ class Action(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One action of a rank.
-
-    Attributes
-    ----------
-    chunk, microbatch : int
-        Which of the rank's v model chunks does it, to which of the m microbatches.
-    """
+    """One action of a rank: one of its v model chunks does it to one of the m microbatches."""
 
     action: Action
     chunk: int
@@ -53,21 +47,11 @@ def alone(action: Action, microbatch: int, chunk: int = 0) -> Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Virtual stages over ranks and chunks.
+    """Virtual stages over ranks and chunks."""
 
-    Attributes
-    ----------
-    stage_of : function
-        From rank, chunk, p and v to the virtual stage.
-    holder_of : function
-        From path, virtual stage, p and v to the rank and chunk that hold it.
-    copies : int
-        Ranks that hold each stage, which is the number of paths; of two, chunk 0 goes the one, chunk 1 the other.
-    """
-
-    stage_of: Callable[[int, int, int, int], int]
-    holder_of: Callable[[int, int, int, int], tuple[int, int]]
-    copies: int = 1
+    stage_of: Callable[[int, int, int, int], int]  # from rank, chunk, p and v to the virtual stage
+    holder_of: Callable[[int, int, int, int], tuple[int, int]]  # from path, virtual stage, p and v to rank and chunk
+    copies: int = 1  # ranks that hold each stage: the number of paths; of two, chunk 0 goes the one, chunk 1 the other
 
     def num_stages(self, p: int, v: int) -> int:
         """Return the number of virtual stages that the model is cut into."""
@@ -105,34 +89,15 @@ TWO_WAY = Layout(
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline schedule.
-
-    Attributes
-    ----------
-    name : str
-        As the user writes it.
-    description : str
-        One line for `scaleout list`.
-    source : str
-        Where it was published.
-    num_chunks : int or None
-        Model chunks of a rank; None where the degree of interleaving is free.
-    order : function
-        From rank, p, m and v to the rank's slots.
-    layout : Layout
-        Which virtual stage each chunk is.
-    check : function
-        From p, m and v to the reason why the schedule cannot be, or None.
-    in_groups : function or None
-        From the microbatches that a chunk takes before another chunk's turn to the schedule that goes in such groups;
-        None where a schedule has none.
-    """
+    """A pipeline schedule."""
 
     name: str
-    description: str
+    description: str  # one line for `scaleout list`
     source: str
-    num_chunks: int | None
-    order: Callable[[int, int, int, int], Order]
+    num_chunks: int | None  # model chunks of a rank; None where the degree of interleaving is free
+    order: Callable[[int, int, int, int], Order]  # from rank, p, m and v to the rank's slots
     layout: Layout
+    # From p, m and v to the reason why the schedule cannot be, or None.
     check: Callable[[int, int, int], str | None] = lambda _p, _m, _v: None
+    # From the microbatches that a chunk takes before another chunk's turn to the schedule that goes in such groups.
     in_groups: Callable[[int], "Pipeline"] | None = None
