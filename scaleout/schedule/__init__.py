@@ -24,43 +24,19 @@ Pass = Callable[[Program, Machine | None], Program | Planned]
 
 @dataclass(frozen=True)
 class Schedule:
-    """One pass.
-
-    Attributes
-    ----------
-    home : str
-        Module under `scaleout.schedule`, and the name of the function there: ``overlap:overlap``.
-    rewrites : bool
-        Whether it changes what the graphs hold, so that it stands on `baseline` where it comes first.
-    decides : bool
-        Whether it weighs costs and says what it decided; it needs a machine.
-    exclusive : bool
-        Whether no other rewriting pass can be joined to it, as parts of a GEMM cannot be cut again.
-    substitutes : bool
-        Whether it replaces all-reduces by other collectives.
-    in_order : bool
-        Whether a rank still runs the actions of its pipeline one after another, on which bounds of a search rely.
-    needs : str
-        Section of the device's file without which it fails; empty if it runs on any device, or on none.
-    with_option : str
-        Home of a function from the text behind ``:`` to a pass; empty if it takes no option.
-    prepares : str
-        Home of a function from workload and machine to the workload that it runs; empty if it runs any as it is.
-    prepares_for : tuple of str
-        Options with which it prepares the workload; "" is none.
-    """
+    """One pass; a home is a module under `scaleout.schedule` and the name of a function there: ``overlap:overlap``."""
 
     summary: str
     home: str
-    rewrites: bool = False
-    decides: bool = False
-    exclusive: bool = False
-    substitutes: bool = False
-    in_order: bool = False
-    needs: str = ""
-    with_option: str = ""
-    prepares: str = ""
-    prepares_for: tuple[str, ...] = ()
+    rewrites: bool = False  # it changes what the graphs hold, so that it stands on `baseline` where it comes first
+    decides: bool = False  # it weighs costs and says what it decided; it needs a machine
+    exclusive: bool = False  # no other rewriting pass can be joined to it, as parts of a GEMM cannot be cut again
+    substitutes: bool = False  # it replaces all-reduces by other collectives
+    in_order: bool = False  # a rank still runs its pipeline's actions one after another: bounds of a search rely on it
+    needs: str = ""  # section of the device's file without which it fails; empty if it runs on any device, or on none
+    with_option: str = ""  # home of a function from the text behind ``:`` to a pass; empty if it takes no option
+    prepares: str = ""  # home of a function from workload and machine to the workload that it runs, if not as it is
+    prepares_for: tuple[str, ...] = ()  # options with which it prepares the workload; "" is none
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -152,10 +128,7 @@ def apply_schedule(program: Program, name: str, *, machine: Machine | None = Non
 def plan_schedule(program: Program, name: str, *, machine: Machine | None = None) -> Planned:
     """Apply a schedule to a timed program, and return what its passes decided, too.
 
-    Parameters
-    ----------
-    machine : Machine, optional
-        What it will run on; passes that model operators of their own, or weigh costs, need it.
+    Passes that model operators of their own, or weigh costs, need the machine that it will run on.
 
     Raises
     ------

@@ -1,7 +1,6 @@
 """What a schedule that weighs costs decided, and its words for it."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +23,10 @@ class Decision:
     after_s: float
     reason: str = ""
 
-
-def in_words(decisions: Sequence[Decision]) -> tuple[str, ...]:
-    """Say each decision in a sentence."""
-    return tuple(_sentence(each) for each in decisions)
+    def __str__(self) -> str:
+        instead = f" instead of {self.before_s * 1e3:.4g}" if self.after_s < self.before_s else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.what}: {self.choice}, {self.after_s * 1e3:.4g} ms{instead}{reason}"
 
 
 def collectives(count: int, kind: str, size_bytes: int, family: str) -> str:
@@ -46,12 +45,6 @@ def collective_counts(program: Program) -> Counter[tuple[int, str, int]]:
         nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
         counts |= Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
     return counts
-
-
-def _sentence(each: Decision) -> str:
-    instead = f" instead of {each.before_s * 1e3:.4g}" if each.after_s < each.before_s else ""
-    reason = f" ({each.reason})" if each.reason else ""
-    return f"{each.what}: {each.choice}, {each.after_s * 1e3:.4g} ms{instead}{reason}"
 
 
 @dataclass(frozen=True, eq=False)

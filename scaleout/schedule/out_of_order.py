@@ -27,20 +27,13 @@ _BEGINS = NodeRole.WEIGHTS | NodeRole.ACTIVATION_GRADIENT | NodeRole.WEIGHT_GRAD
 class Layer:
     """What backward does of one layer for one micro-batch.
 
-    Attributes
-    ----------
-    number : int
-        As in the graph's `layer`, `HEAD` among them.
-    nodes : list of int
-        From its first GEMM with weights or exchange up to that of the next layer: point-wise kernels between the two
-        are counted with the earlier.
-    weights : list of int
-        GEMMs among them that make gradients of weights.
+    Its nodes go from its first GEMM with weights or exchange up to that of the next layer: point-wise kernels between
+    the two are counted with the earlier.
     """
 
-    number: int
+    number: int  # as in the graph's `layer`, `HEAD` among them
     nodes: list[int] = field(default_factory=list)
-    weights: list[int] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)  # GEMMs among them that make gradients of weights
 
 
 def layers_of(graph: ExecutionGraph) -> list[Layer]:

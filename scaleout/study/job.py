@@ -21,7 +21,7 @@ from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
-from scaleout.schedule.decision import Decision, in_words
+from scaleout.schedule.decision import Decision
 from scaleout.simulation.clocks import settled
 from scaleout.simulation.contention import Contention, contention_of, undisturbed
 from scaleout.simulation.options import SimulationOptions
@@ -211,7 +211,7 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     device = None if isinstance(job.device, str) else job.device
     result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
     workload = prepared.work if isinstance(prepared.work, LayeredModel) else None
-    decisions = (*prepared.decisions, *in_words(planned[-1]))
+    decisions = (*prepared.decisions, *map(str, planned[-1]))
     return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device)
 
 

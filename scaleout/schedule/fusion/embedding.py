@@ -32,24 +32,14 @@ PUT_SLICE = 32
 
 @dataclass(frozen=True)
 class Pooling:
-    """One pooled vector of a table, the work of one work-group.
-
-    Attributes
-    ----------
-    other_s : float
-        What the work-group does besides.
-    written : float
-        Part of the output that a kernel over all tables writes locally; 0 for a kernel that keeps to one table.
-    reordered : bool
-        Whether addresses follow the remote-first order, which narrow rows pay for.
-    """
+    """One pooled vector of a table, the work of one work-group."""
 
     rows: int
     dim: int
     dtype: str
-    other_s: float = 0.0
-    written: float = 0.0
-    reordered: bool = False
+    other_s: float = 0.0  # what the work-group does besides
+    written: float = 0.0  # part of the output that a kernel over all tables writes locally; 0 if it keeps to one table
+    reordered: bool = False  # whether addresses follow the remote-first order, which narrow rows pay for
 
     @property
     def vector_bytes(self) -> int:

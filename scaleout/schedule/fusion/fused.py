@@ -10,7 +10,7 @@ Source: Punniyamurthy, Hamidouche and Beckmann, SC 2024, Sec. III.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -29,38 +29,18 @@ MOST_TASKS = 2**25
 
 @dataclass(frozen=True)
 class Recipe:
-    """A fused operator, whatever it computes.
-
-    Attributes
-    ----------
-    work : TaskList
-        Of one rank; shards are whole slices.
-    slice_bytes : float
-        What leaves of a slice of another rank's shard.
-    call_s : float
-        Of the last finisher of a slice that leaves; 0 for stores.
-    flag_s : float
-        A round of flags at the end of a phase.
-    launch_s : float
-        Before the first task.
-    consumes : bool
-        Slices arrive before their tasks run, instead of leaving after them.
-    reduce_s : float
-        To add up what arrived.
-    shared_bytes : float
-        What a rank sends to each other one after that: the sum of its shard, in an all-reduce.
-    """
+    """A fused operator, whatever it computes."""
 
     ranks: int
-    work: TaskList
+    work: TaskList  # of one rank; shards are whole slices
     link: Link
-    slice_bytes: float
-    call_s: float = 0.0
-    flag_s: float = 0.0
-    launch_s: float = 0.0
-    consumes: bool = False
-    reduce_s: float = 0.0
-    shared_bytes: float = 0.0
+    slice_bytes: float  # what leaves of a slice of another rank's shard
+    call_s: float = 0.0  # of the last finisher of a slice that leaves; 0 for stores
+    flag_s: float = 0.0  # a round of flags at the end of a phase
+    launch_s: float = 0.0  # before the first task
+    consumes: bool = False  # slices arrive before their tasks run, instead of leaving after them
+    reduce_s: float = 0.0  # to add up what arrived
+    shared_bytes: float = 0.0  # what a rank sends to each other one after that: the sum of its shard, in an all-reduce
 
     def __post_init__(self) -> None:
         if self.work.tasks * self.ranks > MOST_TASKS:
@@ -88,26 +68,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """One rank's part of a run.
-
-    Attributes
-    ----------
-    shards : tuple of int
-        In the order in which it runs them.
-    arrival_s : ndarray, shape (S,)
-        When each slice is where it belongs: at its destination, or complete if it stays.
-    there_s : float
-        When the last slice of another rank has arrived.
-    done_s : float
-        When the rank has all that it is to have, launch and flags included.
-    """
+    """One rank's part of a run."""
 
     rank: int
-    shards: tuple[int, ...]
+    shards: tuple[int, ...]  # in the order in which it runs them
     execution: Execution
-    arrival_s: Floats
-    there_s: float
-    done_s: float
+    arrival_s: Floats  # (S,) when each slice is where it belongs: at its destination, or complete if it stays
+    there_s: float  # when the last slice of another rank has arrived
+    done_s: float  # when the rank has all that it is to have, launch and flags included
 
     @property
     def last_sent_s(self) -> float:
@@ -151,33 +119,22 @@ def run(recipe: Recipe, order: str) -> Run:
 
 
 def _produce(recipe: Recipe, order: str) -> Run:
-    ranks = recipe.ranks
-    shown = range(1) if order == "aware" else range(ranks)
-    shards = {rank: shard_order(rank, ranks, order) for rank in shown}
-    each = recipe.work.slices // ranks
-    runs = {
-        rank: execute(recipe.work, np.repeat(np.array(shards[rank]) != rank, each), call_s=recipe.call_s)
-        for rank in shown
-    }
-    of = {rank: np.repeat(np.array(shards[rank]), each) for rank in shown}
-    arrival = {rank: runs[rank].issued_s.copy() for rank in shown}
+    shown = range(1) if order == "aware" else range(recipe.ranks)
+    shards = [shard_order(rank, recipe.ranks, order) for rank in shown]
+    of = [np.repeat(np.array(mine), recipe.work.slices // recipe.ranks) for mine in shards]
+    runs = [execute(recipe.work, of[rank] != rank, call_s=recipe.call_s) for rank in shown]
+    arrival = [each.issued_s.copy() for each in runs]
     for rank in shown:
         _send(recipe.link, recipe.slice_bytes, rank, of[rank], arrival[rank])
     if not recipe.link.pairs and len(shown) > 1:
         _take_in(recipe, arrival, of)
-    timelines = []
+    there_s = []
     for rank in shown:
-        if len(shown) > 1:
-            received = [arrival[sender][of[sender] == rank] for sender in shown if sender != rank]
-        else:
-            received = [arrival[rank][of[rank] != rank]]  # as many arrive as leave, at the same times
-        there_s = max(float(slices.max()) for slices in received)
-        phase_s = max(float(runs[rank].free_s.max()), there_s)
-        timelines.append(RankTimeline(rank, shards[rank], runs[rank], arrival[rank], there_s, phase_s))
-    return Run(
-        order,
-        tuple(replace(each, done_s=done_s) for each, done_s in zip(timelines, _ends(recipe, timelines), strict=True)),
-    )
+        received = [arrival[sender][of[sender] == rank] for sender in shown if sender != rank]
+        # At a rank that stands for all as many arrive as leave, at the same times.
+        there_s.append(max(float(slices.max()) for slices in received or [arrival[rank][of[rank] != rank]]))
+    done_s = _ends(recipe, [max(float(each.free_s.max()), there) for each, there in zip(runs, there_s, strict=True)])
+    return Run(order, tuple(map(RankTimeline, shown, shards, runs, arrival, there_s, done_s)))
 
 
 def _send(link: Link, size_bytes: float, rank: int, of: npt.NDArray[np.int64], arrival_s: Floats) -> None:
@@ -191,11 +148,11 @@ def _send(link: Link, size_bytes: float, rank: int, of: npt.NDArray[np.int64], a
         arrival_s[to] = link.arrive(arrival_s[to], size_bytes)
 
 
-def _take_in(recipe: Recipe, arrival: dict[int, Floats], of: dict[int, npt.NDArray[np.int64]]) -> None:
+def _take_in(recipe: Recipe, arrival: Sequence[Floats], of: Sequence[npt.NDArray[np.int64]]) -> None:
     """Let slices pass the port of their destination, which several senders may share at a time."""
-    link = recipe.link
-    for rank in arrival:
-        where = [(sender, np.flatnonzero(of[sender] == rank)) for sender in arrival if sender != rank]
+    link, ranks = recipe.link, range(recipe.ranks)
+    for rank in ranks:
+        where = [(sender, np.flatnonzero(of[sender] == rank)) for sender in ranks if sender != rank]
         there = np.concatenate([arrival[sender][slices] for sender, slices in where])
         service = np.full(len(there), recipe.slice_bytes / link.bytes_per_s)
         passed = first_come(there - service, service)
@@ -204,12 +161,9 @@ def _take_in(recipe: Recipe, arrival: dict[int, Floats], of: dict[int, npt.NDArr
             arrival[sender][slices] = part
 
 
-def _ends(recipe: Recipe, timelines: Sequence[RankTimeline]) -> list[float]:
-    """Return when each rank is done, with launch, flags, and a second phase if there is one."""
-    first = [recipe.launch_s + each.done_s + recipe.flag_s for each in timelines]
-    if recipe.reduce_s == 0 and recipe.shared_bytes == 0:
-        return first
-    summed = [end_s + recipe.reduce_s for end_s in first]
+def _ends(recipe: Recipe, phase_s: Sequence[float]) -> list[float]:
+    """Return when each rank is done: its phase with launch and flags, and a second phase if there is one."""
+    summed = [recipe.launch_s + end_s + recipe.flag_s + recipe.reduce_s for end_s in phase_s]
     if recipe.shared_bytes == 0:
         return summed
     peers = recipe.ranks - 1

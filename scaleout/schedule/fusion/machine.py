@@ -40,24 +40,12 @@ def groups_of(device: Device) -> WorkGroups:
 
 @dataclass(frozen=True)
 class Link:
-    """What carries slices between ranks.
+    """What carries slices between ranks."""
 
-    Attributes
-    ----------
-    bytes_per_s : float
-        Of a link between two ranks, or of a rank's port.
-    latency_s : float
-        From the last byte sent to its arrival.
-    pairs : bool
-        Whether each two ranks have a link of their own.
-    gap_s : float
-        That a slice occupies its link beyond its bytes: messages of the network card.
-    """
-
-    bytes_per_s: float
-    latency_s: float
-    pairs: bool
-    gap_s: float = 0.0
+    bytes_per_s: float  # of a link between two ranks, or of a rank's port
+    latency_s: float  # from the last byte sent to its arrival
+    pairs: bool  # whether each two ranks have a link of their own
+    gap_s: float = 0.0  # that a slice occupies its link beyond its bytes: messages of the network card
 
     def busy_s(self, sent_bytes: float, peers: int) -> float:
         """Lower bound of the links: the time of the bytes which a rank sends, spread evenly over its peers."""

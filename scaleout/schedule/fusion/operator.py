@@ -22,20 +22,11 @@ CHUNKS = (2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Plan:
-    """An operator on a machine.
+    """An operator on a machine."""
 
-    Attributes
-    ----------
-    baseline_s : mapping
-        Part of the bulk-synchronous operator (kernel, collective, ...) to its time; they follow each other.
-    recipes : mapping
-        Order to the fused operator.
-    part_s : callable
-        From chunks to the time of one of as many kernels, launch included, and of its collective.
-    """
-
-    baseline_s: Mapping[str, float]
-    recipes: Mapping[str, Recipe]
+    baseline_s: Mapping[str, float]  # part of the bulk-synchronous operator (kernel, ...) to its time, one by one
+    recipes: Mapping[str, Recipe]  # order to the fused operator
+    # From chunks to the time of one of as many kernels, launch included, and of its collective.
     part_s: Callable[[int], tuple[float, float]]
 
 

@@ -35,27 +35,13 @@ MOST_SLICES = 64
 
 @dataclass(frozen=True)
 class FusedCost:
-    """What a fused kernel takes more than its parts.
+    """What a fused kernel takes more than its parts."""
 
-    Attributes
-    ----------
-    slower : float
-        Time of the kernel over that of the same isolated.
-    call_s : float
-        Of each slice that is sent.
-    flags_s : float
-        At the end of the operator.
-    slices : int
-        That it is cut into.
-    pays : bool
-        Whether it is faster than kernel and collective one after the other.
-    """
-
-    slower: float
-    call_s: float
-    flags_s: float
+    slower: float  # time of the kernel over that of the same isolated
+    call_s: float  # of each slice that is sent
+    flags_s: float  # at the end of the operator
     slices: int
-    pays: bool
+    pays: bool  # whether it is faster than kernel and collective one after the other
 
     def lasts_s(self, sent: Sequence[int] = ()) -> Callable[[int, float], float]:
         """Return what maps a slice, of which some are sent, and its isolated seconds to those that it lasts."""
@@ -250,20 +236,11 @@ def scatter(new: Rewrite, exchange: Exchange) -> list[int]:
 
 
 def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, order: str = "aware") -> Program:
-    """Replace each pair of a kernel and a collective that can be fused by slices of both.
+    """Replace each pair of a kernel and a collective that can be fused, of a timed program, by slices of both.
 
-    Parameters
-    ----------
-    program : Program
-        Timed, and put on streams by another schedule.
-    machine : Machine, optional
-        What fusing costs; nothing without it.
-    slices : int
-        Slices that a collective is cut into where the machine is not known. The paper's are finer, 32 embeddings
-        each; with this many, what cannot overlap is one slice, 3% of the shorter of the two.
-    order : str
-        ``"aware"``: what others need comes first, and what others send last. ``"oblivious"``: every rank works in the
-        order of the ranks.
+    Without a machine fusing costs nothing, and a collective is cut into `slices`; the paper's are finer, 32 embeddings
+    each: with this many, what cannot overlap is one slice, 3% of the shorter of the two. In ``aware`` order what others
+    need comes first, and what others send last; in ``oblivious`` order every rank works in the order of the ranks.
     """
     group_sizes = [max(len(members) for members in family.members) for family in program.groups]
     pairs = [find_pairs(graph, group_sizes, slices) for graph in program.graphs]

@@ -19,22 +19,15 @@ Bools = npt.NDArray[np.bool_]
 class TaskList:
     """Logical work-groups of a rank: N tasks, run by G slots; `slice_tasks` divides N.
 
-    Attributes
-    ----------
-    task_s : float
-        One task, with all G at work.
-    last_task_s : float
-        One task of the last round where it is not full: fewer share the memory.
-    spread : float
-        Persistent work-groups differ in speed: the last of them takes ``1 + spread`` times as long as the first, in
-        an order that is drawn once.
+    Persistent work-groups differ in speed: the last takes ``1 + spread`` times as long as the first, in an order that
+    is drawn once.
     """
 
     tasks: int
     slots: int
     slice_tasks: int
-    task_s: float
-    last_task_s: float
+    task_s: float  # one task, with all G at work
+    last_task_s: float  # one task of the last round where it is not full: fewer share the memory
     spread: float = 0.0
 
     @property
@@ -56,36 +49,19 @@ class TaskList:
 
 @dataclass(frozen=True)
 class Execution:
-    """When the tasks of a rank ran, in the order of its list.
+    """When the tasks of a rank ran, in the order of its list."""
 
-    Attributes
-    ----------
-    start_s, end_s : ndarray, shape (N,)
-        Of each task, without the call that it may have made.
-    issued_s : ndarray, shape (S,)
-        When each slice was issued, or complete if it stays.
-    issuer : ndarray of int64, shape (S,)
-        The persistent work-group that finished each slice last.
-    free_s : ndarray, shape (G,)
-        When each persistent work-group had nothing left to run.
-    """
-
-    start_s: Floats
-    end_s: Floats
-    issued_s: Floats
-    issuer: npt.NDArray[np.int64]
-    free_s: Floats
+    start_s: Floats  # (N,) of each task
+    end_s: Floats  # (N,) without the call that it may have made
+    issued_s: Floats  # (S,) when each slice was issued, or complete if it stays
+    issuer: npt.NDArray[np.int64]  # (S,) the persistent work-group that finished each slice last
+    free_s: Floats  # (G,) when each persistent work-group had nothing left to run
 
 
 def execute(work: TaskList, sent: Bools, *, call_s: float = 0.0, release_s: Floats | None = None) -> Execution:
-    """Run a task list.
+    """Run a task list; the last finisher of each slice that is `sent`, shape (S,), makes a call of `call_s`.
 
-    Parameters
-    ----------
-    sent : ndarray of bool, shape (S,)
-        Slices whose last finisher makes a call, of `call_s`.
-    release_s : ndarray, shape (N,), optional
-        When each task's data are there; at once without it.
+    `release_s`, shape (N,), is when each task's data are there; at once without it.
     """
     total, slots, size = work.tasks, work.slots, work.slice_tasks
     start, end, issued = np.zeros(total), np.zeros(total), np.zeros(work.slices)

@@ -40,20 +40,12 @@ class Gemm:
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """What the stages of a GEMM do.
-
-    Attributes
-    ----------
-    tiles : (S,) of the output, made in each stage
-    output_bytes : (S,) of the output, each element counted once
-    compute_s : (S,) of multiplying, with everything at hand
-    read_bytes, write_bytes : (S,) from and to memory
-    """
+    """What the stages of a GEMM do, shape (S,) each."""
 
     tiles: Floats
-    output_bytes: Floats
-    compute_s: Floats
-    read_bytes: Floats
+    output_bytes: Floats  # each element counted once
+    compute_s: Floats  # of multiplying, with everything at hand
+    read_bytes: Floats  # from memory
     write_bytes: Floats
 
     def isolated_s(self, memory_bytes_per_s: float) -> float:
@@ -72,16 +64,9 @@ def constants_of(device: Device) -> Stages:
 
 
 def stage(gemm: Gemm, device: Device, *, isolated_s: float, units: int | None = None, bypassed: bool = False) -> Staged:
-    """Cut a GEMM into stages.
+    """Cut a GEMM into stages, worked on by some compute units, by default by all; its output may bypass the cache.
 
-    Parameters
-    ----------
-    isolated_s : float
-        What the GEMM takes isolated on the whole device: reading and writing leave the rest of it to multiply.
-    units : int, optional
-        Compute units that work on it; all of the device by default.
-    bypassed : bool
-        Whether the output bypasses the last-level cache.
+    Of `isolated_s`, the GEMM's time on the whole device, reading and writing leave the rest to multiply.
     """
     constants = constants_of(device)
     units = device.num_sms if units is None else units
@@ -186,14 +171,8 @@ TRIGGER_BYTES = 2.0**19
 def regions_of(staged: Staged, size_bytes: float, chunks: int, *, trigger_bytes: float = TRIGGER_BYTES) -> list[Region]:
     """Return the regions of a GEMM's output, in the order in which they are made.
 
-    Parameters
-    ----------
-    size_bytes : float
-        Of the output, all partial tiles of a split GEMM counted once.
-    chunks : int
-        How many there are, one for each rank.
-    trigger_bytes : float
-        What a stage makes of a chunk is cut into equal regions of at most so many bytes.
+    The output has `size_bytes`, partial tiles of a split GEMM counted once, in a chunk for each rank; what a stage
+    makes of a chunk is cut into equal regions of at most `trigger_bytes`.
     """
     stage_ends = np.cumsum(staged.tiles) / staged.tiles.sum() * size_bytes
     chunk = size_bytes / chunks

@@ -20,30 +20,17 @@ THRESHOLDS = ((0.5, 5), (0.25, 10), (0.1, 30))
 """Memory intensity from which communication may fill only so many entries of a controller's queue."""
 
 STARVATION_LIMIT_S = 1e-6
-"""Communication that was not served for so long is served once; assumed, the paper gives no number."""
+"""Communication that was not served for so long is served once, where the GEMM goes first; assumed, not published."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How the memory divides its time.
-
-    Attributes
-    ----------
-    alternates : bool
-        Whether accesses of both sides take turns, one by one, while both wait; else the GEMM goes first.
-    fills_gaps : bool
-        Whether communication is served before the GEMM has ended.
-    threshold : int or None
-        Entries of a queue that communication may fill; all of them by default.
-    starvation_limit_s : float
-        Only where the GEMM goes first.
-    """
+    """How the memory divides its time."""
 
     name: str
-    alternates: bool = False
-    fills_gaps: bool = True
-    threshold: int | None = None
-    starvation_limit_s: float = STARVATION_LIMIT_S
+    alternates: bool = False  # accesses of both sides take turns, one by one, while both wait; else the GEMM goes first
+    fills_gaps: bool = True  # whether communication is served before the GEMM has ended
+    threshold: int | None = None  # entries of a queue that communication may fill; all of them by default
 
     def shares(
         self, gemm_cost: float, other_cost: float, constants: Stages, memory_bytes_per_s: float
@@ -58,7 +45,7 @@ class Policy:
         if not self.fills_gaps:
             return 1.0, 0.0
         access_s = constants.queue_s(memory_bytes_per_s) / constants.queue_entries
-        rare = access_s / (access_s + self.starvation_limit_s)
+        rare = access_s / (access_s + STARVATION_LIMIT_S)
         return 1.0 - rare, rare
 
     def turn_s(self, constants: Stages, memory_bytes_per_s: float) -> float:

@@ -129,7 +129,7 @@ class _Run:
                 self.added_bytes[place] += job.size_bytes
                 self.trigger(place)
 
-    def advance(self, phase_s: float, *, kind: str, cost: float, size_bytes: float) -> None:
+    def advance(self, phase_s: float, *, kind: str = "", cost: float = 1.0, size_bytes: float = 0.0) -> None:
         """Let the GEMM's phase go by, with all that happens meanwhile; `kind` is empty without memory accesses."""
         left_s = phase_s
         self.happen()
@@ -172,16 +172,9 @@ class _Run:
 def overlap(
     staged: Staged, regions: list[Region], *, ring: Ring, device: Device, policy: Policy, adds: bool = True
 ) -> Overlapped:
-    """Run a GEMM and its collective overlapped.
+    """Run a GEMM and its collective overlapped; with `adds` what is written is added to what is there, as if reduced.
 
-    Parameters
-    ----------
-    staged : Staged
-        The GEMM, its output bypassing the cache.
-    regions : list of Region
-        What is tracked and sent as one; see `regions_of`.
-    adds : bool
-        Whether what is written is added to what is there, as in a reduce-scatter.
+    The GEMM's output bypasses the cache, and its regions are tracked and sent as one each; see `regions_of`.
     """
     run = _Run(regions, ring, device, policy, adds=adds)
     rate, cost = device.memory_bytes_per_s, run.update_cost
@@ -192,10 +185,8 @@ def overlap(
     ends = []
     for stage, made in enumerate(by_stage):
         reads = float(staged.read_bytes[stage])
-        run.advance(reads / rate, kind="gemm_reads", cost=1.0, size_bytes=reads)
-        run.advance(
-            float(staged.compute_s[stage]) + (turn_s if run.waiting else 0.0), kind="", cost=1.0, size_bytes=0.0
-        )
+        run.advance(reads / rate, kind="gemm_reads", size_bytes=reads)
+        run.advance(float(staged.compute_s[stage]) + (turn_s if run.waiting else 0.0))
         first = [index for index in made if regions[index].place == 0]
         remote = sum(regions[index].size_bytes for index in first)
         writes = float(staged.write_bytes[stage]) * (1 - remote / float(staged.output_bytes[stage]))

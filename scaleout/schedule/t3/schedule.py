@@ -40,23 +40,10 @@ def track_with(option: str) -> Callable[[Program, Machine | None], Program]:
 def track(
     program: Program, machine: Machine | None = None, *, policy: Policy = COMPUTE_FIRST, slices: int = 16
 ) -> Program:
-    """Overlap each GEMM and the collective that takes its output.
+    """Overlap each GEMM of a timed program and the collective that takes its output, the memory under a policy.
 
-    Parameters
-    ----------
-    program : Program
-        Timed, and put on streams by another schedule.
-    machine : Machine
-        Whose device file has `stages`.
-    policy : Policy
-        Of the memory.
-    slices : int
-        That a GEMM is cut into at most, at the ends of stages; what is exposed because T3 tracks finer is a slice.
-
-    Raises
-    ------
-    ConfigError
-        If there is no machine, its device does not say how it runs GEMMs in stages, or no ranks communicate.
+    A GEMM is cut at the ends of stages, into `slices` at most; what is exposed because T3 tracks finer is a slice. A
+    ConfigError says that there is no machine, that its device's file has no `stages`, or that no ranks communicate.
     """
     if machine is None:
         raise ConfigError("track-and-trigger models a device's memory; say which device the program is for")

@@ -38,27 +38,15 @@ from scaleout.schedule.t3.overlap import Overlapped, overlap
 
 @dataclass(frozen=True)
 class Sublayer:
-    """A GEMM whose output is reduced over a ring.
-
-    Attributes
-    ----------
-    isolated_s : float
-        What the GEMM takes isolated.
-    trigger_bytes : float
-        Most that copy engines send as one.
-    policy : Policy, optional
-        Of the memory, instead of a configuration's own.
-    split_units : int
-        Compute units for the collective under `split`.
-    """
+    """A GEMM whose output is reduced over a ring."""
 
     gemm: Gemm
     ring: Ring
     device: Device
-    isolated_s: float
-    trigger_bytes: float = TRIGGER_BYTES
-    policy: Policy | None = None
-    split_units: int = 8
+    isolated_s: float  # what the GEMM takes isolated
+    trigger_bytes: float = TRIGGER_BYTES  # most that copy engines send as one
+    policy: Policy | None = None  # of the memory, instead of a configuration's own
+    split_units: int = 8  # compute units for the collective under `split`
 
 
 @dataclass(frozen=True)
@@ -93,12 +81,10 @@ def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = No
     others = others or device.num_sms
     staged = stage(layer.gemm, device, units=units, isolated_s=layer.isolated_s)
     gemm_s = staged.isolated_s(device.memory_bytes_per_s)
-    scatter_s = ring.reduce_scatter_s(size, device, units=others)
+    scatter_s, gather_s = (of(size, device, units=others) for of in (ring.reduce_scatter_s, ring.all_gather_s))
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
     traffic += ring.reduce_scatter_traffic(size) + ring.all_gather_traffic(size)
-    return staged, Outcome(
-        gemm_s, scatter_s, ring.all_gather_s(size, device, units=others), gemm_s + scatter_s, traffic
-    )
+    return staged, Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
 
 
 def split(layer: Sublayer) -> Outcome:
@@ -138,13 +124,8 @@ def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
         policy = replace(policy, threshold=threshold_of(_intensity(isolated, device)))
     staged = stage(gemm, device, bypassed=True, isolated_s=layer.isolated_s)
     _check_tracker(staged, device)
-    done = overlap(
-        staged,
-        regions_of(staged, size, layer.ring.ranks, trigger_bytes=layer.trigger_bytes),
-        ring=layer.ring,
-        device=device,
-        policy=policy,
-    )
+    regions = regions_of(staged, size, layer.ring.ranks, trigger_bytes=layer.trigger_bytes)
+    done = overlap(staged, regions, ring=layer.ring, device=device, policy=policy)
     traffic = done.traffic + layer.ring.all_gather_traffic(size)
     return replace(found, gemm_s=done.gemm_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
 
@@ -212,14 +193,8 @@ def tracked(layer: Sublayer, *, adds: bool) -> Outcome:
     ends = np.cumsum(staged.output_bytes) * (ranks - 1) / ranks
     begins = np.concatenate([[0.0], ends[:-1]])
     regions = [Region(index, 0, *map(float, cut)) for index, cut in enumerate(zip(begins, ends, strict=True))]
-    done = overlap(
-        staged,
-        regions,
-        ring=Ring(2, (ranks - 1) * layer.ring.link_bytes_per_s, layer.ring.latency_s),
-        device=device,
-        policy=layer.policy or COMPUTE_FIRST,
-        adds=adds,
-    )
+    links = Ring(2, (ranks - 1) * layer.ring.link_bytes_per_s, layer.ring.latency_s)
+    done = overlap(staged, regions, ring=links, device=device, policy=layer.policy or COMPUTE_FIRST, adds=adds)
     isolated = direct(layer, adds=adds)
     traffic = done.traffic + (_gathered(layer) if adds else Traffic())
     return replace(isolated, gemm_s=done.gemm_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
