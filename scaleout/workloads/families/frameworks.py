@@ -41,22 +41,13 @@ def _has_replicas(keys: Keys) -> bool:
 class Setting:
     """What a framework does, as the value of a key.
 
-    Attributes
-    ----------
-    key : str
-        A key of transformers.
-    value : object
-        As the validated key holds it.
-    source : str
-        Documentation, source file, paper or measurement that says so.
-    when : function
-        From the other keys to whether it does so; their defaults are left out but for `dtype`, `zero` and
-        `pipeline_schedule`.
+    `when` is from the other keys to whether it does so; their defaults are left out but for `dtype`, `zero` and
+    `pipeline_schedule`.
     """
 
     key: str
-    value: Any
-    source: str
+    value: Any  # as the validated key holds it
+    source: str  # documentation, source file, paper or measurement that says so
     when: Callable[[Keys], bool] = lambda _keys: True
 
 

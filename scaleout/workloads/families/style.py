@@ -23,22 +23,12 @@ CASTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How the layers of a tape become kernels; the keys of a workload say more.
+    """How the layers of a tape become kernels; the keys of a workload say more."""
 
-    Attributes
-    ----------
-    linear_dtype : str
-        A name in `CASTS`.
-    separate : bool
-        Whether matrices that read the same input are GEMMs of their own.
-    casts_weights : bool
-        Whether weights are cast for each GEMM; they are not where they are gathered as GEMMs read them.
-    """
-
-    linear_dtype: str = "same"
+    linear_dtype: str = "same"  # a name in `CASTS`
     compiled: bool = False
-    separate: bool = False
-    casts_weights: bool = True
+    separate: bool = False  # whether matrices that read the same input are GEMMs of their own
+    casts_weights: bool = True  # weights are cast for each GEMM; not where they are gathered as GEMMs read them
 
     def gemm(self, dtype: str) -> tuple[str, str]:
         """Return the operation and the data type of a GEMM with weights, of layers in a data type."""

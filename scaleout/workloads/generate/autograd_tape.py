@@ -21,24 +21,12 @@ Action = Callable[[int], int]
 
 @dataclass
 class Span:
-    """What one action of backward does to memory, in bytes.
+    """What one action of backward does to memory."""
 
-    Attributes
-    ----------
-    kept_bytes : float
-        What was kept for it, and goes when it is done.
-    made_bytes : float
-        The gradient that it makes; 0 if it hands on the one that it gets.
-    scratch_bytes : float
-        What it needs meanwhile.
-    aside_bytes : float
-        Gradients that it puts aside, or takes up again if below zero.
-    """
-
-    kept_bytes: float = 0.0
-    made_bytes: float = 0.0
-    scratch_bytes: float = 0.0
-    aside_bytes: float = 0.0
+    kept_bytes: float = 0.0  # what was kept for it, and goes when it is done
+    made_bytes: float = 0.0  # the gradient that it makes; 0 if it hands on the one that it gets
+    scratch_bytes: float = 0.0  # what it needs meanwhile
+    aside_bytes: float = 0.0  # gradients that it puts aside, or takes up again if below zero
 
 
 BULK, URGENT = 0, 1
@@ -71,13 +59,10 @@ class Reduction:
         after = self.after
         if self.copy is not None:
             after = (graph.compute(self.copy, after=after, name="copy_into_bucket"),)
+        columns = {"priority": BULK, "role": NodeRole.GRADIENTS}
         for kind, size_bytes, group in self.collectives:
-            name = f"gradients_{kind}"
-            after = (
-                graph.collective(
-                    kind, size_bytes, group=group, after=after, name=name, priority=BULK, role=NodeRole.GRADIENTS
-                ),
-            )
+            node = graph.collective(kind, size_bytes, group=group, after=after, name=f"gradients_{kind}", **columns)
+            after = (node,)
         if self.copy is not None:
             after = (graph.compute(self.copy, after=after, name="copy_out_of_bucket"),)
         return after[0]
@@ -85,37 +70,18 @@ class Reduction:
 
 @dataclass
 class Gradients:
-    """What backward makes: gradients, and the nodes after which they are final.
+    """What backward makes: gradients, and the nodes after which they are `final`; an empty data type stands for none."""
 
-    Attributes
-    ----------
-    bucket_bytes : float
-        Size from which on a bucket is reduced.
-    reduces : bool
-        Whether these gradients are reduced; otherwise they are added up until those of a later micro-batch are.
-    accumulates : str
-        Data type of the gradients that are there already, to which a kernel of its own adds these; empty if none.
-    copied, copies : str
-        Data type of gradients that are copied into their bucket and out of it, and of those that are copied into the
-        buffers that are reduced; empty if they are not.
-    deferred : list or None
-        Reductions are deferred into this list, if there is one: in a pipeline other ranks wait for what comes next.
-    flat : tuple of str
-        Kernels, with their data types, that turn sharded gradients into one flat tensor that is ready to be reduced.
-    replicas_at_end : bool
-        Whether shards are summed over their replicas at the end of the step, and not here.
-    """
-
-    bucket_bytes: float
+    bucket_bytes: float  # size from which on a bucket is reduced
     item_bytes: int
-    reduces: bool = True
-    accumulates: str = ""
-    copied: str = ""
-    deferred: list[Reduction] | None = None
+    reduces: bool = True  # these gradients are reduced, or else added up until those of a later micro-batch are
+    accumulates: str = ""  # data type of gradients that are there already, to which a kernel of its own adds these
+    copied: str = ""  # data type of gradients that are copied into their bucket and out of it
+    deferred: list[Reduction] | None = None  # takes reductions: in a pipeline other ranks wait for what comes next
     final: list[int] = field(default_factory=list)
-    copies: str = ""
-    flat: tuple[tuple[str, str], ...] = ()
-    replicas_at_end: bool = False
+    copies: str = ""  # data type of gradients that are copied into the buffers that are reduced
+    flat: tuple[tuple[str, str], ...] = ()  # kernels, and their data types, that make one flat tensor of sharded ones
+    replicas_at_end: bool = False  # shards are summed over their replicas at the end of the step, and not here
 
     def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Take a gradient into its bucket, and reduce the bucket if that fills it."""
@@ -164,71 +130,34 @@ class Gradients:
 
 @dataclass
 class Cursor:
-    """Where tapes write now.
-
-    Attributes
-    ----------
-    weights : list or None
-        Gradients of weights are deferred into this list, if there is one, instead of being made at once.
-    waits : tuple of int
-        Nodes that the next kernel waits for besides its inputs.
-    """
+    """Where tapes write now."""
 
     graph: GraphBuilder
-    weights: list[Callable[[], None]] | None = None
-    waits: tuple[int, ...] = ()
+    weights: list[Callable[[], None]] | None = None  # takes gradients of weights, instead of their being made at once
+    waits: tuple[int, ...] = ()  # nodes that the next kernel waits for besides its inputs
 
 
 @dataclass
 class AutogradTape:
-    """A graph being written and what its backward pass must do.
+    """A graph being written and what its backward pass must do; parameters are counted by the name of their bucket."""
 
-    Attributes
-    ----------
-    cursor : Cursor
-        Shared with the tapes of branches.
-    gradients : Gradients or None
-        None if there is no backward.
-    actions, layers, spans : list
-        What backward does, in forward order; the layer that each action belongs to; what each does to memory.
-    kept_bytes : float
-        What the layers keep for backward.
-    recompute_bytes : float
-        The most that a part which backward recomputes keeps meanwhile.
-    all_recompute_bytes : float
-        What all parts that backward recomputes keep together, where gradients of weights are deferred.
-    parameters, partial : dict
-        Name of a bucket to the parameters that its layers hold, and to those of which each tensor-parallel rank makes
-        a part of the gradient.
-    role : NodeRole
-        The pass that layers write.
-    needed : int
-        Nodes of the graph when a layer last kept something: those after make nothing that backward reads.
-    saved : bool
-        Whether what layers recompute leaves out the operations whose results were kept.
-    operations_bytes : float
-        Results of those operations.
-    weights : set of (int, int)
-        Outputs and inputs of the weights of its layers.
-    """
-
-    cursor: Cursor
+    cursor: Cursor  # shared with the tapes of branches
     dtype: str
-    gradients: Gradients | None
-    actions: list[Action] = field(default_factory=list)
-    kept_bytes: float = 0.0
-    recompute_bytes: float = 0.0
-    all_recompute_bytes: float = 0.0
-    parameters: dict[str, int] = field(default_factory=dict)
-    partial: dict[str, int] = field(default_factory=dict)
-    layers: list[int] = field(default_factory=list)
-    role: NodeRole = NodeRole.FORWARD
-    needed: int = 0
+    gradients: Gradients | None  # None if there is no backward
+    actions: list[Action] = field(default_factory=list)  # what backward does, in forward order
+    kept_bytes: float = 0.0  # what the layers keep for backward
+    recompute_bytes: float = 0.0  # the most that a part which backward recomputes keeps meanwhile
+    all_recompute_bytes: float = 0.0  # what all such parts keep together, where gradients of weights are deferred
+    parameters: dict[str, int] = field(default_factory=dict)  # that its layers hold
+    partial: dict[str, int] = field(default_factory=dict)  # of whose gradient each tensor-parallel rank makes a part
+    layers: list[int] = field(default_factory=list)  # the layer that each action belongs to
+    role: NodeRole = NodeRole.FORWARD  # the pass that layers write
+    needed: int = 0  # nodes when a layer last kept something: those after make nothing that backward reads
     style: Style = PLAIN
-    saved: bool = False
-    operations_bytes: float = 0.0
-    spans: list[Span] = field(default_factory=list)
-    weights: set[tuple[int, int]] = field(default_factory=set)
+    saved: bool = False  # what layers recompute leaves out the operations whose results were kept
+    operations_bytes: float = 0.0  # results of those operations
+    spans: list[Span] = field(default_factory=list)  # what each action does to memory
+    weights: set[tuple[int, int]] = field(default_factory=set)  # outputs and inputs of the weights of its layers
 
     @property
     def graph(self) -> GraphBuilder:

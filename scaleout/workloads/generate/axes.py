@@ -26,26 +26,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientSync:
-    """How the gradients of some parameters are synchronised: the group that reduces them, and its replicas.
+    """How the gradients of some parameters are synchronised: the group that reduces them, and its replicas."""
 
-    Attributes
-    ----------
-    group, degree : int
-        Index of the group's family in the program, and its ranks.
-    sharded : bool
-        Whether each rank of the group keeps a shard of the reduced gradients, instead of all.
-    replicas, num_replicas : int
-        Family and ranks of the groups that hold the same shard.
-    partitioned : bool
-        Whether each replica of a shard steps a part of it, instead of all.
-    """
-
-    group: int
-    degree: int
-    sharded: bool = False
-    replicas: int = 0
+    group: int  # index of the group's family in the program
+    degree: int  # ranks of the group
+    sharded: bool = False  # each rank of the group keeps a shard of the reduced gradients, instead of all
+    replicas: int = 0  # family of the groups that hold the same shard
     num_replicas: int = 1
-    partitioned: bool = False
+    partitioned: bool = False  # each replica of a shard steps a part of it, instead of all
 
     @property
     def shards(self) -> int:

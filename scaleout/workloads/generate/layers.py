@@ -178,20 +178,12 @@ SHUFFLE = Exchange("all_to_all", ("all_to_all",))
 
 @dataclass(frozen=True)
 class Buffer:
-    """What ranks communicate, over a group that is given by the index of its family.
-
-    Attributes
-    ----------
-    degree : int
-        Ranks of the group, each of which has such a part of a scattered gradient.
-    shard : int
-        Elements of a rank's part that are cast before they are gathered where the style says so; 0 if none are.
-    """
+    """What ranks communicate, over a group that is given by the index of its family."""
 
     size_bytes: int
     group: int
-    degree: int = 1
-    shard: int = 0
+    degree: int = 1  # ranks of the group, each of which has such a part of a scattered gradient
+    shard: int = 0  # elements of a rank's part that are cast before they are gathered where the style says so
 
 
 def exchange(tape: AutogradTape, x: int, kinds: Exchange, buffer: Buffer, *, name: str) -> int:

@@ -20,46 +20,23 @@ from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
 class Linear:
     """``y = x W + b`` of one matrix, or of several that read the same input.
 
-    Attributes
-    ----------
-    tokens, inputs : int
-        Rows and columns of the input.
-    outputs : int or sequence of int
-        Columns of the output, of each matrix.
-    bucket : Bucket
-        Where the gradients of the weights wait.
-    groups : int
-        Groups of so many tokens each, with weights of their own and GEMMs that are one kernel; 0 if there are none.
-    bias : bool
-        Whether the GEMMs add one, whose gradient is a sum over tokens.
-    plain : bool
-        Whether GEMMs are in the tape's data type, whatever its style.
-    kept_tokens : int, optional
-        Tokens of the input that are kept for backward, if not all.
-    saved : bool
-        Where results of operations are kept for backward: whether those of the first matrix, the third, and so on are,
-        or else those of the others.
-    gathered : str
-        What is gathered over the tensor axis, and may have been cast before.
-    shared : list of int, optional
-        Where the gradient of the weight goes if another layer uses the weight too and adds its own.
-    placeholder_bytes : float, optional
-        Of placeholders of gradients that come and go; one of each weight's shape stays for all steps if not given.
+    Where results of operations are kept for backward, `saved` says that those of the first matrix, the third, and so on
+    are, or else those of the others.
     """
 
     name: str
-    tokens: int
-    inputs: int
-    outputs: int | Sequence[int]
-    bucket: Bucket
-    groups: int = 0
-    bias: bool = False
-    plain: bool = False
-    kept_tokens: int | None = None
+    tokens: int  # rows of the input
+    inputs: int  # columns of the input
+    outputs: int | Sequence[int]  # columns of the output, of each matrix
+    bucket: Bucket  # where the gradients of the weights wait
+    groups: int = 0  # groups of so many tokens each, with weights of their own and GEMMs that are one kernel; 0 if none
+    bias: bool = False  # the GEMMs add one, whose gradient is a sum over tokens
+    plain: bool = False  # GEMMs are in the tape's data type, whatever its style
+    kept_tokens: int | None = None  # tokens of the input that are kept for backward, if not all
     saved: bool = True
-    gathered: Literal["", "input", "gradient"] = ""
-    shared: list[int] | None = None
-    placeholder_bytes: float | None = None
+    gathered: Literal["", "input", "gradient"] = ""  # over the tensor axis; may have been cast before
+    shared: list[int] | None = None  # takes the weight's gradient if another layer uses the weight too and adds its own
+    placeholder_bytes: float | None = None  # of placeholders that come and go; if None one of each shape stays always
 
     def write(self, tape: AutogradTape, x: int | None) -> int:
         """Write it, and return the node that makes the output; an `x` of None is data, which needs no gradient."""

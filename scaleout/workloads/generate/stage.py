@@ -20,22 +20,12 @@ from scaleout.workloads.pipeline import Action
 
 @dataclass(frozen=True)
 class Part:
-    """One action of a stage on one micro-batch.
+    """One action of a stage on one micro-batch."""
 
-    Attributes
-    ----------
-    graph : ExecutionGraph
-        Its nodes without dependencies wait for the input.
-    output : int
-        The node that makes what other stages wait for, or `NONE` if nothing does.
-    final, reductions : tuple
-        Nodes after which gradients are final, if this action reduces them, and reductions deferred to the step's end.
-    """
-
-    graph: ExecutionGraph
-    output: int
-    final: tuple[int, ...] = ()
-    reductions: tuple[Reduction, ...] = ()
+    graph: ExecutionGraph  # its nodes without dependencies wait for the input
+    output: int  # the node that makes what other stages wait for, or `NONE` if nothing does
+    final: tuple[int, ...] = ()  # nodes after which gradients are final, if this action reduces them
+    reductions: tuple[Reduction, ...] = ()  # those deferred to the step's end
 
     @property
     def exits(self) -> tuple[int, ...]:
@@ -68,24 +58,14 @@ def flat_gradients(workload: LayeredModel) -> tuple[tuple[str, str], ...]:
 
 @dataclass
 class Stage:
-    """A stage of a model on one rank.
-
-    Attributes
-    ----------
-    number : int
-        Among all stages, first to last.
-    like : Stage or None
-        One with layers of the same kinds, whose graphs are this one's but for the numbers of the layers.
-    tape : AutogradTape
-        Of its forward pass: what is kept for each micro-batch, and `parameters` by bucket.
-    """
+    """A stage of a model on one rank."""
 
     workload: LayeredModel
     axes: Axes
-    number: int
-    like: "Stage | None" = None
+    number: int  # among all stages, first to last
+    like: "Stage | None" = None  # one with layers of the same kinds, whose graphs differ in the numbers of layers alone
     rank: Rank[LayeredModel] = field(init=False)
-    tape: AutogradTape = field(init=False)
+    tape: AutogradTape = field(init=False)  # of its forward pass: what is kept for each micro-batch
     forward: Part = field(init=False)
     _backward: dict[tuple[bool, Turn], tuple[Part, Part | None]] = field(default_factory=dict)
 

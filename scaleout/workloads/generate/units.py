@@ -36,20 +36,12 @@ Job = TypeVar("Job", bound=LayeredModel)
 
 @dataclass
 class Rank(Generic[Job]):
-    """What one rank of one stage holds, and the buckets where its gradients wait.
-
-    Attributes
-    ----------
-    tied : list or None
-        Where a head leaves the gradient of the table that it shares with the embedding of the same rank.
-    units : list of Unit
-        Whose parameters are gathered together, in the order of forward.
-    """
+    """What one rank of one stage holds, and the buckets where its gradients wait."""
 
     workload: Job
     axes: Axes
-    tied: list[int] | None = None
-    units: list[Unit] = field(default_factory=list)
+    tied: list[int] | None = None  # takes a head's gradient of the table that it shares with the rank's embedding
+    units: list[Unit] = field(default_factory=list)  # whose parameters are gathered together, in the order of forward
     dense: Bucket = field(init=False)
     experts: Bucket = field(init=False)
 

@@ -31,28 +31,14 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Held:
-    """What a part of a model holds on a rank.
+    """What a part of a model holds on a rank."""
 
-    Attributes
-    ----------
-    kept_bytes : float
-        Activations of one micro-batch, from its forward to the end of its backward.
-    recompute_bytes, all_recompute_bytes : float
-        What backward recomputes: the most of a part at a time, and of all parts together.
-    parameters : tuple of int
-        Of the dense bucket, and of the experts'.
-    transient_bytes : float
-        The most that backward makes beyond what is kept when it begins.
-    weights : frozenset of (int, int)
-        Outputs and inputs of the weights of which placeholders of gradients are held.
-    """
-
-    kept_bytes: float = 0.0
-    recompute_bytes: float = 0.0
-    all_recompute_bytes: float = 0.0
-    parameters: tuple[int, int] = (0, 0)
-    transient_bytes: float = 0.0
-    weights: frozenset[tuple[int, int]] = frozenset()
+    kept_bytes: float = 0.0  # activations of one micro-batch, from its forward to the end of its backward
+    recompute_bytes: float = 0.0  # what backward recomputes: the most of a part at a time
+    all_recompute_bytes: float = 0.0  # of all parts together
+    parameters: tuple[int, int] = (0, 0)  # of the dense bucket, and of the experts'
+    transient_bytes: float = 0.0  # the most that backward makes beyond what is kept when it begins
+    weights: frozenset[tuple[int, int]] = frozenset()  # outputs and inputs of those with placeholders of gradients
 
     @classmethod
     def of(cls, profile: StageProfile, workload: LayeredModel) -> "Held":
@@ -204,24 +190,14 @@ def _widest(sizes: Sequence[int], width: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Slots of all ranks during which their memory can be highest, by rank, whose first ones are `first`, shape (p,).
+    """Slots of all ranks during which their memory can be highest, by rank."""
 
-    Attributes
-    ----------
-    in_flight : (K, v)
-        Micro-batches whose activations are kept.
-    recomputes : (K, v)
-        Whether a backward runs that may recompute parts, one at a time.
-    waiting : (K, v)
-        Micro-batches of which all that is recomputed is held, for the gradients of weights.
-    """
-
-    first: Index
-    rank: Index
-    slot: Index
-    in_flight: Index
-    recomputes: Index
-    waiting: Index
+    first: Index  # (p,) the first moment of each rank
+    rank: Index  # (K,)
+    slot: Index  # (K,)
+    in_flight: Index  # (K, v) micro-batches whose activations are kept
+    recomputes: Index  # (K, v) whether a backward runs that may recompute parts, one at a time
+    waiting: Index  # (K, v) micro-batches of which all that is recomputed is held, for the gradients of weights
 
 
 def moments_of(workload: LayeredModel) -> Moments:
@@ -270,25 +246,12 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that a rank holds, and when.
-
-    Attributes
-    ----------
-    rank : int
-        Of the pipeline.
-    bytes_of : mapping
-        Bytes of each of `KINDS`.
-    in_flight, slot : tuple
-        Micro-batches whose activations it holds then, for each of its chunks, and what it runs; empty without a
-        backward.
-    slot_number, num_slots : int
-        Which of its slots that is.
-    """
+    """The most that a rank of the pipeline holds, and when: during a slot, if there is a backward."""
 
     rank: int
-    bytes_of: Mapping[str, float]
-    in_flight: tuple[int, ...] = ()
-    slot: Slot = ()
+    bytes_of: Mapping[str, float]  # of each of `KINDS`
+    in_flight: tuple[int, ...] = ()  # micro-batches whose activations it holds then, for each of its chunks
+    slot: Slot = ()  # what it runs then
     slot_number: int = 0
     num_slots: int = 0
 
@@ -325,30 +288,16 @@ def peaks(workload: LayeredModel) -> list[Peak]:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """What each pipeline rank holds.
-
-    Attributes
-    ----------
-    stages : sequence of sequence of Held
-        For each rank, its chunks.
-    persistent : sequence of mapping
-        For each rank, the bytes of each of `KINDS` that it holds all through a step.
-    activation_bytes, recomputed_bytes, transient_bytes : (p,)
-        At the moment when they are highest together.
-    peak_bytes : (p,)
-        With the persistent state.
-    peak_moment : (p,)
-        Which moment of `moments_of` that is.
-    """
+    """What each pipeline rank holds; what passes is that of the moment when it is highest in all, shape (p,)."""
 
     workload: LayeredModel
-    stages: Sequence[Sequence[Held]]
-    persistent: Sequence[Mapping[str, float]]
+    stages: Sequence[Sequence[Held]]  # for each rank, its chunks
+    persistent: Sequence[Mapping[str, float]]  # for each rank, the bytes of each of `KINDS` all through a step
     activation_bytes: Floats
     recomputed_bytes: Floats
     transient_bytes: Floats
-    peak_bytes: Floats
-    peak_moment: Index
+    peak_bytes: Floats  # with the persistent state
+    peak_moment: Index  # which moment of `moments_of` that is
 
     @classmethod
     def of(cls, workload: LayeredModel) -> "Ledger":
