@@ -70,7 +70,7 @@ class Reduction:
 
 @dataclass
 class Gradients:
-    """What backward makes: gradients, and the nodes after which they are `final`; an empty data type stands for none."""
+    """What backward makes: gradients, and the nodes after which they are `final`; an empty data type is none."""
 
     bucket_bytes: float  # size from which on a bucket is reduced
     item_bytes: int
