@@ -217,7 +217,7 @@ def trace(path: str) -> dict[str, Any]:
         "metadata": {name: str(value) for name, value in chakra.to_dict(metadata).items()},
         "nodes": len(nodes),
         "types": dict(types.most_common()),
-        "dependencies": sum(len(node.data_deps) + len(node.ctrl_deps) for node in nodes),
+        "dependencies": sum(len(node.dependencies) for node in nodes),
         "kernel_time_s": exact,
         "communication_bytes": sum(chakra.get(node, "comm_size", int, default=0) for node in nodes),
     }

@@ -10,6 +10,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from chakra_messages import read_back, read_messages
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,7 +82,7 @@ def plain_node(node):
 def test_a_file_of_the_public_tools_decodes_as_theirs_and_encodes_to_the_same_bytes(name, decoded, tmp_path):
     original = (SAMPLES / name).read_bytes()
     assert hashlib.sha256(original).hexdigest() == decoded[name]["sha256"]
-    metadata, nodes = chakra.read(SAMPLES / name)
+    metadata, nodes = read_messages(SAMPLES / name)
     attributes = [plain_attribute(attribute) for attribute in metadata.attr]
     assert {"version": metadata.version, "attr": attributes} == decoded[name]["global_metadata"]
     assert [plain_node(node) for node in nodes] == decoded[name]["nodes"]
@@ -135,7 +137,7 @@ def bits(value):
 
 
 def node_of(kind, value, name="comm_size"):
-    return chakra.Node(id=5, name="x", attr=[chakra.attribute(name, kind, value)])
+    return read_back(chakra.Node(id=5, name="x", attr=[chakra.attribute(name, kind, value)]))
 
 
 ATTRIBUTES = st.builds(lambda name, kind_and_value: chakra.attribute(name, *kind_and_value), TEXT, kinds_and_values())
@@ -164,8 +166,8 @@ def test_there_are_thirty_kinds_of_attribute_with_the_numbers_of_the_public_sche
 @given(kind_and_value=kinds_and_values())
 def test_an_attribute_of_any_kind_survives_the_wire_bit_by_bit(kind_and_value):
     kind, value = kind_and_value
-    node = chakra.Node.FromString(node_of(kind, value).SerializeToString())
-    assert node.attr[0].WhichOneof("value") == kind
+    node = node_of(kind, value)
+    assert node.attributes["comm_size"][0] == kind
     assert bits(chakra.to_dict(node)["comm_size"]) == bits(value)
     scalar, form = kind.split("_")
     python_type = PYTHON_TYPES.get(scalar, int)
@@ -179,7 +181,7 @@ def test_any_trace_survives_the_file(metadata, nodes, zipped, tmp_path_factory):
     chakra.write(path, metadata, iter(nodes))
     if zipped:
         path.write_bytes(gzip.compress(path.read_bytes()))
-    copied_metadata, copied_nodes = chakra.read(path)
+    copied_metadata, copied_nodes = read_messages(path)
     assert copied_metadata.SerializeToString() == metadata.SerializeToString()
     assert [n.SerializeToString() for n in copied_nodes] == [n.SerializeToString() for n in nodes]
 
@@ -187,37 +189,43 @@ def test_any_trace_survives_the_file(metadata, nodes, zipped, tmp_path_factory):
 PYTHON_TYPES = {"double": float, "float": float, "bool": bool, "string": str, "bytes": bytes}
 
 
-def values_of(node):
-    """Every attribute's value, asked for as the Python type of its kind."""
+def values_of(message):
+    """Kind and value of every attribute, as protobuf has them."""
     found = {}
-    for name, kind in {a.name: a.WhichOneof("value") for a in reversed(node.attr)}.items():
-        scalar, form = kind.split("_") if kind else ("int64", "val")
-        wanted = PYTHON_TYPES.get(scalar, int)
-        found[name] = wanted if form == "val" else list[wanted]
+    for attribute in message.attr:
+        kind = attribute.WhichOneof("value")
+        value = getattr(attribute, kind) if kind else None
+        found.setdefault(attribute.name, (kind, list(value.values) if kind and kind.endswith("_list") else value))
     return found
+
+
+def assert_reads_attributes(message, ours):
+    expected = values_of(message)
+    assert ours.attributes.keys() == expected.keys()
+    for name, (kind, value) in expected.items():
+        assert (ours.attributes[name][0], bits(ours.attributes[name][1])) == (kind, bits(value))
 
 
 def assert_wire_reads(nodes, found):
     """Nodes as protobuf decodes them, and as `wire` does."""
     assert len(found) == len(nodes)
     for ours, node in zip(found, nodes, strict=True):
-        scalars = (node.id, node.name, node.type, node.duration_micros)
-        assert (ours.id, ours.name, ours.type, ours.duration_micros) == scalars
+        scalars = (node.id, node.name, node.type, node.duration_micros, node.inputs.values)
+        assert (ours.id, ours.name, ours.type, ours.duration_micros, ours.inputs) == scalars
+        assert sorted(ours.dependencies) == sorted([*node.data_deps, *node.ctrl_deps])
         assert ours.waits == (node.id, tuple(sorted({*node.data_deps, *node.ctrl_deps})))
-        for name, wanted in values_of(node).items():
-            default = wanted()
-            assert bits(chakra.get(ours, name, wanted, default=default)) == bits(
-                chakra.get(node, name, wanted, default=default)
-            )
+        assert_reads_attributes(node, ours)
 
 
-@given(nodes=st.lists(NODES, max_size=5), data=st.data())
-def test_the_wire_reader_decodes_what_protobuf_does(nodes, data, tmp_path_factory):
+@given(metadata=METADATA, nodes=st.lists(NODES, max_size=5), data=st.data())
+def test_the_wire_reader_decodes_what_protobuf_does(metadata, nodes, data, tmp_path_factory):
     """Equal frames are one node, and fields may come in any order, as the format allows."""
     path = tmp_path_factory.mktemp("trace") / "t.0.et"
-    chakra.write(path, chakra.GlobalMetadata(version="0.0.4"), [*nodes, *nodes])
+    chakra.write(path, metadata, [*nodes, *nodes])
     known = {}
-    found = wire.read(path, known)
+    found_metadata, found = chakra.read(path, known)
+    assert found_metadata.version == metadata.version
+    assert_reads_attributes(metadata, found_metadata)
     assert_wire_reads([*nodes, *nodes], found)
     assert len(known) == len({node.SerializeToString() for node in nodes})
     for node in nodes:
@@ -230,7 +238,10 @@ def test_the_wire_reader_decodes_what_protobuf_does(nodes, data, tmp_path_factor
 @pytest.mark.parametrize("name", SAMPLE_NAMES or ["none"])
 def test_the_wire_reader_decodes_files_of_the_public_tools(name, decoded):
     assert name in decoded
-    assert_wire_reads(chakra.read(SAMPLES / name)[1], wire.read(SAMPLES / name, {}))
+    metadata, nodes = read_messages(SAMPLES / name)
+    ours, found = chakra.read(SAMPLES / name)
+    assert_reads_attributes(metadata, ours)
+    assert_wire_reads(nodes, found)
 
 
 def test_numbers_that_are_not_packed_and_a_value_in_two_parts_are_read():
@@ -239,7 +250,7 @@ def test_numbers_that_are_not_packed_and_a_value_in_two_parts_are_read():
     parts = bytes.fromhex("52 0b 0a 01") + b"x" + bytes.fromhex("52 02 08 05 52 02 08 06")
     ours, node = wire.Node(unpacked + parts), chakra.Node.FromString(unpacked + parts)
     assert ours.waits == (7, (5, 300))
-    assert chakra.get(ours, "x", list[int]) == chakra.get(node, "x", list[int]) == [5, 6]
+    assert chakra.get(ours, "x", list[int]) == values_of(node)["x"][1] == [5, 6]
 
 
 @pytest.mark.parametrize("left_bytes", range(0, 48, 3))
@@ -252,22 +263,20 @@ def test_frames_may_lie_across_blocks_and_be_larger_than_one(left_bytes, tmp_pat
     assert [node.name for node in chakra.read(tmp_path / "t.0.et")[1]] == names
 
 
-def test_nodes_are_read_when_asked_for_and_a_dropped_stream_closes_its_file(tmp_path):
+def test_a_fault_behind_good_nodes_is_found_and_the_file_closed(tmp_path):
     """An unclosed file would warn, and warnings are errors here."""
     path = write_bytes(tmp_path, HAND_METADATA + HAND_NODE + b"\x05oops")
-    metadata, nodes = chakra.stream(path)
-    assert metadata.version == "0.0.4"
-    assert next(nodes).name == "x"
     with pytest.raises(TraceError, match="node 1 at byte 56: the file ends after 4 of the 5 bytes"):
-        next(nodes)
-    next(chakra.stream(path)[1])
-    chakra.stream(path)
+        chakra.read(path)
 
 
-def test_fields_of_a_later_schema_are_kept(tmp_path):
+def test_fields_of_a_later_schema_are_left_out_and_written_as_they_are(tmp_path):
     """Field 15, a varint, in the metadata and in a node."""
     content = b"\x09" + HAND_METADATA[1:] + b"\x78\x01" + b"\x04\x08\x01\x78\x01"
-    chakra.write(tmp_path / "copy.et", *chakra.read(write_bytes(tmp_path, content)))
+    path = write_bytes(tmp_path, content)
+    metadata, (node,) = chakra.read(path)
+    assert (metadata.version, node.id) == ("0.0.4", 1)
+    chakra.write(tmp_path / "copy.et", *read_messages(path))
     assert (tmp_path / "copy.et").read_bytes() == content
 
 
@@ -337,20 +346,36 @@ def test_a_bad_file_is_refused_in_words(case, tmp_path):
         chakra.read(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
-    with pytest.raises(TraceError) as of_wire:
-        wire.read(path, {})
-    assert str(of_wire.value) == str(caught.value)
 
 
 def test_what_protobuf_takes_and_the_wire_reader_does_not_is_refused(tmp_path):
-    """A group of fields (wire types 3 and 4) of a later schema, and text that is not UTF-8 where it is asked for."""
-    content = HAND_METADATA + b"\x04\x08\x01\x7b\x7c"
-    assert len(chakra.read(write_bytes(tmp_path, content))[1]) == 1
-    with pytest.raises(TraceError, match="holds a group of fields, as no tool writes"):
-        wire.read(write_bytes(tmp_path, content), {})
-    damaged = wire.Node(bytes.fromhex("08 01 52 07 0a 01") + b"x" + bytes.fromhex("ea 01 01 ff"))
-    with pytest.raises(TraceError, match=r"node 1 \(''\): attribute 'x' is damaged; write it again"):
-        chakra.get(damaged, "x", str)
+    """A group of fields (wire types 3 and 4) of a later schema, which no tool writes."""
+    path = write_bytes(tmp_path, HAND_METADATA + b"\x04\x08\x01\x7b\x7c")
+    assert len(read_messages(path)[1]) == 1
+    with pytest.raises(TraceError, match="node 0 at byte 8: it is no Chakra Node; write or copy it again"):
+        chakra.read(path)
+
+
+ATTRIBUTE_X = bytes.fromhex("0a 01") + b"x"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        b"\x52" + bytes([7]) + ATTRIBUTE_X + bytes.fromhex("ea 01 01 ff"),
+        b"\x52" + bytes([6]) + ATTRIBUTE_X + bytes.fromhex("12 01 ff"),
+        b"\x42" + bytes([3]) + bytes.fromhex("12 01 ff"),
+        b"\x52" + bytes([5]) + ATTRIBUTE_X + bytes.fromhex("22 07"),
+    ],
+    ids=["value", "doc_string", "shapes of the inputs", "list"],
+)
+def test_what_is_damaged_within_an_attribute_or_the_inputs_is_found(node, tmp_path):
+    """Text that is not UTF-8, also where nobody reads it, and a list that is cut short."""
+    path = write_bytes(tmp_path, HAND_METADATA + bytes([len(node)]) + node)
+    with pytest.raises(DecodeError):
+        read_messages(path)
+    with pytest.raises(TraceError, match="node 0 at byte 8: it is no Chakra Node; write or copy it again"):
+        chakra.read(path)
 
 
 def test_damage_far_into_a_gzip_file_is_told_by_its_offset(tmp_path):
@@ -365,16 +390,15 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(TraceError, match=r"no.et: cannot be read \(No such file or directory\); give an existing"):
         chakra.read(tmp_path / "no.et")
     with pytest.raises(TraceError, match=r"cannot be read \(Is a directory\); give an existing .et file"):
-        chakra.stream(str(tmp_path))
+        chakra.read(str(tmp_path))
 
 
 @given(content=st.binary(max_size=60) | st.binary(max_size=60).map((HAND_METADATA + HAND_NODE).__add__))
-def test_random_bytes_are_read_or_refused_and_nothing_else(content, tmp_path_factory):
+def test_random_bytes_are_read_as_protobuf_reads_them_or_refused(content, tmp_path_factory):
     path = write_bytes(tmp_path_factory.mktemp("random"), content)
     with contextlib.suppress(TraceError):
-        wire.read(path, {})
-    with contextlib.suppress(TraceError):
-        chakra.read(path)
+        found = chakra.read(path)[1]
+        assert_wire_reads(read_messages(path)[1], found)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -430,19 +454,17 @@ def test_integers_are_taken_from_any_integer_kind(scalar):
 
 
 def test_an_absent_or_empty_attribute_is_the_default_or_an_error():
-    node = chakra.Node(id=5, name="x", attr=[chakra.AttributeProto(name="inputs")])
+    second = chakra.attribute("inputs", "string_list", ["only the first of a name counts"])
+    node = read_back(chakra.Node(id=5, name="x", attr=[chakra.AttributeProto(name="inputs"), second]))
     assert chakra.get(node, "comm_tag", int, default=0) == 0
     assert chakra.get(node, "inputs", list[str], default=[]) == []
-    assert chakra.find(node, "inputs").WhichOneof("value") is None
-    assert chakra.find(node, "comm_tag") is None
-    node.attr.append(chakra.attribute("inputs", "string_list", ["only the first of a name counts"]))
     assert chakra.to_dict(node) == {"inputs": None}
     with pytest.raises(TraceError, match=r"node 5 \('x'\) has no attribute 'comm_tag'; it needs an integer, so mend"):
         chakra.get(node, "comm_tag", int)
     with pytest.raises(TraceError, match=r"node 5 \('x'\) has no value in its attribute 'inputs'; it needs a list"):
         chakra.get(node, "inputs", list[str])
     with pytest.raises(TraceError, match="the metadata has no attribute 'schema'; it needs a string"):
-        chakra.get(chakra.GlobalMetadata(), "schema", str)
+        chakra.get(wire.Metadata(), "schema", str)
 
 
 def test_a_value_of_the_wrong_kind_is_refused():

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from chakra_messages import read_messages
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,9 +192,9 @@ def test_files_are_what_astra_sim_reads(tmp_path):
     kinds = {**chakra.CONVENTIONAL_KINDS, **OWN_KINDS}
     names = {}
     for node in nodes:
-        for attr in node.attr:
-            assert attr.WhichOneof("value") == kinds[attr.name], attr.name
-        names.setdefault(node.type, set()).update(attr.name for attr in node.attr)
+        for name, (kind, _) in node.attributes.items():
+            assert kind == kinds[name], name
+        names.setdefault(node.type, set()).update(node.attributes)
     own = {"is_cpu_op", "scaleout_phase", "scaleout_role", "scaleout_layer"}
     message = own | {"comm_size", "comm_tag", "comm_priority"}
     assert names == {
@@ -277,12 +278,9 @@ def test_saving_refuses_to_mix_sets(tmp_path):
 
 def change(path, name, value):
     """Write a file of ours with one attribute of one node or of the metadata changed."""
-    metadata, nodes = chakra.read(path)
-    for message in (metadata, *nodes):
-        found = chakra.find(message, name)
-        if found is not None:
-            found.CopyFrom(vocabulary.traced(name, value))
-            break
+    metadata, nodes = read_messages(path)
+    found = next(attr for message in (metadata, *nodes) for attr in message.attr if attr.name == name)
+    found.CopyFrom(vocabulary.traced(name, value))
     chakra.write(path, metadata, nodes)
 
 

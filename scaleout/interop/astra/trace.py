@@ -141,7 +141,7 @@ class _Reader:
         self._orders: dict[tuple[tuple[int, tuple[int, ...]], ...], _Order] = {}
 
     def read(self, path: Path) -> Graph:
-        nodes = wire.read(path, self._nodes)
+        _, nodes = wire.read(path, self._nodes)
         waits = tuple([node.waits for node in nodes])
         order = self._orders.get(waits) or _order_of(nodes, path)
         try:

@@ -1,8 +1,8 @@
 """Chakra execution traces: reading and writing the files, the values of attributes, and programs as trace sets.
 
-A trace is one file a rank: metadata, then nodes, as protobuf messages of the public schema; the enums are Python's. No
-other package imports protobuf. `save_program` and `load_program` turn programs into sets of traces and back, and are
-imported on first use. Nothing here knows clusters or simulation.
+A trace is one file a rank: metadata, then nodes, as messages of the public schema. They are written by protobuf, which
+no other package imports, and read without. `save_program` and `load_program` turn programs into sets of traces and
+back. What takes long to import is imported on first use. Nothing here knows clusters or simulation.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -20,11 +20,12 @@ imported on first use. Nothing here knows clusters or simulation.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute, conventional_attribute, find, get, to_dict
+from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute, conventional_attribute, get, to_dict
 from scaleout.interop.chakra.tables import KINDS, CollectiveCommType, NodeType
+from scaleout.interop.chakra.wire import read
 
 if TYPE_CHECKING:
-    from scaleout.interop.chakra.files import read, stream, write
+    from scaleout.interop.chakra.files import write
     from scaleout.interop.chakra.load import LoadedTrace, load_program
     from scaleout.interop.chakra.save import save_program
     from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, IOInfo, Node
@@ -41,12 +42,10 @@ __all__ = [
     "NodeType",
     "attribute",
     "conventional_attribute",
-    "find",
     "get",
     "load_program",
     "read",
     "save_program",
-    "stream",
     "to_dict",
     "write",
 ]
@@ -54,7 +53,7 @@ __all__ = [
 _LATE = {
     **dict.fromkeys(("LoadedTrace", "load_program"), "scaleout.interop.chakra.load"),
     "save_program": "scaleout.interop.chakra.save",
-    **dict.fromkeys(("read", "stream", "write"), "scaleout.interop.chakra.files"),
+    "write": "scaleout.interop.chakra.files",
     **dict.fromkeys(("AttributeProto", "GlobalMetadata", "IOInfo", "Node"), "scaleout.interop.chakra.schema"),
 }
 

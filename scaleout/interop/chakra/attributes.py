@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.errors import TraceError
-from scaleout.interop.chakra import wire
 from scaleout.interop.chakra.tables import KINDS, SCALARS
+from scaleout.interop.chakra.wire import Metadata, Node
 
 if TYPE_CHECKING:
-    from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node
+    from scaleout.interop.chakra.schema import AttributeProto
 
 Value = TypeVar("Value")
 
@@ -105,17 +105,7 @@ def conventional_attribute(name: str, value: Any) -> "AttributeProto":
     return attribute(name, CONVENTIONAL_KINDS[name], value)
 
 
-def find(message: "Node | GlobalMetadata", name: str) -> "AttributeProto | None":
-    """Return the first attribute of a name, be its value set or not, or None."""
-    for candidate in message.attr:
-        if candidate.name == name:
-            return candidate
-    return None
-
-
-def get(
-    message: "wire.Node | Node | GlobalMetadata", name: str, wanted: type[Value], *, default: Value | None = None
-) -> Value:
+def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Value | None = None) -> Value:
     """Return the value of an attribute as a Python type.
 
     An integer is taken from any of the ten integer kinds, a float from these and the two floating kinds, a bool
@@ -135,19 +125,19 @@ def get(
 
     Examples
     --------
-    >>> from scaleout.interop.chakra import Node
-    >>> node = Node(id=3, attr=[attribute("comm_tag", "uint64_val", 7)])
+    >>> from scaleout.interop.chakra import schema
+    >>> written = schema.Node(id=3, attr=[attribute("comm_tag", "uint64_val", 7)])
+    >>> node = Node(written.SerializeToString())
     >>> get(node, "comm_tag", int), get(node, "comm_priority", int, default=0)
     (7, 0)
     """
     words, kinds = _FITTING[wanted]
     value: Any
-    found = message.find(name) if isinstance(message, wire.Node) else _find_value(message, name)
-    kind, value = found or (None, None)
+    kind, value = message.attributes.get(name, (None, None))
     if kind is None:
         if default is not None:
             return default
-        fault = "has no attribute" if found is None else "has no value in its attribute"
+        fault = "has no value in its attribute" if name in message.attributes else "has no attribute"
         raise TraceError(f"{_describe(message)} {fault} {name!r}; it needs {words}, so mend the tool that wrote it")
     if kind not in kinds:
         raise TraceError(
@@ -162,27 +152,12 @@ def get(
     return result
 
 
-def _find_value(message: "Node | GlobalMetadata", name: str) -> tuple[str | None, Any] | None:
-    found = find(message, name)
-    kind = None if found is None else found.WhichOneof("value")
-    return None if found is None else (kind, None if kind is None else _plain(found, kind))
+def to_dict(message: Node | Metadata) -> dict[str, Any]:
+    """Return all attributes, name to value: None where none is set, the first where a name repeats."""
+    return {name: value for name, (_, value) in message.attributes.items()}
 
 
-def to_dict(message: "Node | GlobalMetadata") -> dict[str, Any]:
-    """Return all attributes, name to plain value: None where none is set, the first where a name repeats."""
-    values: dict[str, Any] = {}
-    for found in message.attr:
-        kind = found.WhichOneof("value")
-        values.setdefault(found.name, None if kind is None else _plain(found, kind))
-    return values
-
-
-def _plain(found: "AttributeProto", kind: str) -> Any:
-    value = getattr(found, kind)
-    return list(value.values) if kind.endswith("_list") else value
-
-
-def _truth(message: "wire.Node | Node | GlobalMetadata", name: str, value: Any) -> Any:
+def _truth(message: Node | Metadata, name: str, value: Any) -> Any:
     if any(item not in (0, 1) for item in (value if isinstance(value, list) else [value])):
         raise TraceError(f"{_describe(message)}: attribute {name!r} is {value}, neither true nor false; write 0 or 1")
     return [bool(item) for item in value] if isinstance(value, list) else bool(value)
@@ -198,6 +173,5 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-def _describe(message: "wire.Node | Node | GlobalMetadata") -> str:
-    name = getattr(message, "name", None)  # the metadata has none
-    return "the metadata" if name is None else f"node {getattr(message, 'id', None)} ({name!r})"
+def _describe(message: Node | Metadata) -> str:
+    return f"node {message.id} ({message.name!r})" if isinstance(message, Node) else "the metadata"

@@ -22,7 +22,6 @@ from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import get, to_dict
 from scaleout.interop.chakra.nodes import NodeReader
 from scaleout.interop.chakra.rows import LABELS, READ, Row, held, locating, read_row
-from scaleout.interop.chakra.schema import GlobalMetadata
 from scaleout.interop.chakra.trace_set import (
     Group,
     GroupBook,
@@ -33,6 +32,7 @@ from scaleout.interop.chakra.trace_set import (
     stated_families,
 )
 from scaleout.interop.chakra.vocabulary import StatedFamily
+from scaleout.interop.chakra.wire import Metadata
 from scaleout.program.graph import (
     COLLECTIVES,
     FLOAT_COLUMNS,
@@ -175,7 +175,7 @@ class _File:
     group_of: Ints
     peers: list[int]
     peer_of: Ints
-    metadata: GlobalMetadata = field(default_factory=GlobalMetadata)
+    metadata: Metadata = field(default_factory=Metadata)
     stated: list[str] = field(default_factory=list)
     structure: int = NONE
 
@@ -259,7 +259,7 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
 def _read_files(paths: Sequence[Path], *, dtype: str) -> list[_File]:
     """Read all files; those of equal structure share what makes it."""
     reader = NodeReader(partial(read_row, dtype=dtype), READ, {name: label.read for name, label in LABELS.items()})
-    read: list[tuple[Path, GlobalMetadata, Ints]] = []
+    read: list[tuple[Path, Metadata, Ints]] = []
     declared: dict[int, dict[str, list[int]]] = {}
     for path in paths:
         known = len(reader.ids)

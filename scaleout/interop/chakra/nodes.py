@@ -1,9 +1,9 @@
 """Nodes of many files, each distinct one looked at once: most of a trace is taken over without being decoded.
 
-A node's fields can be parsed apart, since protobuf merges what is written one after another. Its identifier, name and
-dependencies differ between most nodes and are read here; what is left, its *content*, is often equal and is parsed by
-protobuf once. So are *labels*, attributes that say nothing of the others. Bytes that equal the last file's are passed
-over at once. What is wrong with a file is said by `files.read`. Knows neither graphs nor groups.
+A node's fields can be decoded apart, since those that are written one after another are merged. Its identifier, name
+and dependencies differ between most nodes and are read here; what is left, its *content*, is often equal and is decoded
+once. So are *labels*, attributes that say nothing of the others. Bytes that equal the last file's are passed over at
+once. What is wrong with a file is said by `wire.read`. Knows neither graphs nor groups.
 """
 
 import os
@@ -14,12 +14,18 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from google.protobuf.message import DecodeError
-
-from scaleout.interop.chakra.files import has_known_fields, read, read_content
 from scaleout.interop.chakra.framing import MAX_LENGTH_BYTES
-from scaleout.interop.chakra.schema import GlobalMetadata, Node
-from scaleout.interop.chakra.wire import varint, varints
+from scaleout.interop.chakra.wire import (
+    FAULTS,
+    Metadata,
+    Node,
+    attribute_of,
+    read,
+    read_content,
+    varint,
+    varints,
+    written_plainly,
+)
 
 Content = TypeVar("Content")
 
@@ -74,30 +80,31 @@ class NodeReader(Generic[Content]):
     _last: tuple[bytes, list[int], list[int]] = (b"", [], [])
     """Content of the last file, where its nodes begin, and their numbers."""
 
-    def read(self, path: str | os.PathLike[str]) -> tuple[GlobalMetadata, list[int]]:
+    def read(self, path: str | os.PathLike[str]) -> tuple[Metadata, list[int]]:
         """Read a file: its metadata, and the number of each of its nodes among the distinct ones.
 
         Raises
         ------
         TraceError
-            As `files.read` does, or as `decode` and `labels` do.
+            As `wire.read` does, or as `decode` and `labels` do.
         """
         metadata, content = read_content(path)
         try:
             self._scan(content)
-        except (ValueError, IndexError, DecodeError):
+        except FAULTS:
             read(path)  # says what is wrong
             raise
         return metadata, self._last[2]
 
     def node(self, number: int) -> Node:
         """Return a distinct node as a whole."""
-        return Node.FromString(next(islice(self._numbers, number, None)))
+        return Node(next(islice(self._numbers, number, None)))
 
     def forget(self) -> None:
-        """Drop the bytes of nodes, which only reading more files needs."""
+        """Drop the bytes of nodes and attributes, which only reading more files needs."""
         self._numbers.clear()
         self._last = b"", [], []
+        attribute_of.cache_clear()
 
     def values(self, label: str, neutral: Any) -> list[Any]:
         """Return the value of a label in each distinct set of labels; the first of a name counts."""
@@ -149,17 +156,12 @@ class NodeReader(Generic[Content]):
         """Read a node that was not met before, and return its number."""
         try:
             node_id, name, waits, (content, labels) = self._fields(frame)
-        except (ValueError, IndexError):  # such as fields of a later schema, or in another order: written plainly again
-            node = Node.FromString(frame)
-            if not has_known_fields(node):
-                raise
-            node.DiscardUnknownFields()
-            node_id, name, waits, (content, labels) = self._fields(node.SerializeToString())
+        except (ValueError, IndexError):  # such as fields of a later schema, or in another order
+            Node(frame)  # raises if it is none
+            node_id, name, waits, (content, labels) = self._fields(written_plainly(frame))
         text = self._texts.setdefault(name, name.decode())
         if content not in self._contents:
-            node = Node.FromString(b"".join([self._parts[code] for code in content]))
-            if not has_known_fields(node):
-                raise ValueError
+            node = Node(b"".join([self._parts[code] for code in content]))
             node.id, node.name = node_id, text
             self._contents[content] = len(self.contents)
             self.contents.append(self.decode(node))
@@ -245,13 +247,13 @@ class NodeReader(Generic[Content]):
 
     def _code(self, part: bytes, first: tuple[int, bytes]) -> int:
         """Give a field that was not met before its code."""
-        attributes = Node.FromString(part).attr if part[0] == _ATTRIBUTE else []
-        name = attributes[0].name if attributes else ""
+        node = Node(part)
+        name = next(iter(node.attributes), "")
         if name in self.labels:
-            node = Node(id=first[0], name=first[1].decode(), attr=attributes)
+            node.id, node.name = first[0], first[1].decode()
             self._codes[part] = _LABEL - len(self._values)
             self._values.append((name, self.labels[name](node)))
-        elif attributes and name not in self.reads:
+        elif node.attributes and name not in self.reads:
             self._codes[part] = _UNREAD
         else:
             self._codes[part] = len(self._parts)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from scaleout.errors import GraphError, ScaleoutError, TraceError
 from scaleout.interop.chakra import vocabulary
-from scaleout.interop.chakra.attributes import find, get
-from scaleout.interop.chakra.schema import Node
+from scaleout.interop.chakra.attributes import get
 from scaleout.interop.chakra.tables import CollectiveCommType, NodeType
 from scaleout.interop.chakra.vocabulary import COMM_TYPES, WORLD
+from scaleout.interop.chakra.wire import Node
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind
 from scaleout.program.operations import Kernel, TimeSource, custom
 
@@ -130,8 +130,7 @@ def read_row(node: Node, *, dtype: str) -> Row:
 
 
 def _states(node: Node, name: str) -> bool:
-    found = find(node, name)
-    return found is not None and found.WhichOneof("value") is not None
+    return node.attributes.get(name, (None, None))[0] is not None
 
 
 def _count(node: Node, name: str) -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaleout.errors import TraceError
-from scaleout.interop.chakra.schema import Node
 from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
+from scaleout.interop.chakra.wire import Node
 from scaleout.program.program import GroupFamily
 
 _RANK_FILE = re.compile(r"(.+)\.(\d+)\.et", re.DOTALL)
@@ -133,7 +133,7 @@ def declared_groups(node: Node) -> dict[str, list[int]]:
         return {}
     try:
         # The one input is a string of JSON, and the inputs are written as Python writes a list of strings.
-        groups = json.loads(ast.literal_eval(node.inputs.values)[0])
+        groups = json.loads(ast.literal_eval(node.inputs)[0])
         return {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in groups}
     except (ValueError, SyntaxError, LookupError, TypeError):
         raise TraceError(

@@ -1,26 +1,28 @@
-"""Nodes of a trace from their bytes, without protobuf, which takes longer to import than a small trace to simulate.
+"""Traces from their bytes, without protobuf, which takes longer to import than a small trace to simulate.
 
 A field is a varint ``number << 3 | wire type``, then a varint (wire type 0), 8 bytes (1), a length and so many bytes
-(2), or 4 bytes (5). Values of attributes are decoded when they are asked for, by `attributes.get`; of all others only
-names and kinds are checked. Fields of a later schema are left out.
+(2), or 4 bytes (5). What protobuf refuses is refused, and groups of fields, as no tool writes. Fields of a later schema
+are left out.
 
 Source: Protocol Buffers documentation, "Encoding".
 """
 
+import os
 import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from scaleout.errors import TraceError
-from scaleout.interop.chakra.framing import frames, open_trace
+from scaleout.interop.chakra.framing import GIVE_TRACE, WRITE_AGAIN, Source, frames, is_text, open_trace
 from scaleout.interop.chakra.tables import KINDS, NodeType
 
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 _WIDTHS = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 _LAST_TYPE = max(NodeType)
-_FAULTS = (ValueError, LookupError, struct.error)
+FAULTS = (ValueError, LookupError, struct.error)
+"""What bytes that are no message raise."""
 _NODE = dict.fromkeys((1, 3, 6, 7), _VARINT) | dict.fromkeys((2, 4, 5, 8, 9, 10), _SIZED)
 """Field of a node to its wire type; repeated numbers are packed."""
 
@@ -67,30 +69,49 @@ _ATTRIBUTE = {1: ("name", _SIZED), 2: ("doc_string", _SIZED)} | {
 """Field of an attribute to its name and wire type."""
 
 
+class SchemaError(ValueError):
+    """A message is of another schema."""
+
+
+Attributes = dict[str, tuple[str | None, Any]]
+"""Name of each attribute to its kind and value, or to None and None; of several of one name the first."""
+
+
+class Metadata:
+    """The first message of a file."""
+
+    def __init__(self, frame: bytes = b"") -> None:
+        self.version = ""
+        self.attributes: Attributes = {}
+        self.has_later_fields = False
+        for number, wire_type, value in fields(frame):
+            if number > 2:
+                self.has_later_fields = True
+            elif wire_type != _SIZED:
+                raise SchemaError
+            elif number == 1:
+                self.version = value.decode()
+            else:
+                name, kind, found = attribute_of(value)
+                self.attributes.setdefault(name, (kind, found))
+
+
 class Node:
-    """What a simulator reads of a node; see `schema.Node`.
+    """What is read of a node; `schema.Node` has all."""
 
-    Attributes
-    ----------
-    waits : tuple
-        Its id, and the ids of the nodes that it depends on in ascending order.
-    attributes : dict of str to [str or None, int or bytes]
-        Name of each attribute to its kind and its field; of several of one name the first.
-    """
-
-    __slots__ = ("attributes", "duration_micros", "id", "name", "type", "waits")
+    __slots__ = ("attributes", "dependencies", "duration_micros", "id", "inputs", "name", "type", "waits")
 
     def __init__(self, frame: bytes) -> None:
         self.id = self.type = self.duration_micros = 0
-        self.name = ""
-        dependencies: set[int] = set()
-        self.attributes: dict[str, list[Any]] = {}
+        self.name = self.inputs = ""
+        self.dependencies: list[int] = []
+        self.attributes: Attributes = {}
         for number, wire_type, value in fields(frame):
             if wire_type != _NODE.get(number, wire_type) and (number not in (4, 5) or wire_type != _VARINT):
-                raise ValueError
+                raise SchemaError("its fields are not of the types of a Chakra Node, as in a schema older than 0.0.4")
             if number == 10:
-                name, *found = _attribute(value)
-                self.attributes.setdefault(name, found)
+                name, kind, found = attribute_of(value)
+                self.attributes.setdefault(name, (kind, found))
             elif number == 1:
                 self.id = value
             elif number == 2:
@@ -98,52 +119,48 @@ class Node:
             elif number == 3:
                 self.type = _signed(32)(value)
             elif number in (4, 5):
-                dependencies.update([value] if wire_type == _VARINT else varints(value))
+                self.dependencies += [value] if wire_type == _VARINT else varints(value)
             elif number == 7:
                 self.duration_micros = value
-        self.waits = self.id, tuple(sorted(dependencies))
+            elif number in (8, 9):
+                texts = {part: text.decode() for part, of, text in fields(value) if part <= 3 and of == _SIZED}
+                self.inputs = texts.get(1, self.inputs) if number == 8 else self.inputs
+        self.waits = self.id, tuple(sorted(set(self.dependencies)))
+        """Its id, and the ids of the nodes that it depends on in ascending order."""
         if not 0 <= self.type <= _LAST_TYPE:
-            raise ValueError
-
-    def find(self, name: str) -> tuple[str | None, Any] | None:
-        """Return the kind and value of an attribute; None if there is none."""
-        kind, field = self.attributes.get(name, (None, None))
-        if kind is None:
-            return (None, None) if name in self.attributes else None
-        try:
-            return kind, _plain(kind, field)
-        except _FAULTS:
-            raise TraceError(f"node {self.id} ({self.name!r}): attribute {name!r} is damaged; write it again") from None
+            raise SchemaError(f"its type is {self.type}, but types go from 0 to {_LAST_TYPE:d}")
 
 
-@lru_cache(maxsize=65536)
-def _attribute(message: bytes) -> tuple[str, str | None, Any]:
-    """Return the name of an attribute, and kind and field of its value."""
-    name, kind, found = "", None, None
-    for number, wire_type, value in fields(message):
-        field, expected = _ATTRIBUTE.get(number, ("", wire_type))
+@lru_cache(maxsize=4096)
+def attribute_of(message: bytes) -> tuple[str, str | None, Any]:
+    """Return the name of an attribute, and the kind and the value that it has."""
+    name, kind = "", None
+    value: Any = None
+    for number, wire_type, found in fields(message):
+        field, expected = _ATTRIBUTE.get(number, ("", None))
         if wire_type != expected:
-            raise ValueError
-        if number == 1:
-            name = value.decode()
-        elif number > 2 and field:
-            # Of messages of one kind, as lists are, the later one adds to the earlier.
-            found = found + value if field == kind and field.endswith("_list") else value
-            kind = field
-    return name, kind, found
+            continue
+        if number <= 2:
+            text = found.decode()
+            name = text if number == 1 else name
+            continue
+        scalar, _, form = field.partition("_")
+        if form == "val":
+            value = _SCALARS[scalar][1](found)
+        else:  # of two lists of one kind the later one adds to the earlier
+            value = (value if field == kind else []) + _listed(scalar, found)
+        kind = field
+    return name, kind, value
 
 
-def _plain(kind: str, field: Any) -> Any:
-    scalar, _, form = kind.partition("_")
+def _listed(scalar: str, message: bytes) -> list[Any]:
     expected, plain = _SCALARS[scalar]
-    if form == "val":
-        return plain(field)
+    width = _WIDTHS.get(expected)
     values: list[Any] = []
-    for number, wire_type, value in fields(field):
+    for number, wire_type, value in fields(message):
         if number == 1 and wire_type == expected:
             values.append(plain(value))
         elif number == 1 and wire_type == _SIZED:
-            width = _WIDTHS.get(expected)
             parts = [value[at : at + width] for at in range(0, len(value), width)] if width else varints(value)
             values += map(plain, parts)
     return values
@@ -162,6 +179,8 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
         key, value, at = message[at], 0, at + 1
         if key > 0x7F:
             key, at = varint(message, at - 1)
+        if key < 8:
+            raise ValueError
         wire_type = key & 7
         if wire_type in (_VARINT, _SIZED):
             value, at = message[at], at + 1
@@ -173,7 +192,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
         else:
             value = _WIDTHS[wire_type]
         start, at = at, at + value
-        if at > end or key < 8:
+        if at > end:
             raise ValueError
         yield key >> 3, wire_type, message[start:at]
 
@@ -198,36 +217,88 @@ def varints(packed: bytes) -> list[int]:
     return values
 
 
-def read(path: Path, known: dict[bytes, Node]) -> list[Node]:
-    """Read the nodes of a trace; each frame that is not `known` is decoded and added.
+def encoded(value: int) -> bytes:
+    """Encode a varint."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def written_plainly(frame: bytes) -> bytes:
+    """Return a node with its fields in ascending order, without those of a later schema."""
+    plain = b""
+    for number, wire_type, value in sorted(fields(frame), key=lambda field: field[0]):
+        if number in _NODE:
+            plain += bytes([number << 3 | wire_type])
+            plain += encoded(value) if wire_type == _VARINT else encoded(len(value)) + value
+    return plain
+
+
+def read(path: str | os.PathLike[str], known: dict[bytes, Node] | None = None) -> tuple[Metadata, list[Node]]:
+    """Read a whole trace.
+
+    Parameters
+    ----------
+    path : str or path
+        A ``.et`` file, plain or gzip.
+    known : dict, optional
+        Frames to nodes; a frame that is not in it is decoded and added.
 
     Raises
     ------
     TraceError
         If the file cannot be read, is empty, cut short or damaged, or is not a Chakra trace.
     """
-    source = open_trace(path)
+    source = open_trace(Path(path))
     found = frames(source)
+    metadata = _metadata(source, next(found)[1])
+    known = {} if known is None else known
     nodes = []
-    try:
-        _, metadata = next(found)
-        if any(number > 2 or wire_type != _SIZED for number, wire_type, _ in fields(metadata)):
-            _check(path)
-        for _, frame in found:
+    num_empty = 0
+    for index, (offset, frame) in enumerate(found, start=1):
+        try:
             if frame not in known:
                 known[frame] = Node(frame)
-            nodes.append(known[frame])
-        if b"" in known and nodes.count(known[b""]) > 1:
-            raise ValueError
-    except (TraceError, *_FAULTS):
-        source.file.close()
-        _check(path)
-        raise TraceError(f"{path}: holds a group of fields, as no tool writes; write it again") from None
-    return nodes
+        except SchemaError as error:
+            raise source.fault(index, offset, text=str(error), remedy=GIVE_TRACE) from None
+        except FAULTS:
+            raise source.fault(index, offset, text="it is no Chakra Node", remedy=WRITE_AGAIN) from None
+        nodes.append(known[frame])
+        num_empty += not frame
+        if num_empty > 1:
+            # One may be node 0 without a name or type; more are the zeros that a lost block of a disk reads as.
+            text = "it is the second empty node, but ids must differ: the file may be filled with zeros"
+            raise source.fault(index, offset, text=text, remedy=WRITE_AGAIN)
+    return metadata, nodes
 
 
-def _check(path: Path) -> None:
-    """Let protobuf say what is wrong with a trace."""
-    from scaleout.interop.chakra.files import read as read_messages  # noqa: PLC0415 - only where something is odd
+def read_content(path: str | os.PathLike[str]) -> tuple[Metadata, bytes]:
+    """Read the metadata, and all bytes of the trace, unzipped and not looked into; see `read`."""
+    source = open_trace(Path(path))
+    blocks: list[bytes] = []
+    with source.file:
+        block_bytes = os.fstat(source.file.fileno()).st_size + 1  # of a plain file the one block
+        while block := source.read(block_bytes, offset=sum(map(len, blocks))):
+            blocks.append(block)
+    content = b"".join(blocks)
+    return _metadata(source, next(frames(source._replace(file=BytesIO(content))))[1]), content
 
-    read_messages(path)
+
+def _metadata(source: Source, frame: bytes) -> Metadata:
+    try:
+        metadata = Metadata(frame)
+        # A later schema may add fields. A known number with another type is another schema, and so is a message of
+        # which nothing is known. No trace is all text: the tags of id, name and type are control characters.
+        is_unknown = not (metadata.version or metadata.attributes)
+        is_other = metadata.has_later_fields and (is_unknown or is_text(source.head))
+    except SchemaError:
+        is_other = True
+    except FAULTS:
+        raise source.fault(0, 0, text="it is no Chakra GlobalMetadata", remedy=WRITE_AGAIN) from None
+    if is_other:
+        text = "its fields are not those of a Chakra GlobalMetadata"
+        raise source.fault(0, 0, text=text, remedy=WRITE_AGAIN)
+    return metadata
