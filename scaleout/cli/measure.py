@@ -10,7 +10,9 @@ from scaleout.cli.options import parse_settings, set_option
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
-    from scaleout.validation.measure.experiments import Backend, Row
+    from types import ModuleType
+
+    from scaleout.validation.measure.checkpoint import Row
 
 NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
@@ -110,7 +112,7 @@ def _rows(
 
 
 def _measure(
-    machine: "Backend", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
+    machine: "ModuleType", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
 ) -> None:
     """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
     from scaleout.validation.measure.checkpoint import CheckpointLog

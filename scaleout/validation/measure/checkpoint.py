@@ -78,10 +78,7 @@ def identity(row: Row, keys: Sequence[str]) -> str:
 def read(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a file without its provenance; none if there is no such file.
 
-    Raises
-    ------
-    ConfigError
-        If a line is no JSON object; an incomplete last line is ignored.
+    `ConfigError` if a line is no JSON object; an incomplete last line is ignored.
     """
     if not file.exists():
         return []

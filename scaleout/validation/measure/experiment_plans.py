@@ -18,9 +18,6 @@ RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 _KIBIBYTE, _MEBIBYTE, _GIBIBYTE = 2**10, 2**20, 2**30
 LARGEST = {"LL": 16 * _MEBIBYTE, "LL128": 256 * _MEBIBYTE, "Simple": _GIBIBYTE}
 """Protocol of NCCL to the largest size at which it is forced."""
-HOST_STEPS = ("data_parallel", "perceptron", "loop")
-HOST_STEPS_TOGETHER = ("tensor_parallel", "sequence_parallel", "mixture_of_experts")
-"""Steps of `scaleout.validation.measure.host`, without and with communication."""
 
 
 def plan(name: str, *, gpus: int, quick: bool = False) -> list[Row]:
@@ -48,7 +45,9 @@ def _collectives(gpus: int, quick: bool) -> Iterator[Row]:
 
 
 def _host(gpus: int, quick: bool) -> Iterator[Row]:
-    yield from ({"step": step} for step in (*HOST_STEPS, *(HOST_STEPS_TOGETHER if gpus > 1 else ())))
+    """Steps of `scaleout.validation.measure.host`: the first three without communication, the others with."""
+    steps = ("data_parallel", "perceptron", "loop", "tensor_parallel", "sequence_parallel", "mixture_of_experts")
+    yield from ({"step": step} for step in steps[: None if gpus > 1 else 3])
 
 
 _CONCURRENT = (

@@ -1,35 +1,24 @@
 """What can be measured: experiments, the keys that identify their rows, and the modules that measure a row.
 
-`measure` starts the processes through a `Backend` and follows them. This module imports no PyTorch; `backend` does.
+`measure` starts the processes of the `backend` and follows them. This module imports no PyTorch; `backend` does.
 """
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from types import ModuleType
+from typing import NamedTuple
 
 from scaleout.errors import ConfigError, MeasurementError
 from scaleout.validation.measure.checkpoint import CheckpointLog, Row
 
-__all__ = ["EXPERIMENTS", "Backend", "Experiment", "Job", "Row", "backend", "check_machine", "measure"]
-
 
 class Experiment(NamedTuple):
-    """One kind of rows.
+    """One kind of rows, identified by `keys`; `module` of this package measures them and needs PyTorch.
 
-    Attributes
-    ----------
-    module : str
-        The module of this package that measures a row; it needs PyTorch.
-    keys : tuple of str
-        The keys that identify a row.
-    collective : bool
-        Whether all GPUs measure each row jointly, or each GPU measures its own rows.
-    least_gpus : int
-        Fewest GPUs that can measure a row.
-    method : str
-        For the file's line of provenance.
+    If it is `collective`, all GPUs measure each row jointly; else each GPU measures its own rows. `method` is for the
+    file's line of provenance.
     """
 
     module: str
@@ -100,39 +89,20 @@ class Job:
     repeats: int
 
 
-class Backend(Protocol):
-    """What `scaleout.validation.measure.workers` offers."""
-
-    def gpus(self) -> int:
-        """Number of GPUs."""
-
-    def environment(self) -> Mapping[str, Any]:
-        """Return the facts that the times depend on: GPU, clocks, driver, software."""
-
-    def launch(self, job: Job) -> Iterator[None]:
-        """Measure the rows of a job, yielding regularly."""
-
-
-def backend() -> Backend:
-    """Return the GPUs of this machine.
-
-    Raises
-    ------
-    ConfigError
-        If PyTorch is not installed.
-    """
+def backend() -> ModuleType:
+    """Return `scaleout.validation.measure.workers`, the GPUs of this machine; `ConfigError` without PyTorch."""
     try:
         importlib.import_module("torch")
     except ModuleNotFoundError:
         raise ConfigError(
             "measuring needs PyTorch; install it with `pip install 'scaleout[measure]'` on the machine with the GPUs"
         ) from None
-    return cast(Backend, importlib.import_module("scaleout.validation.measure.workers"))
+    return importlib.import_module("scaleout.validation.measure.workers")
 
 
-def check_machine(machine: Backend, names: Sequence[str], *, gpus: int | None) -> int:
+def check_machine(machine: ModuleType, names: Sequence[str], *, gpus: int | None) -> int:
     """Return the number of GPUs to use for some experiments; raise `ConfigError` if there are too few."""
-    found = machine.gpus()
+    found: int = machine.gpus()
     if found == 0:
         raise ConfigError("measuring needs a GPU, and PyTorch finds none; run this on the machine that has it")
     if gpus is not None and not 1 <= gpus <= found:
@@ -147,27 +117,24 @@ def check_machine(machine: Backend, names: Sequence[str], *, gpus: int | None) -
     return wanted
 
 
-def measure(job: Job, *, machine: Backend, log: CheckpointLog) -> Iterator[tuple[int, int]]:
+def measure(job: Job, *, machine: ModuleType, log: CheckpointLog) -> Iterator[tuple[int, int]]:
     """Measure a job's rows; yield the numbers of measured and of failed rows, regularly.
 
-    Raises
-    ------
-    MeasurementError
-        If a process ends early; the rows until then are kept.
+    `MeasurementError` if a process ends early; the rows until then are kept.
     """
     before = log.counts()
+
+    def since() -> tuple[int, int]:
+        measured, failed = log.counts()
+        return measured - before[0], failed - before[1]
+
     try:
         for _ in machine.launch(job):
-            yield _since(before, log)
+            yield since()
     except MeasurementError as error:
-        measured, failed = _since(before, log)
+        measured, failed = since()
         raise MeasurementError(
             f"measuring {job.experiment} ended early: {error}. {measured} rows were measured and {failed} failed; they "
             f"are kept in {Path(job.folder)}. Run the same command to go on: the row that was under way is left out"
         ) from None
-    yield _since(before, log)
-
-
-def _since(before: tuple[int, int], log: CheckpointLog) -> tuple[int, int]:
-    measured, failed = log.counts()
-    return measured - before[0], failed - before[1]
+    yield since()

@@ -25,18 +25,9 @@ Times = Mapping[str, Sequence[float]]
 
 @dataclass
 class Session:
-    """One of the processes.
+    """One of as many processes as GPUs, each on the GPU of its rank; each measurement is taken `repeats` times.
 
-    Attributes
-    ----------
-    rank : int
-        This process and its GPU.
-    gpus : int
-        Number of processes and GPUs.
-    repeats : int
-        Number of times that each measurement is taken.
-    folder : str
-        For the rows, the rendezvous file and NCCL's logs.
+    `folder` is for the rows, the rendezvous file and NCCL's logs.
     """
 
     rank: int
@@ -157,14 +148,8 @@ def times_us(
 ) -> list[float]:
     """Time work that makes so many calls: microseconds of one call, one number for each repeat.
 
-    Parameters
-    ----------
-    least_us : float
-        Least time of one repeat, so that the clock's resolution does not matter.
-    most : int
-        Most replays in a repeat.
-    agree : callable
-        From this process's time of one replay to that of its group, so that all processes replay equally often.
+    A repeat takes at least `least_us`, so that the clock's resolution does not matter, and `most` replays at most;
+    `agree` turns this process's time of one replay into that of its group, so that all replay equally often.
     """
     work()
     once_us = agree(elapsed_us(work))

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from scaleout.errors import MeasurementError
-from scaleout.validation.measure.checkpoint import CheckpointLog
-from scaleout.validation.measure.experiments import EXPERIMENTS, Job, Row
+from scaleout.validation.measure.checkpoint import CheckpointLog, Row
+from scaleout.validation.measure.experiments import EXPERIMENTS, Job
 from scaleout.validation.measure.session import Session
 
 
@@ -31,7 +31,7 @@ def gpus() -> int:
 def environment() -> Mapping[str, Any]:
     """Return the facts that the times depend on: GPU, clocks, driver, and versions of the software."""
     properties = torch.cuda.get_device_properties(0)
-    found = {
+    return {
         "gpu": torch.cuda.get_device_name(0),
         "gpus": torch.cuda.device_count(),
         "memory_bytes": properties.total_memory,
@@ -43,8 +43,8 @@ def environment() -> Mapping[str, Any]:
         "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),
         "python": sys.version.split()[0],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        **_driver(),
     }
-    return {**found, **_driver()}
 
 
 def _driver() -> Mapping[str, str]:
