@@ -1,10 +1,11 @@
-"""Collectives between the layers of a network, forward and backward, over all GPUs of a measurement."""
+"""What layers of networks share: collectives between them, forward and backward, over all GPUs, and attention."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 Called = tuple[torch.Tensor, Any]
 """The result of an exchange, and what waits for it if it was started asynchronously."""
@@ -60,3 +61,22 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
 def exchange(x: torch.Tensor, forward: str, backward: str) -> torch.Tensor:
     """Call one of `EXCHANGES`, and another in its backward."""
     return _Exchange.apply(x, forward, backward)
+
+
+MODES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "dp": (("nothing", "nothing"), ("nothing", "nothing")),
+    "fsdp": (("nothing", "nothing"), ("nothing", "nothing")),
+    "tp": (("nothing", "all_reduce"), ("all_reduce", "nothing")),
+    "tp_sp": (("all_gather", "reduce_scatter"), ("reduce_scatter", "all_gather")),
+}
+"""Mode to the exchanges, forward and backward, before and after the two halves of a transformer layer."""
+
+HEAD = 128
+"""Size of a head."""
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    """Attention over heads of queries, keys and values in Megatron-LM's layout, sequence first."""
+    parts = x.view(*x.shape[:2], -1, 3 * HEAD).permute(1, 2, 0, 3).chunk(3, dim=-1)
+    y = functional.scaled_dot_product_attention(*parts, is_causal=True)
+    return y.permute(2, 0, 1, 3).reshape(*x.shape[:2], -1)

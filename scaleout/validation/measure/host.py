@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from scaleout.validation.measure.exchange import EXCHANGES, exchange
+from scaleout.validation.measure.exchange import EXCHANGES, MODES, attention, exchange
 from scaleout.validation.measure.session import Session
 
 _LAYERS, _REPEATS, _WARM_UP = 8, 40, 8
-_ROWS, _HIDDEN, _HEAD, _TOP_K = 128, 512, 128, 2
+_ROWS, _HIDDEN, _TOP_K = 128, 512, 2
 
 Weights = list[torch.Tensor]
 Call = Callable[[torch.Tensor, Weights], torch.Tensor]
@@ -44,36 +44,25 @@ def _gemm(number: int) -> Call:
     return lambda x, weights: functional.linear(x, weights[number])
 
 
-def _attention(x: torch.Tensor, _: Weights) -> torch.Tensor:
-    """Attention of a sequence-first layer, from queries, keys and values in Megatron-LM's layout."""
-    parts = x.view(x.shape[0], 1, -1, 3 * _HEAD).permute(1, 2, 0, 3).chunk(3, dim=-1)
-    y = functional.scaled_dot_product_attention(*parts, is_causal=True)
-    return y.permute(2, 0, 1, 3).reshape(x.shape[0], 1, -1)
-
-
-_RESIDUAL = "add"
 _SHAPES = ((2, _HIDDEN), (3 * _HIDDEN, _HIDDEN), (_HIDDEN, _HIDDEN), (4 * _HIDDEN, _HIDDEN), (_HIDDEN, 4 * _HIDDEN))
 
 
-def _block(into: str, out: str, backward_of_into: str, backward_of_out: str) -> list[tuple[str, Call | None]]:
+def _block(mode: str) -> list[tuple[str, Call | None]]:
     """Calls of a transformer layer; a call without a function adds the input of the residual block."""
-    enter = (f"{into}_into_{backward_of_into}", _communicate(into, backward_of_into))
-    leave = (f"{out}_into_{backward_of_out}", _communicate(out, backward_of_out))
-    exchanges = (enter, leave) if into != out else ()
-    attention: list[tuple[str, Call | None]] = [
-        ("layer_norm", _layer_norm), *exchanges[:1], ("gemm", _gemm(1)), ("attention", _attention),
-        ("gemm", _gemm(2)), *exchanges[1:], (_RESIDUAL, None),
-    ]  # fmt: skip
+    into, out = MODES[mode]
+    enter, leave = ([("_into_".join(pair), _communicate(*pair))] if into != out else [] for pair in (into, out))
     return [
-        *attention, ("layer_norm", _layer_norm), *exchanges[:1], ("gemm", _gemm(3)),
-        ("gelu", lambda x, _: functional.gelu(x)), ("gemm", _gemm(4)), *exchanges[1:], (_RESIDUAL, None),
+        ("layer_norm", _layer_norm), *enter, ("gemm", _gemm(1)), ("attention", lambda x, _: attention(x)),
+        ("gemm", _gemm(2)), *leave, ("add", None),
+        ("layer_norm", _layer_norm), *enter, ("gemm", _gemm(3)), ("gelu", lambda x, _: functional.gelu(x)),
+        ("gemm", _gemm(4)), *leave, ("add", None),
     ]  # fmt: skip
 
 
 STEPS: Mapping[str, list[tuple[str, Call | None]]] = {
-    "data_parallel": _block("nothing", "nothing", "nothing", "nothing"),
-    "tensor_parallel": _block("nothing", "all_reduce", "all_reduce", "nothing"),
-    "sequence_parallel": _block("all_gather", "reduce_scatter", "reduce_scatter", "all_gather"),
+    "data_parallel": _block("dp"),
+    "tensor_parallel": _block("tp"),
+    "sequence_parallel": _block("tp_sp"),
     "mixture_of_experts": [
         ("moe_repeat_topk", lambda x, _: x.repeat_interleave(_TOP_K, dim=0)),
         ("all_to_all_into_all_to_all", _communicate("all_to_all", "all_to_all")),
@@ -203,7 +192,7 @@ def _loops(repeats: int) -> list[dict[str, Any]]:
         "pointwise": lambda: torch.add(x, x),
         "gemm": lambda: x[:, 0] @ weights[2],
         "layer_norm": lambda: _layer_norm(x, weights),
-        "attention": lambda: _attention(functional.linear(x, weights[1]), weights),
+        "attention": lambda: attention(functional.linear(x, weights[1])),
         **{kind: partial(make, x, False) for kind, make in EXCHANGES.items() if kind != "nothing"},
     }
     medians = {}

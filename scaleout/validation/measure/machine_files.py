@@ -18,16 +18,16 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.library import find
+from scaleout.config.reading import read_yaml
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
-from scaleout.config.validated import read_yaml
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
+from scaleout.program.graph import Bools, Floats
 from scaleout.program.operations import kernel
 from scaleout.validation.measure.checkpoint import CheckpointLog, Row, read
 from scaleout.validation.measure.experiment_plans import LARGEST, RINGS
@@ -67,9 +67,7 @@ def _terms(row: Mapping[str, Any]) -> tuple[float, float, float, float]:
     return 1.0, float(steps), BUS_FACTORS[kind](ranks) * size_bytes, size_bytes / ranks
 
 
-def _reweighted(
-    terms: npt.NDArray[np.float64], measured: npt.NDArray[np.float64], used: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _reweighted(terms: Floats, measured: Floats, used: Bools) -> tuple[Floats, Floats]:
     scale = np.maximum(terms.max(axis=0), 1.0)  # the columns differ by many orders of magnitude
     weights = 1 / measured
     errors = np.zeros(len(measured))

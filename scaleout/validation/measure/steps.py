@@ -16,13 +16,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from scaleout.validation.measure.exchange import EXCHANGES, exchange
+from scaleout.validation.measure.exchange import EXCHANGES, MODES, attention, exchange
 from scaleout.validation.measure.session import Session, elapsed_us, slowest_of, summed_up
 
 Step = Callable[[], Any]
 Row = Mapping[str, Any]
 
-_HEAD = 128
 _ROWS = 200_000
 """Rows of each embedding table."""
 _DENSE_FEATURES, _BOTTOM_LAYERS = 256, 3
@@ -38,35 +37,18 @@ class _Layer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, hidden: int, ranks: int, mode: str) -> None:
         super().__init__()
-        self.into, self.out = _MODES[mode]
+        self.into, self.out = MODES[mode]
         self.norms = nn.ModuleList(nn.LayerNorm(hidden, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self.qkv, self.project = weight(3 * hidden // ranks, hidden), weight(hidden, hidden // ranks)
         self.widen, self.narrow = weight(4 * hidden // ranks, hidden), weight(hidden, 4 * hidden // ranks)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = exchange(self.norms[0](x), *self.into)
-        y = functional.linear(_attention(functional.linear(y, self.qkv)), self.project)
+        y = functional.linear(attention(functional.linear(y, self.qkv)), self.project)
         x = x + exchange(y, *self.out)
         y = exchange(self.norms[1](x), *self.into)
         y = functional.linear(functional.gelu(functional.linear(y, self.widen)), self.narrow)
         return x + exchange(y, *self.out)
-
-
-_MODES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
-    "dp": (("nothing", "nothing"), ("nothing", "nothing")),
-    "fsdp": (("nothing", "nothing"), ("nothing", "nothing")),
-    "tp": (("nothing", "all_reduce"), ("all_reduce", "nothing")),
-    "tp_sp": (("all_gather", "reduce_scatter"), ("reduce_scatter", "all_gather")),
-}
-"""Mode to the exchanges, forward and backward, before and after the two halves of a layer."""
-
-
-def _attention(x: torch.Tensor) -> torch.Tensor:
-    """Attention over heads of queries, keys and values in Megatron-LM's layout."""
-    length, batch, width = x.shape
-    parts = x.view(length, batch, width // (3 * _HEAD), 3 * _HEAD).permute(1, 2, 0, 3).chunk(3, dim=-1)
-    y = functional.scaled_dot_product_attention(*parts, is_causal=True)
-    return y.permute(2, 0, 1, 3).reshape(length, batch, width // 3)
 
 
 def _layers(row: Row, ranks: int) -> nn.Sequential:
@@ -95,14 +77,7 @@ def transformer(row: Row, *, backward: bool) -> Step:
 def _step(
     network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, parameters: list[nn.Parameter], *, backward: bool
 ) -> Step:
-    def step() -> None:
-        if backward:
-            _pass(network, x, parameters)
-            return
-        with torch.no_grad():
-            network(x)
-
-    return step
+    return (lambda: _pass(network, x, parameters)) if backward else _without_gradients(lambda: network(x))
 
 
 def data_parallel(row: Row) -> Step:
@@ -177,10 +152,9 @@ def embedding_exchange(row: Row) -> Step:
     tables = _Tables(row)
 
     def step() -> None:
-        with torch.no_grad():
-            tables.vectors(EXCHANGES["all_to_all"](tables.pooled(sparse=False), False)[0])
+        tables.vectors(EXCHANGES["all_to_all"](tables.pooled(sparse=False), False)[0])
 
-    return step
+    return _without_gradients(step)
 
 
 def _perceptron(widths: list[int]) -> nn.Sequential:
@@ -263,10 +237,7 @@ def _gather_then_gemm(row: Mapping[str, Any]) -> Step:
 
 
 def _without_gradients(step: Step) -> Step:
-    def quiet() -> None:
-        with torch.no_grad():
-            step()
-
+    quiet: Step = torch.no_grad()(step)
     return quiet
 
 

@@ -94,10 +94,7 @@ FAMILIES: tuple[tuple[Callable[[Row], bool], Family], ...] = (
     (_named("hybrid_"), Family("hybrid", steps.hybrid)),
     (lambda row: row.name == "pipeline", Family("pipeline", steps.pipeline)),
     (lambda row: row.name == "pipeline_stage", Family("pipeline stage", steps.pipeline_stage)),
-    (
-        lambda row: row.name.startswith("moe_") and "topk" in row.values,
-        Family("mixture of experts", steps.experts),
-    ),
+    (lambda row: row.name.startswith("moe_") and "topk" in row.values, Family("mixture of experts", steps.experts)),
     (_named("dlrm_"), Family("DLRM", steps.dlrm)),
     (
         lambda row: row.name == "embedding_all_to_all" and "step_us" in row.values,
@@ -107,10 +104,7 @@ FAMILIES: tuple[tuple[Callable[[Row], bool], Family], ...] = (
     (lambda row: row.name == "all_gather_then_matmul", Family("async TP", steps.gather_then_gemm)),
     (_named("async_tp"), Family("async TP", steps.async_tp)),
     *((_contention_of(part), Family(f"contention, {part}", kernels.concurrent)) for part in kernels.PARTS),
-    (
-        lambda row: row.name == "contention",
-        Family("contention", kernels.concurrent, split=kernels.split_concurrent),
-    ),
+    (lambda row: row.name == "contention", Family("contention", kernels.concurrent, split=kernels.split_concurrent)),
     (lambda row: "collective" in row.values, Family("collectives", kernels.collective)),
 )
 """Whether a row is of a family, and the family; the first that knows a row predicts it."""
@@ -146,11 +140,11 @@ class Compared:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values: times as `measured_us`, memory as `measured_bytes`."""
-        unit = QUANTITIES[self.quantity]
+        unit, per_base = QUANTITIES[self.quantity]
         return {
             "id": self.id,
-            f"measured_{unit.name}": None if self.measured is None else self.measured * unit.per_base,
-            f"predicted_{unit.name}": None if self.predicted is None else self.predicted * unit.per_base,
+            f"measured_{unit}": None if self.measured is None else self.measured * per_base,
+            f"predicted_{unit}": None if self.predicted is None else self.predicted * per_base,
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
         }
@@ -192,20 +186,9 @@ def _plain(accuracy: Accuracy) -> dict[str, Any]:
 def compare_files(
     paths: Sequence[Path], *, table: str | None = None, device: str | None = None, topology: str | None = None
 ) -> Comparison:
-    """Predict all rows of some files.
+    """Predict all rows of some files, or of one `table` in them; `ConfigError` names the row that cannot be read.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-    table : str, optional
-        The table to read, where the files hold tables.
-    device, topology : str, optional
-        The machine, instead of the one that rows or their file's environment name.
-
-    Raises
-    ------
-    ConfigError
-        If a file or row cannot be read, or names an unknown machine; the message says which.
+    `device` and `topology` replace those that rows or their file's environment name.
     """
     read = [row for path in paths for row in read_rows(path, table=table)]
     families = [family_of(row) for row in read]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
@@ -25,18 +25,9 @@ from scaleout.workloads.config import FAMILIES, ModelFamily
 
 @dataclass(frozen=True)
 class Row:
-    """One measured run.
+    """One measured run, from `where`: file and line, or table and number; `source` is the file's stem or table's id.
 
-    Attributes
-    ----------
-    where : str
-        File and line, or table and number, for messages.
-    source : str
-        The file's stem, or the table's id.
-    gpu : str
-        The GPU that `environment.json` names; empty if it names none.
-    machine : mapping
-        Files of the `device` and the `topology` that `environment.json` names.
+    `gpu` is what `environment.json` names, if any, and `machine` its files of the `device` and the `topology`.
     """
 
     values: Mapping[str, Any]
@@ -92,13 +83,7 @@ class Row:
 
 
 def read_rows(path: Path, *, table: str | None = None) -> list[Row]:
-    """Read the rows of a file, or of one table of a file of tables.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, a line is no JSON object, or there is no such table.
-    """
+    """Read the rows of a file, or of one table of a file of tables; or raise `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -168,15 +153,8 @@ MACHINES = {
 """Name of a GPU in its driver to its device and the topology of a node."""
 
 
-class Unit(NamedTuple):
-    """How a quantity is written in JSON: the suffix of its keys, and the number of these units in one SI unit."""
-
-    name: str
-    per_base: float
-
-
-QUANTITIES: Mapping[str, Unit] = {"time": Unit("us", 1e6), "memory": Unit("bytes", 1.0)}
-"""Quantity to its unit in JSON; inside, times are in seconds and memory is in bytes."""
+QUANTITIES: Mapping[str, tuple[str, float]] = {"time": ("us", 1e6), "memory": ("bytes", 1.0)}
+"""Quantity to the suffix of its keys in JSON, and to how many of these units are one second or byte."""
 
 
 @dataclass(frozen=True)
@@ -194,18 +172,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Family:
-    """Rows that one function predicts.
+    """Rows that one function predicts: `case`, which raises `NoModelError` where there is no model.
 
-    Attributes
-    ----------
-    name : str
-        For tables of errors.
-    case : callable
-        From a row and its machine to a `Case`; raises `NoModelError` where there is no model.
-    home : callable
-        Device and topology that a row was measured on; None if the family does not say.
-    split : callable
-        A row to the measured runs in it, one row each.
+    `home` says on which device and topology a row was measured, or None; `split` makes a row of each run in a row.
     """
 
     name: str
