@@ -34,6 +34,8 @@ COLOURS = dict(zip(NAMES, (*SERIES[:6], SERIES[0], SERIES[3], SERIES[2], "#22222
 CHAINS = {"": "collectives", "inter": "between nodes", "intra": "within nodes"}
 GEMMS = {"attention_qkv": "A", "attention_output": "B", "feed_forward_1": "C", "feed_forward_2": "D"}
 """Products with large weights, by the letters of the paper's Fig. 12."""
+SCALES = (2, 4, 8, 16, 32)
+"""Nodes of Figs. 13 and 14."""
 
 
 def throughput(axes: Axes, steps: Steps, *, base: str, published: str, xlabel: str) -> None:
@@ -75,9 +77,15 @@ def figure_8(axes: Axes) -> None:
 
 def figure_9(axes: Axes) -> None:
     """Draw data parallelism over 16 GPUs."""
-    throughput(
-        axes, centauri.figure_9(), base="ddp", published="the text gives no number", xlabel="model and sequences a GPU"
-    )
+    steps = {
+        f"{size}\n{batch}": {
+            name: centauri.step(name, size, batch_per_replica=batch, data_parallel=16)
+            for name in ("ddp", "out-of-order", "zero-1", "zero-2", "coconet", "centauri")
+        }
+        for size in centauri.SIZES
+        for batch in centauri.BATCHES
+    }
+    throughput(axes, steps, base="ddp", published="the text gives no number", xlabel="model and sequences a GPU")
 
 
 def figure_10(axes: Axes) -> None:
@@ -171,8 +179,13 @@ def _colour(line: Timeline, node: int) -> str:
     return IDLE
 
 
-def scaling(axes: Axes, steps: Steps, *, published: str) -> None:
-    """Draw throughput over GPUs, a line for each cluster and strategy."""
+def scaling(axes: Axes, step: Callable[[str, tuple[str, int]], Step], *, published: str) -> None:
+    """Draw throughput over GPUs, a line for each cluster and strategy; `step` is of a strategy on a cluster's nodes."""
+    steps = {
+        f"{on}\n{8 * nodes}": {name: step(name, (on, nodes)) for name in ("zero-3", "centauri")}
+        for on in centauri.CLUSTERS
+        for nodes in SCALES
+    }
     for on, style in zip(centauri.CLUSTERS, ("-", "--"), strict=True):
         mine = {label: each for label, each in steps.items() if label.startswith(on)}
         gpus = [int(label.split("\n")[1]) for label in mine]
@@ -194,12 +207,14 @@ def scaling(axes: Axes, steps: Steps, *, published: str) -> None:
 
 def figure_13(axes: Axes) -> None:
     """Draw FSDP over GPUs."""
-    scaling(axes, centauri.figure_13(), published="published nearly 5%")
+    size, batch = centauri.SCALED
+    scaling(axes, lambda name, on: centauri.fsdp(size, batch, name, on=on), published="published nearly 5%")
 
 
 def figure_14(axes: Axes) -> None:
     """Draw FSDP over 16 GPUs and replicas of these, over GPUs."""
-    scaling(axes, centauri.figure_14(), published="the text gives no number")
+    _, batch = centauri.SCALED
+    scaling(axes, lambda name, on: centauri.sharded(16, batch, name, on=on), published="the text gives no number")
 
 
 FIGURES: dict[str, Callable[[Axes], None]] = {

@@ -28,7 +28,7 @@ from scaleout.config.library import folder
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.network.collectives import bus_bandwidth
 from scaleout.report.plots.schedules import IDLE, SERIES, drawn
-from scaleout.validation.measure.experiment_plans import RINGS
+from scaleout.validation.measure.experiments import RINGS
 from scaleout.validation.measure.machine_files import fit
 from scaleout.validation.measured.rows import read_rows
 

@@ -65,7 +65,6 @@ def measure(
     scaleout run llama-3-8b --device DIRECTORY/device.yaml --topology DIRECTORY/machine.yaml, and
     scaleout validate DIRECTORY/steps.jsonl.
     """
-    from scaleout.validation.measure import experiment_plans as plans
     from scaleout.validation.measure import experiments
 
     if what == "all" and (workload or file or only or dtypes):
@@ -79,7 +78,7 @@ def measure(
 
     def rows_of(name: str, ranks: int) -> "list[Row]":
         found = _rows(name, ranks, quick=quick, workload=workload, settings=settings, file=file)
-        return plans.chosen(found, only=only, dtypes=dtypes)
+        return experiments.chosen(found, only=only, dtypes=dtypes)
 
     if plan_only:
         for name in NAMES if what == "all" else (what,):
@@ -98,17 +97,16 @@ def measure(
 def _rows(
     name: str, gpus: int, *, quick: bool, workload: str | None, settings: tuple[str, ...], file: Path | None
 ) -> "list[Row]":
-    from scaleout.validation.measure import experiment_plans as plans
-    from scaleout.validation.measure import shapes
+    from scaleout.validation.measure import experiments, shapes
     from scaleout.validation.measure.checkpoint import read
 
     if workload is not None:
         return shapes.of_workload(workload, parse_settings(settings))
     if file is None:
-        return plans.plan(name, gpus=gpus, quick=quick)
+        return experiments.plan(name, gpus=gpus, quick=quick)
     if not file.is_file():
         raise ConfigError(f"--rows {file}: no such file; give one JSON object a line")
-    return plans.check_rows(name, read(file), gpus=gpus)
+    return experiments.check_rows(name, read(file), gpus=gpus)
 
 
 def _measure(

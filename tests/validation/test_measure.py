@@ -19,7 +19,6 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError, GraphError, MeasurementError
 from scaleout.network.collectives import BUS_FACTORS, KINDS
 from scaleout.program.operations import OPERATIONS, kernel
-from scaleout.validation.measure import experiment_plans as plans
 from scaleout.validation.measure import experiments, machine_files, shapes
 from scaleout.validation.measure.checkpoint import CheckpointLog, read
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job
@@ -56,10 +55,10 @@ def test_every_collective_can_be_measured():
 
 
 def test_every_planned_step_and_operator_has_its_code():
-    assert {row["name"] for row in plans.plan("steps", gpus=4)} == set(keys_of("_STEPS"))
-    assert {row["op"] for row in plans.plan("fused", gpus=4)} == set(keys_of("_OPERATORS"))
+    assert {row["name"] for row in experiments.plan("steps", gpus=4)} == set(keys_of("_STEPS"))
+    assert {row["op"] for row in experiments.plan("fused", gpus=4)} == set(keys_of("_OPERATORS"))
     steps = {*keys_of("STEPS"), "loop"}
-    assert {row["step"] for row in plans.plan("host", gpus=2)} == steps
+    assert {row["step"] for row in experiments.plan("host", gpus=2)} == steps
 
 
 def test_every_experiment_has_its_module():
@@ -77,7 +76,7 @@ def test_planning_imports_no_pytorch():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_plan_has_each_row_once_and_a_quick_one_fewer(name):
-    rows, few = (plans.plan(name, gpus=4, quick=quick) for quick in (False, True))
+    rows, few = (experiments.plan(name, gpus=4, quick=quick) for quick in (False, True))
     assert len({json.dumps(row) for row in rows}) == len(rows) >= len(few) > 0
     for row in rows:
         assert not row.keys() - {*EXPERIMENTS[name].keys, "heads", "experts"}
@@ -85,7 +84,7 @@ def test_a_plan_has_each_row_once_and_a_quick_one_fewer(name):
 
 
 def test_the_grid_has_every_operation_that_is_measured():
-    assert {row["op"] for row in plans.plan("kernels", gpus=1)} == set(OPERATIONS) - NOT_MEASURED
+    assert {row["op"] for row in experiments.plan("kernels", gpus=1)} == set(OPERATIONS) - NOT_MEASURED
 
 
 def test_the_convolutions_are_those_of_resnet_50():
@@ -123,12 +122,12 @@ def test_a_workload_is_measured_in_exactly_its_kernels():
 
 
 def test_rows_are_chosen_by_pattern_and_dtype():
-    rows = plans.chosen(plans.plan("kernels", gpus=1), only=("attention_*", "gemm"), dtypes=("fp16",))
+    rows = experiments.chosen(experiments.plan("kernels", gpus=1), only=("attention_*", "gemm"), dtypes=("fp16",))
     assert {row["op"] for row in rows} == {"gemm"}
     with pytest.raises(ConfigError, match="--only gem: nothing to measure is named so; did you mean 'gemm'"):
-        plans.chosen(rows, only=("gem",))
+        experiments.chosen(rows, only=("gem",))
     with pytest.raises(ConfigError, match="--dtype bf61: nothing to measure is of it"):
-        plans.chosen(rows, dtypes=("bf61",))
+        experiments.chosen(rows, dtypes=("bf61",))
 
 
 def test_a_call_that_a_graph_cannot_hold_is_profiled():
@@ -150,7 +149,7 @@ def test_a_call_that_a_graph_cannot_hold_is_profiled():
 )
 def test_rows_that_are_no_kernel_are_refused(row, error, message):
     with pytest.raises(error, match=message):
-        plans.check_rows("kernels", [row], gpus=1)
+        experiments.check_rows("kernels", [row], gpus=1)
 
 
 ROW = {"collective": "all_reduce", "ranks": 4, "bytes": 1024}
@@ -158,7 +157,7 @@ ROW = {"collective": "all_reduce", "ranks": 4, "bytes": 1024}
 
 def test_rows_of_collectives_pass():
     rows = [ROW | {"algorithm": "Ring", "protocol": "LL"}]
-    assert plans.check_rows("collectives", rows, gpus=4) == rows
+    assert experiments.check_rows("collectives", rows, gpus=4) == rows
 
 
 @pytest.mark.parametrize(
@@ -173,16 +172,16 @@ def test_rows_of_collectives_pass():
 )
 def test_rows_that_cannot_be_measured_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        plans.check_rows("collectives", [ROW | changes], gpus=4)
+        experiments.check_rows("collectives", [ROW | changes], gpus=4)
 
 
 def test_rows_of_steps_have_the_keys_of_planned_ones():
-    row = plans.plan("steps", gpus=2)[0]
-    assert plans.check_rows("steps", [row], gpus=2) == [row]
+    row = experiments.plan("steps", gpus=2)[0]
+    assert experiments.check_rows("steps", [row], gpus=2) == [row]
     with pytest.raises(ConfigError, match=r"has the keys .*layers.*; this one has name"):
-        plans.check_rows("steps", [{"name": "transformer_forward"}], gpus=2)
+        experiments.check_rows("steps", [{"name": "transformer_forward"}], gpus=2)
     with pytest.raises(ConfigError, match="a row is for 2 GPUs; 4 take part, say --gpus 2"):
-        plans.check_rows("steps", [row], gpus=4)
+        experiments.check_rows("steps", [row], gpus=4)
 
 
 # ---- Rows that are kept
@@ -390,7 +389,7 @@ def test_a_known_gpu_keeps_the_rates_of_its_data_sheet(tmp_path):
     environment = {"gpu": "NVIDIA H200", "gpus": 2, "nccl": "2.28.9", "date": "today"}
     row = {"op": "add", "dtype": "bf16", "shape": {"elements": 2**20}, "method": "graph_replay", "us": 9.0}
     (tmp_path / "kernels.jsonl").write_text('{"provenance": {}}\n' + json.dumps(row) + "\n", encoding="utf-8")
-    rows = [row | time_collective(row) for row in plans.plan("collectives", gpus=2, quick=True)]
+    rows = [row | time_collective(row) for row in experiments.plan("collectives", gpus=2, quick=True)]
     (tmp_path / "collectives.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     machine_files.write_files(tmp_path, environment)
     known, found = load_device("h200"), load_device(tmp_path / "device.yaml")

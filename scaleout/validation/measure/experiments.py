@@ -1,24 +1,130 @@
-"""What can be measured: experiments, the keys that identify their rows, and the modules that measure a row.
+"""What can be measured: experiments, the rows that each plans or checks, and the processes that measure them.
 
-`measure` starts the processes of the `backend` and follows them. This module imports no PyTorch; `backend` does.
+`shapes` has the rows of kernels. `measure` starts the processes of the `backend` and follows them. This module imports
+no PyTorch; `backend` does.
 """
 
+import fnmatch
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, MeasurementError
-from scaleout.validation.measure.checkpoint import CheckpointLog, Row
+from scaleout.network.collectives import KINDS
+from scaleout.validation.measure import shapes
+from scaleout.validation.measure.checkpoint import CheckpointLog, Row, identity
+
+KEYS = ("collective", "ranks", "bytes")
+FORCED = ("algorithm", "protocol")
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+_KIBIBYTE, _MEBIBYTE, _GIBIBYTE = 2**10, 2**20, 2**30
+LARGEST = {"LL": 16 * _MEBIBYTE, "LL128": 256 * _MEBIBYTE, "Simple": _GIBIBYTE}
+"""Protocol of NCCL to the largest size at which it is forced."""
+
+
+def _collectives(gpus: int, quick: bool) -> Iterator[Row]:
+    """Sizes in powers of four, or of two; NCCL's own choice first, then rings with each protocol forced."""
+    sizes = [_KIBIBYTE * 2**power for power in range(0, 21, 4 if quick else 1)]
+    groups = [ranks for ranks in range(2, gpus + 1) if gpus % ranks == 0 or not quick]
+    for ranks in groups[::-1]:
+        for kind in KINDS:
+            if kind != "send" or ranks == 2:
+                yield from ({"collective": kind, "ranks": ranks, "bytes": size // ranks * ranks} for size in sizes)
+    for ranks, (protocol, largest) in itertools.product(groups[::-1], LARGEST.items()):
+        for kind in RINGS:
+            for size in sizes if quick else sizes[::2]:
+                if size <= largest:
+                    yield {
+                        "collective": kind, "ranks": ranks, "bytes": size // ranks * ranks,
+                        "algorithm": "Ring", "protocol": protocol,
+                    }  # fmt: skip
+
+
+def _host(gpus: int, quick: bool) -> Iterator[Row]:
+    """Steps of `scaleout.validation.measure.host`: the first three without communication, the others with."""
+    steps = ("data_parallel", "perceptron", "loop", "tensor_parallel", "sequence_parallel", "mixture_of_experts")
+    yield from ({"step": step} for step in steps[: None if gpus > 1 else 3])
+
+
+_CONCURRENT = (
+    "gemm_8192_8192_8192", "gemm_8192_4096_1024", "gemm_2048_12288_3072", "gemm_16384_3072_1536",
+    "elementwise_add_256M", "embedding_bag_16x2048x70x256",
+)  # fmt: skip
+
+
+def _contention(gpus: int, quick: bool) -> Iterator[Row]:
+    kinds = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+    choices = itertools.product(("default",) if quick else ("default", 4, 16), _CONCURRENT, kinds)
+    for number, (ctas, compute, kind) in enumerate(choices):
+        if not quick or number % 5 == 0:
+            for size in (16 * _MEBIBYTE, 256 * _MEBIBYTE):
+                yield {"gpus": gpus, "compute": compute, "collective": kind, "bytes": size, "nccl_max_ctas": ctas}
+
+
+def _steps(gpus: int, quick: bool) -> Iterator[Row]:
+    small = {"hidden": 4096, "heads": 32, "layers": 8, "seq": 2048, "batch": 1}
+    large = {"hidden": 8192, "heads": 64, "layers": 4, "seq": 2048, "batch": 2}
+    whole = {"hidden": 2048, "heads": 16, "layers": 12, "seq": 1024, "batch": 4}
+    for name, sizes in itertools.product(
+        ("transformer_forward", "transformer_forward_backward"), (small,) if quick else (small, large)
+    ):
+        for mode in ("tp", "tp_sp"):
+            yield {"name": name, "gpus": gpus, **sizes, "mode": mode, "dtype": "bf16"}
+    yield {"name": "dp_compute_only", "gpus": gpus, **whole, "mode": "dp", "dtype": "bf16"}
+    if gpus > 1:
+        yield {"name": "dp_serial_allreduce_per_parameter", "gpus": gpus, **whole, "mode": "dp", "dtype": "bf16"}
+        for bucket in (25,) if quick else (25, 100):
+            yield {"name": "dp_ddp_overlap", "gpus": gpus, **whole, "mode": "dp", "bucket_mb": bucket, "dtype": "bf16"}
+        yield {"name": "fsdp2_fully_shard", "gpus": gpus, **whole, "mode": "fsdp", "dtype": "bf16"}
+    experts = [{"hidden": 4096, "ffn": 14336, "tokens": 4096, "topk": 2, "chunks": 1}]
+    if not quick:
+        experts += [
+            {"hidden": 4096, "ffn": 14336, "tokens": 8192, "topk": 2, "chunks": 4},
+            {"hidden": 2048, "ffn": 8192, "tokens": 1024, "topk": 2, "chunks": 1},
+        ]
+    for sizes, name in itertools.product(experts, ("moe_forward", "moe_forward_backward")):
+        yield {"name": name, "gpus": gpus, **sizes, "experts": gpus, "dtype": "bf16"}
+    tables = {"batch": 8192, "tables_per_gpu": 16, "dim": 128, "pooling": 70, "top_layers": 20, "mlp": 682}
+    for name in ("embedding_all_to_all", "dlrm_forward", "dlrm_forward_backward_allreduce"):
+        yield {"name": name, "gpus": gpus, **tables, "dtype": "fp32"}
+    yield from _cut(gpus, quick) if gpus > 1 else ()
+
+
+def _cut(gpus: int, quick: bool) -> Iterator[Row]:
+    """A GEMM in parts, each followed by its collective; and one after a gather."""
+    for m, n, k in ((8192, 4096, 1024), (8192, 12288, 12288)):
+        sizes = {"gpus": gpus, "M": m, "N": n, "K": k}
+        for kind, chunks in itertools.product(("all_reduce", "reduce_scatter", "all_to_all"), (1, 2, 4, 8, 16)):
+            if not quick or (chunks == 4 and m * n * k == 2**35):
+                name = "gemm_then_collective_chunked"
+                yield {"name": name, **sizes, "collective": kind, "chunks": chunks, "dtype": "bf16"}
+        yield {"name": "all_gather_then_matmul", **sizes, "dtype": "bf16"}
+
+
+def _fused(gpus: int, quick: bool) -> Iterator[Row]:
+    for rows in (8192, 65536) if quick else (8192, 16384, 32768, 65536):
+        yield {"gpus": gpus, "op": "gemv_all_reduce", "M": rows, "K": 4096, "dtype": "bf16"}
+    for m, n, k in ((8192, 4096, 4096), (8192, 4096, 14336), (32768, 2048, 2048))[: 1 if quick else None]:
+        yield {"gpus": gpus, "op": "gemm_all_to_all", "M": m, "N": n, "K": k, "dtype": "bf16"}
+    batches, tables = ((512, 2048), (16,)) if quick else ((256, 512, 1024, 2048, 4096), (16, 128))
+    for count, dim, batch in itertools.product(tables, (128, 256), batches):
+        for programs in (528, 2112) if quick else (528, 1056, 2112):
+            yield {
+                "gpus": gpus, "op": "embedding_all_to_all", "batch": batch, "tables_per_gpu": count, "dim": dim,
+                "pooling": 70, "dtype": "fp32", "persistent_programs": programs,
+            }  # fmt: skip
 
 
 class Experiment(NamedTuple):
     """One kind of rows, identified by `keys`; `module` of this package measures them and needs PyTorch.
 
     If it is `collective`, all GPUs measure each row jointly; else each GPU measures its own rows. `method` is for the
-    file's line of provenance.
+    file's line of provenance; `plan` returns the rows for a number of GPUs, and fewer if they are to be measured quick.
     """
 
     module: str
@@ -26,6 +132,7 @@ class Experiment(NamedTuple):
     collective: bool
     least_gpus: int
     method: str
+    plan: Callable[[int, bool], Iterable[Row]]
 
 
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -36,6 +143,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         1,
         "graph_replay: CUDA-graph replays that rotate through several sets of data, more than the L2 cache holds; "
         "kernel_durations: durations of the device kernels of one call, added up, over the same data",
+        lambda gpus, quick: shapes.grid(quick=quick),
     ),
     "collectives": Experiment(
         "communicator",
@@ -44,9 +152,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         2,
         "CUDA graphs of up to 20 calls, replayed back to back; of each repeat the slowest rank; groups of fewer ranks "
         "than there are GPUs run side by side; bytes is the full tensor on a rank",
+        _collectives,
     ),
     "host": Experiment(
-        "host", ("step",), True, 1, "time of the host among the calls of whole layers of tiny tensors; mean over ranks"
+        "host", ("step",), True, 1, "time of the host among the calls of whole layers of tiny tensors; mean over ranks",
+        _host,
     ),
     "contention": Experiment(
         "concurrent",
@@ -55,6 +165,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         2,
         "a kernel and a collective in two streams, each as CUDA graphs of calls back to back; each is timed while the "
         "other runs throughout",
+        _contention,
     ),
     "steps": Experiment(
         "steps",
@@ -65,6 +176,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         True,
         1,
         "whole steps as PyTorch runs them call by call, after warm-up; of each repeat the slowest rank",
+        _steps,
     ),
     "fused": Experiment(
         "fused",
@@ -73,9 +185,76 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         2,
         "Triton kernels that store into peers' memory, and their bulk-synchronous baseline, in CUDA graphs, replayed "
         "back to back; of each repeat the slowest rank; max_abs_diff compares the results of both",
+        _fused,
     ),
 }  # fmt: skip
 """Name of an experiment to what it is, in the order in which `all` runs them."""
+
+
+def plan(name: str, *, gpus: int, quick: bool = False) -> list[Row]:
+    """Return the rows of an experiment, each once."""
+    rows = EXPERIMENTS[name].plan(gpus, quick)
+    return list({identity(row, EXPERIMENTS[name].keys): row for row in rows}.values())
+
+
+def check_rows(name: str, rows: Sequence[Mapping[str, Any]], *, gpus: int) -> list[Row]:
+    """Return the rows of a user's file; raise `ConfigError` or `GraphError` if one does not fit."""
+    if name == "kernels":
+        return shapes.checked(rows)
+    if name == "collectives":
+        return _checked_collectives(rows, gpus)
+    planned = plan(name, gpus=gpus)
+    for row in rows:
+        alike = [each for each in planned if _name(each) == _name(row)] or planned
+        if set(row) not in [set(each) for each in alike]:
+            wanted = ", ".join(alike[0])
+            raise ConfigError(f"a row to measure of {name} has the keys {wanted}; this one has {', '.join(row)}")
+        if row.get("gpus", gpus) != gpus:
+            raise ConfigError(f"a row is for {row['gpus']} GPUs; {gpus} take part, say --gpus {row['gpus']}")
+    return list(rows)
+
+
+def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[Row]:
+    for row in rows:
+        if not set(KEYS) <= row.keys() <= {*KEYS, *FORCED}:
+            raise ConfigError(
+                f"a collective to measure has the keys {', '.join(KEYS)}, and at most {' and '.join(FORCED)}; "
+                f"this row has {', '.join(row)}"
+            )
+        if row["collective"] not in KINDS:
+            raise ConfigError(f"cannot measure collective {row['collective']!r}; {nearest(row['collective'], KINDS)}")
+        if not (isinstance(row["ranks"], int) and 2 <= row["ranks"] <= gpus):
+            raise ConfigError(f"a row has {row['ranks']} ranks; this machine can measure 2 to {gpus}")
+        if not (isinstance(row["bytes"], int) and row["bytes"] >= 2 * row["ranks"]):
+            raise ConfigError(f"a row has {row['bytes']} bytes; give a whole number, at least two a rank")
+    return list(rows)
+
+
+_NAMES = ("op", "name", "collective", "step")
+"""Keys of a row's name, the first that it has."""
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return next((str(row[key]) for key in _NAMES if key in row), "")
+
+
+def chosen(rows: Sequence[Row], *, only: Sequence[str] = (), dtypes: Sequence[str] = ()) -> list[Row]:
+    """Return the rows whose names match patterns such as ``attention_*``, and dtypes; each must match a row."""
+    named = [(_name(row), row) for row in rows]
+    for pattern in only:
+        if not any(fnmatch.fnmatch(name, pattern) for name, _ in named):
+            hint = nearest(pattern, sorted({name for name, _ in named}))
+            raise ConfigError(f"--only {pattern}: nothing to measure is named so; {hint}")
+    for dtype in dtypes:
+        if not any(row.get("dtype") == dtype for row in rows):
+            hint = nearest(dtype, sorted({str(row["dtype"]) for row in rows if "dtype" in row}))
+            raise ConfigError(f"--dtype {dtype}: nothing to measure is of it; {hint}")
+    return [
+        row
+        for name, row in named
+        if (not only or any(fnmatch.fnmatch(name, pattern) for pattern in only))
+        and (not dtypes or row.get("dtype") in dtypes)
+    ]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import Bools, Floats
 from scaleout.program.operations import kernel
 from scaleout.validation.measure.checkpoint import CheckpointLog, Row, read
-from scaleout.validation.measure.experiment_plans import LARGEST, RINGS
+from scaleout.validation.measure.experiments import LARGEST, RINGS
 from scaleout.validation.measured.rows import MACHINES
 
 _ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}

@@ -39,8 +39,6 @@ OF_PAPER = {"centauri": "centauri:model"}
 """The paper's partition space: its operation tier covers forward only, equation (1) does not partition gradients."""
 SCALED = ("big", 4)
 """Size and batch of Figs. 13 and 14, assumed."""
-SCALES = (2, 4, 8, 16, 32)
-"""Nodes of Figs. 13 and 14."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +135,6 @@ def figure_8() -> Steps:
     }
 
 
-def figure_9() -> Steps:
-    """Return data parallelism over 16 GPUs."""
-    names = ("ddp", "out-of-order", "zero-1", "zero-2", "coconet", "centauri")
-    return {
-        f"{size}\n{batch}": {name: step(name, size, batch_per_replica=batch, data_parallel=16) for name in names}
-        for size in SIZES
-        for batch in BATCHES
-    }
-
-
 def sharded(ranks: int, batch: int, strategy: str, *, on: tuple[str, int] = ("A", 6)) -> Step:
     """Return a step of Big under FSDP within groups of so many ranks, and replicas of them."""
     degrees = {**FSDP, "data_parallel": 8 * on[1], "shard_ranks": ranks}
@@ -185,25 +173,6 @@ def figure_12() -> dict[int, dict[str, Step]]:
     return {
         batch: {name: step(name, "big", batch_per_replica=batch, **layer) for name in ("zero-3", "centauri")}
         for batch in (1, 4, 8)
-    }
-
-
-def figure_13() -> Steps:
-    """Return FSDP over nodes of both clusters."""
-    size, batch = SCALED
-    return {
-        f"{on}\n{8 * nodes}": {name: fsdp(size, batch, name, on=(on, nodes)) for name in ("zero-3", "centauri")}
-        for on in CLUSTERS
-        for nodes in SCALES
-    }
-
-
-def figure_14() -> Steps:
-    """Return FSDP over 16 GPUs and replicas of these, over nodes of both clusters."""
-    return {
-        f"{on}\n{8 * nodes}": {name: sharded(16, SCALED[1], name, on=(on, nodes)) for name in ("zero-3", "centauri")}
-        for on in CLUSTERS
-        for nodes in SCALES
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.schedule.fusion import Evaluation, FusedMachine, evaluate_operator, plan_operator
+from scaleout.schedule.fusion import FusedMachine, plan_operator
 from scaleout.schedule.fusion.fused import run
 from scaleout.study.comparison import compare_program
 from scaleout.study.job import timed
@@ -30,7 +30,7 @@ GEMV_ROWS = (8192, 16384, 32768, 65536)
 GEMV_DEPTH = 4096
 EXPERT_TOKENS = (8192, 16384)
 EXPERT_WIDTHS = (1024, 2048, 4096)
-_PER_TABLE = {"baseline_kernels": "per_table"}
+PER_TABLE = {"baseline_kernels": "per_table"}
 """PyTorch runs a kernel for each table."""
 OCCUPANCIES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
@@ -63,7 +63,7 @@ def embedding(topology: str, batches: Sequence[int]) -> list[Bar]:
     """Return Fig. 8 or 12: embedding and all-to-all."""
     on = machine(topology)
     return [
-        _bar(f"{batch}|{tables}", "embedding_all_to_all", {"batch": batch, "tables": tables, **_PER_TABLE}, on)
+        _bar(f"{batch}|{tables}", "embedding_all_to_all", {"batch": batch, "tables": tables, **PER_TABLE}, on)
         for batch in batches
         for tables in TABLES
     ]
@@ -86,12 +86,6 @@ def experts() -> list[Bar]:
         for tokens in EXPERT_TOKENS
         for width in EXPERT_WIDTHS
     ]
-
-
-def profile() -> Evaluation:
-    """Return Fig. 11: the work-groups' timeline in slices of 16; speeds differ by 5%, so that ends differ as there."""
-    settings = {"batch": 2048, "tables": 256, "slice_size": 16, "spread": 0.05, **_PER_TABLE}
-    return evaluate_operator("embedding_all_to_all", settings, machine(SCALE_OUT))
 
 
 def occupancies() -> dict[float, float]:
