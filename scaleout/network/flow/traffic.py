@@ -46,7 +46,12 @@ class Traffic:
         self.isolated = IsolatedTransfers(links, worth_s)
         self._shared = SharedTraffic(links, worth_s)
         self._carried: Floats = np.zeros(len(links))
+        """(L,)"""
+        self._sent: list[Isolated] = []
+        """What has been sent since by transfers that had their links to themselves."""
         self._alone: dict[int, _Alone] = {}
+        self._started: list[int] = []
+        """Those that had their links to themselves when they started, whose ends have not been asked for yet."""
         self._ends: list[tuple[float, int, int]] = []
         self._user: Ints = np.full(len(links), NONE)
         """(L,) the transfer that has each link to itself."""
@@ -64,11 +69,15 @@ class Traffic:
 
         What a transfer sends over links that it has to itself counts when it has sent all.
         """
+        for isolated in self._sent:
+            self._carried[isolated.links] += isolated.link_bytes
+        self._sent.clear()
         return self._carried + self._shared.link_bytes
 
     def start(self, name: int, transfer: Transfer, now_s: float) -> None:
         """Start a transfer, which `advance` shall call by a name, not before any time that was advanced to."""
-        crossed = self.isolated.crossed(transfer.demand)
+        isolated = self.isolated.of(transfer)
+        crossed = isolated.links
         users = self._user[crossed]
         for other in dict.fromkeys(users[users != NONE].tolist()):
             self._share(other, now_s)
@@ -76,11 +85,11 @@ class Traffic:
             self._add_shared(name, transfer, now_s, now_s)
         else:
             self._user[crossed] = name
-            self._alone[name] = alone = _Alone(transfer, self.isolated.of(transfer), now_s)
-            heapq.heappush(self._ends, (alone.next_s, name, 0))
+            self._alone[name] = _Alone(transfer, isolated, now_s)
+            self._started.append(name)
 
     def _add_shared(self, name: int, transfer: Transfer, start_s: float, now_s: float) -> None:
-        crossed = self.isolated.crossed(transfer.demand)
+        crossed = self.isolated.of(transfer).links
         self._shared.start(name, transfer, start_s, now_s)
         self._sharing[name] = crossed
         self._crossing[crossed] += 1
@@ -129,6 +138,10 @@ class Traffic:
         return self._reached_s if any(self._caught_up) else min(self._next_alone_s(), self._shared.next_s())
 
     def _next_alone_s(self) -> float:
+        for name in self._started:
+            if name in self._alone and self._alone[name].version == 0:
+                heapq.heappush(self._ends, (self._alone[name].next_s, name, 0))
+        self._started.clear()
         while self._ends:
             end_s, name, version = self._ends[0]
             if name in self._alone and (self._alone[name].version, self._alone[name].next_s) == (version, end_s):
@@ -157,7 +170,7 @@ class Traffic:
             sent.append(name)
             alone.has_sent = True
             self._user[alone.isolated.links] = NONE
-            self._carried[alone.isolated.links] += alone.isolated.link_bytes
+            self._sent.append(alone.isolated)
             heapq.heappush(self._ends, (alone.next_s, name, version))
         return now_s, sent, done
 

@@ -196,7 +196,7 @@ class _Links:
         num_chains = np.append(transfers["num_chains"], 0)[instances["transfer"]]
         instances["first_chain"] = np.cumsum(num_chains) - num_chains
         kind_of = {id(chain): number for number, chain in enumerate(self._kinds)}
-        crossed = [self._isolated.crossed(transfer.demand) for transfer in self._transfers]
+        crossed = [self._isolated.of(transfer).links for transfer in self._transfers]
         num_links = len(network.traffic.links)
         self.columns = links.Links(
             tables=self._flows.tables,
@@ -223,7 +223,7 @@ class _Links:
         for name in ("size_bytes", "before_s", "after_s", "latencies"):
             rows[name] = [getattr(transfer, name) for transfer in self._transfers]
         rows["num_chains"] = [len(transfer.demand.chains) for transfer in self._transfers]
-        rows["last_link"] = np.cumsum([len(self._isolated.crossed(each.demand)) for each in self._transfers])
+        rows["last_link"] = np.cumsum([len(self._isolated.of(each).links) for each in self._transfers])
         rows["first_kind"] = np.cumsum(rows["num_chains"]) - rows["num_chains"]
         rows["first_link"][1:] = rows["last_link"][:-1]
         return rows

@@ -143,9 +143,9 @@ class FatTree(DimensionKind):
         for level, (span, _) in enumerate(dimension.levels):
             message = np.flatnonzero(source // span != destination // span)
             hops[message] += 2
-            for way, end in enumerate(ends):
-                port = np.full(len(message), 2 * level + way)
-                parts.append(LineRoutes(message, port, end[message] // span * span, np.ones(len(message))))
+            port = np.tile((2 * level, 2 * level + 1), len(message))
+            coordinate = np.stack((source[message], destination[message]), axis=1).ravel() // span * span
+            parts.append(LineRoutes(np.repeat(message, 2), port, coordinate, np.ones(len(port))))
         return LineRoutes.joined(parts), hops
 
     def ring_load(self, extent: "Extent", *, both_ways: bool) -> RoundLoad:
