@@ -20,28 +20,15 @@ from scaleout.simulation.result import Result, Timeline
 class Breakdown:
     """Mean times of a rank in one step.
 
-    Attributes
-    ----------
-    makespan_s : float
-        ``compute_s + exposed_communication_s + idle_s``.
-    compute_s : float
-        Time in which kernels run.
-    communication_s : float
-        Time in which something is being communicated, overlapped or exposed.
-    exposed_communication_s : float
-        The part of it in which no kernel runs.
-    idle_s : float
-        Time in which neither happens.
-    kernel_time_sources : dict
-        Share of the kernels' time by where it comes from: measured, interpolated, roofline and, for times that a
-        trace brought along, given. Empty if there are no kernels.
+    `kernel_time_sources` is the share of the kernels' time by where it comes from: measured, interpolated, roofline
+    and, for times that a trace brought along, given. It is empty if there are no kernels.
     """
 
-    makespan_s: float
-    compute_s: float
-    communication_s: float
-    exposed_communication_s: float
-    idle_s: float
+    makespan_s: float  # compute_s + exposed_communication_s + idle_s
+    compute_s: float  # in which kernels run
+    communication_s: float  # in which something is being communicated, overlapped or exposed
+    exposed_communication_s: float  # in which it is, and no kernel runs
+    idle_s: float  # in which neither happens
     kernel_time_sources: dict[str, float]
 
 

@@ -105,7 +105,6 @@ def efficiency(result: Result, workload: LayeredModel, device: Device) -> Effici
 
 
 def _recomputed(result: Result) -> float:
-    """Return the share of all FLOPs that recompute."""
     recomputed = 0.0
     for line in result.timelines:
         recomputed += len(line.ranks) * float(line.graph.flops[line.graph.has_role(NodeRole.RECOMPUTE)].sum())

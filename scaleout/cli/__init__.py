@@ -91,5 +91,4 @@ def main() -> None:
 
 
 def _say(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one line."""
     click.echo(f"warning: {message}", err=True)

@@ -58,7 +58,6 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOption
 
 
 def _row(each: "Followed", first_s: float) -> dict[str, Any]:
-    """Return what became of a strategy as plain values."""
     if each.outcome is None or each.outcome.fit is None:
         return {"strategy": each.name, "reason": each.reason}
     return {

@@ -144,7 +144,6 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
 
 
 def _backend(name: str, found: Library) -> dict[str, Any]:
-    """What a back end is."""
     several = any(protocol.concurrent for protocol in found.protocols)
     return {
         "backend": name,
@@ -163,7 +162,6 @@ def _changes(found: Topology) -> dict[str, str]:
 
 
 def _power(found: Power) -> dict[str, float]:
-    """What a device may draw, and what its work does."""
     per = {"flop": found.energy, "sent_byte": found.sent}
     joules = {f"{kind}_joules_per_{unit}": value for unit, values in per.items() for kind, value in values}
     return found.model_dump(exclude={"energy", "sent"}) | joules

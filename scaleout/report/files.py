@@ -91,7 +91,6 @@ def _slices(result: Result, line: Timeline, process: int, critical: set[tuple[in
 
 
 def _place(graph: ExecutionGraph, node: int) -> dict[str, int]:
-    """Return the micro-batch and stage of a node, if it has them."""
     columns = {"microbatch": graph.microbatch, "stage": graph.stage}
     return {name: int(column[node]) for name, column in columns.items() if column[node] != NONE}
 

@@ -53,15 +53,14 @@ class BackendComparison:
 
 
 def compare_backends(
-    topology: Topology, *, names: Sequence[str] = (), ranks: Sequence[int] = (), sizes_bytes: Sequence[int] = ()
+    topology: Topology, *, names: Sequence[str] = (), sizes_bytes: Sequence[int] = ()
 ) -> BackendComparison:
     """Charge an all-reduce of every size to every back end.
 
-    By default `names` are all back ends, or of a topology without all algorithms; `ranks` are those of `default_ranks`,
-    and `sizes_bytes` powers of two from 4 B to 1 GiB. `ConfigError` if the machine has no such back end, or no
-    algorithm does it on some of the ranks.
+    By default `names` are all back ends, or of a topology without all algorithms, and `sizes_bytes` powers of two from
+    4 B to 1 GiB. `ConfigError` if the machine has no such back end, or no algorithm does it on some of the ranks.
     """
-    ranks = tuple(ranks) or default_ranks(topology)
+    ranks = default_ranks(topology)
     sizes = tuple(sizes_bytes) or tuple(4 << shift for shift in range(29))
     if topology.backends:
         chosen = tuple(names) or tuple(name for name, _ in topology.backends)

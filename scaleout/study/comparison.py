@@ -45,17 +45,12 @@ class Comparison:
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
-                    **_ranks(outcome.result),
+                    **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),
                     **_links(outcome.result),
                 }
                 for outcome in self.outcomes
             ],
         }
-
-
-def _ranks(result: Result) -> dict[str, Any]:
-    """Return when each rank is done with each phase, where ranks put slices at times of their own."""
-    return {"ranks": [asdict(each) for each in ends_of_ranks(result)]} if result.has_puts else {}
 
 
 def _links(result: Result) -> dict[str, Any]:

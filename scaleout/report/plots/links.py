@@ -155,7 +155,6 @@ def _edges(traffic: LinkTraffic) -> list[tuple[str, float]]:
 
 
 def _bars(panel: Axes, edges: Sequence[tuple[str, float]], scale: mpl.cm.ScalarMappable) -> None:
-    """Draw the busiest edges as bars."""
     names, busy = zip(*edges, strict=True)
     values = 100 * np.array(busy)
     panel.barh(range(len(names)), values, color=scale.to_rgba(values), height=0.8)

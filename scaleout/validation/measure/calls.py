@@ -128,7 +128,6 @@ def _copy(s: Sizes, dtype: torch.dtype) -> Call:
 
 
 def _swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    """Gate with the sigmoid-weighted input."""
     return functional.silu(x) * gate
 
 
@@ -149,7 +148,6 @@ def _sum(x: torch.Tensor) -> torch.Tensor:
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate the halves of each head by its angles."""
     left, right = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-right, left), dim=-1) * sin
 

@@ -101,7 +101,6 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def _drop_incomplete_line(file: Path) -> None:
-    """Drop an incomplete last line."""
     if file.exists():
         whole = file.read_bytes()
         file.write_bytes(whole[: whole.rfind(b"\n") + 1])

@@ -8,6 +8,7 @@ operator ends with a barrier, which counts. CUDA graphs exclude the launch cost 
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 import triton
 
 from scaleout.validation.measure import fused_kernels
-from scaleout.validation.measure.session import Session, captured, elapsed_us, slowest_of, times_us
+from scaleout.validation.measure.session import Session, Work, captured, elapsed_us, slowest_of, times_us
 
 _ROWS = 200_000
 """Rows of each embedding table."""
@@ -26,8 +27,6 @@ _PROGRAMS_PER_SM = 4
 """Programs of the persistent GEMV per SM: few enough to be resident at the same time."""
 _AIM_US = 5000
 _MOST_CALLS = 10
-
-Work = Callable[[], Any]
 
 
 class _Operator(NamedTuple):
@@ -114,15 +113,13 @@ def _embedding_all_to_all(row: Mapping[str, Any], session: Session) -> _Operator
     received, handle, peers = _shared(local, ranks * tables, dim, dtype=torch.float32)
     sent = torch.empty(ranks, tables, local, dim, device="cuda")
     gathered, ordered, slabs = torch.empty_like(sent), torch.empty_like(received), _slabs(sent)
+    all_to_all = partial(dist.all_to_all_single, gathered, sent)
     sizes = (ranks, batch, tables, dim, row["pooling"], _ROWS)
     warps = {"WIDTH": width, "num_warps": max(1, min(4, width // 128))}
     kernel = fused_kernels.pool[(row["persistent_programs"],)]
 
     def pool() -> None:
         kernel(table, indices, slabs, 0, *sizes, 0, SAMPLE_MAJOR=False, **warps)
-
-    def all_to_all() -> None:
-        dist.all_to_all_single(gathered, sent)
 
     def shuffle() -> None:
         ordered.view(local, ranks, tables, dim).copy_(gathered.permute(2, 0, 1, 3))
@@ -134,7 +131,7 @@ def _embedding_all_to_all(row: Mapping[str, Any], session: Session) -> _Operator
 
         return work
 
-    works = {
+    works: Mapping[str, Work] = {
         "pool": pool,
         "all_to_all": all_to_all,
         "shuffle": shuffle,
@@ -155,13 +152,11 @@ def _gemv_all_reduce(row: Mapping[str, Any], session: Session) -> _Operator:
     programs = min(rows // _STRIP["ROWS"], _PROGRAMS_PER_SM * num_sms)
     flags, _, flag_peers = _shared(programs, dtype=torch.int32)
     result = torch.empty(rows, device="cuda", dtype=torch.bfloat16)
+    all_reduce = partial(dist.all_reduce, result)
     launch = {**_STRIP, "num_warps": 4}
 
     def gemv() -> None:
         fused_kernels.matrix_vector[(programs,)](matrix, vector, result, rows, columns, **launch)
-
-    def all_reduce() -> None:
-        dist.all_reduce(result)
 
     def fused() -> None:
         fused_kernels.matrix_vector_all_reduce[(programs,)](
@@ -170,7 +165,12 @@ def _gemv_all_reduce(row: Mapping[str, Any], session: Session) -> _Operator:
         )  # fmt: skip
         handle.barrier()
 
-    works = {"gemv": gemv, "all_reduce": all_reduce, "baseline": _one_after_another(gemv, all_reduce), "fused": fused}
+    works: Mapping[str, Work] = {
+        "gemv": gemv,
+        "all_reduce": all_reduce,
+        "baseline": _one_after_another(gemv, all_reduce),
+        "fused": fused,
+    }
     return _Operator(works, (result, sums), 0.1, (parts, flags, handle))
 
 
@@ -183,6 +183,7 @@ def _gemm_all_to_all(row: Mapping[str, Any], session: Session) -> _Operator:
     received, handle, peers = _shared(ranks, m // ranks, n, dtype=torch.bfloat16)
     sent = torch.empty(ranks, m // ranks, n, device="cuda", dtype=torch.bfloat16)
     gathered, slabs = torch.empty_like(sent), _slabs(sent)
+    all_to_all = partial(dist.all_to_all_single, gathered, sent)
     out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     grid = (ranks * (m // ranks // _TILE["BLOCK_M"]) * (n // _TILE["BLOCK_N"]),)
     launch = {**_TILE, "num_warps": 8, "num_stages": 3}
@@ -190,15 +191,12 @@ def _gemm_all_to_all(row: Mapping[str, Any], session: Session) -> _Operator:
     def gemm() -> None:
         fused_kernels.gemm[grid](a, b, slabs, 0, ranks, m, n, k, 0, **launch)
 
-    def all_to_all() -> None:
-        dist.all_to_all_single(gathered, sent)
-
     def fused() -> None:
         first = (session.rank + 1) % ranks
         fused_kernels.gemm[grid](a, b, peers, session.rank, ranks, m, n, k, first, **launch)
         handle.barrier()
 
-    works = {
+    works: Mapping[str, Work] = {
         "gemm": gemm,
         "cublas_gemm": lambda: torch.mm(a, b, out=out),
         "all_to_all": all_to_all,

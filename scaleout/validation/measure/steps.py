@@ -27,9 +27,9 @@ _ROWS = 200_000
 _DENSE_FEATURES, _BOTTOM_LAYERS = 256, 3
 
 
-def weight(*shape: int, dtype: torch.dtype = torch.bfloat16) -> nn.Parameter:
+def weight(*shape: int) -> nn.Parameter:
     """Return small random numbers that require a gradient."""
-    return nn.Parameter(torch.randn(*shape, device="cuda", dtype=dtype) * 0.02)
+    return nn.Parameter(torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.02)
 
 
 class _Layer(nn.Module):  # type: ignore[misc]

@@ -78,7 +78,6 @@ def launch(job: Job) -> Iterator[None]:
 
 
 def _clear(job: Job) -> None:
-    """Remove the rendezvous file and the logs of NCCL."""
     for file in (Path(job.folder) / ".rendezvous", *Path(job.folder).glob(".nccl.*.log")):
         file.unlink(missing_ok=True)
 
@@ -110,7 +109,6 @@ def work(rank: int, job: Job) -> None:
 
 
 def _found(module: Any, row: Row, session: Session) -> Any:
-    """Measure one row; return `error` if it fails."""
     try:
         return module.measure(row, session)
     except Exception as error:  # any error belongs to this row; the next row is measured

@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.program.operations import kernel
-from scaleout.schedule.t3.gemm import Gemm, stage
-from scaleout.schedule.t3.memory import Ring
-from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer
+from scaleout.schedule.t3.gemm import stage
+from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer, TrackSettings, sublayer_of
 from scaleout.study.comparison import compare
 
 DEVICE, FUTURE_DEVICE = "t3-gpu", "t3-gpu-2x"
@@ -67,17 +64,11 @@ class Swept:
         return self.outcomes["sequential"].total_s / self.outcomes[configuration].total_s
 
 
-def ring_of(ranks: int) -> Ring:
-    """Return the ring of a shipped topology."""
-    dimension = load_topology(f"t3-ring-{ranks}").dimensions[0]
-    return Ring(ranks, dimension.bytes_per_s, dimension.latency_s)
-
-
 def sublayer(model: Model, degree: int, name: str, device: Device) -> Sublayer:
     """Return a model's sub-layer under some degree of tensor parallelism."""
-    gemm = Gemm(model.tokens, model.hidden, SUBLAYERS[name] * model.hidden // degree)
-    call = kernel("gemm", dtype=gemm.dtype, M=gemm.rows, N=gemm.columns, K=gemm.depth)
-    return Sublayer(gemm, ring_of(degree), device, kernel_time(device, call).seconds)
+    depth = SUBLAYERS[name] * model.hidden // degree
+    gemm = TrackSettings(rows=model.tokens, columns=model.hidden, depth=depth)
+    return sublayer_of(gemm, device, load_topology(f"t3-ring-{degree}"))
 
 
 def sweep(models: Iterable[Model], device: str = DEVICE, configurations: Sequence[str] = ()) -> list[Swept]:
@@ -153,21 +144,19 @@ def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
     for model in models:
         for degree in model.degrees:
             changes = {"tensor_parallel": degree, "mode": mode, "dropout": mode == "training", "attention": "unfused"}
-            outcome = compare(
+            (outcome,) = compare(
                 model.workload, topology=f"t3-ring-{degree}", device=DEVICE, schedules=("baseline",),
                 changes={**changes, **dict(model.changes)}, algorithms=RINGS,
-            )  # fmt: skip
-            job = outcome.outcomes[0].workload
+            ).outcomes  # fmt: skip
+            job = outcome.workload
             assert job is not None
-            parts = outcome.outcomes[0].breakdown
-            forward = ("OP", "FC-2")
             one_degree = Model(model.name, model.workload, model.hidden, model.tokens, (degree,))
             swept = tuple(
                 each
                 for each in sweep([one_degree], configurations=("sequential", "t3", "t3-mca"))
-                if mode == "training" or each.name in forward
+                if mode == "training" or each.name in ("OP", "FC-2")
             )
-            times_s = outcome.outcomes[0].makespan_s, parts.communication_s
+            times_s = outcome.makespan_s, outcome.breakdown.communication_s
             rows.append(Iteration(model.name, degree, mode, *times_s, job.layers, swept))
     return rows
 

@@ -46,7 +46,6 @@ def _split(keys: tuple[str, ...]) -> Callable[[Row], list[Row]]:
 
 
 def _measured(row: Row, known: Mapping[str, Any]) -> str:
-    """Return the key of the measured number."""
     if "measured" not in row.values:
         raise ConfigError(f"{row.where}: none of the keys {', '.join(known)}; give one with what was measured")
     return str(row.values["measured"])

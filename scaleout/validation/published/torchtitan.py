@@ -44,7 +44,6 @@ def _number(text: str, pattern: str, default: int = 1) -> int:
 
 
 def _plan(row: Row) -> dict[str, Any]:
-    """Return the degrees of parallelism that a row and its caption name."""
     caption, own = str(row.values.get("_table", "")), str(row.values.get("Parallelism", ""))
     tensor = _number(caption, r"TP\s*=?\s*(\d+)")
     pipeline = _number(caption, r"PP\s*=?\s*(\d+)")
@@ -125,7 +124,6 @@ _WAYS = {"Vanilla TP tokens/sec": "overlap+blocking-tp", "Async TP tokens/sec": 
 
 
 def _ways(row: Row) -> list[Row]:
-    """Return a row for plain and one for asynchronous tensor parallelism."""
     ways = row.parts({key: key.split()[0].lower() for key in _WAYS})
     return [way.named(_name(row, str(way.values.get("measured", "")))) for way in ways]
 
