@@ -2,13 +2,13 @@
 
 import json
 
-from scaleout.interop.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
+from chakra_messages import CollectiveCommType, GlobalMetadata, Node, NodeType, traced, write
 
 ALGORITHMS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 
 def node(number, kind, *, deps=(), micros=0, **attributes):
-    found = [conventional_attribute(name, value) for name, value in {"is_cpu_op": False, **attributes}.items()]
+    found = [traced(name, value) for name, value in {"is_cpu_op": False, **attributes}.items()]
     kind = NodeType[f"{kind}_NODE"]
     return Node(id=number, name=f"n{number}", type=kind, data_deps=deps, duration_micros=micros, attr=found)
 

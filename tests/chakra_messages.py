@@ -1,9 +1,38 @@
-"""Chakra traces as protobuf decodes them: the oracle of our reader."""
+"""What tests of Chakra traces use: the names of the package in one place, and protobuf as the oracle of its reader."""
 
 import gzip
 from pathlib import Path
 
 from scaleout.interop.chakra import schema, wire
+from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute, get, to_dict
+from scaleout.interop.chakra.files import write
+from scaleout.interop.chakra.load import load_program
+from scaleout.interop.chakra.save import save_program
+from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node
+from scaleout.interop.chakra.tables import KINDS, CollectiveCommType, NodeType
+from scaleout.interop.chakra.vocabulary import traced
+from scaleout.interop.chakra.wire import read
+
+__all__ = [
+    "CONVENTIONAL_KINDS",
+    "KINDS",
+    "AttributeProto",
+    "CollectiveCommType",
+    "GlobalMetadata",
+    "IOInfo",
+    "Node",
+    "NodeType",
+    "attribute",
+    "get",
+    "load_program",
+    "read",
+    "save_program",
+    "to_dict",
+    "traced",
+    "write",
+]
+
+IOInfo = schema.MESSAGES["IOInfo"]
 
 
 def read_messages(path):

@@ -69,14 +69,14 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
     from scaleout.cluster.device.annotate import time_kernels
     from scaleout.cluster.device.spec import load_device
     from scaleout.config import library
-    from scaleout.interop import chakra
+    from scaleout.interop.chakra.load import load_program
     from scaleout.study.comparison import DEFAULT_SCHEDULES, compare_program
     from scaleout.study.job import check_traced
 
     check_traced(options)
     if job.settings:
         raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
-    loaded = chakra.load_program(path)
+    loaded = load_program(path)
     gc.collect()  # gives back what reading took, a tenth of the memory of a large trace's simulation
     program, traced_on = loaded.program, loaded.facts.get("device", "as traced")
     if job.topology is None and "topology" not in loaded.facts:

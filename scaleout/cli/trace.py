@@ -20,7 +20,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
     """
     from scaleout.cluster.device.spec import load_device
-    from scaleout.interop import chakra
+    from scaleout.interop.chakra.save import save_program
     from scaleout.study.job import timed
     from scaleout.workloads.config import load_workload
 
@@ -29,5 +29,5 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     program = timed(job, on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
     output.parent.mkdir(parents=True, exist_ok=True)
-    files = chakra.save_program(program, output, name=job.name, facts=facts)
+    files = save_program(program, output, name=job.name, facts=facts)
     click.echo(f"{len(files)} files in {output}, for {program.num_ranks} ranks")

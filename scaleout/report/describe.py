@@ -17,7 +17,9 @@ from scaleout.cluster.topology.faults import name_link
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config.units import format_bytes, format_seconds
-from scaleout.interop import chakra
+from scaleout.interop.chakra.attributes import get, to_dict
+from scaleout.interop.chakra.tables import NodeType
+from scaleout.interop.chakra.wire import read
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NodeKind
@@ -206,16 +208,16 @@ def device(name_or_file: str) -> dict[str, Any]:
 
 def trace(path: str) -> dict[str, Any]:
     """Describe a Chakra trace file: its metadata, its nodes by type, and its totals."""
-    metadata, nodes = chakra.read(path)
-    types = Counter(chakra.NodeType(node.type).name for node in nodes)
-    exact = sum(chakra.get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
+    metadata, nodes = read(path)
+    types = Counter(NodeType(node.type).name for node in nodes)
+    exact = sum(get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
     return {
         "trace": path,
         "version": metadata.version,
-        "metadata": {name: str(value) for name, value in chakra.to_dict(metadata).items()},
+        "metadata": {name: str(value) for name, value in to_dict(metadata).items()},
         "nodes": len(nodes),
         "types": dict(types.most_common()),
         "dependencies": sum(len(node.dependencies) for node in nodes),
         "kernel_time_s": exact,
-        "communication_bytes": sum(chakra.get(node, "comm_size", int, default=0) for node in nodes),
+        "communication_bytes": sum(get(node, "comm_size", int, default=0) for node in nodes),
     }

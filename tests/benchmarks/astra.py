@@ -18,7 +18,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scaleout.interop.chakra import CollectiveCommType, GlobalMetadata, Node, NodeType, conventional_attribute, write
+from scaleout.interop.chakra.files import write
+from scaleout.interop.chakra.schema import GlobalMetadata, Node
+from scaleout.interop.chakra.tables import CollectiveCommType, NodeType
+from scaleout.interop.chakra.vocabulary import traced
 
 RUNS = 5
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -28,10 +31,10 @@ def node(number: int, kind: str, size_bytes: int, after: list[int]) -> Node:
     """One collective, or a computation of 100 us."""
     values: dict[str, object] = {"is_cpu_op": False}
     if kind == "COMP":
-        attributes = [conventional_attribute(name, value) for name, value in values.items()]
+        attributes = [traced(name, value) for name, value in values.items()]
         return Node(id=number, type=NodeType.COMP_NODE, duration_micros=100, data_deps=after, attr=attributes)
     values |= {"comm_type": int(CollectiveCommType[kind]), "comm_size": size_bytes}
-    attributes = [conventional_attribute(name, value) for name, value in values.items()]
+    attributes = [traced(name, value) for name, value in values.items()]
     return Node(id=number, type=NodeType.COMM_COLL_NODE, data_deps=after, attr=attributes)
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import chakra_messages as chakra
 import numpy as np
 import pytest
 
@@ -10,7 +11,6 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import GraphError, TraceError
-from scaleout.interop import chakra
 from scaleout.interop.chakra import load
 from scaleout.interop.chakra.rows import read_row
 from scaleout.program.graph import NONE, NodeKind, TimeSource
@@ -24,7 +24,7 @@ Type = chakra.NodeType
 
 
 def comp(node_id, deps=(), *, name="k", micros=3, node_type=Type.COMP_NODE, **attributes):
-    attrs = [chakra.conventional_attribute(key, value) for key, value in attributes.items()]
+    attrs = [chakra.traced(key, value) for key, value in attributes.items()]
     return chakra.Node(
         id=node_id, name=f"{name}{node_id}", type=node_type, data_deps=deps, duration_micros=micros, attr=attrs
     )

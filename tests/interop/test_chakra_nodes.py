@@ -2,6 +2,7 @@
 
 import gzip
 
+import chakra_messages as chakra
 import pytest
 from chakra_messages import read_back, read_messages
 from hypothesis import given, settings
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from test_chakra import HAND_METADATA, HAND_NODE, NODES, assert_reads_attributes, bits
 
 from scaleout.errors import TraceError
-from scaleout.interop import chakra
 from scaleout.interop.chakra.nodes import NodeReader
 
 

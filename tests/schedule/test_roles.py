@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+import chakra_messages as chakra
 import numpy as np
 import pytest
 from strategies import examples
@@ -12,7 +13,6 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.interop import chakra
 from scaleout.program.graph import COLLECTIVES, HEAD, NONE, NodeKind, NodeRole
 from scaleout.schedule import SCHEDULES, plan_schedule
 from scaleout.schedule.out_of_order import layers_of

@@ -1,12 +1,12 @@
 """One path: a job means the same whoever runs it, and what a job refuses it refuses everywhere."""
 
+import chakra_messages as chakra
 import pytest
 
 import scaleout
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.interop import chakra
 from scaleout.program.program import alike
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.buckets import sweep_buckets

@@ -19,7 +19,8 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import SimulationError
-from scaleout.interop.chakra import load_program, save_program
+from scaleout.interop.chakra.load import load_program
+from scaleout.interop.chakra.save import save_program
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule

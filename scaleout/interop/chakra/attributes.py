@@ -97,14 +97,6 @@ def attribute(name: str, kind: str, value: Any) -> "AttributeProto":
     return result
 
 
-def conventional_attribute(name: str, value: Any) -> "AttributeProto":
-    """Build an attribute of the kind that `CONVENTIONAL_KINDS` gives its name, or raise `TraceError`."""
-    if name not in CONVENTIONAL_KINDS:
-        known = ", ".join(CONVENTIONAL_KINDS)
-        raise TraceError(f"attribute {name!r} is not conventional ({known}); give its kind to `attribute`")
-    return attribute(name, CONVENTIONAL_KINDS[name], value)
-
-
 def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Value | None = None) -> Value:
     """Return the value of an attribute as a Python type.
 

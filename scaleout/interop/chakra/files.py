@@ -1,4 +1,15 @@
-"""Metadata and nodes to a Chakra trace file. The messages are protobuf's; `framing` says how they lie in the file."""
+"""Metadata and nodes to a Chakra trace file. The messages are protobuf's; `framing` says how they lie in the file.
+
+>>> import tempfile
+>>> from scaleout.interop.chakra.attributes import attribute, get
+>>> from scaleout.interop.chakra.wire import read
+>>> node = Node(id=1, name="gradients", data_deps=[0], attr=[attribute("comm_size", "int64_val", 1 << 20)])
+>>> with tempfile.TemporaryDirectory() as folder:
+...     write(Path(folder) / "job.0.et", GlobalMetadata(version="0.0.4"), [node])
+...     metadata, nodes = read(Path(folder) / "job.0.et")
+>>> metadata.version, nodes[0].name, get(nodes[0], "comm_size", int)
+('0.0.4', 'gradients', 1048576)
+"""
 
 import contextlib
 import os

@@ -68,14 +68,6 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "GlobalMetadata": ((1, "version", "string"), (2, "attr", "AttributeProto*")),
     "IOInfo": ((1, "values", "string"), (2, "shapes", "string"), (3, "types", "string")),
-    "Tensor": (
-        (1, "tensor_id", "uint64"),
-        (2, "storage_id", "uint64"),
-        (3, "offset", "uint64"),
-        (4, "num_elem", "uint64"),
-        (5, "elem_bytes", "uint64"),
-        (6, "device", "string"),
-    ),
     "Node": (
         (1, "id", "uint64"),
         (2, "name", "string"),
@@ -89,4 +81,3 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         (10, "attr", "AttributeProto*"),
     ),
 }
-ENUMS: dict[str, type[IntEnum]] = {"NodeType": NodeType, "CollectiveCommType": CollectiveCommType}
