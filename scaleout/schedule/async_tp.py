@@ -25,7 +25,6 @@ _GEMMS = ("gemm", "gemm_fp8", "gemm_fp8_rowwise")
 
 def blocking_tp(program: Program, machine: Machine | None = None) -> Program:
     """Put the collectives of the tensor axis among the kernels."""
-    del machine
     axis = _axis(program)
     return program if axis == NONE else program.map_graphs(lambda graph: _blocking(graph, axis))
 

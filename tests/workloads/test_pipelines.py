@@ -449,16 +449,3 @@ def step(action, microbatch=0, chunk=0):
 def test_orders_that_cannot_be(given_orders, error, message):
     with pytest.raises(error, match=message):
         connect(PIPELINES["1f1b"], [tuple(order) for order in given_orders], num_chunks=1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"action_s": np.ones((4, 3, 1))}, r"action_s has the shape \(4, 3, 1\); give one that spreads to \(4, 2, 1\)"),
-        ({"action_s": 1.0, "send_s": -1.0}, "send_s holds seconds that are negative or not finite"),
-        ({"action_s": np.nan}, "action_s holds seconds that are negative or not finite"),
-    ],
-)
-def test_seconds_that_cannot_be(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        run(blocks("1f1b", stages=2, microbatches=2), Durations(**arguments))

@@ -74,7 +74,6 @@ class Pool:
 
     channels: int
     hw: int
-    hw_out: int
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,8 @@ class Convolutional(WholeModel):
         """Write the graph that every rank runs, in one role."""
         graph = GraphBuilder()
         if self.input_per_sample:
-            input_s = self.input_per_sample * self.local_batch
-            graph.add(
-                (), name="input", phase="input", duration_s=input_s, time_source=TimeSource.GIVEN, role=NodeRole.INPUT
-            )
+            columns = {"time_source": TimeSource.GIVEN, "role": NodeRole.INPUT}
+            graph.add((), name="input", phase="input", duration_s=self.input_per_sample * self.local_batch, **columns)
         gradients = Gradients(self.gradient_bucket, self.item_bytes)
         tape = AutogradTape(Cursor(graph), self.dtype, gradients)
         bucket = Bucket("dense", GradientSync(0, self.data_parallel))
@@ -209,39 +206,34 @@ class Convolutional(WholeModel):
 
 def _built(workload: Convolutional) -> Iterator[Layer]:
     hw, channels, flat = workload.image, workload.image_channels, False
-    last = len(workload.layers) - 1
     for number, entry in enumerate(workload.layers):
-        name = f"{entry.kind}_{number}"
+        name, width = f"{entry.kind}_{number}", entry.channels or 0
+        if flat and entry.kind != "linear":
+            raise ValueError(f"layers.{number}: a {entry.kind} cannot follow a linear layer; put it before")
         if entry.kind == "linear":
             inputs = channels if flat else channels * hw * hw
-            yield FullyConnected(name, inputs, entry.channels or 0, number == last)
-            channels, flat = entry.channels or 0, True
-            continue
-        if flat:
-            raise ValueError(f"layers.{number}: a {entry.kind} cannot follow a linear layer; put it before")
-        if entry.kind == "pool":
-            out = 1 if entry.window is None else _side(hw, entry.window, entry.stride, entry.padding, number)
-            yield Pool(channels, hw, out)
-            hw = out
+            yield FullyConnected(name, inputs, width, is_last=number == len(workload.layers) - 1)
+            channels, flat = width, True
+        elif entry.kind == "pool":
+            yield Pool(channels, hw)
+            hw = 1 if entry.window is None else _side(hw, entry, number)
         elif entry.kind == "convolution":
-            window = entry.window or 1
-            out = _side(hw, window, entry.stride, entry.padding, number)
-            found = Convolution(name, channels, entry.channels or 0, window, entry.stride, hw, out)
-            yield found
-            channels, hw = found.c_out, found.hw_out
+            out = _side(hw, entry, number)
+            yield Convolution(name, channels, width, entry.window or 1, entry.stride, hw, out)
+            channels, hw = width, out
         else:
             for block in range(entry.blocks):
-                stride = entry.stride if block == 0 else 1
-                widths, strided = (channels, entry.channels or 0), workload.strided_window
-                found_block = _bottleneck(f"{name}_{block}", widths, hw, stride=stride, strided=strided)
-                yield found_block
-                channels, hw = found_block.branch[-1].c_out, found_block.branch[-1].hw_out
+                stride, strided = entry.stride if block == 0 else 1, workload.strided_window
+                found = _bottleneck(f"{name}_{block}", (channels, width), hw, stride=stride, strided=strided)
+                yield found
+                channels, hw = found.branch[-1].c_out, found.branch[-1].hw_out
 
 
-def _side(hw: int, window: int, stride: int, padding: int | None, number: int) -> int:
+def _side(hw: int, entry: Entry, number: int) -> int:
     """Pixels along a side of what leaves a window: ``(hw + 2 padding - window) // stride + 1``."""
-    around = (window - 1) // 2 if padding is None else padding
-    out = (hw + 2 * around - window) // stride + 1
+    window = entry.window or 1
+    around = (window - 1) // 2 if entry.padding is None else entry.padding
+    out = (hw + 2 * around - window) // entry.stride + 1
     if out < 1:
         raise ValueError(f"layers.{number}: a window of {window} is larger than the image of {hw} that is left")
     return out
@@ -339,8 +331,8 @@ def _write_convolution(tape: AutogradTape, x: int, layer: Convolution, workload:
 def _write_activated(tape: AutogradTape, x: int, layer: Convolution, workload: Convolutional) -> int:
     if workload.convolutions_only:
         return x
-    name = f"{layer.name}_relu"
-    return pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=name, elements=workload.outputs_of(layer))
+    elements = workload.outputs_of(layer)
+    return pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=f"{layer.name}_relu", elements=elements)
 
 
 def _write_bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: Convolutional, bucket: Bucket) -> int:

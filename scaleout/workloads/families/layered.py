@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import model_validator
 
@@ -50,6 +50,9 @@ class LayeredModel(Training):
     of a kind, which `layer_kind` names, or the head.
     """
 
+    has_experts: ClassVar[bool] = False
+    """Whether some parameters are experts', which the expert axis spreads."""
+
     @model_validator(mode="after")
     def _cuts(self) -> "LayeredModel":
         refusal = self.refusal(self)
@@ -79,7 +82,6 @@ class LayeredModel(Training):
 
     def mixing_flops(self, kind: str) -> int:
         """FLOPs of a layer forward for each token that no parameter takes part in, such as those of attention."""
-        del kind
         return 0
 
     @property
@@ -110,13 +112,7 @@ class LayeredModel(Training):
 
     def layer_kind(self, layer: int) -> str:
         """Name what a layer is; layers of one kind are alike."""
-        del layer
         return "layer"
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether some parameters are experts', which the expert axis spreads."""
-        return False
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -184,7 +180,6 @@ class LayeredModel(Training):
 
     def cache_bytes(self, kind: str) -> int:
         """Bytes that a layer of a kind keeps on a rank between tokens of one sequence, in inference."""
-        del kind
         return 0
 
     def lighter(self) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert)
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,8 @@ from scaleout.workloads.generate.units import Rank
 
 class Moe(Transformer):
     """Decoder whose feed-forward networks are mixtures of experts with balanced top-k routing."""
+
+    has_experts: ClassVar[bool] = True
 
     experts: Count
     top_k: Count
@@ -83,11 +85,6 @@ class Moe(Transformer):
         if self.layer_kind(number) == "dense":
             return super().write_feed_forward(tape, x, rank, number, label)
         return mixture(tape, x, rank, label)
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether some parameters are experts', which the expert axis spreads."""
-        return True
 
     @property
     def exchanged_bytes(self) -> int:

@@ -113,7 +113,6 @@ class Transformer(LayeredModel):
 
     def write_feed_forward(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int, label: str) -> int:
         """Write the feed-forward network of a layer, on the whole of its normalised input."""
-        del number
         return blocks.feed_forward(tape, x, rank, label)
 
     def write_head(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
@@ -164,7 +163,6 @@ class Transformer(LayeredModel):
 
     def cache_bytes(self, kind: str) -> int:
         """Bytes of a sequence's keys and values in a layer; latent attention caches what they are made from."""
-        del kind
         tokens = self.sequence + 1 if self.mode == "decode" else self.local_sequence
         width = 2 * self.key_value_heads * self.head_dim // self.tensor_parallel
         if self.latent is not None:
@@ -223,7 +221,6 @@ class Transformer(LayeredModel):
 
     def layer_kind(self, layer: int) -> str:
         """Name what a layer is; layers of one kind are alike."""
-        del layer
         return "dense"
 
     @property
@@ -241,7 +238,6 @@ class Transformer(LayeredModel):
 
     def feed_forward_parameters(self, kind: str) -> int:
         """Parameters of the feed-forward network of a layer of a kind."""
-        del kind
         return (self.gates + 1) * self.hidden * self.ffn
 
     def active_parameters_of(self, part: str) -> int:
@@ -250,5 +246,4 @@ class Transformer(LayeredModel):
 
     def mixing_flops(self, kind: str) -> int:
         """For each key and channel two GEMMs of attention, in full, as if no mask saved half of them."""
-        del kind
         return 4 * self.heads * self.score_dim * self.sequence

@@ -37,7 +37,6 @@ class _RecordedGradients(Gradients):
 
     def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
         """Write down how many, and after how many nodes."""
-        del gradient
         self.made.append((bucket.name, num_parameters, len(graph)))
 
 

@@ -10,7 +10,7 @@ Source: Megatron-LM, arXiv:2104.04473; ZeRO, arXiv:1910.02054.
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -65,11 +65,6 @@ _Of = tuple[bool, int, int]
 """Whether forward, chunk and micro-batch."""
 
 
-class _Where(NamedTuple):
-    microbatch: int
-    stage: int
-
-
 @functools.lru_cache(maxsize=64)
 def _message(forward: bool, kind: NodeKind, family: int, size_bytes: int) -> ExecutionGraph:
     """Return the graph of one end of a message."""
@@ -98,7 +93,7 @@ class _Rank:
     rank: int
     splice: Splice = field(default_factory=Splice)
     final: list[int] = field(default_factory=list)
-    reductions: list[tuple[Reduction, tuple[int, ...], _Where]] = field(default_factory=list)
+    reductions: list[tuple[Reduction, dict[str, Any]]] = field(default_factory=list)
     made: dict[_Of, tuple[int, ...]] = field(default_factory=dict)
     received: dict[_Of, int] = field(default_factory=dict)
     last_message: int = NONE
@@ -190,10 +185,10 @@ class _Rank:
     def _reduce_later(self, part: Part, at: Ints, step: Step) -> None:
         """Remember a part's final gradients, and its reductions that were deferred; its nodes are `at`."""
         self.final += at[list(part.final)].tolist()
-        where = _Where(step.microbatch, self.stages[step.chunk].number)
+        where = {"microbatch": step.microbatch, "stage": self.stages[step.chunk].number}
         for reduction in part.reductions:
             makers = sorted(set(reduction.after) - {NONE}) or list(part.exits)
-            self.reductions.append((replace(reduction, after=()), tuple(at[makers].tolist()), where))
+            self.reductions.append((replace(reduction, after=()), {"after": tuple(at[makers].tolist()), **where}))
 
     def _write_message(self, end: Message) -> None:
         """Write one end of a message: a send behind what makes it; where messages keep an order, behind the last."""
@@ -216,10 +211,9 @@ class _Rank:
 
     def _finish(self, before: Sequence[int]) -> None:
         """Reduce what was deferred and what several stages share; step the optimizer once all gradients are final."""
-        for reduction, after, where in self.reductions:
+        for reduction, where in self.reductions:
             graph = _reduction(reduction)
-            begin = self.splice.add(graph, after=after, microbatch=where.microbatch, stage=where.stage)
-            self.final.append(begin + len(graph) - 1)
+            self.final.append(self.splice.add(graph, **where) + len(graph) - 1)
         finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients", NodeRole.REDUCTION))
         end = finish.write()
         if len(end):

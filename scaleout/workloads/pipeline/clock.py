@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.errors import ConfigError
 from scaleout.workloads.pipeline.blocks import Blocks
 from scaleout.workloads.pipeline.pipeline import Action
 
@@ -53,19 +52,14 @@ class Durations:
     last_after_s: npt.ArrayLike = 0.0
 
     def spread(self, what: str, *shape: int) -> Floats:
-        """Return one of them as a flat array spread to a shape; a ConfigError says that it cannot be, or is no time."""
-        array = np.asarray(getattr(self, what), np.float64)
-        try:
-            array = np.broadcast_to(array, shape)
-        except ValueError:
-            raise ConfigError(f"{what} has the shape {array.shape}; give one that spreads to {shape}") from None
-        if not (np.isfinite(array).all() and (what == "first_s" or (array >= 0).all())):
-            raise ConfigError(f"{what} holds seconds that are negative or not finite; give a time of 0 or more")
+        """Return one of them as a flat array that has been spread to a shape."""
+        array = np.broadcast_to(np.asarray(getattr(self, what), np.float64), shape)
+        assert np.isfinite(array).all(), f"{what} holds times that are not finite"
         return array.ravel()
 
 
 def run(blocks: Blocks, durations: Durations, *, blocking: bool = False) -> Timeline:
-    """Time the slots of a pipeline; two steps of one slot take their sum. Raises as `Durations.spread` does.
+    """Time the slots of a pipeline; two steps of one slot take their sum.
 
     If `blocking`, a rank starts nothing until what it sends has arrived; else sends run beside its next slots.
     """
