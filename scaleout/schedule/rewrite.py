@@ -105,6 +105,15 @@ class Rewrite:
             bytes=divided(size_bytes, edges),
         )
 
+    def add_slices(self, node: int, slices: int, kept: float, **times: Any) -> None:
+        """Write a kernel as equal slices that are sent and, last, the share of its work that is kept, if any is."""
+        edges = [(1 - kept) * index / slices for index in range(slices + 1)]
+        names = [f"slice_{index}" for index in range(slices)]
+        if kept:
+            edges, names = [*edges, 1.0], [*names, "kept"]
+        parts = self.add_kernel(node, edges, [self.needs(node)] * len(names), names, **times)
+        self.sliced[node], self.done[node] = parts[:slices], parts[-1]
+
     def add_collective(self, node: int, after: Sequence[Sequence[int]], **changes: Any) -> list[int]:
         """Write the slices of a collective, equal ones, each after its own part of the data."""
         graph, slices = self.graph, len(after)

@@ -344,14 +344,7 @@ def _rewrite(
 def _produce(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> list[int]:
     """Write a kernel's slices and what it keeps; after the last kernel, write and return the collective's slices."""
     share = pair.slices // len(pair.kernels)
-    edges = [(1 - pair.kept) * index / share for index in range(share + 1)]
-    names = [f"slice_{index}" for index in range(share)]
-    if pair.kept:
-        edges, names = [*edges, 1.0], [*names, "kept"]
-    needs = [new.needs(node)] * len(names)
-    parts = new.add_kernel(node, edges, needs, names, lasts_s=cost.lasts_s(range(share)))
-    new.sliced[node] = parts[:share]
-    new.done[node] = parts[-1]
+    new.add_slices(node, share, pair.kept, lasts_s=cost.lasts_s(range(share)))
     if node != pair.kernels[-1]:
         return []
     return new.add_collective(pair.collective, [[part] for kernel in pair.kernels for part in new.sliced[kernel]])

@@ -88,7 +88,7 @@ def _rewrite(
             key = (graph.kernels[graph.kernel[node]], float(graph.duration_s[node]), size, kind)
             if key not in ends:
                 ends[key] = _slice_ends(graph, pair, size, device, policy)
-            _produce(new, node, pair, ends[key])
+            new.add_slices(node, pair.slices, pair.kept, ends_s=ends[key])
         elif node in sent:
             _collect(new, node, sent[node])
         else:
@@ -111,15 +111,6 @@ def _slice_ends(graph: ExecutionGraph, pair: Pair, ranks: int, device: Device, p
     shares = [*np.linspace(0, 1 - pair.kept, slices + 1)[1:], 1.0]
     at = np.interp(np.array(shares) * work[-1], [0.0, *work], [0.0, *outcome.overlapped.stage_ends_s])
     return [float(end_s) for end_s in at]
-
-
-def _produce(new: Rewrite, node: int, pair: Pair, ends_s: Sequence[float]) -> None:
-    """Write a GEMM's slices, then what its rank keeps."""
-    edges = [(1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)] + [1.0]
-    names = [*(f"slice_{index}" for index in range(pair.slices)), "kept"]
-    parts = new.add_kernel(node, edges, [new.needs(node)] * len(names), names, ends_s=ends_s)
-    new.sliced[node] = parts[:-1]
-    new.done[node] = parts[-1]
 
 
 def _collect(new: Rewrite, node: int, pair: Pair) -> None:
