@@ -5,7 +5,7 @@ as much, the ranks stay as many; otherwise the change needs more ranks, and says
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,17 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Advice:
-    """A change that helps: keys of the workload with the values to set, and the ranks that the job then needs."""
+    """A change that helps: keys of the workload with the values to set, and what that makes of it."""
 
     changes: Mapping[str, Any]
-    ranks: int
+    workload: LayeredModel
     peak: Peak
     fits: bool
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that the job then needs."""
+        return self.workload.num_ranks
 
     @property
     def settings(self) -> str:
@@ -37,14 +42,11 @@ class Advice:
 
 
 def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
-    """Say what would make a job fit into the memory of its devices.
+    """Say what would make a job fit into the memory of its devices; nothing if it fits.
 
-    Returns
-    -------
-    list of Advice
-        Single changes that help, those that fit on fewest ranks first, of each kind the smallest that fits or else the
-        one that helps most. If none fits on as many ranks as the job has, several that do so together come last, if
-        any do; if none fits at all, several on more ranks. Empty if the job fits.
+    Single changes that help, those that fit on fewest ranks first, of each kind the smallest that fits or else the one
+    that helps most. If none fits on as many ranks as the job has, several that do so together come last, if any do; if
+    none fits at all, several on more ranks.
     """
     now = peak(workload).total_bytes
     if now <= capacity_bytes:
@@ -68,22 +70,16 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
 
 def _combined(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
     """Change what helps most, again and again until the job fits; then take back what was not needed."""
-    steps: list[dict[str, Any]] = []
+    steps: list[Mapping[str, Any]] = []
     current, least = workload, peak(workload).total_bytes
     while least > capacity_bytes and len(steps) < _ROUNDS:
-        tried = [(_try(current, changes, capacity_bytes), changes) for _, changes in _changes(current)]
-        found = [
-            (advice.peak.total_bytes, number)
-            for number, (advice, _) in enumerate(tried)
-            if advice is not None and (more_ranks or advice.ranks <= workload.num_ranks)
-        ]
-        if not found or min(found)[0] >= least:
+        tried = [_try(current, changes, capacity_bytes) for _, changes in _changes(current)]
+        found = [each for each in tried if each is not None and (more_ranks or each.ranks <= workload.num_ranks)]
+        most = min(found, key=lambda each: each.peak.total_bytes, default=None)
+        if most is None or most.peak.total_bytes >= least:
             return None
-        least, number = min(found)
-        steps.append(tried[number][1])
-        changed = _changed(current, steps[-1])
-        assert changed is not None
-        current = changed
+        current, least = most.workload, most.peak.total_bytes
+        steps.append(most.changes)
     best = _try(workload, _merged(steps), capacity_bytes)
     for step in list(steps):
         without = [other for other in steps if other is not step]
@@ -93,24 +89,18 @@ def _combined(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool
     return best if best is not None and best.fits else None
 
 
-def _merged(steps: list[dict[str, Any]]) -> dict[str, Any]:
+def _merged(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for step in steps for key, value in step.items()}
 
 
 def _try(workload: LayeredModel, changes: Mapping[str, Any], capacity_bytes: float) -> Advice | None:
-    changed = _changed(workload, changes)
-    if changed is None:
-        return None
-    found = peak(changed)
-    return Advice(dict(changes), changed.num_ranks, found, found.total_bytes <= capacity_bytes)
-
-
-def _changed(workload: LayeredModel, changes: Mapping[str, Any]) -> LayeredModel | None:
-    """Return the changed workload, or None if it cannot be."""
+    """Return what changes come to, or None if the changed workload cannot be."""
     try:
-        return type(workload).model_validate({**workload.given, **changes})
+        changed = type(workload).model_validate({**workload.given, **changes})
     except ValidationError:
         return None
+    found = peak(changed)
+    return Advice(changes, changed, found, found.total_bytes <= capacity_bytes)
 
 
 def _changes(workload: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
