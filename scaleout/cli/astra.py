@@ -1,8 +1,9 @@
 """`scaleout astra`: ASTRA-sim's own inputs and options, answered to the nanosecond."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,26 +13,36 @@ if TYPE_CHECKING:
     from scaleout.interop.astra import Outcome
     from scaleout.interop.astra.physical import SideBySide
 
-_FILE = click.Path(path_type=Path)
 _MOST_ROWS = 12
 
 
+def _file(
+    option: str, name: str, meaning: str, *, metavar: str = "FILE", required: bool = False
+) -> Callable[[Any], Any]:
+    kind = click.Path(path_type=Path)
+    return click.option(option, name, type=kind, metavar=metavar, required=required, help=meaning)
+
+
 @click.command()
-@click.option(
-    "--workload-configuration", required=True, type=_FILE, metavar="PREFIX", help="Chakra traces PREFIX.<rank>.et."
-)
-@click.option("--system-configuration", required=True, type=_FILE, metavar="FILE", help="System layer, as JSON.")
-@click.option("--network-configuration", required=True, type=_FILE, metavar="FILE", help="Analytical network, as YAML.")
-@click.option("--remote-memory-configuration", type=_FILE, metavar="FILE", help="Accepted, without effect on times.")
-@click.option("--comm-group-configuration", type=_FILE, metavar="FILE", help="Communicator groups, as JSON.")
-@click.option("--logging-configuration", metavar="FILE", help="Accepted and ignored.")
-@click.option("--logging-folder", metavar="DIRECTORY", help="Accepted and ignored.")
-@click.option("--num-queues-per-dim", default=1, show_default=True, help="Queues per network dimension.")
+@_file("--workload-configuration", "workload", "Chakra traces PREFIX.<rank>.et.", metavar="PREFIX", required=True)
+@_file("--system-configuration", "system", "System layer, as JSON.", required=True)
+@_file("--network-configuration", "network", "Analytical network, as YAML.", required=True)
+@_file("--remote-memory-configuration", "remote_memory", "Accepted, without effect on times.")
+@_file("--comm-group-configuration", "groups", "Communicator groups, as JSON.")
+@click.option("--logging-configuration", metavar="FILE", expose_value=False, help="Accepted and ignored.")
+@click.option("--logging-folder", metavar="DIRECTORY", expose_value=False, help="Accepted and ignored.")
+@click.option("--num-queues-per-dim", "num_queues", default=1, show_default=True, help="Queues per network dimension.")
 @click.option("--compute-scale", default=1.0, show_default=True, help="No effect, as in ASTRA-sim.")
 @click.option("--comm-scale", default=1.0, show_default=True, help="No effect, as in ASTRA-sim.")
 @click.option("--injection-scale", default=1.0, show_default=True, help="Factor of endpoint-delay.")
 @click.option(
-    "--rendezvous-protocol", type=bool, is_flag=False, flag_value=True, default=False, help="Rendezvous before sends."
+    "--rendezvous-protocol",
+    "rendezvous",
+    type=bool,
+    is_flag=False,
+    flag_value=True,
+    default=False,
+    help="Rendezvous before sends.",
 )
 @click.option(
     "--backend",
@@ -42,23 +53,7 @@ _MOST_ROWS = 12
 )
 @click.option("--physical", is_flag=True, help="Also simulate the inputs on scaleout's own networks, and compare.")
 @output_options("Write tables, timeline and figure here.")
-def astra(
-    workload_configuration: Path,
-    system_configuration: Path,
-    network_configuration: Path,
-    remote_memory_configuration: Path | None,
-    comm_group_configuration: Path | None,
-    logging_configuration: str | None,
-    logging_folder: str | None,
-    num_queues_per_dim: int,
-    compute_scale: float,
-    comm_scale: float,
-    injection_scale: float,
-    rendezvous_protocol: bool,
-    backend: str,
-    physical: bool,
-    output: Output,
-) -> None:
+def astra(physical: bool, output: Output, **given: Any) -> None:
     """Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does.
 
     The options are the same, and so are the times, to the nanosecond. Inputs that make ASTRA-sim hang or answer wrongly
@@ -67,29 +62,16 @@ def astra(
     """
     from scaleout.interop.astra import Options, run
 
-    outcome = run(
-        Options(
-            workload=workload_configuration,
-            system=system_configuration,
-            network=network_configuration,
-            remote_memory=remote_memory_configuration,
-            groups=comm_group_configuration,
-            num_queues=num_queues_per_dim,
-            compute_scale=compute_scale,
-            comm_scale=comm_scale,
-            injection_scale=injection_scale,
-            rendezvous=rendezvous_protocol,
-            backend=backend,
-        )
-    )
+    options = Options(**given)
+    outcome = run(options)
     for note in outcome.notes:
         click.echo(f"note: {note}", err=True)
-    name = workload_configuration.name
+    name = options.workload.name
     compared = _compared(outcome, name, physical=physical) if physical or output.folder else None
-    facts = _facts(outcome, backend) | ({"physical": compared.summary()} if compared and physical else {})
+    facts = _facts(outcome, options.backend) | ({"physical": compared.summary()} if compared and physical else {})
 
     def print_tables() -> None:
-        _print(outcome, f"{name}, ranks {len(outcome.per_rank_ns)}, backend {backend}")
+        _print(outcome, f"{name}, ranks {len(outcome.per_rank_ns)}, backend {options.backend}")
         if compared:
             _print_dimensions(outcome)
             _print_compared(compared)

@@ -65,7 +65,8 @@ def measure(
     scaleout run llama-3-8b --device DIRECTORY/device.yaml --topology DIRECTORY/machine.yaml, and
     scaleout validate DIRECTORY/steps.jsonl.
     """
-    from scaleout.validation.measure import experiments
+    from scaleout.validation.measure import experiments, shapes
+    from scaleout.validation.measure.checkpoint import read
 
     if what == "all" and (workload or file or only or dtypes):
         raise ConfigError("--workload, --rows, --only and --dtype are for one kind of measurement; name it, not all")
@@ -77,7 +78,14 @@ def measure(
         raise ConfigError("--set changes a workload; name it with --workload")
 
     def rows_of(name: str, ranks: int) -> "list[Row]":
-        found = _rows(name, ranks, quick=quick, workload=workload, settings=settings, file=file)
+        if workload is not None:
+            found = shapes.of_workload(workload, parse_settings(settings))
+        elif file is None:
+            found = experiments.plan(name, gpus=ranks, quick=quick)
+        elif file.is_file():
+            found = experiments.check_rows(name, read(file), gpus=ranks)
+        else:
+            raise ConfigError(f"--rows {file}: no such file; give one JSON object a line")
         return experiments.chosen(found, only=only, dtypes=dtypes)
 
     if plan_only:
@@ -92,21 +100,6 @@ def measure(
     ranks = experiments.check_machine(machine, names, gpus=gpus)
     wanted = {name: rows_of(name, ranks) for name in names}
     _measure(machine, wanted, output, ranks, repeats=repeats, retry=retry)
-
-
-def _rows(
-    name: str, gpus: int, *, quick: bool, workload: str | None, settings: tuple[str, ...], file: Path | None
-) -> "list[Row]":
-    from scaleout.validation.measure import experiments, shapes
-    from scaleout.validation.measure.checkpoint import read
-
-    if workload is not None:
-        return shapes.of_workload(workload, parse_settings(settings))
-    if file is None:
-        return experiments.plan(name, gpus=gpus, quick=quick)
-    if not file.is_file():
-        raise ConfigError(f"--rows {file}: no such file; give one JSON object a line")
-    return experiments.check_rows(name, read(file), gpus=gpus)
 
 
 def _measure(

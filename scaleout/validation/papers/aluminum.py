@@ -159,4 +159,3 @@ FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     **dict.fromkeys(("A10", "A11"), _collective_claims),
     "A12": _whole_claims,
 }
-"""Start of a claim's id to the simulation that answers it, in the paper's order."""

@@ -232,4 +232,3 @@ FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "C12": _bound_claims,
     "C13": _scaled_claims,
 }
-"""Start of a claim's id to the simulation that answers it, in the paper's order."""

@@ -194,4 +194,3 @@ FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "F14": _skew_claims,
     "F15": _training_pass_claims,
 }
-"""Start of a claim's id to the simulation that answers it, in the paper's order."""

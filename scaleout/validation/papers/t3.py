@@ -289,4 +289,3 @@ FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "T": _large,
     "T20": _figure_20,
 }
-"""Start of a claim's id to the simulation that answers it, in the paper's order."""
