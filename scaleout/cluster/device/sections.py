@@ -45,25 +45,14 @@ class SentEnergy(Config):
 
 
 class Power(Config):
-    """What a device may draw, and what its work draws.
-
-    Attributes
-    ----------
-    limit_w, idle_w, other_w : float
-        The limit, what is drawn in any case, and what kernels draw beyond that whose FLOPs have no energy.
-    exponent : float
-        The power of work, beyond idle, falls with this power of its slowdown; above 1, as slow work saves energy.
-    memory_s : float
-        The time over which the governor takes the mean.
-    energy : FlopEnergy
-    sent : SentEnergy
-    """
+    """What a device may draw, and what its work draws."""
 
     limit_w: Cited[Watts] = Field(alias="limit")
-    idle_w: Cited[Watts] = Field(alias="idle")
-    other_w: Cited[Watts] = Field(alias="other")
+    idle_w: Cited[Watts] = Field(alias="idle")  # drawn in any case
+    other_w: Cited[Watts] = Field(alias="other")  # drawn beyond that by kernels whose FLOPs have no energy
+    # the power of work, beyond idle, falls with this power of its slowdown; above 1, as slow work saves energy
     exponent: Cited[Annotated[float, Field(gt=1)]]
-    memory_s: Cited[Latency] = Field(alias="memory")
+    memory_s: Cited[Latency] = Field(alias="memory")  # the time over which the governor takes the mean
     energy: FlopEnergy
     sent: SentEnergy
 
@@ -90,59 +79,32 @@ class Power(Config):
 
 
 class WorkGroups(Config):
-    """Constants of work-groups on a device.
-
-    Attributes
-    ----------
-    most_per_sm : int
-        Work-groups of a gathering kernel that an SM holds.
-    row_latency_s : float
-        From one row of a gather to the next, with next to nothing else resident.
-    memory_share : float
-        Part of the memory's bandwidth that random rows reach.
-    book_keeping_s : float
-        Of a logical work-group of a fused kernel: task loop, shuffled addresses, its bit of WG_Done.
-    put_call_s : float
-        That the last work-group of a slice spends on the two PUTs and the fence between them.
-    message_gap_s : float
-        That the network card needs for a message beyond its bytes.
-    flag_s : float
-        One round of flags between peers with direct links: fence, store, poll.
-    launch_s : float
-        Of a kernel that fills the device: launch and drain.
-    gemm_slowdown : float
-        Time of the operators' own GEMM over that of the device's library.
-    fused_gemm_slowdown : float
-        Time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same isolated; 1
-        where the file does not say, as stores to peers make no calls (the paper, Sec. III.C).
-    narrow_row_latency_s : float
-        `row_latency_s` in the fused kernel's remote-first order for rows of up to `narrow_row_elements` elements.
-    narrow_row_elements : int
-        0 if rows of any width take the same latency.
-    crowded_from, crowding : float
-        Occupancy beyond which work-groups of a persistent kernel that write locally disturb each other, and by how much
-        the memory is slower when the device is full.
-    fused_occupancy : float
-        Highest occupancy of a fused kernel, whose communication takes registers.
-    """
+    """Constants of work-groups on a device."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {"product": "gemm_slowdown", "fused_product": "fused_gemm_slowdown"}
 
-    most_per_sm: Cited[Count]
+    most_per_sm: Cited[Count]  # work-groups of a gathering kernel that an SM holds
+    # from one row of a gather to the next, with next to nothing else resident
     row_latency_s: Cited[Duration] = Field(alias="row_latency")
-    memory_share: Cited[Share]
+    memory_share: Cited[Share]  # part of the memory's bandwidth that random rows reach
+    # of a logical work-group of a fused kernel: task loop, shuffled addresses, its bit of WG_Done
     book_keeping_s: Cited[Duration] = Field(alias="book_keeping")
+    # what the last work-group of a slice spends on the two PUTs and the fence between them
     put_call_s: Cited[Duration] = Field(alias="put_call")
-    message_gap_s: Cited[Duration] = Field(alias="message_gap")
-    flag_s: Cited[Duration] = Field(alias="flag")
-    launch_s: Cited[Duration] = Field(alias="launch")
-    gemm_slowdown: Cited[Annotated[float, Field(gt=0)]]
+    message_gap_s: Cited[Duration] = Field(alias="message_gap")  # of the network card for a message beyond its bytes
+    flag_s: Cited[Duration] = Field(alias="flag")  # one round between peers with direct links: fence, store, poll
+    launch_s: Cited[Duration] = Field(alias="launch")  # of a kernel that fills the device: launch and drain
+    gemm_slowdown: Cited[Annotated[float, Field(gt=0)]]  # of the operators' own GEMM over the device's library
+    # time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same isolated; 1
+    # where the file does not say, as stores to peers make no calls (the paper, Sec. III.C)
     fused_gemm_slowdown: Cited[Annotated[float, Field(ge=1)]] = 1.0
+    # `row_latency_s` in the fused kernel's remote-first order for rows of up to `narrow_row_elements` elements
     narrow_row_latency_s: Cited[Duration] = Field(default=0.0, alias="narrow_row_latency")
-    narrow_row_elements: Cited[Count] = 0
+    narrow_row_elements: Cited[Count] = 0  # 0 if rows of any width take the same latency
+    # occupancy beyond which work-groups of a persistent kernel that write locally disturb each other
     crowded_from: Cited[Share] = 1.0
-    crowding: Cited[NotNegative] = 0.0
-    fused_occupancy: Cited[Share] = 1.0
+    crowding: Cited[NotNegative] = 0.0  # by how much the memory is slower when the device is full
+    fused_occupancy: Cited[Share] = 1.0  # highest occupancy of a fused kernel, whose communication takes registers
 
     @model_validator(mode="after")
     def _narrow_rows(self) -> Self:
@@ -152,48 +114,27 @@ class WorkGroups(Config):
 
 
 class Stages(Config):
-    """Constants of GEMMs in stages.
+    """Constants of GEMMs in stages."""
 
-    Attributes
-    ----------
-    tile_rows, tile_columns : int
-        Of the output of a work-group.
-    tiles_per_unit : int
-        Work-groups that a compute unit holds at once.
-    waves_per_tile : int
-        Wavefronts of a work-group: what the tracker counts.
-    cache_ways : int
-        Of the last-level cache.
-    threads_per_unit : int
-        Threads of a compute unit, each with one access of `thread_access` bytes in flight for `memory_latency` seconds.
-    queue_entries, memory_channels : int
-        Accesses of `access` bytes that a memory controller's queue holds, and the controllers.
-    banks, row_cycle, bank_groups : int
-        Of a channel: banks, cycles for which an access to a new row occupies one, and groups of banks.
-    column_delay, group_column_delay, update_column_delay : int
-        Cycles between accesses to different bank groups, to the same one, and between updates of the same one.
-    tracker_entries : int
-        Wavefronts whose output the tracker can follow at once.
-    """
-
-    tile_rows: Cited[Count]
+    tile_rows: Cited[Count]  # of the output of a work-group
     tile_columns: Cited[Count]
-    tiles_per_unit: Cited[Count]
-    waves_per_tile: Cited[Count]
-    cache_ways: Cited[Count]
+    tiles_per_unit: Cited[Count]  # work-groups that a compute unit holds at once
+    waves_per_tile: Cited[Count]  # wavefronts of a work-group: what the tracker counts
+    cache_ways: Cited[Count]  # of the last-level cache
+    # threads of a compute unit, each with one access of `thread_access` bytes in flight for `memory_latency` seconds
     threads_per_unit: Cited[Count]
     thread_access: Cited[Bytes]
     memory_latency: Cited[Latency]
-    queue_entries: Cited[Count]
-    memory_channels: Cited[Count]
+    queue_entries: Cited[Count]  # accesses of `access` bytes that a memory controller's queue holds
+    memory_channels: Cited[Count]  # the controllers
     access: Cited[Bytes]
-    banks: Cited[Count]
-    row_cycle: Cited[Count]
+    banks: Cited[Count]  # of a channel, as are the groups of banks
+    row_cycle: Cited[Count]  # cycles for which an access to a new row occupies a bank
     bank_groups: Cited[Count]
-    column_delay: Cited[Count]
-    group_column_delay: Cited[Count]
-    update_column_delay: Cited[Count]
-    tracker_entries: Cited[Count]
+    column_delay: Cited[Count]  # cycles between accesses to different bank groups
+    group_column_delay: Cited[Count]  # cycles between accesses to the same one
+    update_column_delay: Cited[Count]  # cycles between updates of the same one
+    tracker_entries: Cited[Count]  # wavefronts whose output the tracker can follow at once
 
     @property
     def unit_bytes_per_s(self) -> float:

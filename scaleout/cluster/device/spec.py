@@ -83,62 +83,36 @@ class DeviceFile(Config):
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator.
+    """One accelerator."""
 
-    Attributes
-    ----------
-    name, title : str
-        The shipped name or the file's stem; the vendor's name of it.
-    peak_flops_per_s : mapping
-        Dtype to the dense rate of GEMMs in that dtype.
-    memory_bytes_per_s, memory_bytes, l2_bytes : float
-        Of the device memory and of the last cache before it.
-    num_sms : int
-        Streaming multiprocessors, or compute units.
-    link_bytes_per_s : float
-        All links to other devices together, one direction.
-    clock_hz : float
-        Of the streaming multiprocessors at their best; 0 where the file does not say.
-    kernel_files : tuple of Path
-        Measured kernel times, earliest first; empty for a device known from its data sheet only. Operations of
-        which no kernel of their family was measured take the efficiency of the reference device.
-    efficiency_from : str
-        The reference device, whose measured kernels count where this one has none of their family; itself without one.
-    kernel_models : tuple of str
-        The models of kernel times that are asked, in order, by their name in `kernel_times.MODELS`; empty for all.
-    calibration : mapping
-        Class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the reference
-        device's, or over its own where it was measured isolated.
-    host_launch_s : mapping
-        A call, such as ``"gemm_forward"``, to the host time to issue it; see `host`.
-    launch_gap_s : float
-        Time from the end of a kernel to the start of the next on its stream, beyond that in a CUDA graph.
-    stages, power, work_groups
-        Sections of the file; None where it has none.
-    sources : mapping
-        Dotted key in the device file to the source of its number.
-    """
-
-    name: str
-    title: str
+    name: str  # the shipped name or the file's stem
+    title: str  # the vendor's name of it
     vendor: str
-    peak_flops_per_s: Mapping[str, float] = field(hash=False)
-    memory_bytes_per_s: float
+    peak_flops_per_s: Mapping[str, float] = field(hash=False)  # dtype to the dense rate of GEMMs in that dtype
+    memory_bytes_per_s: float  # of the device memory
     memory_bytes: float
-    l2_bytes: float
-    num_sms: int
-    link_bytes_per_s: float
-    clock_hz: float = 0.0
+    l2_bytes: float  # of the last cache before it
+    num_sms: int  # streaming multiprocessors, or compute units
+    link_bytes_per_s: float  # all links to other devices together, one direction
+    clock_hz: float = 0.0  # of the streaming multiprocessors at their best; 0 where the file does not say
+    # Measured kernel times, earliest first; empty for a device known from its data sheet only. Operations of which no
+    # kernel of their family was measured take the efficiency of the reference device.
     kernel_files: tuple[Path, ...] = ()
+    # the reference device, whose measured kernels count where this one has none of their family; itself without one
     efficiency_from: str = ""
+    # the models of kernel times that are asked, in order, by their name in `kernel_times.MODELS`; empty for all
     kernel_models: tuple[str, ...] = ()
+    # class of kernels, a value of `CLASSES`, or one operation, to its efficiency in a step over the reference device's,
+    # or over its own where it was measured isolated
     calibration: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # a call, such as ``"gemm_forward"``, to the host time to issue it; see `host`
     host_launch_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # time from the end of a kernel to the start of the next on its stream, beyond that in a CUDA graph
     launch_gap_s: float = 0.0
-    stages: Stages | None = None
+    stages: Stages | None = None  # sections of the file; None where it has none
     power: Power | None = None
     work_groups: WorkGroups | None = None
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)  # dotted key to source
 
     def peak(self, dtype: str) -> float:
         """Return the peak rate of GEMMs in a dtype, in FLOP/s; refuse a dtype without one."""

@@ -130,24 +130,14 @@ class Hop:
 
 @dataclass(frozen=True)
 class Terms:
-    """What one call costs, or is expected to; `startup_s` before the first message.
-
-    Attributes
-    ----------
-    hops : tuple of Hop
-        One for each kind of link; on others a message costs what the link does.
-    local_bytes_per_s : float
-        At which a rank's own shard passes, which crosses no link.
-    staging_bytes_per_s : float
-        At which the whole buffer is copied into the host's memory before the first message, and back after the last.
-    adding_bytes_per_s : float
-        At which what has arrived is added to what is there, where that takes time of its own.
-    """
+    """What one call costs, or is expected to; `startup_s` before the first message."""
 
     startup_s: float = 0.0
-    hops: tuple[Hop, ...] = ()
-    local_bytes_per_s: float = math.inf
+    hops: tuple[Hop, ...] = ()  # one for each kind of link; on others a message costs what the link does
+    local_bytes_per_s: float = math.inf  # at which a rank's own shard passes, which crosses no link
+    # at which the whole buffer is copied into the host's memory before the first message, and back after the last
     staging_bytes_per_s: float = math.inf
+    # at which what has arrived is added to what is there, where that takes time of its own
     adding_bytes_per_s: float = math.inf
 
     def over(self, links: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -163,33 +153,19 @@ BARE_LINKS = Terms()
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way of moving bytes.
-
-    Attributes
-    ----------
-    collectives : tuple of str
-        Kinds of collectives that it serves.
-    actual, modelled : Terms
-        What a call costs, and what the library expects it to cost; None if that is the same.
-    largest_message_bytes : float
-        The library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
-        protocol against the others.
-    algorithms : tuple of str
-        Algorithms that it serves, to the exclusion of protocols that name none; empty for all that none names.
-    backend : str
-        The way to communicate that it belongs to, where a library is made of several; see `backends`.
-    concurrent : bool
-        Whether calls may run concurrently, so that their latencies overlap.
-    """
+    """A way of moving bytes."""
 
     name: str
-    collectives: tuple[str, ...]
-    actual: Terms = BARE_LINKS
-    modelled: Terms | None = None
+    collectives: tuple[str, ...]  # kinds of collectives that it serves
+    actual: Terms = BARE_LINKS  # what a call costs
+    modelled: Terms | None = None  # what the library expects it to cost; None if that is the same
+    # the library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
+    # protocol against the others
     largest_message_bytes: float = math.inf
+    # algorithms that it serves, to the exclusion of protocols that name none; empty for all that none names
     algorithms: tuple[str, ...] = ()
-    backend: str = ""
-    concurrent: bool = False
+    backend: str = ""  # the way to communicate that it belongs to, where a library is made of several; see `backends`
+    concurrent: bool = False  # whether calls may run concurrently, so that their latencies overlap
 
 
 BARE = Protocol("", (), BARE_LINKS)
@@ -201,60 +177,34 @@ _Rate = Annotated[BytesPerSecond, Field(gt=0)]
 
 
 class ResourceUse(validated.Config):
-    """What a collective takes from the device, and how a concurrent kernel slows it down; see `contention`.
+    """What a collective takes from the device, and how a concurrent kernel slows it down; see `contention`."""
 
-    Attributes
-    ----------
-    num_sms : int
-        SMs that its own kernel holds, one for each channel.
-    message_sms : int
-        SMs that either end of a message holds.
-    memory_bytes_per_s : float
-        Traffic of the device's memory by a collective of that many channels that nothing slows down.
-    channels_to_fill : float
-        Channels that the device's links can feed.
-    slowdown : float
-        How many times as slow a channel is with any concurrent kernel.
-    slowdown_by_memory : float
-        What a kernel adds to that which takes all of the memory's bandwidth.
-    queue_s : float
-        A kernel that was issued so long before takes the device before a collective that waits for the same event.
-    """
-
-    num_sms: validated.Count = Field(alias="sms")
-    message_sms: validated.Count
+    num_sms: validated.Count = Field(alias="sms")  # SMs that its own kernel holds, one for each channel
+    message_sms: validated.Count  # SMs that either end of a message holds
+    # traffic of the device's memory by a collective of that many channels that nothing slows down
     memory_bytes_per_s: _Rate = Field(alias="memory_bandwidth")
-    channels_to_fill: Annotated[float, Field(gt=0)]
-    slowdown: Annotated[float, Field(ge=1)]
+    channels_to_fill: Annotated[float, Field(gt=0)]  # channels that the device's links can feed
+    slowdown: Annotated[float, Field(ge=1)]  # how many times as slow a channel is with any concurrent kernel
+    # what a kernel adds to that which takes all of the memory's bandwidth
     slowdown_by_memory: Annotated[float, Field(ge=0)]
+    # a kernel that was issued so long before takes the device before a collective that waits for the same event
     queue_s: _Duration = Field(default=0.0, alias="queue")
     source: str
 
 
 @dataclass(frozen=True)
 class Library:
-    """A communication library.
-
-    Attributes
-    ----------
-    algorithms : tuple of (str, tuple of str)
-        Kind of collective to the algorithms that `auto` chooses from; from all if it is not there.
-    source : str
-        Where the numbers come from.
-    resource_use : ResourceUse, optional
-        What its collectives take from a device; without it they take nothing.
-    blocks_host : bool
-        Whether a call returns to the host when it is done, so that nothing is concurrent with it.
-    selection : Selection, optional
-        Which back end serves an all-reduce, where a library is made of several; without it the fastest.
-    """
+    """A communication library."""
 
     name: str
     protocols: tuple[Protocol, ...]
+    # kind of collective to the algorithms that `auto` chooses from; from all if it is not there
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    source: str = ""
-    resource_use: ResourceUse | None = None
+    source: str = ""  # where the numbers come from
+    resource_use: ResourceUse | None = None  # what its collectives take from a device; without it they take nothing
+    # whether a call returns to the host when it is done, so that nothing is concurrent with it
     blocks_host: bool = False
+    # which back end serves an all-reduce, where a library is made of several; without it the fastest
     selection: Selection | None = None
 
     def __hash__(self) -> int:

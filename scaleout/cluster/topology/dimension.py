@@ -25,54 +25,33 @@ from scaleout.errors import ConfigError
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of a network.
+    """One dimension of a network."""
 
-    Attributes
-    ----------
-    kind : str
-        One of `kinds.KINDS`.
-    size : int
-        Ranks along it.
-    bytes_per_s : float
-        What one link (ring, fully connected) or port (switch, tree, dragonfly) carries each way; on a graph the
-        fastest link.
-    latency_s : float
-        One hop: to the neighbour (ring), through a switch or router, or over the link; on a graph the shortest.
-    radices : tuple of int
-        Fat trees: what a switch of each level joins, leaves first. Dragonflies: ranks, routers and groups. Their
-        product is the size.
-    oversubscription : tuple of float
-        Fat trees only: bandwidth into over bandwidth out of the switches of each level but the last.
-    level_latency_s : tuple of float
-        Fat trees: of a switch of each level, if not all the same. Dragonflies: of a router, and besides of a link
-        within a group and of a global one.
-    global_links : int
-        Dragonflies only: links of each router to other groups.
-    level_bytes_per_s : tuple of float
-        Dragonflies only: of a link within a group and of a global one, if not that of a port.
-    fabric : Fabric, optional
-        Graphs only: nodes and links.
-    link : str
-        Kind of link, such as `nvlink`, by which the protocols of a library know it; empty if it does not matter.
-    in_network_reduction : bool
-        Switches and fat trees only: the switches can add up what passes through them, and multicast (SHARP, NVLS).
-    through_host_bytes_per_s : float
-        What a rank's port carries of messages that reach it through the host: where ranks of a node share ports, those
-        that do not leave by the rank beside a port. Without such a detour as much as all others.
-    """
-
-    kind: str
-    size: int
+    kind: str  # one of `kinds.KINDS`
+    size: int  # ranks along it
+    # what one link (ring, fully connected) or port (switch, tree, dragonfly) carries each way; on a graph the fastest
+    # link
     bytes_per_s: float
+    # one hop: to the neighbour (ring), through a switch or router, or over the link; on a graph the shortest
     latency_s: float
+    # Fat trees: what a switch of each level joins, leaves first. Dragonflies: ranks, routers and groups. Their product
+    # is the size.
     radices: tuple[int, ...] = ()
+    # Fat trees only: bandwidth into over bandwidth out of the switches of each level but the last
     oversubscription: tuple[float, ...] = ()
+    # Fat trees: of a switch of each level, if not all the same. Dragonflies: of a router, and besides of a link within
+    # a group and of a global one.
     level_latency_s: tuple[float, ...] = ()
-    global_links: int = 0
+    global_links: int = 0  # dragonflies only: links of each router to other groups
+    # dragonflies only: of a link within a group and of a global one, if not that of a port
     level_bytes_per_s: tuple[float, ...] = ()
-    fabric: Fabric | None = None
+    fabric: Fabric | None = None  # graphs only: nodes and links
+    # kind of link, such as `nvlink`, by which the protocols of a library know it; empty if it does not matter
     link: str = ""
+    # switches and fat trees only: the switches can add up what passes through them, and multicast (SHARP, NVLS)
     in_network_reduction: bool = False
+    # What a rank's port carries of messages that reach it through the host: where ranks of a node share ports, those
+    # that do not leave by the rank beside a port. Without such a detour as much as all others.
     through_host_bytes_per_s: float = math.inf
 
     def __post_init__(self) -> None:

@@ -26,17 +26,12 @@ from scaleout.errors import ConfigError
 
 @dataclass(frozen=True)
 class Extent:
-    """Members of a group along one dimension.
-
-    Attributes
-    ----------
-    size, stride : int
-        Members ``m``; coordinates ``s`` from one member to the next, on a ring or mesh also the groups that share a
-        link. Always 1 where ranks are interchangeable, as on a switch.
-    """
+    """Members of a group along one dimension."""
 
     dimension: Dimension
-    size: int
+    size: int  # members ``m``
+    # Coordinates ``s`` from one member to the next, on a ring or mesh also the groups that share a link. Always 1 where
+    # ranks are interchangeable, as on a switch.
     stride: int = 1
 
     @property
@@ -61,33 +56,19 @@ class Extent:
 
 @dataclass(frozen=True)
 class Placement:
-    """A group of ranks in a topology, up to where it starts.
+    """A group of ranks in a topology, up to where it starts."""
 
-    Attributes
-    ----------
-    extents : tuple of Extent
-        The grid, innermost dimension first; dimensions with one member only are left out.
-    startup_s : float
-        Time to start one collective, from the topology.
-    members : tuple of int
-        Empty if the group is the whole grid. Otherwise the group is irregular: the grid is the topology (less the
-        dimensions in which no two members differ) and these are the members' indices in it, innermost fastest.
-    library : Library or None
-        What the communication library adds to the links, from the topology.
-    topology : Topology, optional
-        Of groups that keep their ranks: the network, less the changed links that they cannot use.
-    ranks : tuple of int
-        Of those: the ranks in that network, or those of a congruent group, in the order of the grid.
-    detours : bool
-        Whether messages reach some ports through the host, as the group lacks ranks of the dimensions farther in.
-    """
-
-    extents: tuple[Extent, ...]
-    startup_s: float = 0.0
+    extents: tuple[Extent, ...]  # the grid, innermost dimension first; dimensions with one member only are left out
+    startup_s: float = 0.0  # time to start one collective, from the topology
+    # Empty if the group is the whole grid. Otherwise the group is irregular: the grid is the topology (less the
+    # dimensions in which no two members differ) and these are the members' indices in it, innermost fastest.
     members: tuple[int, ...] = ()
-    library: Library | None = None
+    library: Library | None = None  # what the communication library adds to the links, from the topology
+    # of groups that keep their ranks: the network, less the changed links that they cannot use
     topology: Topology | None = None
+    # of those: the ranks in that network, or those of a congruent group, in the order of the grid
     ranks: tuple[int, ...] = ()
+    # whether messages reach some ports through the host, as the group lacks ranks of the dimensions farther in
     detours: bool = False
 
     @property

@@ -42,33 +42,18 @@ MAX_RANKS = 2**20
 
 @dataclass(frozen=True)
 class Topology:
-    """A product of dimensions, innermost first.
-
-    Attributes
-    ----------
-    dimensions : tuple of Dimension
-        Dimension 0 is the innermost: consecutive ranks lie along it.
-    startup_s : float
-        Time to start one collective or message, whatever its rounds; 0 if the file describes the network only.
-    source : str
-        Where the numbers come from.
-    library : Library or None
-        What the communication library adds to the links; None for bare links.
-    changes : tuple of LinkChange
-        Links that are slower than others, or broken; see `degrade_links` and `break_links`.
-    slow_ranks : tuple of (int, float)
-        Ranks whose kernels take longer, and how many times as long.
-    backends : tuple of (str, Library)
-        Communication back ends that the machine offers besides its library, by name; see `backends.with_policy`.
-    """
+    """A product of dimensions, innermost first."""
 
     name: str
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[Dimension, ...]  # dimension 0 is the innermost: consecutive ranks lie along it
+    # time to start one collective or message, whatever its rounds; 0 if the file describes the network only
     startup_s: float = 0.0
-    source: str = ""
-    library: Library | None = None
+    source: str = ""  # where the numbers come from
+    library: Library | None = None  # what the communication library adds to the links; None for bare links
+    # links that are slower than others, or broken; see `degrade_links` and `break_links`
     changes: tuple[LinkChange, ...] = ()
-    slow_ranks: tuple[tuple[int, float], ...] = ()
+    slow_ranks: tuple[tuple[int, float], ...] = ()  # ranks whose kernels take longer, and how many times as long
+    # communication back ends that the machine offers besides its library, by name; see `backends.with_policy`
     backends: tuple[tuple[str, Library], ...] = ()
 
     def __post_init__(self) -> None:

@@ -21,49 +21,26 @@ NOBODY = -1
 
 
 class Manner(NamedTuple):
-    """How an exchange is to go, besides what it is.
+    """How an exchange is to go, besides what it is."""
 
-    Attributes
-    ----------
-    window : int or None
-        Messages that a rank sends at a time; all of them for None.
-    direction : int
-        To whom first: 1 for the next member, -1 for the one before.
-    """
-
-    window: int | None = None
-    direction: int = 1
+    window: int | None = None  # messages that a rank sends at a time; all of them for None
+    direction: int = 1  # to whom first: 1 for the next member, -1 for the one before
     in_group: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What every rank of n does, in rounds counted from 0.
-
-    Attributes
-    ----------
-    offsets : tuple of int
-        In round i a rank sends to its relative peer ``offsets[i % len]``, so far on (modulo n) or, with `xor`, the
-        one whose position differs in these bits; and receives from the member whose peer it is.
-    sizes : tuple of int
-        Bytes sent in round i are ``sizes[i % len]``.
-    num_sends : int
-        Rounds.
-    window : int
-        Messages that a rank sends before it needs to receive.
-    reduced : tuple of int
-        Bytes to reduce after the first, second, ... receipt; none after the last of them.
-    gate : int
-        Rounds from the `gate`-th on wait until so many messages have arrived (the second wave of a direct
-        all-reduce); 0 for none.
-    """
+    """What every rank of n does, in rounds counted from 0."""
 
     num_ranks: int
+    # in round i a rank sends to its relative peer ``offsets[i % len]``, so far on (modulo n) or, with `xor`, the one
+    # whose position differs in these bits; and receives from the member whose peer it is
     offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    num_sends: int
-    window: int = 1
-    reduced: tuple[int, ...] = ()
+    sizes: tuple[int, ...]  # bytes sent in round i are ``sizes[i % len]``
+    num_sends: int  # rounds
+    window: int = 1  # messages that a rank sends before it needs to receive
+    reduced: tuple[int, ...] = ()  # bytes to reduce after the first, second, ... receipt; none after the last of them
+    # rounds from this one on wait until so many messages have arrived (the second wave of a direct all-reduce)
     gate: int = 0
     xor: bool = False
 
@@ -86,21 +63,12 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Who sends to whom.
-
-    Attributes
-    ----------
-    size_bytes : int
-        Bytes of every message.
-    parents : tuple of int, length n
-        Position of each member's parent; `NOBODY` for the root.
-    children : tuple of tuple of int, length n
-        Positions of each member's children, in the order in which it sends to them.
-    """
+    """Who sends to whom."""
 
     num_ranks: int
-    size_bytes: int
-    parents: tuple[int, ...]
+    size_bytes: int  # bytes of every message
+    parents: tuple[int, ...]  # (n,) position of each member's parent; `NOBODY` for the root
+    # (n,) positions of each member's children, in the order in which it sends to them
     children: tuple[tuple[int, ...], ...]
 
     @property
@@ -219,21 +187,11 @@ _WINDOWED = re.compile(r"(direct|oneDirect)(\d+)")
 
 
 class Named(NamedTuple):
-    """What a name in system.json selects.
+    """What a name in system.json selects."""
 
-    Attributes
-    ----------
-    algorithm : str
-        One of `ALGORITHMS`, or `TREE`.
-    window : int or None
-        See `Manner`.
-    flat : bool
-        Whether all dimensions are taken as one ("one...").
-    """
-
-    algorithm: str
-    window: int | None = None
-    flat: bool = False
+    algorithm: str  # one of `ALGORITHMS`, or `TREE`
+    window: int | None = None  # see `Manner`
+    flat: bool = False  # whether all dimensions are taken as one ("one...")
 
 
 def named(text: str, *, where: str) -> Named:

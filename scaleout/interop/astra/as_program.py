@@ -45,17 +45,11 @@ _COMPUTE_STREAM, _COMMUNICATION_STREAM, _CPU_STREAM = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Counterpart:
-    """The same work as a program of ours.
-
-    Attributes
-    ----------
-    orders : tuple of tuple of int
-        For each role, the task of ASTRA-sim's graph that each node is.
-    """
+    """The same work as a program of ours."""
 
     program: Program
     topology: Topology
-    orders: tuple[tuple[int, ...], ...]
+    orders: tuple[tuple[int, ...], ...]  # for each role, the task of ASTRA-sim's graph that each node is
 
 
 def counterpart(outcome: Outcome, *, name: str) -> Counterpart:

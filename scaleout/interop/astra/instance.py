@@ -20,25 +20,14 @@ Carry = Callable[[int, int, int, Callable[[], None]], None]
 
 @dataclass(eq=False)
 class CollectiveInstance:
-    """One collective.
-
-    Attributes
-    ----------
-    number : int
-        How many collectives the group had before.
-    members : tuple of int
-        Ranks, in the order of their positions.
-    task : Task
-        Of the first member.
-    arrived : list of (Unit, int, int)
-        Units, their tasks and times of arrival [ns], in this order, of `num_arrived` ranks.
-    """
+    """One collective."""
 
     group: str
-    number: int
-    members: tuple[int, ...]
-    task: Task
+    number: int  # how many collectives the group had before
+    members: tuple[int, ...]  # ranks, in the order of their positions
+    task: Task  # of the first member
     plan: Plan
+    # units, their tasks and times of arrival [ns], in this order, of `num_arrived` ranks
     arrived: list[tuple[Unit, int, int]] = field(default_factory=list)
     num_arrived: int = 0
 

@@ -21,59 +21,35 @@ BACKENDS = ("unaware", "aware")
 
 
 class Options(NamedTuple):
-    """The options of a run, as on the command line.
+    """The options of a run, as on the command line."""
 
-    Attributes
-    ----------
-    workload : Path
-        Prefix of the traces.
-    num_queues : int
-        Queues of each dimension.
-    comm_scale, compute_scale : float
-        Have no effect, as in ASTRA-sim.
-    injection_scale : float
-        Multiplies the endpoint delay.
-    """
-
-    workload: Path
+    workload: Path  # prefix of the traces
     system: Path
     network: Path
     remote_memory: Path | None = None
     groups: Path | None = None
-    num_queues: int = 1
-    compute_scale: float = 1.0
+    num_queues: int = 1  # queues of each dimension
+    compute_scale: float = 1.0  # has no effect, as in ASTRA-sim; nor has the next
     comm_scale: float = 1.0
-    injection_scale: float = 1.0
+    injection_scale: float = 1.0  # multiplies the endpoint delay
     rendezvous: bool = False
     backend: str = "unaware"
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is simulated.
-
-    Attributes
-    ----------
-    groups : mapping
-        Key of a communicator group to its ranks.
-    graphs : tuple of Graph
-        The distinct ones.
-    graph_of : tuple of int, length R
-        Which of them each rank runs.
-    notes : tuple of str
-        Options and values that have no effect.
-    """
+    """What is simulated."""
 
     network: Network
     system: SystemFile
-    groups: Mapping[str, tuple[int, ...]]
-    graphs: tuple[Graph, ...]
-    graph_of: tuple[int, ...]
+    groups: Mapping[str, tuple[int, ...]]  # key of a communicator group to its ranks
+    graphs: tuple[Graph, ...]  # the distinct ones
+    graph_of: tuple[int, ...]  # (R,) which of them each rank runs
     endpoint_ns: int
     num_queues: int
     rendezvous: bool
     aware: bool
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # options and values that have no effect
 
     def reduction_ns(self, size_bytes: int) -> int:
         """Time to read two operands and write one: ``3 floor(m / local-mem-bw)``."""

@@ -189,22 +189,13 @@ def members_of(pattern: Pattern, shared: Shared, ends: Iterable[Deliver], *, fol
 
 
 class MemberLayout(NamedTuple):
-    """Where the members of a phase are: the time between any two, and the delays of a rank.
+    """Where the members of a phase are: the time between any two, and the delays of a rank."""
 
-    Attributes
-    ----------
-    send_ns : callable
-        Position, position and bytes to time.
-    is_regular : bool
-        Whether the time depends on the members' distance alone, be it forward or in the bits that differ.
-    reduction_ns : callable
-        Bytes to time.
-    """
-
-    send_ns: Callable[[int, int, int], int]
+    send_ns: Callable[[int, int, int], int]  # position, position and bytes to time
+    # whether the time depends on the members' distance alone, be it forward or in the bits that differ
     is_regular: bool
     endpoint_ns: int
-    reduction_ns: Callable[[int], int]
+    reduction_ns: Callable[[int], int]  # bytes to time
     rendezvous: bool
 
 

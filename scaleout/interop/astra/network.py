@@ -26,23 +26,13 @@ HOPS: Mapping[str, Callable[[int, int], int]] = {
 
 
 class Dimension(NamedTuple):
-    """One dimension of the network.
+    """One dimension of the network."""
 
-    Attributes
-    ----------
-    kind : str
-        One of `HOPS`.
-    size, stride : int
-        Ranks along it, and the difference of the rank numbers of neighbours.
-    latency_ns, bytes_per_ns : float
-        Of one hop, and of a link.
-    """
-
-    kind: str
+    kind: str  # one of `HOPS`
     size: int
-    stride: int
-    latency_ns: float
-    bytes_per_ns: float
+    stride: int  # difference of the rank numbers of neighbours
+    latency_ns: float  # of one hop
+    bytes_per_ns: float  # of a link
 
     def send_ns(self, distance: int, size_bytes: int) -> int:
         """Time of a message to the coordinate `distance` further on, without contention."""
@@ -78,15 +68,7 @@ def build_network(
 
 
 class Lines:
-    """The lines of a network along some of its dimensions; along all of them, one line of all ranks.
-
-    Attributes
-    ----------
-    size : int
-        Ranks of a line.
-    first_of : tuple of int, length R
-        The lowest rank of each rank's line.
-    """
+    """The lines of a network along some of its dimensions; along all of them, one line of all ranks."""
 
     def __init__(self, network: Network, dimensions: tuple[int, ...]) -> None:
         along = [network.dimensions[number] for number in dimensions if number >= 0] or list(network.dimensions)
@@ -95,7 +77,7 @@ class Lines:
             offsets = [offset + dimension.stride * number for number in range(dimension.size) for offset in offsets]
         self._offsets = offsets
         self.size = len(offsets)
-        self.first_of = tuple(
+        self.first_of = tuple(  # (R,) the lowest rank of each rank's line
             rank - sum(rank // dimension.stride % dimension.size * dimension.stride for dimension in along)
             for rank in range(network.num_ranks)
         )

@@ -65,47 +65,25 @@ _ROUNDING_S = 1e-9
 
 @dataclass(frozen=True)
 class Transfer:
-    """Collectives or messages of one kind, size and placement.
-
-    Attributes
-    ----------
-    size_bytes : int
-        Of the whole buffer, for an all-gather too.
-    count : float
-        How many a rank has on average.
-    mean_s : mapping of str to float
-        Network to the time from the arrival of the last member, as the mean over ranks.
-    bound_s : float
-        Lower bound: what the links need for the bytes alone.
-    under_bound_s : float
-        By how much ASTRA-sim's longest is shorter than that; 0 if it is not.
-    """
+    """Collectives or messages of one kind, size and placement."""
 
     kind: str
-    size_bytes: int
+    size_bytes: int  # of the whole buffer, for an all-gather too
     num_ranks: int
-    count: float
-    mean_s: Mapping[str, float]
-    bound_s: float
-    under_bound_s: float
+    count: float  # how many a rank has on average
+    mean_s: Mapping[str, float]  # network to the time from the arrival of the last member, as the mean over ranks
+    bound_s: float  # lower bound: what the links need for the bytes alone
+    under_bound_s: float  # by how much ASTRA-sim's longest is shorter than that; 0 if it is not
 
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """ASTRA-sim's times, and ours.
+    """ASTRA-sim's times, and ours."""
 
-    Attributes
-    ----------
-    comparison : Comparison
-        ASTRA-sim's run as the first outcome, named after its back end; then one for each of our networks.
-    topology : Topology
-        What network.yml became.
-    algorithms : mapping of str to str
-        Kind of collective to our algorithm for it; ``"auto"`` for the fastest where none of ours is like ASTRA-sim's.
-    """
-
+    # ASTRA-sim's run as the first outcome, named after its back end; then one for each of our networks
     comparison: Comparison
-    topology: Topology
+    topology: Topology  # what network.yml became
+    # kind of collective to our algorithm for it; ``"auto"`` for the fastest where none of ours is like ASTRA-sim's
     algorithms: Mapping[str, str]
 
     @cached_property
@@ -245,21 +223,13 @@ def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class DimensionLoad:
-    """Load of a dimension by collectives.
-
-    Attributes
-    ----------
-    link_bytes : int
-        On the busiest link.
-    link_ns : float
-        Time that these bytes need on the link, latency left out.
-    """
+    """Load of a dimension by collectives."""
 
     dimension: int
     kind: str
     size: int
-    link_bytes: int
-    link_ns: float
+    link_bytes: int  # on the busiest link
+    link_ns: float  # time that these bytes need on the link, latency left out
 
 
 def dimension_loads(outcome: AstraOutcome) -> tuple[DimensionLoad, ...]:

@@ -27,53 +27,29 @@ Turns = tuple[tuple[tuple[int, str], int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """One dimension's part of a stream.
-
-    Attributes
-    ----------
-    dimension : int
-        Or `FLAT`, or `GROUP`.
-    queue : tuple of int
-        Level and index of the queue that it passes through.
-    """
+    """One dimension's part of a stream."""
 
     kind: str
-    dimension: int
-    queue: tuple[int, int]
+    dimension: int  # or `FLAT`, or `GROUP`
+    queue: tuple[int, int]  # level and index of the queue that it passes through
     pattern: Pattern
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A collective.
-
-    Attributes
-    ----------
-    capacity : int
-        Streams that run in a queue at a time.
-    turns : tuple
-        Which queues and trees the next collective takes first.
-    """
+    """A collective."""
 
     streams: tuple[tuple[Phase, ...], ...]
-    capacity: int
-    turns: Turns
+    capacity: int  # streams that run in a queue at a time
+    turns: Turns  # which queues and trees the next collective takes first
 
 
 @dataclass
 class Queues:
-    """Hands out the queues and trees of each level in turn; an all-reduce takes the first half on its way up.
+    """Hands out the queues and trees of each level in turn; an all-reduce takes the first half on its way up."""
 
-    Attributes
-    ----------
-    count : int
-        Queues of a level.
-    turns : Counter
-        Which is next; kept from collective to collective.
-    """
-
-    count: int
-    turns: Counter[tuple[int, str]]
+    count: int  # queues of a level
+    turns: Counter[tuple[int, str]]  # which is next; kept from collective to collective
 
     def take(self, level: int, share: str) -> tuple[int, int]:
         """Return the next queue of a level, and the direction in which it goes round: 1 or -1."""

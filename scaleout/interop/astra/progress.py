@@ -32,33 +32,18 @@ NEVER = -1
 
 
 class Unit:
-    """Ranks that are at the same point of the same graph.
-
-    Attributes
-    ----------
-    left : int
-        Tasks that have not ended.
-    start_ns, end_ns : list of int, length N
-        When each task started and ended; `NEVER` until then.
-    finish_ns, compute_ns, communication_ns : int
-        When the last task ended; sums of the durations of computation, and of communication that holds its slot.
-    num_collectives : Counter
-        Collectives of each group that the ranks have issued.
-    turns : tuple
-        Which queues and trees the next collective takes first.
-    successors : list of Unit
-        The units that this one was split into.
-    """
+    """Ranks that are at the same point of the same graph."""
 
     def __init__(self, ranks: Sequence[int], graph: Graph) -> None:
         self.ranks = tuple(ranks)
         self.graph = graph
-        self.left = len(graph.tasks)
-        self.start_ns, self.end_ns = [NEVER] * self.left, [NEVER] * self.left
+        self.left = len(graph.tasks)  # tasks that have not ended
+        self.start_ns, self.end_ns = [NEVER] * self.left, [NEVER] * self.left  # of each task
+        # When the last task ended; sums of the durations of computation, and of communication that holds its slot.
         self.finish_ns = self.compute_ns = self.communication_ns = 0
-        self.num_collectives: Counter[str] = Counter()
-        self.turns: tuple[tuple[tuple[int, str], int], ...] = ()
-        self.successors: list[Unit] = []
+        self.num_collectives: Counter[str] = Counter()  # of each group, which the ranks have issued
+        self.turns: tuple[tuple[tuple[int, str], int], ...] = ()  # queues and trees that come next
+        self.successors: list[Unit] = []  # the units that this one was split into
         self.running: set[int] = set()
         self._waiting = list(graph.num_dependencies)
         self._ready = [index for index, count in enumerate(self._waiting) if count == 0]

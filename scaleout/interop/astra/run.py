@@ -22,45 +22,25 @@ from scaleout.interop.astra.trace import EVERYONE, Task, Work
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """When ranks that did the same at the same time did what.
-
-    Attributes
-    ----------
-    graph : int
-        Which of the job's graphs they run, of N tasks.
-    start_ns, end_ns : tuple of int, length N
-        A collective starts for a rank when the rank arrives at it.
-    """
+    """When ranks that did the same at the same time did what."""
 
     ranks: tuple[int, ...]
-    graph: int
-    start_ns: tuple[int, ...]
-    end_ns: tuple[int, ...]
+    graph: int  # which of the job's graphs they run, of N tasks
+    start_ns: tuple[int, ...]  # (N,); a collective starts for a rank when the rank arrives at it
+    end_ns: tuple[int, ...]  # (N,)
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """When ranks finished, and what they did until then.
-
-    Attributes
-    ----------
-    per_rank_ns : tuple of int, length R
-        When each finished.
-    compute_ns, communication_ns : tuple of int, length R
-        Time in which each computed, and in which a collective or send held its slot.
-    notes : tuple of str
-        Options and values that have no effect.
-    num_runs : mapping of (Plan, tuple of int) to int
-        Collectives and their members, and how often they ran.
-    """
+    """When ranks finished, and what they did until then."""
 
     job: Job
-    per_rank_ns: tuple[int, ...]
-    compute_ns: tuple[int, ...]
-    communication_ns: tuple[int, ...]
-    notes: tuple[str, ...]
+    per_rank_ns: tuple[int, ...]  # (R,) when each finished
+    compute_ns: tuple[int, ...]  # (R,) time in which each computed
+    communication_ns: tuple[int, ...]  # (R,) time in which a collective or send held its slot
+    notes: tuple[str, ...]  # options and values that have no effect
     histories: tuple[History, ...]
-    num_runs: Mapping[tuple[Plan, tuple[int, ...]], int]
+    num_runs: Mapping[tuple[Plan, tuple[int, ...]], int]  # collectives and their members, and how often they ran
 
     @property
     def time_ns(self) -> int:

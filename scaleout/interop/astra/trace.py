@@ -39,33 +39,18 @@ class Work(IntEnum):
 
 
 class Task(NamedTuple):
-    """One node of a trace.
-
-    Attributes
-    ----------
-    duration_ns : int
-        Of computation and replayed communication.
-    kind : str
-        Of a collective: ``all-reduce``, ``all-gather``, ``reduce-scatter`` or ``all-to-all``; or ``broadcast``.
-    size_bytes : int
-        As ASTRA-sim counts it: of an all-gather the shard.
-    group : str
-        Key of a communicator group; `EVERYONE` for all ranks.
-    involved : tuple of bool
-        Dimensions that take part; empty for all.
-    peer, tag : int
-        Of a send and a receive.
-    """
+    """One node of a trace."""
 
     node_id: int
     name: str
     work: Work
-    duration_ns: int = 0
+    duration_ns: int = 0  # of computation and replayed communication
+    # of a collective: ``all-reduce``, ``all-gather``, ``reduce-scatter`` or ``all-to-all``; or ``broadcast``
     kind: str = ""
-    size_bytes: int = 0
-    group: str = EVERYONE
-    involved: tuple[bool, ...] = ()
-    peer: int = 0
+    size_bytes: int = 0  # as ASTRA-sim counts it: of an all-gather the shard
+    group: str = EVERYONE  # key of a communicator group; `EVERYONE` for all ranks
+    involved: tuple[bool, ...] = ()  # dimensions that take part; empty for all
+    peer: int = 0  # of a send and a receive, as is the tag
     tag: int = 0
 
     def __str__(self) -> str:
@@ -74,19 +59,11 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What a rank does: tasks in ascending order of their ids, and who waits for whom.
+    """What a rank does: tasks in ascending order of their ids, and who waits for whom."""
 
-    Attributes
-    ----------
-    tasks : tuple of Task, length N
-    users : tuple of tuple of int, length N
-        Indices of the tasks that depend on each.
-    num_dependencies : tuple of int, length N
-    """
-
-    tasks: tuple[Task, ...]
-    users: tuple[tuple[int, ...], ...]
-    num_dependencies: tuple[int, ...]
+    tasks: tuple[Task, ...]  # (N,)
+    users: tuple[tuple[int, ...], ...]  # (N,) indices of the tasks that depend on each
+    num_dependencies: tuple[int, ...]  # (N,)
 
     @cached_property
     def has_messages(self) -> bool:

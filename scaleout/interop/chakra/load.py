@@ -56,46 +56,29 @@ _COLUMNS = ("kind", "duration_s", "time_source", "flops", "bytes", "collective",
 
 @dataclass(frozen=True)
 class LoadedTrace:
-    """What a set of traces holds.
+    """What a set of traces holds."""
 
-    Attributes
-    ----------
-    program : Program
-        Not scheduled. Kernels of unknown time are for `scaleout.cluster.device.annotate` to time.
-    facts : mapping of str to str
-        The text attributes of the first rank's metadata, unread, such as those given to `save_program`.
-    """
-
-    program: Program
+    program: Program  # not scheduled; kernels of unknown time are for `scaleout.cluster.device.annotate` to time
+    # the text attributes of the first rank's metadata, unread, such as those given to `save_program`
     facts: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """The D distinct nodes of all files.
-
-    Attributes
-    ----------
-    columns : columns of graphs, (D,); kernel, phase and group are indices into the lists of distinct ones
-    own_side : (D,) the rank that a message states as its own, or `NONE`
-    declared : groups that a node lists, key to ranks
-    congruent : (D,) equal for nodes that differ at most in what may differ between ranks that do the same
-    ids : (D,) identifiers
-    dependency_offsets, dependencies : (D + 1,) and (E,), ids
-    groups : key of a group, and family that our own attribute states
-    """
+    """The D distinct nodes of all files."""
 
     reader: NodeReader[Row]
+    # columns of graphs, (D,); kernel, phase and group are indices into the lists of distinct ones
     columns: dict[str, _Column]
-    own_side: Ints
-    declared: Mapping[int, Mapping[str, list[int]]]
-    congruent: Ints
-    ids: npt.NDArray[np.uint64]
-    dependency_offsets: Ints
-    dependencies: npt.NDArray[np.uint64]
+    own_side: Ints  # (D,) the rank that a message states as its own, or `NONE`
+    declared: Mapping[int, Mapping[str, list[int]]]  # groups that a node lists, key to ranks
+    congruent: Ints  # (D,) equal for nodes that differ at most in what may differ between ranks that do the same
+    ids: npt.NDArray[np.uint64]  # (D,) identifiers
+    dependency_offsets: Ints  # (D + 1,)
+    dependencies: npt.NDArray[np.uint64]  # (E,) identifiers
     kernels: list[Any]
     phases: list[Any]
-    groups: list[Any]
+    groups: list[Any]  # key of a group, and family that our own attribute states
 
 
 def _nodes_of(reader: NodeReader[Row], declared: Mapping[int, Mapping[str, list[int]]]) -> _Nodes:
@@ -152,32 +135,21 @@ def _by_first_use(values: _Column) -> tuple[Ints, list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class _File:
-    """A rank's file; files of the same nodes share all but the path and what the metadata states.
-
-    Attributes
-    ----------
-    numbers : (N,) which of the distinct nodes each is
-    dependency_offsets, dependencies : (N + 1,) and (E,), positions in the file
-    groups : distinct keys of groups and families that our own attribute states, in the order of their first use
-    group_of : (N,) which of `groups`, or `NONE`
-    peers : distinct ranks that messages name, in the order of their first use
-    peer_of : (N,) which of `peers`, or `NONE`
-    stated : families that our metadata states
-    structure : equal for files that differ at most in ids, groups and peers
-    """
+    """A rank's file; files of the same nodes share all but the path and what the metadata states."""
 
     path: Path
     nodes: _Nodes
-    numbers: Ints
-    dependency_offsets: Ints
-    dependencies: Ints
+    numbers: Ints  # (N,) which of the distinct nodes each is
+    dependency_offsets: Ints  # (N + 1,)
+    dependencies: Ints  # (E,) positions in the file
+    # distinct keys of groups and families that our own attribute states, in the order of their first use
     groups: list[tuple[str, int]]
-    group_of: Ints
-    peers: list[int]
-    peer_of: Ints
+    group_of: Ints  # (N,) which of `groups`, or `NONE`
+    peers: list[int]  # distinct ranks that messages name, in the order of their first use
+    peer_of: Ints  # (N,) which of `peers`, or `NONE`
     metadata: Metadata = field(default_factory=Metadata)
-    stated: list[str] = field(default_factory=list)
-    structure: int = NONE
+    stated: list[str] = field(default_factory=list)  # families that our metadata states
+    structure: int = NONE  # equal for files that differ at most in ids, groups and peers
 
     def declared(self) -> dict[str, list[int]]:
         """Return the groups that metadata nodes list, key to ranks."""

@@ -45,30 +45,21 @@ _Codes = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass
 class NodeReader(Generic[Content]):
-    """Reads files, and decodes each distinct content and label of all of them once.
+    """Reads files, and decodes each distinct content and label of all of them once."""
 
-    Attributes
-    ----------
-    decode : callable
-        A node without its dependencies and labels to anything; of those that differ only in id and name the first.
-    reads : the attributes that `decode` reads
-    labels : attributes that are read apart, each with what reads it; first the one that differs most between nodes
-    ids, names : of each distinct node, D of them
-    dependency_offsets, dependencies : D + 1 offsets, and ids in ascending order
-    content_of, labels_of : of each distinct node, which of `contents` and of the distinct sets of labels
-    contents : what `decode` returned
-    """
-
+    # a node without its dependencies and labels to anything; of those that differ only in id and name the first
     decode: Callable[[Node], Content]
-    reads: Collection[str]
+    reads: Collection[str]  # the attributes that `decode` reads
+    # attributes that are read apart, each with what reads it; first the one that differs most between nodes
     labels: Mapping[str, Callable[[Node], Any]] = field(default_factory=dict)
-    ids: "array[int]" = field(default_factory=lambda: array("Q"))
+    ids: "array[int]" = field(default_factory=lambda: array("Q"))  # of each distinct node, D of them, as are the names
     names: list[str] = field(default_factory=list)
-    dependency_offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))
-    dependencies: "array[int]" = field(default_factory=lambda: array("Q"))
+    dependency_offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))  # D + 1
+    dependencies: "array[int]" = field(default_factory=lambda: array("Q"))  # ids in ascending order
+    # of each distinct node, which of `contents` and of the distinct sets of labels
     content_of: "array[int]" = field(default_factory=lambda: array("q"))
     labels_of: "array[int]" = field(default_factory=lambda: array("q"))
-    contents: list[Content] = field(default_factory=list)
+    contents: list[Content] = field(default_factory=list)  # what `decode` returned
     _numbers: dict[bytes, int] = field(default_factory=dict)
     _texts: dict[bytes, str] = field(default_factory=dict)
     _codes: dict[bytes, int] = field(default_factory=dict)

@@ -117,20 +117,12 @@ _AXIS = "axis="
 
 @dataclass(frozen=True)
 class StatedFamily:
-    """A family of groups as the metadata states it: its groups have consecutive keys in the group file.
-
-    Attributes
-    ----------
-    first_key : int
-        Key of the first group; 0 for the family whose one group is all ranks, which needs no key.
-    axis : str
-        Its `GroupFamily.axis`; empty for the name.
-    """
+    """A family of groups as the metadata states it: its groups have consecutive keys in the group file."""
 
     name: str
-    first_key: int
+    first_key: int  # key of the first group; 0 for the family whose one group is all ranks, which needs no key
     num_groups: int
-    axis: str = ""
+    axis: str = ""  # its `GroupFamily.axis`; empty for the name
 
     def text(self) -> str:
         """Write the family, and its axis where that is not the name.

@@ -93,25 +93,13 @@ def _optimiser(calls: Calls, device: Device) -> Array:
 
 
 class _Units(NamedTuple):
-    """How the kernels of one kind of arithmetic unit tile a GEMM.
+    """How the kernels of one kind of arithmetic unit tile a GEMM."""
 
-    Attributes
-    ----------
-    launch_s, fill_s : float
-        Launch, first loads and the last write; more for each wave of tiles.
-    load_bytes_per_s : float
-        Rate at which an SM gets the operands of its tile.
-    split_s : float
-        Extra latency of a sum over splits of K.
-    partial : float
-        Traffic of that sum, in 4-byte results a split, that is not overlapped.
-    """
-
-    launch_s: float
-    fill_s: float
-    load_bytes_per_s: float
-    split_s: float
-    partial: float
+    launch_s: float  # launch, first loads and the last write
+    fill_s: float  # more for each wave of tiles
+    load_bytes_per_s: float  # rate at which an SM gets the operands of its tile
+    split_s: float  # extra latency of a sum over splits of K
+    partial: float  # traffic of that sum, in 4-byte results a split, that is not overlapped
 
 
 _MATRIX_UNITS = _Units(3.0e-6, 0.1e-6, 215e9, 3.0e-6, 0.5)

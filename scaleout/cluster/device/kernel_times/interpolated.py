@@ -179,25 +179,14 @@ def _elementwise(op: str) -> bool:
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Hyper-parameters of the process, in the units of the values and of the coordinates.
+    """Hyper-parameters of the process, in the units of the values and of the coordinates."""
 
-    Attributes
-    ----------
-    amplitude, trend, noise, offset : float
-        Standard deviations: of the smooth departure, of the slope along each coordinate, of what no neighbour knows,
-        and of the constant by which one series differs from another.
-    length : float
-        Distance over which the departure changes.
-    correlation : float
-        Correlation of the departures of two series, 0 to 1.
-    """
-
-    amplitude: float
-    length: float
-    trend: float = 0.0
-    noise: float = 0.03
-    correlation: float = 1.0
-    offset: float = 0.0
+    amplitude: float  # standard deviation of the smooth departure
+    length: float  # distance over which the departure changes
+    trend: float = 0.0  # standard deviation of the slope along each coordinate
+    noise: float = 0.03  # of what no neighbour knows
+    correlation: float = 1.0  # correlation of the departures of two series, 0 to 1
+    offset: float = 0.0  # standard deviation of the constant by which one series differs from another
 
 
 _SMOOTHNESS = {

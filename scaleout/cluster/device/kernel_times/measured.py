@@ -57,23 +57,13 @@ class Rows(NamedTuple):
 
 
 class Series(NamedTuple):
-    """All measurements of one operation in one dtype.
+    """All measurements of one operation in one dtype."""
 
-    Attributes
-    ----------
-    calls : Calls
-        What was measured, S calls. `launches` is the median over the rows that say so.
-    seconds : ndarray, shape (S,)
-    sources : ndarray of int64, shape (S,)
-        0 for the source that estimates follow, the one with most rows in the first file; others count up from 1.
-    exact : mapping
-        Sizes to seconds: of each shape, its first source.
-    """
-
-    calls: Calls
-    seconds: Array
+    calls: Calls  # what was measured, S calls; `launches` is the median over the rows that say so
+    seconds: Array  # (S,)
+    # (S,); 0 for the source that estimates follow, the one with most rows in the first file; others count up from 1
     sources: npt.NDArray[np.int64]
-    exact: Mapping[Shape, float]
+    exact: Mapping[Shape, float]  # sizes to seconds: of each shape, its first source
 
     def alike(self, calls: Calls) -> Calls:
         """Return calls as the first source makes them: as many launches, and from the L2 cache if it reuses buffers."""

@@ -24,27 +24,15 @@ Shape = tuple[int, ...]
 
 
 class Calls(NamedTuple):
-    """Several calls of one operation in one dtype; every array has shape (N,).
-
-    Attributes
-    ----------
-    op, dtype : str
-    sizes : mapping
-        Name of a size to its values.
-    flops, bytes : ndarray
-    warm : ndarray of bool
-        Whether the same buffers are used again and again, so that small data lie in the L2 cache.
-    launches : float
-        Device kernels that one call launches.
-    """
+    """Several calls of one operation in one dtype; every array has shape (N,)."""
 
     op: str
     dtype: str
-    sizes: Mapping[str, Array]
+    sizes: Mapping[str, Array]  # name of a size to its values
     flops: Array
     bytes: Array
-    warm: Bools
-    launches: float = 1.0
+    warm: Bools  # whether the same buffers are used again and again, so that small data lie in the L2 cache
+    launches: float = 1.0  # device kernels that one call launches
 
     @property
     def key(self) -> Key:

@@ -71,31 +71,16 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class Port:
-    """One of the links that every rank has in a dimension.
+    """One of the links that every rank has in a dimension."""
 
-    Attributes
-    ----------
-    dimension : int
-        Its number; the number of dimensions for the rank's injection, which is in none.
-    role : str
-        ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches, trees and dragonflies),
-        ``"pair"``, ``"edge"`` (any other link) or ``"injection"``.
-    bytes_per_s : float
-        The fastest link's, where they differ; see `Links.bytes_per_s`.
-    offset : int
-        How much further along the dimension the other end lies, for links between two ranks.
-    span : int
-        Ranks along the dimension that share it: more than one between switches.
-    absent_at : tuple of int
-        Coordinates of ranks that do not have it, such as the ends of a mesh.
-    """
-
-    dimension: int
+    dimension: int  # its number; the number of dimensions for the rank's injection, which is in none
+    # ``"next"``, ``"previous"`` (rings and meshes), ``"up"``, ``"down"`` (switches, trees and dragonflies), ``"pair"``,
+    # ``"edge"`` (any other link) or ``"injection"``
     role: str
-    bytes_per_s: float
-    offset: int = 0
-    span: int = 1
-    absent_at: tuple[int, ...] = ()
+    bytes_per_s: float  # the fastest link's, where they differ; see `Links.bytes_per_s`
+    offset: int = 0  # how much further along the dimension the other end lies, for links between two ranks
+    span: int = 1  # ranks along the dimension that share it: more than one between switches
+    absent_at: tuple[int, ...] = ()  # coordinates of ranks that do not have it, such as the ends of a mesh
 
 
 class LineRoutes(NamedTuple):
@@ -140,38 +125,20 @@ def check_radices(dimension: "Dimension", *, order: str, lower_bound: int) -> No
 
 
 class DimensionKind:
-    """A kind of dimension; an instance holds no state, the numbers are those of a `Dimension`.
+    """A kind of dimension; an instance holds no state, the numbers are those of a `Dimension`."""
 
-    Attributes
-    ----------
-    name, description : str
-        In files and tables; what a rank has in the dimension.
-    names_in_files : tuple of str
-        Other names of the kind in topology files.
-    takes : frozenset of str
-        Fields of `Dimension` that this kind takes besides size, bandwidth and latency.
-    even : bool
-        Whether it does not matter where along the dimension a group lies.
-    interchangeable : bool
-        Whether any two ranks may be exchanged: then the coordinates of members do not matter at all.
-    movable : bool
-        Whether a group may be moved along the dimension as a whole.
-    neighbours, closed : bool
-        Whether a rank is linked to the next and to the previous one, and the last to the first.
-    part : str, optional
-        Kind of what the first ranks of a line are; None if they are no dimension.
-    """
-
-    name: ClassVar[str]
-    description: ClassVar[str]
-    names_in_files: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str]  # in files and tables
+    description: ClassVar[str]  # what a rank has in the dimension
+    names_in_files: ClassVar[tuple[str, ...]] = ()  # other names of the kind in topology files
+    # fields of `Dimension` that this kind takes besides size, bandwidth and latency
     takes: ClassVar[frozenset[str]] = frozenset()
-    even: ClassVar[bool] = False
+    even: ClassVar[bool] = False  # whether it does not matter where along the dimension a group lies
+    # whether any two ranks may be exchanged: then the coordinates of members do not matter at all
     interchangeable: ClassVar[bool] = False
-    movable: ClassVar[bool] = False
-    neighbours: ClassVar[bool] = False
-    closed: ClassVar[bool] = False
-    part: ClassVar[str | None] = None
+    movable: ClassVar[bool] = False  # whether a group may be moved along the dimension as a whole
+    neighbours: ClassVar[bool] = False  # whether a rank is linked to the next and to the previous one
+    closed: ClassVar[bool] = False  # whether the last is linked to the first
+    part: ClassVar[str | None] = None  # kind of what the first ranks of a line are; None if they are no dimension
 
     # ---- Structure
 
