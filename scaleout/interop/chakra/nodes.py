@@ -12,16 +12,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from scaleout.interop.chakra.framing import MAX_LENGTH_BYTES
+from scaleout.interop.chakra.framing import MAX_LENGTH_BYTES, frames, read_content
 from scaleout.interop.chakra.wire import (
     FAULTS,
     Metadata,
     Node,
     attribute_of,
+    metadata_of,
     read,
-    read_content,
     varint,
     varints,
     written_plainly,
@@ -79,9 +80,10 @@ class NodeReader(Generic[Content]):
         TraceError
             As `wire.read` does, or as `decode` and `labels` do.
         """
-        metadata, content = read_content(path)
+        content = read_content(Path(path))
+        metadata = metadata_of(content, next(frames(content))[1])
         try:
-            self._scan(content)
+            self._scan(content.whole)
         except FAULTS:
             read(path)  # says what is wrong
             raise

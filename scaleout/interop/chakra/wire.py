@@ -11,11 +11,10 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from scaleout.interop.chakra.framing import GIVE_TRACE, WRITE_AGAIN, Source, frames, is_text, open_trace
+from scaleout.interop.chakra.framing import GIVE_TRACE, WRITE_AGAIN, Content, frames, read_content
 from scaleout.interop.chakra.tables import KINDS, NodeType
 
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
@@ -252,9 +251,9 @@ def read(path: str | os.PathLike[str], known: dict[bytes, Node] | None = None) -
     TraceError
         If the file cannot be read, is empty, cut short or damaged, or is not a Chakra trace.
     """
-    source = open_trace(Path(path))
-    found = frames(source)
-    metadata = _metadata(source, next(found)[1])
+    content = read_content(Path(path))
+    found = frames(content)
+    metadata = metadata_of(content, next(found)[1])
     known = {} if known is None else known
     nodes = []
     num_empty = 0
@@ -263,42 +262,31 @@ def read(path: str | os.PathLike[str], known: dict[bytes, Node] | None = None) -
             if frame not in known:
                 known[frame] = Node(frame)
         except SchemaError as error:
-            raise source.fault(index, offset, text=str(error), remedy=GIVE_TRACE) from None
+            raise content.fault(index, offset, text=str(error), remedy=GIVE_TRACE) from None
         except FAULTS:
-            raise source.fault(index, offset, text="it is no Chakra Node", remedy=WRITE_AGAIN) from None
+            raise content.fault(index, offset, text="it is no Chakra Node", remedy=WRITE_AGAIN) from None
         nodes.append(known[frame])
         num_empty += not frame
         if num_empty > 1:
             # One may be node 0 without a name or type; more are the zeros that a lost block of a disk reads as.
             text = "it is the second empty node, but ids must differ: the file may be filled with zeros"
-            raise source.fault(index, offset, text=text, remedy=WRITE_AGAIN)
+            raise content.fault(index, offset, text=text, remedy=WRITE_AGAIN)
     return metadata, nodes
 
 
-def read_content(path: str | os.PathLike[str]) -> tuple[Metadata, bytes]:
-    """Read the metadata, and all bytes of the trace, unzipped and not looked into; see `read`."""
-    source = open_trace(Path(path))
-    blocks: list[bytes] = []
-    with source.file:
-        block_bytes = os.fstat(source.file.fileno()).st_size + 1  # of a plain file the one block
-        while block := source.read(block_bytes, offset=sum(map(len, blocks))):
-            blocks.append(block)
-    content = b"".join(blocks)
-    return _metadata(source, next(frames(source._replace(file=BytesIO(content))))[1]), content
-
-
-def _metadata(source: Source, frame: bytes) -> Metadata:
+def metadata_of(content: Content, frame: bytes) -> Metadata:
+    """Decode the first frame of a trace, or raise `TraceError`."""
     try:
         metadata = Metadata(frame)
         # A later schema may add fields. A known number with another type is another schema, and so is a message of
         # which nothing is known. No trace is all text: the tags of id, name and type are control characters.
         is_unknown = not (metadata.version or metadata.attributes)
-        is_other = metadata.has_later_fields and (is_unknown or is_text(source.head))
+        is_other = metadata.has_later_fields and (is_unknown or content.is_text)
     except SchemaError:
         is_other = True
     except FAULTS:
-        raise source.fault(0, 0, text="it is no Chakra GlobalMetadata", remedy=WRITE_AGAIN) from None
+        raise content.fault(0, 0, text="it is no Chakra GlobalMetadata", remedy=WRITE_AGAIN) from None
     if is_other:
         text = "its fields are not those of a Chakra GlobalMetadata"
-        raise source.fault(0, 0, text=text, remedy=WRITE_AGAIN)
+        raise content.fault(0, 0, text=text, remedy=WRITE_AGAIN)
     return metadata
