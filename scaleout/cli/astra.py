@@ -118,12 +118,13 @@ def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
 
 
 def _write(outcome: "Outcome", compared: "SideBySide | None", folder: Path) -> dict[str, str]:
-    from scaleout.interop.astra.physical import write_tables
-    from scaleout.report.files import write
+    from scaleout.interop.astra.physical import FILES, write_tables
+    from scaleout.report.files import into, write
 
     assert compared is not None
-    tables = write_tables(outcome, compared, folder)
-    return write(compared.comparison, folder) | {path.name: meaning for path, meaning in tables}
+    with into(folder) as unfinished:
+        write_tables(outcome, compared, unfinished)
+    return write(compared.comparison, folder) | FILES
 
 
 def _print_dimensions(outcome: "Outcome") -> None:

@@ -200,7 +200,7 @@ def test_times_are_found_as_nccl_tests_print_them(tmp_path):
   4294967296    1073741824     float     sum      -1    24361  176.31  330.58    N/A    24365  176.27  330.51    N/A
   8589934592    2147483648     float                     N/A     N/A     N/A    N/A    47743  179.92  337.35    N/A
 """
-    (run,) = read_runs(Path(write(tmp_path, "nccl.txt", text)))
+    (run,) = read_runs(Path(write(tmp_path, "nccl.txt", text)), "nccl")
     # From 10 ms on they have no point; without a check of values, and without a time out of place, there is N/A.
     assert run.seconds == pytest.approx((6759e-6, 12646e-6, 24361e-6, 47743e-6))
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -141,7 +141,7 @@ def _curves(topology: Topology, policy: str) -> list[Curve]:
         if not (name and file):
             raise ConfigError(f"policy {policy!r}: {part!r} is no benchmark of a back end; write nccl_ring=runs.txt")
         backend(topology, name)
-        found += [Curve(name, run.num_ranks, run.sizes_bytes, run.seconds) for run in read_runs(Path(file))]
+        found += read_runs(Path(file), name)
     (name, ranks), runs = Counter((curve.backend, curve.num_ranks) for curve in found).most_common(1)[0]
     if runs > 1:
         raise ConfigError(f"policy {policy!r}: {name} on {ranks} ranks was run more than once; keep one run")
@@ -155,17 +155,8 @@ _COLUMNS = 4
 """Of a measurement, at the end of a line: time, algorithm and bus bandwidth, how many values are wrong."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run: sizes in ascending order, and the seconds that each took."""
-
-    num_ranks: int
-    sizes_bytes: tuple[float, ...]
-    seconds: tuple[float, ...]
-
-
-def read_runs(path: Path) -> tuple[Run, ...]:
-    """Read all runs of a file that nccl-tests printed: times out of place, or in place where those are missing.
+def read_runs(path: Path, name: str) -> tuple[Curve, ...]:
+    """Read the runs of a back end that nccl-tests printed: times out of place, or in place where those are missing.
 
     A run's header lists its ranks, a line each, then the columns and their units; one line a size follows.
 
@@ -204,7 +195,7 @@ def read_runs(path: Path) -> tuple[Run, ...]:
         raise ConfigError(
             f"{path}: a run does not say its ranks; keep the lines '#  Rank  0 ...' that nccl-tests print"
         )
-    return tuple(Run(len(ranks), *zip(*rows, strict=True)) for ranks, rows in runs)
+    return tuple(Curve(name, len(ranks), *zip(*rows, strict=True)) for ranks, rows in runs)
 
 
 def _units_in(line: str, where: str) -> list[str]:

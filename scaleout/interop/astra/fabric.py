@@ -9,7 +9,6 @@ end times of ranks that were one unit differ, or may differ, the unit is split. 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Protocol
 
 from scaleout.errors import SimulationError
 from scaleout.interop.astra.algorithms import Exchange, Pattern
@@ -24,16 +23,6 @@ from scaleout.interop.astra.progress import Unit
 
 End = Callable[[Unit, int], None]
 """Called when a unit has ended a task."""
-
-
-class Fabric(Protocol):
-    """A network in use."""
-
-    def carry(self, source: int, target: int, size_bytes: int, deliver: Deliver) -> None:
-        """Carry a message and call `deliver` when it has arrived."""
-
-    def registered(self, instance: CollectiveInstance, unit: Unit, index: int) -> None:
-        """Take note that a unit has just arrived at a collective."""
 
 
 class Streams:
@@ -276,13 +265,10 @@ class AwareFabric:
         self._job, self._clock, self._end = job, clock, end
         dimension = job.network.dimensions[0]
         self._links = Links(clock, dimension, route(dimension))
+        self.carry = self._links.carry
         self._new: list[tuple[CollectiveInstance, Unit, int]] = []
         self._streams: Callable[[CollectiveInstance], Streams] = lru_cache(maxsize=None)(self._streams_of)
         self._folded: Callable[[Plan], int] = lru_cache(maxsize=None)(partial(folded_elapsed, job))
-
-    def carry(self, source: int, target: int, size_bytes: int, deliver: Deliver) -> None:
-        """Carry a message and call `deliver` when it has arrived."""
-        self._links.carry(source, target, size_bytes, deliver)
 
     def registered(self, instance: CollectiveInstance, unit: Unit, index: int) -> None:
         """Start now; if all ranks might start in this nanosecond, decide at its end."""

@@ -19,7 +19,6 @@ import numpy as np
 from scaleout.analysis.breakdown import covered
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
-from scaleout.errors import ConfigError
 from scaleout.interop.astra import Outcome as AstraOutcome
 from scaleout.interop.astra.algorithms import NOBODY, TREE, Named, Pattern, Tree
 from scaleout.interop.astra.as_program import counterpart, result_of
@@ -176,30 +175,19 @@ def side_by_side(astra: AstraOutcome, *, name: str, networks: Sequence[str]) -> 
     return SideBySide(comparison, ours.topology, algorithms)
 
 
-def write_tables(astra: AstraOutcome, compared: SideBySide, directory: Path) -> list[tuple[Path, str]]:
-    """Write the tables of ranks, transfers and dimensions; return the files, and what they are.
-
-    Raises
-    ------
-    ConfigError
-        If the directory cannot be written.
-    """
+def write_tables(astra: AstraOutcome, compared: SideBySide, folder: Path) -> None:
+    """Write the tables of ranks, transfers and dimensions, which are the files of `FILES`."""
     names = [outcome.schedule for outcome in compared.comparison.outcomes]
     transfers = [
         {**asdict(one), "mean_s": one.mean_s[names[0]], **{f"{name}_s": one.mean_s[name] for name in names[1:]}}
         for one in compared.transfers
     ]
     tables = [list(_rank_rows(compared.comparison)), transfers, [asdict(load) for load in dimension_loads(astra)]]
-    paths = [directory / name for name in FILES]
-    try:
-        for path, rows in zip(paths, tables, strict=True):
-            with path.open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-                writer.writeheader()
-                writer.writerows(rows)
-    except OSError as error:
-        raise ConfigError(f"output {str(directory)!r} cannot be written ({error.strerror}); give another") from None
-    return list(zip(paths, FILES.values(), strict=True))
+    for name, rows in zip(FILES, tables, strict=True):
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, SimulationError, TraceError
 from scaleout.interop.astra.clock import Clock
-from scaleout.interop.astra.fabric import AwareFabric, Fabric, UnawareFabric
+from scaleout.interop.astra.fabric import AwareFabric, UnawareFabric
 from scaleout.interop.astra.instance import CollectiveInstance, Mail, describe_group
 from scaleout.interop.astra.job import Job, Options, load
 from scaleout.interop.astra.network import Lines
@@ -85,8 +85,8 @@ class _Simulation:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.clock = Clock()
-        backend: Callable[..., Fabric] = AwareFabric if job.aware else UnawareFabric
-        self.fabric = backend(job, self.clock, self.end)
+        backend = AwareFabric if job.aware else UnawareFabric
+        self.fabric: AwareFabric | UnawareFabric = backend(job, self.clock, self.end)
         self.mail = Mail(self.clock, self.fabric.carry, rendezvous=job.rendezvous)
         self.instances: dict[tuple[str, int], CollectiveInstance] = {}
         self.num_runs: Counter[tuple[Plan, tuple[int, ...]]] = Counter()
