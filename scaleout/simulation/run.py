@@ -20,14 +20,14 @@ from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import links_of
 from scaleout.program.graph import NONE, NodeKind
 from scaleout.program.program import Program
+from scaleout.simulation.columns import Sharing, Tasks, Times
 from scaleout.simulation.contention import Contention
-from scaleout.simulation.engine import Tasks, Timer, Times, run
+from scaleout.simulation.engine import run
 from scaleout.simulation.fold import fold
 from scaleout.simulation.fold_links import fold_on_links
 from scaleout.simulation.folded_program import CollectiveInstances, FoldedProgram, describe, instances_of
 from scaleout.simulation.options import check_network
 from scaleout.simulation.result import Result, Timeline
-from scaleout.simulation.shared_devices import SharedDevices, Sharing
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
 
@@ -109,10 +109,7 @@ def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links:
 
         if (found := run_compiled(tasks, sharing, contention, links)) is not None:
             return found
-    timers: list[Timer] = [] if links is None else [links]
-    if contention is not None:
-        timers.append(SharedDevices.of(contention, sharing, None if links is None else links.set_speed))
-    return run(tasks, timers)
+    return run(tasks, sharing, contention, links)
 
 
 def _result(folded: FoldedProgram, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:

@@ -20,9 +20,8 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
-from scaleout.simulation.engine import Tasks, offsets_of
+from scaleout.simulation.columns import NOTHING_SHARED, Sharing, Tasks, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
-from scaleout.simulation.shared_devices import NOTHING_SHARED, Sharing
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork

@@ -21,14 +21,13 @@ from scaleout.network.flow.instances import LinkNetwork
 from scaleout.network.routes.links import links_of
 from scaleout.schedule import apply_schedule
 from scaleout.simulation import engine
+from scaleout.simulation.columns import Sharing, Tasks
 from scaleout.simulation.contention import Contention, contention_of
 from scaleout.simulation.core import run as core
-from scaleout.simulation.engine import Tasks, Timer, Times
 from scaleout.simulation.fold import fold
 from scaleout.simulation.fold_links import fold_on_links
 from scaleout.simulation.folded_program import FoldedProgram, instances_of
 from scaleout.simulation.run import simulate
-from scaleout.simulation.shared_devices import SharedDevices, Sharing
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
 from scaleout.workloads.config import load_workload
@@ -56,14 +55,6 @@ def laid_out(
     return tasks, sharing, contention, links
 
 
-def in_python(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
-    """Run in Python, with its timers."""
-    timers: list[Timer] = [] if links is None else [links]
-    if contention is not None:
-        timers.append(SharedDevices.of(contention, sharing, None if links is None else links.set_speed))
-    return engine.run(tasks, timers)
-
-
 def main() -> None:
     """Run, and print a table."""
     table = Table(box=None, title="events, seconds of one core", title_justify="left")
@@ -86,7 +77,7 @@ def main() -> None:
         network = "link" if on_links else "alpha_beta"
         found = [laid_out(folded, contention, on_links=on_links) for _ in range(3)]  # a network is for one run
         core.run(*found[0])  # compiled, and with it what it asks for
-        plain_s, plain = cpu_s(lambda work=found[1]: in_python(*work))
+        plain_s, plain = cpu_s(lambda work=found[1]: engine.run(*work))
         core_s, compiled = cpu_s(lambda work=found[2]: core.run(*work))
         assert (compiled.end_s == plain.end_s).all(), "the same bits"
         options = {"unfold": True, "network": network, "contention": contention}

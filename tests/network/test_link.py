@@ -18,6 +18,7 @@ from test_collectives import links_of as oracle_links
 from test_collectives import meshes
 
 from scaleout.cli import main
+from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.placement import arrange, place, siblings
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
@@ -34,6 +35,8 @@ from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, symmetry
 from scaleout.simulation import engine
+from scaleout.simulation.columns import NOTHING_SHARED, Tasks
+from scaleout.simulation.contention import contention_of
 
 ALPHA, BANDWIDTH = 700e-9, 25e9
 N = 128e6  # bytes; 5.12 ms on a link
@@ -769,27 +772,20 @@ def brute_force_bytes(links, groups, rounds, size_bytes):
     return carried
 
 
-# ---- The engine and its timers
+# ---- The engine and what times instances
 
 
 class Alarm:
-    """A timer whose instances release their streams after 2 s and are done after 3 s."""
+    """Links whose instances release their streams after 2 s and are done after 3 s."""
+
+    set_speed = None
 
     def __init__(self, instances):
-        self.instances, self.ended, self.events = instances, [], []
-
-    def arrive(self, instance, task, now_s):
-        """All arrive before it starts."""
+        self.instances, self.events = instances, []
 
     def start(self, instance, now_s):
         if instance in self.instances:
             self.events += [(now_s + 2, "released", instance), (now_s + 3, "done", instance)]
-
-    def next_s(self):
-        return min((event[0] for event in self.events), default=np.inf)
-
-    def end(self, instances, now_s):
-        self.ended += [(instance, now_s) for instance in instances]
 
     def advance(self, until_s):
         now_s = min([until_s, *(event[0] for event in self.events)])
@@ -798,45 +794,34 @@ class Alarm:
         return now_s, *([instance for _, what, instance in due if what == wanted] for wanted in ("released", "done"))
 
 
-def test_the_engine_asks_a_timer_how_long_an_instance_takes():
+def test_the_engine_asks_links_how_long_an_instance_takes():
     """Tasks 0 and 1 meet at 1 s; 2 waits for the stream of 0, and 3, on a stream of its own, for 0 to be done."""
     nan = np.nan
-    tasks = engine.Tasks.of(
-        duration_s=[nan, nan, 5.0, 1.0, 1.0],
-        occupancy_s=[nan, nan, 5.0, 1.0, 1.0],
+    tasks = Tasks.of(
+        [nan, nan, 5.0, 1.0, 1.0],
+        [[3], [], [], [], []],
         stream=[0, 1, 0, 2, 1],
         priority=[0, 0, 0, 0, 1],
-        users=[[3], [], [], [], []],
         instance=[0, 0, -1, -1, -1],
         instance_size=[2],
-        instance_ports=[()],
     )
-    times = engine.run(tasks, [Alarm([0])])
+    times = engine.run(tasks, links=Alarm([0]))
     assert times.start_s.tolist() == [1, 1, 3, 4, 0]
     assert times.released_s.tolist() == [3, 3, 8, 5, 1]
     assert times.end_s.tolist() == [4, 4, 8, 5, 1]
     assert times.cause.tolist() == [4, 4, 0, 0, -1]
 
 
-def test_the_engine_advances_several_timers_as_one_queue():
-    """Instances 0 and 1 in different timers, from 0 s; 2 s of task 2 in between; both timers learn of both ends."""
-    nan = np.nan
-    tasks = engine.Tasks.of(
-        duration_s=[nan, nan, 2.5, nan],
-        occupancy_s=[nan, nan, 2.5, nan],
-        stream=[0, 1, 2, 2],
-        priority=[0] * 4,
-        users=[[], [], [], []],
-        instance=[0, 1, -1, 2],
-        instance_size=[1, 1, 1],
-        instance_ports=[(), (), ()],
-    )
-    timers = [Alarm([0, 2]), Alarm([1])]
-    times = engine.run(tasks, timers)
+def test_links_and_devices_are_one_queue_of_events():
+    """Instances 0 and 2 on links and kernel 1 on a device, the first two from 0 s; 2.5 s of task 2 in between."""
+    nan, topology = np.nan, load_topology("dgx-h200-2")
+    tasks = Tasks.of([nan, nan, 2.5, nan], stream=[0, 1, 2, 2], instance=[0, 1, -1, 2], instance_size=[1, 1, 1])
+    kernel = {"kernel_instance": np.array([1]), "kernel_device": np.array([0]), "kernel_kind": np.array([0])}
+    sharing = replace(NOTHING_SHARED, kernels=[(None, 3.0)], kernel_issue_s=np.zeros(1), **kernel)
+    times = engine.run(tasks, sharing, contention_of(load_device("h200"), topology), Alarm([0, 2]))
     assert times.start_s.tolist() == [0, 0, 0, 2.5]
-    assert times.released_s.tolist() == [2, 2, 2.5, 4.5]
+    assert times.released_s.tolist() == [2, 3, 2.5, 4.5]
     assert times.end_s.tolist() == [3, 3, 2.5, 5.5]
-    assert [timer.ended for timer in timers] == [[(1, 3)], [(0, 3), (2, 5.5)]]
 
 
 # ---- The command line

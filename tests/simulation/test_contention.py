@@ -22,12 +22,13 @@ from scaleout.program.graph import NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
+from scaleout.simulation.columns import Sharing, Tasks
 from scaleout.simulation.contention import Contention, contention_of
-from scaleout.simulation.engine import Tasks, run
+from scaleout.simulation.engine import run
 from scaleout.simulation.fold import fold
 from scaleout.simulation.folded_program import FoldedProgram, instances_of
 from scaleout.simulation.run import simulate
-from scaleout.simulation.shared_devices import Running, SharedDevices
+from scaleout.simulation.shared_devices import SharedDevices
 from scaleout.simulation.tasks import tasks_of
 from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.measured.kernels import loops
@@ -49,48 +50,81 @@ PRODUCT = kernel("gemm", dtype="bf16", M=8192, N=4096, K=1024)
 ADDITION = kernel("add", dtype="bf16", elements=1 << 28)
 
 
-def ends(shared, *begins, come=()):
-    """Times at which meetings end, begun at given times; or when one of their tasks came first."""
-    found, waiting = (
-        {},
-        sorted([*((at, 1, instance) for at, instance in begins), *((at, 0, pair) for at, pair in come)]),
+def transfer(instance, devices, lasts_s, *, channels=66, posted=(), races=False, communicator=NONE, waiting=None):
+    """A transfer between devices, and the tasks that wait for the others, on which of them."""
+    return instance, lasts_s, channels, races, communicator, devices, posted, waiting or {}
+
+
+def sharing_of(kernels=(), transfers=()):
+    """What shares devices: a row for each kernel, as in its columns, and transfers."""
+    instance, device, named, isolated_s, issue_s = zip(*kernels, strict=True) if kernels else ((),) * 5
+    pairs = [(device, device in posted) for *_, devices, posted, _ in transfers for device in devices]
+    begins = np.cumsum([0, *(len(devices) for *_, devices, _, _ in transfers)])
+    waiting = [
+        (task, begin + devices.index(device))
+        for begin, (*_, devices, _, tasks) in zip(begins, transfers, strict=False)
+        for task, device in tasks.items()
+    ]
+    whole = lambda values: np.array(list(values), np.int64)  # noqa: E731
+    return Sharing(
+        kernels=list(zip(named, isolated_s, strict=True)),
+        kernel_instance=whole(instance),
+        kernel_device=whole(device),
+        kernel_kind=np.arange(len(kernels)),
+        kernel_issue_s=np.array(issue_s, np.float64),
+        transfer_instance=whole(row[0] for row in transfers),
+        lasts_s=np.array([row[1] for row in transfers], np.float64),
+        channels=whole(row[2] for row in transfers),
+        races=np.array([row[3] for row in transfers], bool),
+        communicator=whole(row[4] for row in transfers),
+        pair_offsets=begins,
+        pair_device=whole(device for device, _ in pairs),
+        pair_posted=np.array([posted for _, posted in pairs], bool),
+        waiting=whole(task for task, _ in waiting),
+        waiting_pair=whole(pair for _, pair in waiting),
     )
+
+
+def step(shared, until_s=float("inf")):
+    """Advance until something ends, but not beyond a time; return the time, and what ends."""
+    while (now_s := shared.next_s()) <= until_s:
+        if done := shared.advance(now_s, []):
+            return now_s, done
+    return until_s, []
+
+
+def ends(shared, *begins, come=()):
+    """Times at which kernels and transfers end that begin at given times; or at which one of their tasks came first."""
+    starts, arrivals = [(at, 1, instance) for at, instance in begins], [(at, 0, pair) for at, pair in come]
+    found, waiting = {}, sorted([*starts, *arrivals])
     while waiting or len(found) < len(begins):
-        until = waiting[0][0] if waiting else float("inf")
-        now, _, done = shared.advance(until)
+        now, done = step(shared, waiting[0][0] if waiting else float("inf"))
         found |= dict.fromkeys(done, now)
         if waiting and not done:
-            _, begin, what = waiting.pop(0)
+            at, begin, what = waiting.pop(0)
             if begin:
-                shared.start(what, until)
+                shared.start(what, at)
             else:
-                shared.arrive(*what, until)
+                shared.arrive(*what, at)
     return found
 
 
 def test_a_collective_waits_for_the_kernel_that_fills_the_device_then_both_slow_down():
     """Kernel 0 runs 0 to 4. The collective of 3 s begins at 1, waits until 4, and goes at 1 / 1.5 beside kernel 1."""
-    shared = SharedDevices(HALF)
-    shared.register_kernel(0, 0, None, 4.0)
-    shared.register_kernel(1, 0, None, 2.0)
-    shared.register_transfer(2, Running((0,), 3.0, channels=66))
+    sharing = sharing_of([(0, 0, None, 4.0, 0), (1, 0, None, 2.0, 0)], [transfer(2, (0,), 3.0)])
     # Kernel 1 takes twice its 2 s on half of the SMs: from 4 to 8. Until then 4 / 1.5 s of the collective are done.
     expected = {0: 4.0, 1: 8.0, 2: 8.0 + 3.0 - 4.0 / 1.5}
-    assert ends(shared, (0.0, 0), (1.0, 2), (4.0, 1)) == pytest.approx(expected)
+    assert ends(SharedDevices(HALF, sharing), (0.0, 0), (1.0, 2), (4.0, 1)) == pytest.approx(expected)
 
 
 def test_a_kernel_that_begins_beside_a_collective_is_fast_once_that_has_ended():
-    shared = SharedDevices(HALF)
-    shared.register_transfer(0, Running((0, 1), 3.0, channels=66))
-    shared.register_kernel(1, 1, None, 4.0)
+    shared = SharedDevices(HALF, sharing_of([(1, 1, None, 4.0, 0)], [transfer(0, (0, 1), 3.0)]))
     # The collective goes at 1 / 1.5 from 1 on: it ends at 1 + 2 * 1.5. The kernel has done 1.5 of its 4 s by then.
     assert ends(shared, (0.0, 0), (1.0, 1)) == pytest.approx({0: 4.0, 1: 4.0 + 2.5})
 
 
 def test_devices_that_do_not_communicate_are_left_alone():
-    shared = SharedDevices(HALF)
-    shared.register_transfer(0, Running((0,), 3.0, channels=66))
-    shared.register_kernel(1, 1, None, 4.0)
+    shared = SharedDevices(HALF, sharing_of([(1, 1, None, 4.0, 0)], [transfer(0, (0,), 3.0)]))
     assert ends(shared, (0.0, 0), (0.0, 1)) == {0: 3.0, 1: 4.0}
 
 
@@ -100,10 +134,8 @@ def test_who_waits_for_others_holds_its_sms_already():
     Device 1 comes at 5, and the bytes move from then on for 1 s at 1 / 1.5: kernel 1 has done 1.5 of its 4 s at 5 and
     the rest, at half speed until 6.5 and then alone, takes until 6.5 + 4 - 2.25.
     """
-    shared = SharedDevices(HALF)
-    shared.register_kernel(0, 0, None, 2.0)
-    shared.register_kernel(1, 0, None, 4.0)
-    shared.register_transfer(2, Running((0, 1), 1.0, channels=66), {10: 0, 11: 1})
+    kernels = [(0, 0, None, 2.0, 0), (1, 0, None, 4.0, 0)]
+    shared = SharedDevices(HALF, sharing_of(kernels, [transfer(2, (0, 1), 1.0, waiting={10: 0, 11: 1})]))
     come = ((1.0, (2, 10)), (5.0, (2, 11)))
     found = ends(shared, (0.0, 0), (2.0, 1), (5.0, 2), come=come)
     assert found == pytest.approx({0: 2.0, 2: 6.5, 1: 6.5 + 4.0 - 2.25})
@@ -119,17 +151,15 @@ def test_a_collective_that_waits_for_an_event_races_the_kernel_that_is_in_the_qu
     queue = replace(HALF, resource_use=HALF.resource_use.model_copy(update={"queue_s": 1.0}))
     for issue_s, races, expected in ((3.0, True, (7.75, 7.5)), (3.5, True, (6.75, 5.5)), (3.0, False, (6.75, 5.5)),
                                     (0.0, True, (6.75, 5.5))):  # fmt: skip
-        shared = SharedDevices(queue)
-        shared.register_kernel(0, 0, None, 4.0)
-        shared.register_kernel(1, 0, None, 2.0, issue_s=issue_s)
-        shared.register_transfer(2, Running((0,), 1.0, channels=66, races=races), {10: 0})
+        kernels = [(0, 0, None, 4.0, 0), (1, 0, None, 2.0, issue_s)]
+        shared = SharedDevices(queue, sharing_of(kernels, [transfer(2, (0,), 1.0, races=races, waiting={10: 0})]))
         shared.start(0, 0.0)
-        now, _, done = shared.advance(4.0)
+        now, done = step(shared)
         assert (now, done) == (4.0, [0])
         follow(shared, now, kernel=1, transfer=2, task=10)
         found = {}
         while len(found) < 2:
-            now, _, done = shared.advance(float("inf"))
+            now, done = step(shared)
             found |= dict.fromkeys(done, now)
         assert (found[1], found[2]) == pytest.approx(expected)
 
@@ -146,19 +176,18 @@ def test_ranks_race_once_and_lag_from_there_on():
 
     So kernel 3 is not slowed down, and the bytes move when it has ended, from 9.75 on.
     """
-    shared = SharedDevices(replace(HALF, resource_use=HALF.resource_use.model_copy(update={"queue_s": 1.0})))
-    for number, duration_s, issue_s in ((0, 4.0, 0.5), (1, 2.0, 1.0), (3, 2.0, 1.5)):
-        shared.register_kernel(number, 0, None, duration_s, issue_s=issue_s)
-    for number, task in ((2, 10), (4, 11)):
-        shared.register_transfer(number, Running((0,), 1.0, channels=66, races=True), {task: 0})
+    queue = replace(HALF, resource_use=HALF.resource_use.model_copy(update={"queue_s": 1.0}))
+    kernels = [(0, 0, None, 4.0, 0.5), (1, 0, None, 2.0, 1.0), (3, 0, None, 2.0, 1.5)]
+    transfers = [transfer(number, (0,), 1.0, races=True, waiting={task: 0}) for number, task in ((2, 10), (4, 11))]
+    shared = SharedDevices(queue, sharing_of(kernels, transfers))
     shared.start(0, 0.0)
-    follow(shared, shared.advance(float("inf"))[0], kernel=1, transfer=2, task=10)
-    assert shared.advance(float("inf")) == (pytest.approx(7.5), [], [2])
-    now, _, done = shared.advance(float("inf"))
+    follow(shared, step(shared)[0], kernel=1, transfer=2, task=10)
+    assert step(shared) == (pytest.approx(7.5), [2])
+    now, done = step(shared)
     assert done == [1]
     follow(shared, now, kernel=3, transfer=4, task=11)
-    assert shared.advance(float("inf")) == (pytest.approx(9.75), [], [3])
-    assert shared.advance(float("inf")) == (pytest.approx(10.75), [], [4])
+    assert step(shared) == (pytest.approx(9.75), [3])
+    assert step(shared) == (pytest.approx(10.75), [4])
 
 
 def test_a_transfer_behind_a_product_gets_the_sms_that_wait_for_late_blocks():
@@ -166,10 +195,9 @@ def test_a_transfer_behind_a_product_gets_the_sms_that_wait_for_late_blocks():
 
     A transfer that came behind it moves its bytes from 8 to 9, and takes nothing from it.
     """
-    shared = SharedDevices(Contention(H200, resource_use(24, 16, 1e12, 19, 1.0, 0.0)))
-    shared.register_transfer(0, Running((0,), 1.5, channels=24))
-    shared.register_kernel(1, 0, PRODUCT, 8.0)
-    shared.register_transfer(2, Running((0,), 1.0, channels=24), {10: 0})
+    transfers = [transfer(0, (0,), 1.5, channels=24), transfer(2, (0,), 1.0, channels=24, waiting={10: 0})]
+    sharing = sharing_of([(1, 0, PRODUCT, 8.0, 0)], transfers)
+    shared = SharedDevices(Contention(H200, resource_use(24, 16, 1e12, 19, 1.0, 0.0)), sharing)
     found = ends(shared, (0.0, 0), (0.0, 1), (2.0, 2), come=((2.0, (2, 10)),))
     assert found == pytest.approx({0: 1.5, 1: 8.5, 2: 9.0})
 
@@ -199,9 +227,7 @@ def test_holding_sms_longer_never_helps(rows, columns, held, one_s, other_s):
 
 def test_a_message_posted_long_before_waits_for_no_kernel():
     for posted, end_s in (((), 4.0 + 3.0), ((0,), 1.0 + 3.0 * 1.5)):
-        shared = SharedDevices(HALF)
-        shared.register_kernel(0, 0, None, 4.0)
-        shared.register_transfer(1, Running((0,), 3.0, channels=66, posted=frozenset(posted)))
+        shared = SharedDevices(HALF, sharing_of([(0, 0, None, 4.0, 0)], [transfer(1, (0,), 3.0, posted=posted)]))
         assert ends(shared, (0.0, 0), (1.0, 1))[1] == pytest.approx(end_s)
 
 
@@ -223,12 +249,11 @@ def test_a_receive_that_waits_slows_down_the_kernels_of_its_rank():
 def test_messages_of_a_communicator_hold_sms_once():
     """Two of 66 channels that wait: a kernel of 2 s keeps half of the SMs, or a tenth beside two communicators."""
     for communicators, end_s in (((7, 7), 4.0), ((7, 8), 2.0 * 132 / 13)):
-        shared = SharedDevices(HALF)
-        for number, communicator in enumerate(communicators):
-            shared.register_transfer(
-                number, Running((0, 1), 1.0, channels=66, communicator=communicator), {10 + number: 0}
-            )
-        shared.register_kernel(2, 0, None, 2.0)
+        transfers = [
+            transfer(number, (0, 1), 1.0, communicator=communicator, waiting={10 + number: 0})
+            for number, communicator in enumerate(communicators)
+        ]
+        shared = SharedDevices(HALF, sharing_of([(2, 0, None, 2.0, 0)], transfers))
         come = tuple((0.0, (number, 10 + number)) for number in (0, 1))
         assert ends(shared, (0.0, 2), come=come)[2] == pytest.approx(end_s)
 
@@ -350,16 +375,14 @@ def test_two_collectives_share_a_link_and_a_kernel_slows_one_of_them():
     """
     topology = Topology("t", (Dimension("switch", 2, 1e9, 0.0),))
     links = LinkNetwork(links_of(topology), {NONE: Symmetry()})
-    shared = SharedDevices(HALF, links.set_speed)
-    shared.register_kernel(0, 0, None, 100.0)
+    transfers = []
     for instance, device in ((1, 0), (2, 5)):
         links.register_message(instance, 1e9, source=0, destination=1)
         links.pace([instance])
-        shared.register_transfer(instance, Running((device,), np.inf, channels=66), {instance: device})
-    unknown = [np.nan] * 3
+        transfers.append(transfer(instance, (device,), np.inf, waiting={instance: device}))
     # The kernel arrives first and fills its device, unless the transfer is the first in the order of streams.
-    tasks = Tasks.of(unknown, [2, 0, 1], instance=[0, 1, 2], instance_size=[1] * 3)
-    times = run(tasks, (links, shared))
+    tasks = Tasks.of([np.nan] * 3, stream=[2, 0, 1], instance=[0, 1, 2], instance_size=[1] * 3)
+    times = run(tasks, sharing_of([(0, 0, None, 100.0, 0)], transfers), HALF, links)
     assert times.end_s[2] == pytest.approx(2.0)
     assert times.end_s[1] == pytest.approx(2.5)
     assert times.end_s[0] == pytest.approx(100 + 2.5 / 2)  # half of its SMs are held for 2.5 s

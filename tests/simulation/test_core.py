@@ -16,10 +16,12 @@ from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry
 from scaleout.program.graph import NONE
 from scaleout.program.operations import kernel
+from scaleout.simulation.columns import NOTHING_SHARED, Tasks
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import run as core
-from scaleout.simulation.engine import Tasks, run
-from scaleout.simulation.shared_devices import NOTHING_SHARED, SharedDevices, Sharing
+from scaleout.simulation.engine import run
+from tests.simulation.test_contention import sharing_of, transfer
+from tests.simulation.test_engine import tasks_of
 
 H200 = load_device("h200")
 KERNELS = (
@@ -59,36 +61,7 @@ def network(topology, on_links, paced):
     return found
 
 
-SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0.0, 3.0)
-
-
-def sharing_of(kernels, transfers, issue_s):
-    """Lay out what shares devices."""
-    rows = [{**dict.fromkeys(posted, NONE), **members} for *_, members, posted in transfers]
-    pairs = [(device, task) for row in rows for device, task in sorted(row.items())]
-    waiting = [(task, number) for number, (_, task) in enumerate(pairs) if task != NONE]
-    column = {
-        name: [row[at] for row in kernels] for at, name in enumerate(("instance", "device", "kernel", "s", "task"))
-    }
-    named = [(KERNELS[at], seconds) for at, seconds in zip(column["kernel"], column["s"], strict=True)]
-    whole = lambda values: np.array(values, np.int64)  # noqa: E731
-    return Sharing(
-        kernels=named,
-        kernel_instance=whole(column["instance"]),
-        kernel_device=whole(column["device"]),
-        kernel_kind=np.arange(len(kernels)),
-        kernel_issue_s=np.array([issue_s[task] for task in column["task"]], np.float64),
-        transfer_instance=whole([row[0] for row in transfers]),
-        lasts_s=np.array([row[1] for row in transfers], np.float64),
-        channels=whole([row[2] for row in transfers]),
-        races=np.array([row[3] for row in transfers], bool),
-        communicator=whole([row[4] for row in transfers]),
-        pair_offsets=np.cumsum([0, *map(len, rows)]),
-        pair_device=whole([device for device, _ in pairs]),
-        pair_posted=np.array([task == NONE for _, task in pairs], bool),
-        waiting=whole([task for task, _ in waiting]),
-        waiting_pair=whole([pair for _, pair in waiting]),
-    )
+SECONDS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(1e-6, 3.0)
 
 
 @st.composite
@@ -102,10 +75,8 @@ def cases(draw):
     duration_s = draw(st.lists(SECONDS, min_size=size, max_size=size))
     occupancy_s = [seconds * draw(st.sampled_from([1.0, 1.0, 0.25])) for seconds in duration_s]
     stream = draw(st.lists(st.integers(NONE, 2 * devices - 1), min_size=size, max_size=size))
-    users = [[] for _ in range(size)]
-    for task in range(1, size):
-        for other in draw(st.sets(st.integers(0, task - 1), max_size=2)):
-            users[other].append(task)
+    after = [draw(st.sets(st.integers(0, task - 1), max_size=2)) if task else set() for task in range(size)]
+    users = [[task for task in range(size) if other in after[task]] for other in range(size)]
     issue_s = draw(st.just([0.0] * size) | st.lists(SECONDS, min_size=size, max_size=size))
     shares = draw(st.booleans())
     left = draw(st.permutations([task for task in range(size) if stream[task] != NONE]))
@@ -123,14 +94,18 @@ def cases(draw):
         if links is not None and kind != "kernel" and draw(st.booleans()):
             on_links[number] = draw(st.sampled_from(SENT)), draw(st.sampled_from([1e9, 3e9, 2e10])), draw(st.booleans())
         if kind == "kernel" and len(members) == 1:
-            kernels.append((number, *members, draw(st.integers(0, len(KERNELS) - 1)), lasts_s, *members.values()))
+            rest = draw(st.sampled_from(KERNELS)), lasts_s, *(issue_s[task] for task in members.values())
+            kernels.append((number, *members, *rest))
             held = ()
         elif kind == "transfer":
             posted = draw(st.sets(st.integers(0, devices - 1), max_size=1)) - members.keys()
             paced += [number] if number in on_links else []
             lasts = math.inf if number in on_links else lasts_s
-            transfers.append((number, lasts, draw(st.sampled_from([16, 24])), draw(st.booleans()),
-                              draw(st.sampled_from([NONE, NONE, 3, 4])), members, posted))  # fmt: skip
+            transfers.append(transfer(
+                number, sorted(posted | members.keys()), lasts, channels=draw(st.sampled_from([16, 24])), posted=posted,
+                races=draw(st.booleans()), communicator=draw(st.sampled_from([NONE, NONE, 3, 4])),
+                waiting={task: device for device, task in members.items()},
+            ))  # fmt: skip
         timed = kind == "transfer" or number in on_links or (kind == "kernel" and len(members) == 1)
         held = () if number in on_links else held
         for task in members.values():
@@ -139,26 +114,20 @@ def cases(draw):
         sizes.append(len(members))
         ports.append(sorted(held))
         port_s.append([draw(st.sampled_from([math.inf, 0.25, 0.5])) * max(lasts_s, 1e-3) for _ in held])
-    tasks = Tasks.of(
+    tasks = tasks_of(
         duration_s, stream, users, occupancy_s=occupancy_s, issue_s=issue_s, instance=instance, instance_size=sizes,
         instance_ports=ports, port_s=port_s, priority=draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)),
     )  # fmt: skip
-    queue_s = draw(st.sampled_from([0.0, 0.5]))
-    contention = Contention(H200, resource_use(queue_s)) if shares else None
-    return tasks, sharing_of(kernels, transfers, issue_s), contention, (links, on_links, paced)
+    contention = Contention(H200, resource_use(draw(st.sampled_from([0.0, 0.5])))) if shares else None
+    return tasks, sharing_of(kernels, transfers), contention, (links, on_links, paced)
 
 
 @given(cases())
 @settings(max_examples=400)
 def test_the_compiled_core_gives_the_bits_of_the_engine(case):
     tasks, sharing, contention, sent = case
-    links, timers = network(*sent), []
-    if links is not None:
-        timers.append(links)
-    if contention is not None:
-        timers.append(SharedDevices.of(contention, sharing, None if links is None else links.set_speed))
-    plain = run(tasks, timers)
-    others = network(*sent)
+    links, others = network(*sent), network(*sent)
+    plain = run(tasks, sharing, contention, links)
     compiled = core.run(tasks, sharing, contention, others)
     for name in ("start_s", "end_s", "released_s", "cause", "posted"):
         assert np.array_equal(getattr(plain, name), getattr(compiled, name), equal_nan=True), name
@@ -169,8 +138,8 @@ def test_the_compiled_core_gives_the_bits_of_the_engine(case):
 def test_more_on_a_device_than_there_are_bits_is_left_to_the_engine():
     """65 transfers that wait for others hold SMs of one device at a time."""
     size = 65
-    tasks = Tasks.of([math.nan] * size, range(size), instance=list(range(size)), instance_size=[2] * size)
     number = np.arange(size)
+    tasks = Tasks.of([math.nan] * size, stream=number, instance=number, instance_size=[2] * size)
     sharing = replace(
         NOTHING_SHARED, transfer_instance=number, lasts_s=np.ones(size), channels=np.full(size, 16),
         races=np.zeros(size, bool), communicator=np.full(size, NONE), pair_offsets=np.arange(size + 1),

@@ -1,6 +1,7 @@
 """The clock: small sets of tasks whose start times are worked by hand, laws over random ones, and an anomaly."""
 
-from itertools import pairwise
+import math
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -8,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.program.graph import NONE
-from scaleout.simulation.engine import Tasks, run
+from scaleout.simulation.columns import Tasks
+from scaleout.simulation.engine import run
+
+
+def tasks_of(duration_s, stream, users, *, instance_ports=None, port_s=None, **columns):
+    """Tasks from lists of lists: the users of each, and the ports of each instance and how long it holds them."""
+    ports = instance_ports or [()] * len(columns["instance_size"])
+    held_s = port_s or [(math.inf,) * len(held) for held in ports]
+    columns = {name: column for name, column in columns.items() if column}
+    columns |= {"ports": list(chain.from_iterable(ports)), "port_s": list(chain.from_iterable(held_s))}
+    return Tasks.of(duration_s, users, stream=stream, port_offsets=np.cumsum([0, *map(len, ports)]), **columns)
 
 
 def tasks(
@@ -27,7 +38,7 @@ def tasks(
     count = len(duration_s)
     after = after or {}
     users = [[task for task in range(count) if other in after.get(task, ())] for other in range(count)]
-    return Tasks.of(
+    return tasks_of(
         duration_s, stream or [0] * count, users, occupancy_s=occupancy_s, priority=priority, instance=instance,
         instance_size=sizes, instance_ports=ports, port_s=port_s,
     )  # fmt: skip

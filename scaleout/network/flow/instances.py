@@ -1,8 +1,8 @@
-"""Instances of a program as flows over the links that all of them share: the engine's timer of links.
+"""Instances of a program as flows over the links that all of them share.
 
-Adapts `traffic` to the `Timer` of `engine`. A slice of a larger transfer, and a message, releases its streams when its
+Adapts `traffic` to the engine. A slice of a larger transfer, and a message, releases its streams when its
 bytes have left, and pays the latency of the whole after that; everything else holds its streams until it is done. An
-instance that shared devices slow down is *paced*: their timer sets its speed from its start on, 0 until it has its SMs.
+instance that shared devices slow down is *paced*: they set its speed from its start on, 0 until it has its SMs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,9 +67,6 @@ class LinkNetwork:
         """Let instances wait for their speeds, and go at them."""
         self.paced.update(instances)
 
-    def arrive(self, instance: int, task: int, now_s: float) -> None:
-        """Take note that a task has arrived at an instance, which uses no links yet."""
-
     def start(self, instance: int, now_s: float) -> None:
         """Start an instance that is not paced; others start when they are given a speed."""
         if instance in self.transfers and instance not in self.paced:
@@ -96,11 +93,6 @@ class LinkNetwork:
             self.traffic.set_speeds(changed, self._set_s)
         self._speeds.clear()
 
-    def next_s(self) -> float:
-        """Return the time of the next event on the links."""
-        self._set_speeds()
-        return self.traffic.next_s()
-
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance; return the time, the instances that release their streams early, and those that are done."""
         if self._speeds and until_s > self._set_s:
@@ -110,9 +102,6 @@ class LinkNetwork:
 
     def _releases_early(self, instance: int) -> bool:
         return instance not in self.paced and not self.transfers[instance].latencies
-
-    def end(self, instances: Sequence[int], now_s: float) -> None:
-        """Take note of instances that ended elsewhere: kernels, which use no links."""
 
 
 def whole_transfer(demand: Demand, size_bytes: float, cost: CollectiveCost) -> Transfer:

@@ -32,8 +32,9 @@ INSTANCE = np.dtype(
 )
 """A transfer, or a kernel that runs, of which slot w of device d has row ``T + W d + w``. A kernel has a `device`, a
 `slot` there while it runs, and a `key`, its kind; a transfer pairs with devices, of which so many wait for kernels.
-`rated` is 0 before it starts, 2 once its rate is set and else 1. `held_by` and `spares` are slots of transfers; see
-`shared_devices.Running`. `position` is that in the heap of ends."""
+`rated` is 0 before it starts, 2 once its rate is set and else 1. `held_by` are the slots of
+transfers that have held SMs since it started, `spares` of those that hold only SMs that it does not need. `position` is
+that in the heap of ends."""
 
 KERNEL_CALL = np.dtype([("call_s", "f8"), ("device", "i4"), ("key", "i4"), ("row", "i4")])
 """Of a kernel: when the host issues it, where it runs, its kind, and its row while it does, else `NONE`."""

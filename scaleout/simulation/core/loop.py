@@ -52,7 +52,7 @@ PORT = np.dtype([("freed_s", "f8")] + [(name, "i4") for name in ("holder", "free
 
 
 class Work(NamedTuple):
-    """What is to be done; see `engine.Tasks`."""
+    """What is to be done; see `columns.Tasks`."""
 
     duration_s: Floats
     occupancy_s: Floats

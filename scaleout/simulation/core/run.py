@@ -11,6 +11,7 @@ from scaleout.network.flow.incremental_max_min import ENTRY
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.program.operations import Kernel
+from scaleout.simulation.columns import Sharing, Tasks, Times, offsets_of
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import devices, links
 from scaleout.simulation.core.loop import (
@@ -25,8 +26,6 @@ from scaleout.simulation.core.loop import (
     begin_all,
     run_for,
 )
-from scaleout.simulation.engine import Tasks, Times, offsets_of
-from scaleout.simulation.shared_devices import Sharing
 
 _STEPS = 200_000
 """Moments after which Python may be interrupted."""

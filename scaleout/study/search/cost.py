@@ -25,8 +25,9 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.operations import Kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation import engine
+from scaleout.simulation.columns import Tasks
 from scaleout.simulation.cost_model import CostModel
+from scaleout.simulation.engine import run
 from scaleout.simulation.fold import placements_of
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.generate.axes import Axes
@@ -169,8 +170,7 @@ def _simulated_s(
             stream[node] = NONE
             users[node - 1].append(node)
     occupancy_s = [serialization_s.get(node, seconds) for node, seconds in enumerate(duration_s)]
-    priority = graph.priority.tolist()
-    times = engine.run(engine.Tasks.of(duration_s, stream, users, occupancy_s=occupancy_s, priority=priority))
+    times = run(Tasks.of(duration_s, users, stream=stream, occupancy_s=occupancy_s, priority=graph.priority))
     return float(times.end_s.max())
 
 

@@ -22,14 +22,14 @@ from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError, GraphError
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.collectives import KINDS
+from scaleout.program.graph import NONE
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel, kernel
 from scaleout.schedule.fusion import OPERATORS, FusedMachine, plan_operator
 from scaleout.schedule.fusion.embedding import most_work_groups
 from scaleout.schedule.fusion.fused import run
+from scaleout.simulation.columns import NOTHING_SHARED, Tasks
 from scaleout.simulation.contention import Contention, contention_of
-from scaleout.simulation.engine import Tasks
 from scaleout.simulation.engine import run as run_tasks
-from scaleout.simulation.shared_devices import Running, SharedDevices
 from scaleout.validation.measured.rows import Case, NoModelError, Row
 
 _NAMES = {"send_recv": "send"}
@@ -180,20 +180,23 @@ def loops(
 
     The mean is taken over the calls that end while both loops run, without the first.
     """
-    shared = SharedDevices(contention)
     longest_s = _ROUNDS * max(isolated_s.values())
     slices = {"compute": len(calls), "collective": 1}
     counts = {key: max(4, math.ceil(longest_s / seconds)) * slices[key] for key, seconds in isolated_s.items()}
-    size, first = sum(counts.values()), counts["compute"]
-    for task in range(size):
-        if task < first:
-            shared.register_kernel(task, 0, calls[task % len(calls)], isolated_s["compute"] / len(calls))
-        else:
-            shared.register_transfer(task, Running((0,), isolated_s["collective"], channels=channels), {task: 0})
-    unknown = [math.nan] * size
-    stream = [int(task >= first) for task in range(size)]
-    tasks = Tasks.of(unknown, stream, instance=list(range(size)), instance_size=[1] * size)
-    end_s = run_tasks(tasks, (shared,)).end_s
+    size, first, others = sum(counts.values()), counts["compute"], counts["collective"]
+    which, other, on_device = np.arange(size), np.arange(others), np.zeros(size, np.int64)
+    sharing = replace(
+        NOTHING_SHARED,
+        kernels=[(call, isolated_s["compute"] / len(calls)) for call in calls],
+        kernel_instance=which[:first], kernel_device=on_device[:first], kernel_kind=which[:first] % len(calls),
+        kernel_issue_s=np.zeros(first),
+        transfer_instance=which[first:], lasts_s=np.full(others, isolated_s["collective"]),
+        channels=np.full(others, channels), races=np.zeros(others, bool), communicator=np.full(others, NONE),
+        pair_offsets=np.arange(others + 1), pair_device=on_device[first:], pair_posted=np.zeros(others, bool),
+        waiting=which[first:], waiting_pair=other,
+    )  # fmt: skip
+    tasks = Tasks.of([math.nan] * size, stream=which >= first, instance=which, instance_size=np.ones(size))
+    end_s = run_tasks(tasks, sharing, contention).end_s
     both_s = min(end_s[first - 1], end_s[-1])
     ends_s = {"compute": end_s[:first][slices["compute"] - 1 :: slices["compute"]], "collective": end_s[first:]}
     return {key: float(np.mean(np.diff(part[part <= both_s]))) for key, part in ends_s.items()}
