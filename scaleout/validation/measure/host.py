@@ -10,6 +10,7 @@ last. Collectives run over all GPUs of the host; times are means over them. See 
 """
 
 import gc
+import itertools
 import statistics
 import time
 from collections import defaultdict
@@ -128,14 +129,9 @@ def _forward(begin: float, passes: list[tuple[str, float]]) -> list[tuple[str, s
 def _backward(ticks: list[tuple[str, float]]) -> list[tuple[str, str, float]]:
     """Backward of a call: from the second hook of its result to the first hook of its input, and one hook."""
     found = []
-    for number, (name, tick) in enumerate(ticks[:-2]):
-        following = ticks[number + 1]
-        if following[0] == "hook":
-            found.append(("hook", "backward", (following[1] - tick) * 1e6))
-        elif name == "hook":
-            found.append((ticks[number - 1][0], "backward", (following[1] - tick) * 1e6))
-        elif name == "start":
-            found.append(("start", "backward", (following[1] - tick) * 1e6))
+    for number, ((name, begin), (following, end)) in enumerate(itertools.pairwise(ticks[:-1])):
+        what = "hook" if following == "hook" else ticks[number - 1][0] if name == "hook" else name
+        found.append((what, "backward", (end - begin) * 1e6))
     return found
 
 

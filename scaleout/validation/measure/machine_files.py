@@ -140,24 +140,22 @@ def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]
     """Write the files for which a folder has enough rows, and the environment; return each with its description."""
     where = f"measured on {environment['gpu']}, {environment.get('date', 'no date')}, by scaleout measure"
     rows = {name: read(CheckpointLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
-    written: dict[Path, str] = {}
-    device = device_file(environment, rows["kernels"], rows["host"], rows["collectives"], where=where)
-    if device is not None:
-        written[_write(folder / DEVICE, device)] = "the device, for --device"
     machine, library = machine_files(environment, rows["collectives"], where=where)
-    if library is not None:
-        written[_write(folder / LIBRARY, library)] = "what its communication library takes"
-    if machine is not None:
-        written[_write(folder / MACHINE, machine)] = "its GPUs and links, for --topology"
+    files = {
+        DEVICE: (device_file(environment, rows, where=where), "the device, for --device"),
+        LIBRARY: (library, "what its communication library takes"),
+        MACHINE: (machine, "its GPUs and links, for --topology"),
+    }
+    written: dict[Path, str] = {}
+    for name, (values, meaning) in files.items():
+        if values is not None:
+            text = yaml.safe_dump(values, sort_keys=False, width=110)
+            (folder / name).write_text(text, encoding="utf-8")
+            written[folder / name] = meaning
     names = {"device": DEVICE, "topology": MACHINE}
     known = {key: name for key, name in names.items() if (folder / name).is_file()}
     (folder / "environment.json").write_text(json.dumps({**environment, **known}, indent=2) + "\n", encoding="utf-8")
     return written
-
-
-def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(dict(values), sort_keys=False, width=110), encoding="utf-8")
-    return path
 
 
 def _shipped(environment: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -166,30 +164,26 @@ def _shipped(environment: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def device_file(
-    environment: Mapping[str, Any],
-    kernels: Sequence[Row],
-    host: Sequence[Row],
-    collectives: Sequence[Row],
-    *,
-    where: str,
+    environment: Mapping[str, Any], rows: Mapping[str, Sequence[Row]], *, where: str
 ) -> dict[str, Any] | None:
     """Return the content of a device file; None if there are too few rows, or of an unknown GPU."""
     names = _shipped(environment)
     known = load_device(names[0]) if names else None
-    rates = _known_rates(known) if known else _measured_rates(kernels, where)
-    if not kernels or rates is None:
+    rates = _known_rates(known) if known else _measured_rates(rows["kernels"], where)
+    if not rows["kernels"] or rates is None:
         return None
     values: dict[str, Any] = {"name": environment["gpu"], "vendor": str(environment["gpu"]).split()[0], **rates}
     for key, name, unit in (("memory", "memory_bytes", " B"), ("l2", "l2_bytes", " B"), ("sms", "sms", "")):
         if name in environment:
             value = f"{environment[name]}{unit}" if unit else environment[name]
             values[key] = _sourced(value, f"{where}: the driver, through PyTorch")
-    fastest = max((row["bytes"] / row["us"] * 1e6 for row in collectives if row["collective"] == "send"), default=0.0)
+    messages = [row for row in rows["collectives"] if row["collective"] == "send"]
+    fastest = max((row["bytes"] / row["us"] * 1e6 for row in messages), default=0.0)
     if known is None:
         source = f"{where}: the fastest message from GPU to GPU" if fastest else f"{where}: no other GPU was measured"
         values["link_bandwidth"] = _sourced(f"{fastest / 1e9:.4g} GB/s", source)
     values["kernels"] = ["kernels.jsonl"]
-    launches = host_launch_us(host)
+    launches = host_launch_us(rows["host"])
     if launches:
         values["host_launch"] = {name: _sourced(f"{us} us", f"{where}: host") for name, us in launches.items()}
         if known and known.launch_gap_s:

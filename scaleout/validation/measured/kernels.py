@@ -8,7 +8,7 @@ baseline's. See docs/models/contention.md and docs/models/fused-operators.md.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -124,18 +124,17 @@ def fused(row: Row, machine: Machine) -> Case:
 
 
 def _settings_of(row: Row, on: FusedMachine) -> dict[str, Any]:
-    keys: Mapping[str, Callable[[], dict[str, Any]]] = {
-        "embedding_all_to_all": lambda: {
-            "batch": row.count("batch"),
-            "tables": row.count("tables_per_gpu"),
-            "dim": row.count("dim"),
-            "pooling": row.count("pooling"),
-            "work_groups": min(row.count("persistent_programs"), most_work_groups(on.device)),
-        },
-        "gemv_all_reduce": lambda: {key: row.count(key) for key in "MK"},
+    dtype = row.word("dtype", _DTYPES)
+    if row.name != "embedding_all_to_all":
+        return {"dtype": dtype, **{key: row.count(key) for key in ("MK" if row.name == "gemv_all_reduce" else "MNK")}}
+    return {
+        "batch": row.count("batch"),
+        "tables": row.count("tables_per_gpu"),
+        "dim": row.count("dim"),
+        "pooling": row.count("pooling"),
+        "work_groups": min(row.count("persistent_programs"), most_work_groups(on.device)),
+        "dtype": dtype,
     }
-    own = keys[row.name]() if row.name in keys else {key: row.count(key) for key in "MNK"}
-    return {"dtype": row.word("dtype", _DTYPES), **own}
 
 
 PARTS = ("compute", "collective")
