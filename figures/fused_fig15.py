@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+from fused_operators import draw_reduction
 
-from scaleout.report.plots.operators import draw_reduction
 from scaleout.validation.papers.fused import training_passes
 
 PUBLISHED_MEAN = 0.21
