@@ -176,13 +176,12 @@ def _check_order(graph: Graph, path: Path) -> None:
 
 
 def _task(node: Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:
-    what = f"node {node.id} ({node.name!r})"
     task = partial(Task, node.id, node.name)
     on_cpu = get(node, "is_cpu_op", bool, default=False)
     duration_ns = node.duration_micros * 1000 or 1
     kind = NodeType(node.type)
     if kind == NodeType.METADATA_NODE:
-        raise TraceError(f"{what} is a {kind.name}, on which ASTRA-sim aborts; remove it")
+        raise TraceError(f"{node} is a {kind.name}, on which ASTRA-sim aborts; remove it")
     if kind == NodeType.COMP_NODE:
         if system.roofline_enabled and not on_cpu and not system.replay_only:
             return _roofline(node, system)
@@ -192,14 +191,14 @@ def _task(node: Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Ta
     if kind in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE):
         if memory is None:
             raise TraceError(
-                f"{what} is a {kind.name}, for which a rank needs a remote memory of its own; give "
+                f"{node} is a {kind.name}, for which a rank needs a remote memory of its own; give "
                 f"PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
             )
         return task(Work.REPLAY, memory.access_ns(get(node, "tensor_size", int)))  # as communication, there too
     if kind == NodeType.INVALID_NODE:
         return task(Work.NOTHING)
     if on_cpu:
-        raise TraceError(f"{what} communicates, but is_cpu_op is true; set it to false")
+        raise TraceError(f"{node} communicates, but is_cpu_op is true; set it to false")
     return _collective(node, duration_ns) if kind == NodeType.COMM_COLL_NODE else _message(node)
 
 
@@ -207,7 +206,7 @@ def _message(node: Node) -> Task:
     work, peer = (Work.SEND, "comm_dst") if node.type == NodeType.COMM_SEND_NODE else (Work.RECV, "comm_src")
     size_bytes = _size(node)
     if size_bytes == 0:
-        raise TraceError(f"node {node.id} ({node.name!r}) sends 0 bytes, on which ASTRA-sim aborts; remove it")
+        raise TraceError(f"{node} sends 0 bytes, on which ASTRA-sim aborts; remove it")
     peer_rank, tag = get(node, peer, int), get(node, "comm_tag", int)
     return Task(node.id, node.name, work, size_bytes=size_bytes, peer=peer_rank, tag=tag)
 
@@ -220,7 +219,7 @@ def _roofline(node: Node, system: SystemFile) -> Task:
         return Task(node.id, node.name, Work.NOTHING)
     if num_ops <= 0 or tensor_bytes < 0:
         raise TraceError(
-            f"node {node.id} ({node.name!r}) has num_ops {num_ops} and tensor_size {tensor_bytes}, for which "
+            f"{node} has num_ops {num_ops} and tensor_size {tensor_bytes}, for which "
             f"ASTRA-sim's roofline has no time (it divides 0 by 0); give it the operations that it does, or "
             f"tensor_size 0 if it shall take no time"
         )
@@ -230,7 +229,6 @@ def _roofline(node: Node, system: SystemFile) -> Task:
 
 
 def _collective(node: Node, duration_ns: int) -> Task:
-    what = f"node {node.id} ({node.name!r})"
     number = get(node, "comm_type", int)
     group = get(node, "pg_name", str, default="") or EVERYONE
     task = partial(Task, node.id, node.name, group=group)
@@ -239,10 +237,10 @@ def _collective(node: Node, duration_ns: int) -> Task:
         return task(Work.REPLAY, duration_ns, kind="broadcast", size_bytes=size_bytes)
     if number not in _KINDS:
         name = CollectiveCommType(number).name if number in tuple(CollectiveCommType) else f"comm_type {number}"
-        raise TraceError(f"{what} is a {name}, which ASTRA-sim does not support; use {', '.join(_KINDS.values())}")
+        raise TraceError(f"{node} is a {name}, which ASTRA-sim does not support; use {', '.join(_KINDS.values())}")
     size_bytes = _size(node)
     if number == CollectiveCommType.ALL_GATHER and size_bytes == 0:
-        raise TraceError(f"{what} is an all-gather of 0 bytes, which never ends; remove it")
+        raise TraceError(f"{node} is an all-gather of 0 bytes, which never ends; remove it")
     involved = tuple(get(node, "involved_dim", list[bool], default=[]))
     return task(Work.COLLECTIVE, kind=_KINDS[number], size_bytes=size_bytes, involved=involved)
 
@@ -250,5 +248,5 @@ def _collective(node: Node, duration_ns: int) -> Task:
 def _size(node: Node) -> int:
     size_bytes = get(node, "comm_size", int)
     if size_bytes < 0:
-        raise TraceError(f"node {node.id} ({node.name!r}) has comm_size {size_bytes}; a size is at least 0 bytes")
+        raise TraceError(f"{node} has comm_size {size_bytes}; a size is at least 0 bytes")
     return size_bytes

@@ -130,10 +130,10 @@ def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Va
         if default is not None:
             return default
         fault = "has no value in its attribute" if name in message.attributes else "has no attribute"
-        raise TraceError(f"{_describe(message)} {fault} {name!r}; it needs {words}, so mend the tool that wrote it")
+        raise TraceError(f"{message} {fault} {name!r}; it needs {words}, so mend the tool that wrote it")
     if kind not in kinds:
         raise TraceError(
-            f"{_describe(message)}: attribute {name!r} is {kind} {_shorten(value)}, but must be {words}; "
+            f"{message}: attribute {name!r} is {kind} {_shorten(value)}, but must be {words}; "
             f"write it as {_preferred(name, kinds)}"
         )
     if wanted in (bool, list[bool]):
@@ -151,7 +151,7 @@ def to_dict(message: Node | Metadata) -> dict[str, Any]:
 
 def _truth(message: Node | Metadata, name: str, value: Any) -> Any:
     if any(item not in (0, 1) for item in (value if isinstance(value, list) else [value])):
-        raise TraceError(f"{_describe(message)}: attribute {name!r} is {value}, neither true nor false; write 0 or 1")
+        raise TraceError(f"{message}: attribute {name!r} is {value}, neither true nor false; write 0 or 1")
     return [bool(item) for item in value] if isinstance(value, list) else bool(value)
 
 
@@ -163,7 +163,3 @@ def _preferred(name: str, kinds: frozenset[str]) -> str:
 def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
-
-
-def _describe(message: Node | Metadata) -> str:
-    return f"node {message.id} ({message.name!r})" if isinstance(message, Node) else "the metadata"

@@ -67,7 +67,7 @@ def held(value: int, name: str, where: str) -> int:
 
 
 def _integer(name: str, node: Node, default: int | None = NONE) -> int:
-    return held(get(node, name, int, default=default), name, f"node {node.id} ({node.name!r})")
+    return held(get(node, name, int, default=default), name, str(node))
 
 
 def _phase(node: Node) -> str:
@@ -76,7 +76,7 @@ def _phase(node: Node) -> str:
 
 def _role(node: Node) -> int:
     text = get(node, vocabulary.ROLE, str, default="")
-    with locating(f"node {node.id} ({node.name!r})"):
+    with locating(node):
         return vocabulary.parse_role(text)
 
 
@@ -137,7 +137,7 @@ def _count(node: Node, name: str) -> int:
     """Read a size or a count of FLOPs, which a column of int64 must hold."""
     value = get(node, name, int)
     if not 0 <= value < _INT64_END:
-        raise TraceError(f"node {node.id} ({node.name!r}): {name} is {value}; write a number from 0 to 2**63 - 1")
+        raise TraceError(f"{node}: {name} is {value}; write a number from 0 to 2**63 - 1")
     return value
 
 
@@ -155,16 +155,13 @@ def _compute(node: Node, *, dtype: str) -> Row:
     states_work = node.duration_micros or _states(node, "num_ops") or _states(node, "tensor_size")
     if states_work or get(node, "is_cpu_op", bool, default=False):
         return row._replace(kernel=kernel, duration_s=node.duration_micros / 1e6, time_source=TimeSource.GIVEN)
-    raise GraphError(
-        f"node {node.id} ({node.name!r}) is a kernel with no time and no FLOPs; "
-        f"give it a duration, or num_ops and tensor_size"
-    )
+    raise GraphError(f"{node} is a kernel with no time and no FLOPs; give it a duration, or num_ops and tensor_size")
 
 
 def _timed_by_us(node: Node, row: Row) -> Row:
     duration_s = get(node, vocabulary.DURATION, float)
     if not 0 <= duration_s < math.inf:
-        raise TraceError(f"node {node.id} ({node.name!r}): {vocabulary.DURATION} is {duration_s}; write a time >= 0")
+        raise TraceError(f"{node}: {vocabulary.DURATION} is {duration_s}; write a time >= 0")
     text = get(node, vocabulary.KERNEL, str, default="")
     try:
         return row._replace(
@@ -173,7 +170,7 @@ def _timed_by_us(node: Node, row: Row) -> Row:
             time_source=vocabulary.parse_time_source(get(node, vocabulary.TIME_SOURCE, str)),
         )
     except ScaleoutError as error:
-        raise TraceError(f"node {node.id} ({node.name!r}): {error}") from None
+        raise TraceError(f"{node}: {error}") from None
 
 
 def _collective(node: Node) -> Row:
@@ -181,13 +178,13 @@ def _collective(node: Node) -> Row:
     if value not in _COLLECTIVE_OF:
         name = CollectiveCommType(value).name if value in tuple(CollectiveCommType) else str(value)
         raise TraceError(
-            f"node {node.id} ({node.name!r}): comm_type {name} is not supported; it must be one of "
+            f"{node}: comm_type {name} is not supported; it must be one of "
             f"{', '.join(comm_type.name for comm_type in COMM_TYPES.values())}"
         )
     dimensions = get(node, "involved_dim", list[bool], default=[])
     if not all(dimensions):
         raise TraceError(
-            f"node {node.id} ({node.name!r}): involved_dim {dimensions} keeps it to some dimensions of the network, "
+            f"{node}: involved_dim {dimensions} keeps it to some dimensions of the network, "
             f"which is not supported; name a process group of the ranks that take part"
         )
     return Row(

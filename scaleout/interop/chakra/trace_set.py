@@ -137,7 +137,7 @@ def declared_groups(node: Node) -> dict[str, list[int]]:
         return {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in groups}
     except (ValueError, SyntaxError, LookupError, TypeError):
         raise TraceError(
-            f"node {node.id} ({node.name!r}): its inputs are not a list of process groups; "
+            f"{node}: its inputs are not a list of process groups; "
             f"""write values like ['[{{"pg_name": "1", "ranks": [0, 1]}}]']"""
         ) from None
 

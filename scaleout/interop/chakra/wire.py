@@ -94,6 +94,9 @@ class Metadata:
                 name, kind, found = attribute_of(value)
                 self.attributes.setdefault(name, (kind, found))
 
+    def __str__(self) -> str:
+        return "the metadata"
+
 
 class Node:
     """What is read of a node; `schema.Node` has all."""
@@ -128,6 +131,9 @@ class Node:
         """Its id, and the ids of the nodes that it depends on in ascending order."""
         if not 0 <= self.type <= _LAST_TYPE:
             raise SchemaError(f"its type is {self.type}, but types go from 0 to {_LAST_TYPE:d}")
+
+    def __str__(self) -> str:
+        return f"node {self.id} ({self.name!r})"
 
 
 @lru_cache(maxsize=4096)
