@@ -4,18 +4,15 @@ Checks that all members issue the same collective; knows nothing of how long it 
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scaleout.errors import SimulationError
 from scaleout.interop.astra.clock import Clock, Signals
+from scaleout.interop.astra.members import Carry, Deliver
 from scaleout.interop.astra.network import RENDEZVOUS_BYTES
 from scaleout.interop.astra.plan import Plan
 from scaleout.interop.astra.progress import Unit
 from scaleout.interop.astra.trace import EVERYONE, Task
-
-Carry = Callable[[int, int, int, Callable[[], None]], None]
-"""Carries a message from rank to rank, of so many bytes, and calls the last argument on arrival."""
 
 
 @dataclass(eq=False)
@@ -70,7 +67,7 @@ class Mail:
         self.sent: Counter[tuple[int, int, int, int]] = Counter()
         self.received: Counter[tuple[int, int, int, int]] = Counter()
 
-    def send(self, rank: int, task: Task, done: Callable[[], None]) -> None:
+    def send(self, rank: int, task: Task, done: Deliver) -> None:
         """Send; `done` is called when the message has arrived."""
         key = (rank, task.peer, task.tag, task.size_bytes)
         self.sent[key] += 1
@@ -87,7 +84,7 @@ class Mail:
         else:
             leave()
 
-    def receive(self, rank: int, task: Task, done: Callable[[], None]) -> None:
+    def receive(self, rank: int, task: Task, done: Deliver) -> None:
         """Receive; `done` is called when the message has arrived."""
         key = (task.peer, rank, task.tag, task.size_bytes)
         self.received[key] += 1

@@ -17,7 +17,7 @@ from scaleout.interop.astra.network import RENDEZVOUS_BYTES
 
 Deliver = Callable[[], None]
 Carry = Callable[[int, int, int, Deliver], None]
-"""Carries a message from position to position, of so many bytes, and calls the last argument on arrival."""
+"""Carries a message from position (or rank) to position, of so many bytes, and calls the last argument on arrival."""
 
 
 class Shared(NamedTuple):
