@@ -317,7 +317,6 @@ def test_repeats_take_the_median_and_the_first_file_counts(tmp_path):
     second = write(tmp_path / "b.jsonl", add(8, 9.0), add(16, 9.5))
     table = read_table((first, second))
     assert table.series(("add", "bf16")).exact == {(8,): pytest.approx(1.5e-6), (16,): pytest.approx(9.5e-6)}
-    assert len(table.provenance) == 2
 
 
 def test_a_column_of_rows_is_the_rows(tmp_path):
@@ -374,7 +373,8 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    assert len(TABLE.provenance) == len(H200.kernel_files) == 6
-    for provenance in TABLE.provenance:
-        assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(provenance)
+    assert len(H200.kernel_files) == 6
+    for file in H200.kernel_files:
+        first = json.loads(file.read_text().partition("\n")[0])
+        assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(first["provenance"])
     assert all(dtype in ITEM_BYTES for _, dtype in TABLE.rows)

@@ -76,11 +76,6 @@ class Tree:
         """Bytes of the messages, once."""
         return (self.size_bytes,)
 
-    @property
-    def root(self) -> int:
-        """Position of the member without a parent."""
-        return self.parents.index(NOBODY)
-
 
 def ring(kind: str, num_ranks: int, size_bytes: int, manner: Manner) -> Exchange:
     """Every round passes a chunk to the next member: of an all-gather the whole input, of other kinds the n-th part.

@@ -120,18 +120,16 @@ class _Reader:
     def read(self, path: Path) -> Graph:
         _, nodes = wire.read(path, self._nodes)
         waits = tuple([node.waits for node in nodes])
-        order = self._orders.get(waits) or _order_of(nodes, path)
+        if waits not in self._orders:
+            self._orders[waits] = _order_of(nodes, path)
+        order = self._orders[waits]
         try:
             for node in nodes:
                 if node not in self._tasks:
                     self._tasks[node] = _task(node, self._system, self._memory)
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from None
-        graph = Graph(tuple([self._tasks[nodes[at]] for at in order.positions]), order.users, order.num_dependencies)
-        if waits not in self._orders:
-            _check_order(graph, path)
-            self._orders[waits] = order
-        return graph
+        return Graph(tuple([self._tasks[nodes[at]] for at in order.positions]), order.users, order.num_dependencies)
 
 
 class _Order(NamedTuple):
@@ -154,25 +152,23 @@ def _order_of(nodes: Sequence[Node], path: Path) -> _Order:
         unknown = [other for other in dependencies if other not in index]
         if unknown:
             raise TraceError(
-                f"{path}: node {nodes[at].id} ({nodes[at].name!r}) depends on node {unknown[0]}, which the trace does "
-                f"not hold; add it or drop the dependency"
+                f"{path}: {nodes[at]} depends on node {unknown[0]}, which the trace does not hold; add it or drop the "
+                f"dependency"
             )
         for other in dependencies:
             users[index[other]].append(position)
-    return _Order(tuple(positions), tuple(map(tuple, users)), tuple(len(nodes[at].waits[1]) for at in positions))
-
-
-def _check_order(graph: Graph, path: Path) -> None:
-    waiting = list(graph.num_dependencies)
+    num_dependencies = tuple(len(nodes[at].waits[1]) for at in positions)
+    waiting = list(num_dependencies)
     ready = [position for position, count in enumerate(waiting) if count == 0]
     for position in ready:  # grows while it is walked
-        for user in graph.users[position]:
+        for user in users[position]:
             waiting[user] -= 1
             if waiting[user] == 0:
                 ready.append(user)
-    if len(ready) < len(graph.tasks):
-        stuck = next(position for position, count in enumerate(waiting) if count)
-        raise TraceError(f"{path}: {graph.tasks[stuck]} is in or behind a cycle of dependencies; break the cycle")
+    if len(ready) < len(nodes):
+        stuck = next(at for at, count in zip(positions, waiting, strict=True) if count)
+        raise TraceError(f"{path}: {nodes[stuck]} is in or behind a cycle of dependencies; break the cycle")
+    return _Order(tuple(positions), tuple(map(tuple, users)), num_dependencies)
 
 
 def _task(node: Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Task:

@@ -73,10 +73,9 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class KernelTable:
-    """All measured kernels of a device, and the first line of each file."""
+    """All measured kernels of a device."""
 
     rows: Mapping[Key, Mapping[Source, Rows]]
-    provenance: tuple[Mapping[str, Any], ...]
     _series: dict[Key, Series] = field(default_factory=dict, repr=False)
 
     def series(self, key: Key) -> Series:
@@ -127,18 +126,16 @@ def _merged(rows: Rows) -> dict[Shape, float]:
 def read_table(files: tuple[Path, ...]) -> KernelTable:
     """Read the measured kernel times of a device; refuse files without provenance and rows of any other form."""
     found: dict[Key, dict[Source, Rows]] = {}
-    provenance = []
     for number, path in enumerate(files):
         rows = _parse(path)
         if not rows or "provenance" not in rows[0]:
             raise ConfigError(f'{path}: line 1 must be {{"provenance": {{...}}}}: say what was measured, and how')
-        provenance.append(rows[0]["provenance"])
         for line, row in enumerate(rows[1:], start=2):
             try:
                 _add(found, row, number)
             except (KeyError, TypeError, ValueError):
                 raise ConfigError(f"{path}, line {line}: {_fault(row)}") from None
-    return KernelTable(found, tuple(provenance))
+    return KernelTable(found)
 
 
 def _add(found: dict[Key, dict[Source, Rows]], row: Mapping[str, Any], number: int) -> None:
