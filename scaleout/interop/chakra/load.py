@@ -24,7 +24,6 @@ from scaleout.interop.chakra.nodes import NodeReader
 from scaleout.interop.chakra.rows import LABELS, READ, Row, held, locating, read_row
 from scaleout.interop.chakra.trace_set import (
     Group,
-    GroupBook,
     TraceSet,
     declared_groups,
     find_traces,
@@ -316,7 +315,6 @@ def _check_rank(file: _File, rank: int, *, num_ranks: int) -> None:
 
 def _groups(traces: TraceSet, files: Sequence[_File]) -> tuple[tuple[GroupFamily, ...], list[tuple[int, ...]]]:
     """Return the families of groups, and for each rank the family of each of its groups."""
-    book = GroupBook(traces)
     for rank, file in enumerate(files):
         if file.stated != files[0].stated:
             raise TraceError(
@@ -326,9 +324,9 @@ def _groups(traces: TraceSet, files: Sequence[_File]) -> tuple[tuple[GroupFamily
     if files[0].stated:
         with locating(files[0].path):
             stated = [StatedFamily.parse(text) for text in files[0].stated]
-            families = stated_families(stated, book)
+            families = stated_families(stated, traces)
         return families, [_stated_groups(file, rank, stated, families) for rank, file in enumerate(files)]
-    used = [_named_groups(file, rank, book) for rank, file in enumerate(files)]
+    used = [_named_groups(file, rank, traces) for rank, file in enumerate(files)]
     families, family_of = gathered_families(
         [(file.structure, groups) for file, groups in zip(files, used, strict=True)]
     )
@@ -359,12 +357,12 @@ def _stated_groups(
     return tuple(family for _, family in file.groups)
 
 
-def _named_groups(file: _File, rank: int, book: GroupBook) -> list[Group]:
+def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
     groups, declared = [], file.declared()
     for number, (key, _) in enumerate(file.groups):
         where = file.describe(int(np.argmax(file.group_of == number)))
         with locating(where):
-            group = book.find(key, declared)
+            group = traces.group(key, declared)
         if rank not in group.members:
             raise TraceError(
                 f"{where} is a collective of group {key!r}, which has not rank {rank} but "

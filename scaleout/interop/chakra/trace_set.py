@@ -22,11 +22,19 @@ from scaleout.interop.chakra.wire import Node
 from scaleout.program.program import GroupFamily
 
 _RANK_FILE = re.compile(r"(.+)\.(\d+)\.et", re.DOTALL)
+_FORM = '{"1": [0, 1], "2": [2, 3]}'
+
+
+class Group(NamedTuple):
+    """A process group: two of one key are the same only if their members are."""
+
+    key: str
+    members: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class TraceSet:
-    """The files of all ranks."""
+    """The files of all ranks, and the groups that they name."""
 
     folder: Path
     prefix: str
@@ -36,6 +44,54 @@ class TraceSet:
     def num_ranks(self) -> int:
         """Number of ranks."""
         return len(self.paths)
+
+    def group(self, key: str, declared: Mapping[str, Sequence[int]]) -> Group:
+        """Return a group by its key and what a rank's own file declares; the group file is read when first needed."""
+        everyone = tuple(range(self.num_ranks))
+        key = key or WORLD
+        if key in declared:
+            return Group(key, self._checked(key, declared[key], "its metadata") if declared[key] else everyone)
+        if key == WORLD:
+            return Group(key, everyone)
+        path, groups = self._file
+        if path is None:
+            raise TraceError(
+                f"group {key!r} has no members: there is no group file beside the trace; "
+                f"add {self.folder / self.prefix}.json, in the form {_FORM}"
+            )
+        if key not in groups:
+            raise TraceError(f"group {key!r} is not in {path}, which has {_some(list(groups))}; add its ranks there")
+        return Group(key, self._checked(key, groups[key], str(path)))
+
+    def _checked(self, key: str, ranks: Sequence[int], where: str) -> tuple[int, ...]:
+        num_ranks = self.num_ranks
+        strange = next((rank for rank in ranks if not 0 <= rank < num_ranks), None)
+        if strange is not None:
+            raise TraceError(
+                f"group {key!r} of {where} has rank {strange}, but there are only traces of ranks 0 to {num_ranks - 1};"
+                f" give the files of all ranks"
+            )
+        if len(set(ranks)) != len(ranks):
+            raise TraceError(f"group {key!r} of {where} has a rank twice: {_some(ranks)}; name each rank once")
+        return tuple(ranks)
+
+    @cached_property
+    def _file(self) -> tuple[Path | None, dict[str, list[int]]]:
+        """The group file: the one named like the trace, or else the only one in its folder."""
+        named = self.folder / f"{self.prefix}.json"
+        if named.exists():
+            groups = _read_groups(named)
+            if groups is None:
+                raise TraceError(f"{named}: is no file of process groups; write it in the form {_FORM}")
+            return named, groups
+        read = ((path, _read_groups(path)) for path in sorted(self.folder.glob("*.json")))
+        found = [(path, groups) for path, groups in read if groups is not None]
+        if len(found) > 1:
+            names = ", ".join(path.name for path, _ in found)
+            raise TraceError(
+                f"{self.folder}: {names} are all files of process groups; rename the right one to {named.name}"
+            )
+        return found[0] if found else (None, {})
 
 
 def rank_file(prefix: str, rank: int) -> str:
@@ -117,15 +173,6 @@ def _complete(folder: Path, prefix: str, files: dict[int, Path]) -> tuple[Path, 
 PROCESS_GROUPS_NODE = "## process_group:init ##"
 """Name of the metadata node in which PyTorch lists its process groups."""
 
-_FORM = '{"1": [0, 1], "2": [2, 3]}'
-
-
-class Group(NamedTuple):
-    """A process group: two of one key are the same only if their members are."""
-
-    key: str
-    members: tuple[int, ...]
-
 
 def declared_groups(node: Node) -> dict[str, list[int]]:
     """Read the groups that a metadata node lists, key to ranks; an empty list stands for all ranks."""
@@ -140,61 +187,6 @@ def declared_groups(node: Node) -> dict[str, list[int]]:
             f"{node}: its inputs are not a list of process groups; "
             f"""write values like ['[{{"pg_name": "1", "ranks": [0, 1]}}]']"""
         ) from None
-
-
-@dataclass(frozen=True)
-class GroupBook:
-    """Looks up the members of groups; the file is read when a key first needs it."""
-
-    traces: TraceSet
-
-    def find(self, key: str, declared: Mapping[str, Sequence[int]]) -> Group:
-        """Return a group by its key and what a rank's own file declares."""
-        everyone = tuple(range(self.traces.num_ranks))
-        key = key or WORLD
-        if key in declared:
-            return Group(key, self._checked(key, declared[key], "its metadata") if declared[key] else everyone)
-        if key == WORLD:
-            return Group(key, everyone)
-        path, groups = self._file
-        if path is None:
-            raise TraceError(
-                f"group {key!r} has no members: there is no group file beside the trace; "
-                f"add {self.traces.folder / self.traces.prefix}.json, in the form {_FORM}"
-            )
-        if key not in groups:
-            raise TraceError(f"group {key!r} is not in {path}, which has {_some(list(groups))}; add its ranks there")
-        return Group(key, self._checked(key, groups[key], str(path)))
-
-    def _checked(self, key: str, ranks: Sequence[int], where: str) -> tuple[int, ...]:
-        num_ranks = self.traces.num_ranks
-        strange = next((rank for rank in ranks if not 0 <= rank < num_ranks), None)
-        if strange is not None:
-            raise TraceError(
-                f"group {key!r} of {where} has rank {strange}, but there are only traces of ranks 0 to {num_ranks - 1};"
-                f" give the files of all ranks"
-            )
-        if len(set(ranks)) != len(ranks):
-            raise TraceError(f"group {key!r} of {where} has a rank twice: {_some(ranks)}; name each rank once")
-        return tuple(ranks)
-
-    @cached_property
-    def _file(self) -> tuple[Path | None, dict[str, list[int]]]:
-        """The group file: the one named like the trace, or else the only one in its folder."""
-        named = self.traces.folder / f"{self.traces.prefix}.json"
-        if named.exists():
-            groups = _read_groups(named)
-            if groups is None:
-                raise TraceError(f"{named}: is no file of process groups; write it in the form {_FORM}")
-            return named, groups
-        read = ((path, _read_groups(path)) for path in sorted(self.traces.folder.glob("*.json")))
-        found = [(path, groups) for path, groups in read if groups is not None]
-        if len(found) > 1:
-            names = ", ".join(path.name for path, _ in found)
-            raise TraceError(
-                f"{self.traces.folder}: {names} are all files of process groups; rename the right one to {named.name}"
-            )
-        return found[0] if found else (None, {})
 
 
 def _read_groups(path: Path) -> dict[str, list[int]] | None:
@@ -214,12 +206,12 @@ def _some(items: Sequence[object]) -> str:
     return ", ".join(map(str, items if len(items) <= 8 else [*items[:6], "...", items[-1]]))
 
 
-def stated_families(stated: Sequence[StatedFamily], book: GroupBook) -> tuple[GroupFamily, ...]:
+def stated_families(stated: Sequence[StatedFamily], traces: TraceSet) -> tuple[GroupFamily, ...]:
     """Look up the members of the families that a trace's metadata states."""
     return tuple(
         GroupFamily(
             family.name,
-            tuple(book.find(family.key(index), {}).members for index in range(family.num_groups)),
+            tuple(traces.group(family.key(index), {}).members for index in range(family.num_groups)),
             family.axis,
         )
         for family in stated
