@@ -79,19 +79,11 @@ def gemm_reduce_scatter(settings: Gemm, machine: FusedMachine) -> Plan:
 def all_gather_gemm(settings: Gemm, machine: FusedMachine) -> Plan:
     """Lay out the all-gather of a GEMM's rows and the GEMM on a machine."""
     input_bytes = settings.M * settings.K * ITEM_BYTES[settings.dtype]
-    return _gemm(settings, machine, "all_gather", input_bytes, consumes=True)
+    return _gemm(settings, machine, "all_gather", input_bytes)
 
 
-def _gemm(
-    settings: Gemm,
-    machine: FusedMachine,
-    kind: str,
-    moved_bytes: float,
-    *,
-    consumes: bool = False,
-    reduce_s: float = 0.0,
-) -> Plan:
-    """Lay out a GEMM and the collective behind it, or in front of one that consumes its data."""
+def _gemm(settings: Gemm, machine: FusedMachine, kind: str, moved_bytes: float, *, reduce_s: float = 0.0) -> Plan:
+    """Lay out a GEMM and the collective behind it, or the all-gather in front of one that consumes its data."""
     rows, groups = shard_of("M", settings.M, machine.ranks), groups_of(machine.device)
     tiles = machine.ranks * -(-rows // settings.tile_rows) * -(-settings.N // settings.tile_cols)
 
@@ -102,7 +94,7 @@ def _gemm(
     fused_s = gemm_s(settings.M) * groups.fused_gemm_slowdown
     most, tile_bytes = machine.device.num_sms, moved_bytes / tiles
     recipe = _recipe(settings, machine, fused_s, tiles=tiles, most=most, tile_bytes=tile_bytes)
-    recipe = replace(recipe, consumes=consumes, reduce_s=reduce_s)
+    recipe = replace(recipe, consumes=kind == "all_gather", reduce_s=reduce_s)
     return _plan(settings, machine, kind, moved_bytes, kernel_s=gemm_s, recipe=recipe)
 
 

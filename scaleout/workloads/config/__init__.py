@@ -70,13 +70,7 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
 
 
 def layered(workload: ModelFamily, *, wants: str) -> LayeredModel:
-    """Return a workload whose model is of layers.
-
-    Raises
-    ------
-    ConfigError
-        If it is not: `wants` says what needs one.
-    """
+    """Return a workload whose model is of layers; a ConfigError says that it is not, and `wants` what needs one."""
     if not isinstance(workload, LayeredModel):
         raise ConfigError(f"workload {workload.name!r} is of kind {workload.kind}; {wants}")
     return workload

@@ -65,8 +65,6 @@ class Held:
 
     def times(self, count: int) -> "Held":
         """Return what as many parts hold."""
-        if count == 0:
-            return Held()
         dense, experts = self.parameters
         return replace(
             self, kept_bytes=count * self.kept_bytes, all_recompute_bytes=count * self.all_recompute_bytes,
