@@ -82,9 +82,7 @@ def pooling_tasks(
 def table_by_table_s(device: Device, pooling: Pooling, *, bags: int, tables: int) -> float:
     """Time of one kernel for each table, as PyTorch runs them: each its bags, or the host's call, if that is longer."""
     blocks = min(bags, _BLOCKS)
-    full, rest = divmod(blocks, most_work_groups(device))
-    waves_s = full * pooling_s(device, pooling, most_work_groups(device)) if full else 0.0
-    waves_s += pooling_s(device, pooling, rest) if rest else 0.0
+    waves_s = pooling_tasks(device, pooling, tasks=blocks, slots=blocks).isolated_s
     kernel_s = bags / blocks * waves_s + device.launch_gap_s
     return tables * max(kernel_s, device.host_launch_s.get("embedding_bag_no_grad", 0.0))
 
@@ -150,22 +148,11 @@ def _with_kernel(settings: EmbeddingAllToAll, machine: FusedMachine) -> FusedMac
 
 def _recipe(settings: EmbeddingAllToAll, machine: FusedMachine, *, order: str, slots: int) -> Recipe:
     groups = groups_of(machine.device)
+    written = 1 / machine.ranks if machine.stores else 1.0
     pooling = Pooling(
-        settings.pooling,
-        settings.dim,
-        settings.dtype,
-        other_s=groups.book_keeping_s,
-        written=1 / machine.ranks if machine.stores else 1.0,
-        reordered=order == "aware",
+        settings.pooling, settings.dim, settings.dtype, groups.book_keeping_s, written, reordered=order == "aware"
     )
     size, tasks = settings.tasks_of_slice(machine, PUT_SLICE), settings.batch * settings.tables
     work = pooling_tasks(machine.device, pooling, tasks=tasks, slots=slots, slice_tasks=size, spread=settings.spread)
-    return Recipe(
-        machine.ranks,
-        work,
-        machine.link,
-        size * pooling.vector_bytes,
-        call_s=machine.call_s,
-        flag_s=machine.flag_s,
-        launch_s=groups.launch_s,
-    )
+    slice_bytes = size * pooling.vector_bytes
+    return Recipe(machine.ranks, work, machine.link, slice_bytes, machine.call_s, machine.flag_s, groups.launch_s)
