@@ -8,7 +8,7 @@ Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centau
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 from scaleout.program.mesh import Mesh, counts_for
@@ -73,13 +73,12 @@ class Axes:
     """
 
     workload: LayeredModel
-    _makers: dict[str, Callable[[], GroupFamily]] = field(default_factory=dict)
-    _axis_of: dict[str, str] = field(default_factory=dict)
+    _makers: dict[str, tuple[str, Callable[[], GroupFamily]]] = field(default_factory=dict)
 
     @property
     def families(self) -> tuple[GroupFamily, ...]:
         """The families."""
-        return tuple(make() for make in self._makers.values())
+        return tuple(make() for _, make in self._makers.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,11 +87,11 @@ class Axes:
 
     def family(self, name: str) -> GroupFamily:
         """Return a family that was asked for, by its name."""
-        return self._makers[name]()
+        return self._makers[name][1]()
 
     def axis_of(self, name: str) -> str:
         """Return the axis that a family of that name counts for, which is its `GroupFamily.axis`."""
-        return self._axis_of.get(name) or counts_for(name)
+        return self._makers[name][0] if name in self._makers else counts_for(name)
 
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
@@ -128,18 +127,12 @@ class Axes:
         if degree == 1 or shard in (1, degree):
             return GradientSync(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
         partitioned = self.workload.zero == 3 and self.workload.overlap_parameter_gather
-        within, replicas = (
-            self._number(f"{axis}_{part}", axis, partial(self._part, axis, shard, which))
-            for which, part in enumerate(("shard", "copy"))
-        )
+        within = self._number(f"{axis}_shard", axis, lambda: self.workload.mesh.split(axis, shard)[0])
+        replicas = self._number(f"{axis}_copy", axis, lambda: self.workload.mesh.split(axis, shard)[1])
         return GradientSync(
             within, shard, sharded=True, replicas=replicas, num_replicas=degree // shard, partitioned=partitioned
         )
 
-    def _part(self, axis: str, shard: int, which: int) -> GroupFamily:
-        return self.workload.mesh.split(axis, shard)[which]
-
     def _number(self, name: str, axis: str, make: Callable[[], GroupFamily]) -> int:
-        self._makers.setdefault(name, make)
-        self._axis_of.setdefault(name, counts_for(axis))
+        self._makers.setdefault(name, (counts_for(axis), make))
         return list(self._makers).index(name)
