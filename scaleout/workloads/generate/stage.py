@@ -153,13 +153,8 @@ class Stage:
         assert self.like is not None
         graph, further = part.graph, self.layers.start - self.like.layers.start
         names = {name: _LABEL.sub(lambda label: f"layer_{int(label[1]) + further}", name) for name in {*graph.names}}
-        return replace(
-            part,
-            graph=graph.with_columns(
-                names=tuple(map(names.__getitem__, graph.names)),
-                layer=np.where(graph.layer >= 0, graph.layer + further, graph.layer),
-            ),
-        )
+        layer = np.where(graph.layer >= 0, graph.layer + further, graph.layer)
+        return replace(part, graph=graph.with_columns(names=tuple(map(names.__getitem__, graph.names)), layer=layer))
 
     def _play(self, split: bool, turn: Turn) -> tuple[Part, Part | None]:
         """Play the tape into graphs of its own; see `_both`."""
