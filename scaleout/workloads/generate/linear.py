@@ -36,7 +36,7 @@ class Linear:
     saved: bool = True
     gathered: Literal["", "input", "gradient"] = ""  # over the tensor axis; may have been cast before
     shared: list[int] | None = None  # takes the weight's gradient if another layer uses the weight too and adds its own
-    placeholder_bytes: float | None = None  # of placeholders that come and go; if None one of each shape stays always
+    placeholder_bytes: float | None = None  # gradients' placeholders that come and go; if None those of all shapes stay
 
     def write(self, tape: AutogradTape, x: int | None) -> int:
         """Write it, and return the node that makes the output; an `x` of None is data, which needs no gradient."""
