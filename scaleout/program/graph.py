@@ -85,55 +85,36 @@ class ExecutionGraph:
     """What one rank does, as columns over N nodes and dependencies in compressed sparse rows.
 
     A node column's type names the value of nodes that have no such thing.
-
-    Attributes
-    ----------
-    names : tuple of str, length N
-    kind : (N,) of `NodeKind`
-    kernel : (N,) index into `kernels`, or `NONE`
-    duration_s : (N,) seconds of a compute node; NaN until timed, and for communication, which the network times
-    time_source : (N,) of `TimeSource`, or of `kernel_times.source_names`
-    flops, bytes : (N,) work of a compute node (bytes of memory traffic); payload of a communication node
-    collective : (N,) index into `COLLECTIVES`, or `NONE`; of a send or receive, the collective that such one-sided puts
-        carry out
-    group : (N,) index into the program's groups, or `NONE`
-    peer, tag : (N,) of sends and receives: the other rank's number, or its index in the program's `peers`, and the
-        message's tag; if the node names a group, the relative peer in it
-    slices : (N,) into how many equal slices the whole transfer was cut; slices of one transfer follow each other on the
-        link and pay its latency once
-    stream : (N,) a stream runs one node at a time; 0 is the compute stream
-    priority : (N,) of several ready nodes of a stream the highest goes first, then the lowest index
-    phase : (N,) index into `phases`
-    issue_s : (N,) seconds after the start of the step at which the host has issued the node
-    microbatch, stage : (N,) of nodes of a pipeline: the micro-batch and the stage of the model; else `NONE`
-    role : (N,) of `NodeRole`, a pass and a job combined by ``|``; 0 if not known
-    layer : (N,) number of the model's layer that the node belongs to, `HEAD`, or `NONE`
-    dependency_offsets, dependencies : (N + 1,) and (E,), compressed sparse rows of indices of earlier nodes
-    kernels, phases : the distinct kernels and phase names that the columns index
     """
 
-    names: tuple[str, ...]
-    kind: Annotated[Ints, NodeKind.COMPUTE]
-    kernel: Annotated[Ints, NONE]
+    names: tuple[str, ...]  # (N,), as all node columns
+    kind: Annotated[Ints, NodeKind.COMPUTE]  # of `NodeKind`
+    kernel: Annotated[Ints, NONE]  # index into `kernels`
+    # of a compute node; NaN until timed, and for communication, which the network times
     duration_s: Annotated[Floats, np.nan]
-    time_source: Annotated[Ints, TimeSource.UNKNOWN]
-    flops: Annotated[Ints, 0]
-    bytes: Annotated[Ints, 0]
+    time_source: Annotated[Ints, TimeSource.UNKNOWN]  # of `TimeSource`, or of `kernel_times.source_names`
+    flops: Annotated[Ints, 0]  # of a compute node
+    bytes: Annotated[Ints, 0]  # memory traffic of a compute node, payload of a communication node
+    # index into `COLLECTIVES`; of a send or receive, the collective that such one-sided puts carry out
     collective: Annotated[Ints, NONE]
-    group: Annotated[Ints, NONE]
+    group: Annotated[Ints, NONE]  # index into the program's groups
+    # of sends and receives the other rank's number, or its index in the program's `peers`; if the node names a group,
+    # the relative peer in it
     peer: Annotated[Ints, NONE]
-    tag: Annotated[Ints, 0]
+    tag: Annotated[Ints, 0]  # of a message
+    # into how many equal slices the whole transfer was cut; slices of one transfer follow each other on the link and
+    # pay its latency once
     slices: Annotated[Ints, 1]
-    stream: Annotated[Ints, 0]
-    priority: Annotated[Ints, 0]
-    phase: Annotated[Ints, 0]
-    issue_s: Annotated[Floats, 0.0]
-    microbatch: Annotated[Ints, NONE]
-    stage: Annotated[Ints, NONE]
-    role: Annotated[Ints, 0]
-    layer: Annotated[Ints, NONE]
-    dependency_offsets: Ints
-    dependencies: Ints
+    stream: Annotated[Ints, 0]  # a stream runs one node at a time; 0 is the compute stream
+    priority: Annotated[Ints, 0]  # of several ready nodes of a stream the highest goes first, then the lowest index
+    phase: Annotated[Ints, 0]  # index into `phases`
+    issue_s: Annotated[Floats, 0.0]  # time after the start of the step at which the host has issued the node
+    microbatch: Annotated[Ints, NONE]  # of nodes of a pipeline
+    stage: Annotated[Ints, NONE]  # of the model, of nodes of a pipeline
+    role: Annotated[Ints, 0]  # of `NodeRole`, a pass and a job combined by ``|``; 0 if not known
+    layer: Annotated[Ints, NONE]  # number of the model's layer that the node belongs to, `HEAD`, or `NONE`
+    dependency_offsets: Ints  # (N + 1,)
+    dependencies: Ints  # (E,), compressed sparse rows of indices of earlier nodes
     kernels: tuple[Kernel, ...] = ()
     phases: tuple[str, ...] = ("",)
 
@@ -220,21 +201,11 @@ def _check(graph: ExecutionGraph) -> None:
 
 @dataclass
 class GraphBuilder:
-    """Collects nodes in order and freezes them into an `ExecutionGraph`.
+    """Collects nodes in order and freezes them into an `ExecutionGraph`."""
 
-    Attributes
-    ----------
-    phase : str
-        Of the nodes that follow.
-    role : int
-        Their pass, of `NodeRole`; a node's own role says its job besides.
-    layer : int
-        The layer that they belong to.
-    """
-
-    phase: str = ""
-    role: int = 0
-    layer: int = NONE
+    phase: str = ""  # of the nodes that follow
+    role: int = 0  # their pass, of `NodeRole`; a node's own role says its job besides
+    layer: int = NONE  # the layer that they belong to
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _dependencies: list[tuple[int, ...]] = field(default_factory=list)
     _kernels: dict[Kernel, int] = field(default_factory=dict)

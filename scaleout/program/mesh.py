@@ -34,20 +34,14 @@ _COUNTS_FOR = dict.fromkeys(("expert_data", "replica", "expert_replica"), "data"
 
 @dataclass(frozen=True)
 class Mesh:
-    """Degrees of parallelism; their product is the number of ranks.
-
-    Attributes
-    ----------
-    order : tuple of str
-        `RANK_ORDER` in the order that ranks are numbered, innermost first.
-    """
+    """Degrees of parallelism; their product is the number of ranks."""
 
     tensor: int = 1
     context: int = 1
     data: int = 1
     expert: int = 1
     pipeline: int = 1
-    order: tuple[str, ...] = RANK_ORDER
+    order: tuple[str, ...] = RANK_ORDER  # `RANK_ORDER` in the order that ranks are numbered, innermost first
 
     def __post_init__(self) -> None:
         for axis in (*RANK_ORDER, "expert"):

@@ -39,30 +39,15 @@ class Family(StrEnum):
 
 
 class Operation(NamedTuple):
-    """One row of `OPERATIONS`.
+    """One row of `OPERATIONS`."""
 
-    Attributes
-    ----------
-    family : Family
-        What it resembles, for operations without measurements.
-    parameters : tuple of str
-        Names of the sizes, in the order of `Kernel.shape`.
-    flops : callable
-        Sizes to FLOPs.
-    bytes : callable
-        Sizes and the bytes of one element to the fewest bytes that must move.
-    like : str
-        The operation whose efficiency is transferred while this one is not measured; empty for any of its family.
-    defaults : mapping
-        A size that may be left out, to the name of the size that it then equals.
-    """
-
-    family: Family
-    parameters: tuple[str, ...]
-    flops: Callable[[Sizes], int]
-    bytes: Callable[[Sizes, int], int]
+    family: Family  # what it resembles, for operations without measurements
+    parameters: tuple[str, ...]  # names of the sizes, in the order of `Kernel.shape`
+    flops: Callable[[Sizes], int]  # sizes to FLOPs
+    bytes: Callable[[Sizes, int], int]  # sizes and the bytes of one element to the fewest bytes that must move
+    # the operation whose efficiency is transferred while this one is not measured; empty for any of its family
     like: str = ""
-    defaults: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}  # a size that may be left out, to the name of the size that it then equals
 
 
 class TimeSource(IntEnum):
@@ -83,22 +68,13 @@ class Kernel:
     """One call of an operation on a device: what `kernel_times` turns into a time.
 
     Build it with `kernel`, or with `custom` where only FLOPs and bytes are known.
-
-    Attributes
-    ----------
-    op : str
-        A name in `OPERATIONS`, or ``"custom"``.
-    shape : tuple of (str, int)
-        The sizes, in the operation's order.
-    flops, bytes : int
-        FLOPs, and the fewest bytes that must move.
     """
 
-    op: str
+    op: str  # a name in `OPERATIONS`, or "custom"
     dtype: str
-    shape: tuple[tuple[str, int], ...]
+    shape: tuple[tuple[str, int], ...]  # the sizes, in the operation's order
     flops: int
-    bytes: int
+    bytes: int  # the fewest that must move
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

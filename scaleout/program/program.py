@@ -16,21 +16,12 @@ from scaleout.program.graph import ExecutionGraph, Ints, NodeKind
 
 @dataclass(frozen=True, eq=False)
 class GroupFamily:
-    """Disjoint process groups of one axis, such as all tensor-parallel groups of a job.
+    """Disjoint process groups of one axis, such as all tensor-parallel groups of a job."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in the program, or the group's key in a trace.
-    members : tuple of tuples of int
-        The ranks of each group, in group order.
-    axis : str
-        The parallelism axis that its communication counts for: `data`, `tensor`, `context`, `expert`, `pipeline`, or
-        `world` for all of them; by default the name.
-    """
-
-    name: str
-    members: tuple[tuple[int, ...], ...]
+    name: str  # its name in the program, or the group's key in a trace
+    members: tuple[tuple[int, ...], ...]  # the ranks of each group, in group order
+    # the parallelism axis that its communication counts for: `data`, `tensor`, `context`, `expert`, `pipeline`, or
+    # `world` for all of them; by default the name
     axis: str = ""
 
     def __post_init__(self) -> None:
@@ -71,25 +62,14 @@ class GroupFamily:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The execution graphs of a job.
-
-    Attributes
-    ----------
-    graphs : tuple of ExecutionGraph
-        One a role.
-    role_of_rank : (R,) array of int
-        Which graph each rank runs.
-    groups : tuple of GroupFamily
-        What the graphs' `group` column indexes.
-    peers : (R, P) array of int, optional
-        For each rank the distinct ranks that its messages name, filled up with `NONE`: where given, `peer` of a message
-        without a group indexes its rank's row, so that ranks that name others can share a graph.
-    """
+    """The execution graphs of a job."""
 
     name: str
-    graphs: tuple[ExecutionGraph, ...]
-    role_of_rank: Ints
-    groups: tuple[GroupFamily, ...]
+    graphs: tuple[ExecutionGraph, ...]  # one a role
+    role_of_rank: Ints  # (R,) which graph each rank runs
+    groups: tuple[GroupFamily, ...]  # what the graphs' `group` column indexes
+    # (R, P) for each rank the distinct ranks that its messages name, filled up with `NONE`: where given, `peer` of a
+    # message without a group indexes its rank's row, so that ranks that name others can share a graph
     peers: Ints | None = None
 
     def __post_init__(self) -> None:

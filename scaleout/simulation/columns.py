@@ -22,35 +22,21 @@ def offsets_of(sizes: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """Tasks with dependencies, streams and ports.
+    """Tasks with dependencies, streams and ports."""
 
-    Attributes
-    ----------
-    duration_s, occupancy_s : (N,), with ``0 <= occupancy_s <= duration_s``; NaN where links or devices time a task
-    stream : (N,), or `NONE` for a task that holds no stream
-    priority : (N,)
-    user_offsets, users : (N + 1,) and (E,), the tasks that depend on each
-    num_dependencies : (N,)
-    instance : (N,), or `NONE`
-    instance_size : (M,), members that must arrive
-    port_offsets, ports : (M + 1,) and (Q,), the ports that each instance holds
-    port_s : (Q,), how long it holds each of them at most; infinite for as long as its streams
-    issue_s : (N,), the time before which each task cannot start
-    """
-
-    duration_s: Floats
-    occupancy_s: Floats
-    stream: Ints
-    priority: Ints
-    user_offsets: Ints
-    users: Ints
-    num_dependencies: Ints
-    instance: Ints
-    instance_size: Ints
-    port_offsets: Ints
-    ports: Ints
-    port_s: Floats
-    issue_s: Floats
+    duration_s: Floats  # (N,); NaN where links or devices time a task
+    occupancy_s: Floats  # (N,), 0 to `duration_s`
+    stream: Ints  # (N,), or `NONE` for a task that holds no stream
+    priority: Ints  # (N,)
+    user_offsets: Ints  # (N + 1,)
+    users: Ints  # (E,), the tasks that depend on each
+    num_dependencies: Ints  # (N,)
+    instance: Ints  # (N,), or `NONE`
+    instance_size: Ints  # (M,), members that must arrive
+    port_offsets: Ints  # (M + 1,)
+    ports: Ints  # (Q,), the ports that each instance holds
+    port_s: Floats  # (Q,), how long it holds each of them at most; infinite for as long as its streams
+    issue_s: Floats  # (N,), the time before which each task cannot start
 
     def __len__(self) -> int:
         return len(self.duration_s)
@@ -74,40 +60,26 @@ class Tasks:
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """Kernels and transfers that share devices.
+    """Kernels and transfers that share devices."""
 
-    Attributes
-    ----------
-    kernels : (K,) kernels and their isolated times
-    kernel_instance, kernel_device, kernel_kind : (A,)
-    kernel_issue_s : (A,) when the host issues each; 0 if no host issues calls
-    transfer_instance : (T,)
-    lasts_s : (T,) isolated time; infinite if links time it
-    channels : (T,) each holds an SM
-    races : (T,) whether it competes with kernels that start when it arrives
-    communicator : (T,) transfers of one are one kernel of as many channels as the widest; `NONE` is one of its own
-    pair_offsets : (T + 1,) first pair of each transfer
-    pair_device : (P,)
-    pair_posted : (P,) whether the transfer was launched there long before, by something that waits for it in turn: it
-        holds SMs from its start, and waits for none
-    waiting, waiting_pair : (W,) tasks that wait for the others, and where
-    """
-
-    kernels: Sequence[tuple[Kernel | None, float]]
-    kernel_instance: Ints
-    kernel_device: Ints
-    kernel_kind: Ints
-    kernel_issue_s: Floats
-    transfer_instance: Ints
-    lasts_s: Floats
-    channels: Ints
-    races: Bools
+    kernels: Sequence[tuple[Kernel | None, float]]  # (K,), with their isolated times
+    kernel_instance: Ints  # (A,)
+    kernel_device: Ints  # (A,)
+    kernel_kind: Ints  # (A,)
+    kernel_issue_s: Floats  # (A,), when the host issues each; 0 if no host issues calls
+    transfer_instance: Ints  # (T,)
+    lasts_s: Floats  # (T,), isolated time; infinite if links time it
+    channels: Ints  # (T,), each of which holds an SM
+    races: Bools  # (T,), whether it competes with kernels that start when it arrives
+    # (T,); transfers of one are one kernel of as many channels as the widest; `NONE` is one of its own
     communicator: Ints
-    pair_offsets: Ints
-    pair_device: Ints
+    pair_offsets: Ints  # (T + 1,), first pair of each transfer
+    pair_device: Ints  # (P,)
+    # (P,), whether the transfer was launched there long before, by something that waits for it in turn: it holds SMs
+    # from its start, and waits for none
     pair_posted: Bools
-    waiting: Ints
-    waiting_pair: Ints
+    waiting: Ints  # (W,), tasks that wait for the others
+    waiting_pair: Ints  # (W,), and where
 
 
 _NONE, _WHOLE, _YES = np.zeros(0), np.zeros(0, np.int64), np.zeros(0, bool)

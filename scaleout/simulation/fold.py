@@ -23,38 +23,22 @@ NO_GROUP = -1
 
 @dataclass(frozen=True, eq=False)
 class FoldedFamily:
-    """A family of groups after folding.
+    """A family of groups after folding."""
 
-    Attributes
-    ----------
-    group_of_rank : (R,) index of each rank's group, or `NO_GROUP`
-    class_of_group : (G,) groups that are alike share a class
-    placement_of_class : one placement for each class of groups
-    dimensions_of_class : for each class of groups the topology's dimensions that its members differ in
-    members_of_class : for each class of groups the rank classes that take part
-    """
-
-    group_of_rank: Ints
-    class_of_group: Ints
-    placement_of_class: tuple[Placement, ...]
-    dimensions_of_class: tuple[tuple[int, ...], ...]
-    members_of_class: tuple[tuple[int, ...], ...]
+    group_of_rank: Ints  # (R,) index of each rank's group, or `NO_GROUP`
+    class_of_group: Ints  # (G,) groups that are alike share a class
+    placement_of_class: tuple[Placement, ...]  # of each class of groups
+    dimensions_of_class: tuple[tuple[int, ...], ...]  # those of the topology that its members differ in
+    members_of_class: tuple[tuple[int, ...], ...]  # the rank classes that take part
 
 
 @dataclass(frozen=True, eq=False)
 class Folding:
-    """Classes of ranks.
+    """Classes of ranks."""
 
-    Attributes
-    ----------
-    class_of_rank : (R,)
-    representative : (C,) the lowest rank of each class
-    families : the families that any graph uses, by their index in the program
-    """
-
-    class_of_rank: Ints
-    representative: Ints
-    families: dict[int, FoldedFamily]
+    class_of_rank: Ints  # (R,)
+    representative: Ints  # (C,) the lowest rank of each class
+    families: dict[int, FoldedFamily]  # those that any graph uses, by their index in the program
 
 
 def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: Ints | None = None) -> Folding:

@@ -38,18 +38,12 @@ class CollectiveInstances:
 
     Their order decides between those that could take a link at the same moment: their order in the program, and, where
     members' programs differ, the family and the count within it. It is the same folded and unfolded.
-
-    Attributes
-    ----------
-    family, group_class : (M,)
-    tasks : (T,) instance by instance, those of the first class first
-    offsets : (M + 1,) first index of each instance's tasks
     """
 
-    family: Ints
-    group_class: Ints
-    tasks: Ints
-    offsets: Ints
+    family: Ints  # (M,)
+    group_class: Ints  # (M,)
+    tasks: Ints  # (T,) instance by instance, those of the first class first
+    offsets: Ints  # (M + 1,) first index of each instance's tasks
 
     def __len__(self) -> int:
         return len(self.family)
@@ -100,6 +94,13 @@ class FoldedProgram:
     def name(self, number: int, node: int) -> str:
         """Name a node of a class, for the user."""
         return f"rank {self.folding.representative[number]}, node {node} ({self.graphs[number].names[node]!r})"
+
+    def kinds_of(self, instances: CollectiveInstances, *columns: str) -> tuple[Ints, Ints]:
+        """Return the first of all instances that agree in their groups and some columns, and of which each is, (M,)."""
+        values = [self.column(name)[instances.firsts] for name in columns]
+        keys = np.stack([instances.family, instances.group_class, *values])
+        _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        return firsts, kinds.reshape(-1)
 
     def groups_of(self, instance: CollectiveInstance) -> tuple[Group, ...]:
         """Return all groups that an instance stands for; the same object for the same ones."""

@@ -13,27 +13,17 @@ from scaleout.program.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What one class of ranks did.
+    """What one class of ranks did."""
 
-    Attributes
-    ----------
-    graph : what its ranks run, N nodes
-    ranks : the ranks of the class; the first is its representative
-    start_s, end_s : (N,) seconds
-    duration_s : (N,) network time included
-    occupancy_s : (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
-    cause : (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
-    algorithm : length N, the collective algorithm used, or ""
-    """
-
-    graph: ExecutionGraph
-    ranks: tuple[int, ...]
-    start_s: Floats
-    end_s: Floats
-    duration_s: Floats
+    graph: ExecutionGraph  # what its ranks run, N nodes
+    ranks: tuple[int, ...]  # those of the class; the first is its representative
+    start_s: Floats  # (N,)
+    end_s: Floats  # (N,)
+    duration_s: Floats  # (N,) network time included
+    # (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
     occupancy_s: Floats
-    cause: Ints
-    algorithm: tuple[str, ...]
+    cause: Ints  # (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
+    algorithm: tuple[str, ...]  # length N, the collective algorithm used, or ""
 
     @cached_property
     def is_communication(self) -> npt.NDArray[np.bool_]:
@@ -43,20 +33,13 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A program on a cluster, simulated.
+    """A program on a cluster, simulated."""
 
-    Attributes
-    ----------
-    program : what ran, after scheduling
-    timelines : one for each class of ranks
-    link_traffic : what every link carried over the makespan, under the link model
-    """
-
-    program: Program
+    program: Program  # what ran, after scheduling
     topology: str
     network: str
-    timelines: tuple[Timeline, ...]
-    link_traffic: LinkTraffic | None = None
+    timelines: tuple[Timeline, ...]  # one for each class of ranks
+    link_traffic: LinkTraffic | None = None  # what every link carried over the makespan, under the link model
 
     @property
     def has_puts(self) -> bool:

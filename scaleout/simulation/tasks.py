@@ -222,10 +222,8 @@ class _Cost(NamedTuple):
 
 def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
     """Cost the kinds of collectives that differ; return them, and which of them each instance is, (M,)."""
-    columns = [folded.column(name)[instances.firsts] for name in ("collective", "bytes", "slices", "stream")]
-    keys = np.stack([instances.family, instances.group_class, *columns])
-    _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds.reshape(-1)
+    firsts, kinds = folded.kinds_of(instances, "collective", "bytes", "slices", "stream")
+    return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds
 
 
 def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool) -> _Cost:

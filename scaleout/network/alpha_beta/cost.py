@@ -35,32 +35,19 @@ REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """What a collective costs.
+    """What a collective costs."""
 
-    Attributes
-    ----------
-    latency_s : the part that slices sent back to back can hide behind one another, start-up included
-    serialization_s : the time that the busiest links are occupied: what each slice adds to the ones before it
-    algorithm : empty if there was nothing to do
-    num_chunks : chunks that a pipelined algorithm cuts the buffer into
-    protocol : the library's protocol; empty if the topology names no library
-    before_s : float
-        Latency that passes before the first message: all but that of the links, and of a pipelined algorithm's chunks.
-    inflation : bytes that would keep the bare links busy as long, for each byte: 1 without a library
-    backend : the way to communicate that served it, where the library is made of several
-    concurrent : whether others like it may be in flight concurrently
-    shares : of each dimension of the group, the busiest link's part of the serialization; 1 if it is busy all the time
-    """
-
-    latency_s: float
-    serialization_s: float
-    algorithm: str = ""
-    num_chunks: int = 1
-    protocol: str = ""
+    latency_s: float  # the part that slices sent back to back can hide behind one another, start-up included
+    serialization_s: float  # the time that the busiest links are occupied: what each slice adds to the ones before it
+    algorithm: str = ""  # empty if there was nothing to do
+    num_chunks: int = 1  # chunks that a pipelined algorithm cuts the buffer into
+    protocol: str = ""  # the library's; empty if the topology names no library
+    # latency that passes before the first message: all but that of the links, and of a pipelined algorithm's chunks
     before_s: float = 0.0
-    inflation: float = 1.0
-    backend: str = ""
-    concurrent: bool = False
+    inflation: float = 1.0  # bytes that would keep the bare links busy as long, for each byte: 1 without a library
+    backend: str = ""  # the way to communicate that served it, where the library is made of several
+    concurrent: bool = False  # whether others like it may be in flight concurrently
+    # of each dimension of the group, the busiest link's part of the serialization; 1 if it is busy all the time
     shares: tuple[float, ...] = ()
 
     @property

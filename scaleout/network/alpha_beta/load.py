@@ -87,17 +87,11 @@ _AT_ONCE = 2**18
 
 @dataclass(frozen=True)
 class Load:
-    """What a round takes of the network.
+    """What a round takes of the network."""
 
-    Attributes
-    ----------
-    latency_s : latency of the farthest message: its hops times their latencies, over all dimensions
-    seconds_per_byte : dict of int to ndarray
-        Extent to the time that its links are busy, for each byte of the collective: one number a link, or one number
-        if all are alike or only the busiest matters.
-    """
-
-    latency_s: float
+    latency_s: float  # latency of the farthest message: its hops times their latencies, over all dimensions
+    # extent to the time that its links are busy, for each byte of the collective: one number a link, or one number if
+    # all are alike or only the busiest matters
     seconds_per_byte: dict[int, Floats]
 
     @property

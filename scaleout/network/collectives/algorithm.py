@@ -51,22 +51,14 @@ def power_of_two(placement: Placement) -> str | None:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A collective algorithm.
+    """A collective algorithm."""
 
-    Attributes
-    ----------
-    name : as the user writes it
-    summary : one line for `scaleout list`
-    schedules : kind of collective to the function from a placement of two ranks or more to the schedule
-    condition : placement to the reason why the algorithm cannot serve it, or None
-    unconditional : kinds for which it serves any group all the same
-    """
-
-    name: str
-    summary: str
-    schedules: Mapping[str, Scheduler]
+    name: str  # as the user writes it
+    summary: str  # one line for `scaleout list`
+    schedules: Mapping[str, Scheduler]  # kind to the function from a placement of two ranks or more to the schedule
+    # placement to the reason why the algorithm cannot serve it, or None
     condition: Callable[[Placement], str | None] = any_placement
-    unconditional: tuple[str, ...] = ()
+    unconditional: tuple[str, ...] = ()  # kinds for which it serves any group all the same
 
     def supports(self, kind: str, placement: Placement) -> str | None:
         """Return why the algorithm cannot do a kind of collective on a group, or None if it can."""

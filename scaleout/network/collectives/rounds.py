@@ -154,17 +154,12 @@ class Fold:
 
 @dataclass(frozen=True)
 class Combined:
-    """Messages of a pattern through switches that make one of those that meet.
-
-    Attributes
-    ----------
-    copied : what a member sends is the same for all: a link carries it once, and switches copy it (multicast)
-    reduced : what a member receives is a sum: switches add it up on the way, and a link carries the sum
-    """
+    """Messages of a pattern through switches that make one of those that meet."""
 
     pattern: Pattern
+    # what a member sends is the same for all: a link carries it once, and switches copy it (multicast)
     copied: bool = False
-    reduced: bool = False
+    reduced: bool = False  # what a member receives is a sum: switches add it up on the way, and a link carries the sum
 
     def messages(self, extents: tuple[Extent, ...]) -> Messages:
         """Spell out who sends to whom, as if nothing were combined."""
@@ -178,38 +173,23 @@ def uncombined(pattern: Pattern) -> Pattern:
 
 @dataclass(frozen=True)
 class Round:
-    """Messages that are sent at once.
+    """Messages that are sent at once."""
 
-    Attributes
-    ----------
-    pattern : who sends to whom
-    fraction : bytes of one message, as a fraction of the collective's bytes
-    repeat : how many times the round is done, one after another
-    dimensions : extents of the placement that the pattern runs over; by default all (optional)
-    chain : rounds of one chain follow one another; all chains run at the same time
-    """
-
-    pattern: Pattern
-    fraction: float
-    repeat: int = 1
-    dimensions: tuple[int, ...] | None = None
-    chain: int = 0
+    pattern: Pattern  # who sends to whom
+    fraction: float  # bytes of one message, as a fraction of the collective's bytes
+    repeat: int = 1  # how many times the round is done, one after another
+    dimensions: tuple[int, ...] | None = None  # extents of the placement that the pattern runs over; by default all
+    chain: int = 0  # rounds of one chain follow one another; all chains run at the same time
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds of a collective, in order.
-
-    Attributes
-    ----------
-    pipelined : whether chunks of the buffer may follow one another through the rounds
-    added : float, optional
-        Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
-        contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
-    """
+    """Rounds of a collective, in order."""
 
     rounds: tuple[Round, ...]
-    pipelined: bool = False
+    pipelined: bool = False  # whether chunks of the buffer may follow one another through the rounds
+    # Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
+    # contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
     added: float | None = None
 
     @property

@@ -189,17 +189,11 @@ class Crossing:
 
 @dataclass(frozen=True, eq=False)
 class RouteTable:
-    """The routes between all ranks of a line, by pair ``source * n + destination``.
+    """The routes between all ranks of a line, by pair ``source * n + destination``."""
 
-    Attributes
-    ----------
-    rows : those with no link, to oneself, first
-    kind, row : (n * n,) which of the rows, and which row there
-    """
-
-    rows: tuple[Rows, ...]
-    kind: npt.NDArray[np.uint8]
-    row: Ints
+    rows: tuple[Rows, ...]  # those with no link, to oneself, first
+    kind: npt.NDArray[np.uint8]  # (n * n,) which of the rows
+    row: Ints  # (n * n,) and which row there
     latency_s: Floats
 
     def chosen(self, pairs: Ints) -> list[tuple[Rows, Ints]]:
