@@ -11,7 +11,8 @@ import sys
 import warnings
 from importlib import import_module
 
-import click
+gc.set_threshold(50_000, 20, 20)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
+import click  # noqa: E402
 
 VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
@@ -67,7 +68,6 @@ def main() -> None:
     from scaleout.errors import ScaleoutError
 
     warnings.showwarning = _say  # what users are told of old names, as one line
-    gc.set_threshold(50_000, 20, 20)  # graphs are a million small tuples without cycles, and soon gone: look less often
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
     try:
         scaleout.main(standalone_mode=False)

@@ -40,7 +40,8 @@ def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.fabric import SUFFIXES
     from scaleout.config import library
-    from scaleout.config.reading import nearest, read_yaml
+    from scaleout.config.reading import nearest
+    from scaleout.config.yaml_files import read_yaml
 
     if name_or_file.endswith(SUFFIXES):
         return "topology"

@@ -18,7 +18,8 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from scaleout.config.reading import nearest, read_yaml, renamed, with_new_names
+from scaleout.config.reading import nearest, renamed, with_new_names
+from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 
 __all__ = ["Config", "Model", "nearest", "read_yaml", "renamed", "validate", "with_new_names"]

@@ -8,6 +8,11 @@ import json
 
 import pytest
 from astra_inputs import coll, comp, node, recv, send, times
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.config.yaml_files import read_yaml
+from scaleout.interop.astra.inputs import plain_lists
 
 # A send of 2899 bytes takes floor(500 h + 2899 / 28.991) = 500 h + 99 ns; of 11596 bytes in four parts, the same.
 SEND = 599
@@ -325,3 +330,41 @@ def test_what_astra_sim_takes_in_silence_is_refused(astra, arguments, words):
     assert "Traceback" not in err
     for word in words:
         assert word in err
+
+
+DOCUMENTED = """topology: [ Ring, Switch ] # inner to outer
+npus_count: [8,16 ]
+# GB/s, and ns
+bandwidth: [ 25.0, 12.5 ]  # of a link
+
+latency: ["Ring", 0]
+"""
+
+
+def test_network_files_of_the_usual_form_are_read_without_yaml(tmp_path):
+    (tmp_path / "network.yml").write_text(DOCUMENTED)
+    lists = plain_lists(tmp_path / "network.yml")
+    assert lists == {
+        "topology": ["Ring", "Switch"],
+        "npus_count": [8, 16],
+        "bandwidth": [25.0, 12.5],
+        "latency": ["Ring", 0],
+    }
+    assert repr(lists) == repr(read_yaml(tmp_path / "network.yml"))
+
+
+ADDED = [*" \t\n\r#,:[]{}\"'|&-+~_=01.eE", " #", "\x85", "\x07", "\u2028", "- 8", "---\n", "topology: [ Ring ]\n"]
+ADDED += ["08", "0x1", "1_0", "1:30", "1e3", "5.", ".5", "yes", "Ring", "null"]
+CHANGES = st.tuples(st.integers(0, len(DOCUMENTED)), st.integers(0, 3), st.sampled_from(ADDED))
+
+
+@given(changes=st.lists(CHANGES, min_size=1, max_size=3))
+def test_what_is_read_without_yaml_is_what_yaml_reads(changes, tmp_path_factory):
+    text = DOCUMENTED
+    for at, dropped, added in changes:
+        text = text[:at] + added + text[at + dropped :]
+    path = tmp_path_factory.getbasetemp() / "network.yml"
+    path.write_text(text, encoding="utf-8", newline="")
+    lists = plain_lists(path)
+    if lists:
+        assert repr(lists) == repr(read_yaml(path))

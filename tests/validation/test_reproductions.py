@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaleout.cli import scaleout
-from scaleout.config.reading import read_yaml
+from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.fusion import plan_operator

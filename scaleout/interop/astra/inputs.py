@@ -10,11 +10,12 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), inputs and behaviour as me
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.config.reading import nearest, read_yaml
+from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 from scaleout.interop.astra.network import HOPS, Network, build_network
 
@@ -133,6 +134,10 @@ SYSTEM_KEYS: Mapping[str, tuple[str, _Reader]] = {
 }
 """Key of a file to the field that it fills, and what reads its value."""
 
+# A line of network.yml in the form of ASTRA-sim's own, of which JSON reads each item as YAML does, but for a bare name.
+_ITEM = rf'(?:"\w+"|{"|".join(HOPS)}|(?:0|[1-9]\d{{0,15}})(?:\.\d{{1,15}})?)'
+_LIST = re.compile(rf"({'|'.join(NETWORK_KEYS)}): +\[ *({_ITEM}(?: *, *{_ITEM})*) *\](?: +#.*| *)", re.ASCII)
+
 
 def _fields(
     keys: Mapping[str, tuple[str, _Reader]], values: Mapping[str, Any], *, where: str, needed: Iterable[str]
@@ -154,9 +159,30 @@ def _fields(
     return fields
 
 
+def plain_lists(path: Path) -> dict[str, list[Any]]:
+    """Read lines such as ``npus_count: [ 8, 16 ]  # ranks`` as YAML does; nothing if the file has others.
+
+    The import of YAML would be a quarter of a run.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = [_LIST.fullmatch(line) for line in text.split("\n") if line and not line.startswith("#")]
+    lists = {match[1]: match[2].split(",") for match in found if match}
+    if len(lists) < len(found) or not (text.isascii() and text.replace("\n", "").isprintable()):
+        return {}  # another line, a key that stands twice, or characters of which YAML refuses some
+    return {
+        key: [item if item in HOPS else json.loads(item) for item in map(str.strip, items)]
+        for key, items in lists.items()
+    }
+
+
 def read_network(path: Path) -> Network:
     """Read network.yml: one entry a dimension, dimension 0 the fastest to change with the rank."""
-    lists = _fields(NETWORK_KEYS, read_yaml(path), where=str(path), needed=NETWORK_KEYS)
+    lists = plain_lists(path)
+    if not lists:
+        from scaleout.config.yaml_files import read_yaml  # noqa: PLC0415
+
+        lists = read_yaml(path)
+    lists = _fields(NETWORK_KEYS, lists, where=str(path), needed=NETWORK_KEYS)
     if len(set(map(len, lists.values()))) > 1:
         counts = ", ".join(f"{key} has {len(lists[key])}" for key in NETWORK_KEYS)
         raise ConfigError(f"{path}: each dimension needs one entry in every list, but {counts}; add or remove entries")

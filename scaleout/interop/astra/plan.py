@@ -25,8 +25,7 @@ Turns = tuple[tuple[tuple[int, str], int], ...]
 """Level and share of its queues, or ``"tree"``, to which of them is next, where it is not the first."""
 
 
-@dataclass(frozen=True, eq=False)
-class Phase:
+class Phase(NamedTuple):
     """One dimension's part of a stream."""
 
     kind: str

@@ -5,8 +5,8 @@ Ranks with the same graph are simulated once, as long as they do the same at the
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, SimulationError, TraceError
@@ -20,8 +20,7 @@ from scaleout.interop.astra.progress import Unit
 from scaleout.interop.astra.trace import EVERYONE, Task, Work
 
 
-@dataclass(frozen=True, eq=False)
-class History:
+class History(NamedTuple):
     """When ranks that did the same at the same time did what."""
 
     ranks: tuple[int, ...]
@@ -30,8 +29,7 @@ class History:
     end_ns: tuple[int, ...]  # (N,)
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(NamedTuple):
     """When ranks finished, and what they did until then."""
 
     job: Job

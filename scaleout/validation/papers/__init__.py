@@ -16,7 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.config.reading import nearest, read_yaml
+from scaleout.config.reading import nearest
+from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 
 PAPERS = ("fused", "t3", "centauri", "aluminum")
