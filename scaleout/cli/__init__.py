@@ -81,7 +81,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+    except (BrokenPipeError, SystemExit):  # click makes the second of the first: the reader, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         sys.exit(0)
     except OSError as error:

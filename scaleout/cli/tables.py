@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import click
+
 from scaleout.analysis import breakdown as analysis
-from scaleout.cli.console import console, print_links, print_table
+from scaleout.cli.console import print_links, print_table
 from scaleout.config.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -129,23 +131,21 @@ def _print_fit(found: "Fit", under: str) -> None:
     row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({total / capacity:.1%})"]
     title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
     print_table(title, (*held, "device memory"), [row], left=0)
-    console().print(f"peak in {found.peak.moment}", highlight=False, soft_wrap=True)
+    click.echo(f"peak in {found.peak.moment}")
     if found.fits:
         return
-    console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:", highlight=False)
+    click.echo(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
     for advice in found.advice:
         explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
-        console().print(
-            f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", highlight=False, soft_wrap=True
-        )
+        click.echo(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}")
     if not found.advice:
-        console().print("  no change that was tried; take devices with more memory", highlight=False)
-    console().print()
+        click.echo("  no change that was tried; take devices with more memory")
+    click.echo()
 
 
 def _print_sources(comparison: "Comparison") -> None:
     sources = comparison.outcomes[0].breakdown.kernel_time_sources
     if sources:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sources.items())
-        console().print(f"kernel times: {shares}", highlight=False)
+        click.echo(f"kernel times: {shares}")

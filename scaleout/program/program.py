@@ -43,7 +43,7 @@ class GroupFamily:
         sizes = np.fromiter(map(len, self.members), np.int64, len(self.members))
         return tuple(
             (numbers, np.array([self.members[number] for number in numbers.tolist()], np.int64))
-            for numbers in (np.flatnonzero(sizes == size) for size in np.unique(sizes))
+            for numbers in (np.flatnonzero(sizes == size) for size in sorted(set(sizes.tolist())))
         )
 
     @cached_property

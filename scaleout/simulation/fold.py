@@ -149,5 +149,5 @@ def _folded(family: GroupFamily, topology: Topology, group_of_rank: Ints, shapes
         class_of_group,
         tuple(placements[number] for number in same),
         tuple(tuple(np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0)).tolist()) for ranks in members),
-        tuple(tuple(np.unique(classes[ranks]).tolist()) for ranks in members),
+        tuple(tuple(sorted(set(classes[ranks].tolist()))) for ranks in members),
     )

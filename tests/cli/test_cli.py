@@ -331,7 +331,7 @@ def test_a_key_that_stands_twice_in_a_file_is_refused(scaleout, tmp_path):
     refused(scaleout("run", path), "'kind' stands twice")
 
 
-@pytest.mark.parametrize("arguments", [["run", "dlrm-128"], ["run", "dlrm-128", "--json"], ["show", "h200"]])
+@pytest.mark.parametrize("arguments", [["run", "dlrm-128"], ["run", "dlrm-128", "--json"], ["show", "h200"], ["list"]])
 def test_a_reader_that_has_seen_enough_is_no_error(arguments):
     command = " ".join([sys.executable, "-m", "scaleout.cli", *arguments])
     done = subprocess.run(

@@ -162,10 +162,16 @@ def siblings(topology: Topology, ranks: Sequence[int] | Ints) -> tuple[tuple[int
     coordinates = topology.coordinates(members)
     along = []
     for dimension, column in zip(topology.dimensions, coordinates.T, strict=True):
-        found = dimension.structure.arranged(dimension, np.unique(column))
+        present = _present(column)
+        found = dimension.structure.arranged(dimension, present)
         assert found is not None  # as the group is regular
-        along.append(dimension.structure.siblings(dimension, np.unique(column), column[0], found[0]))
+        along.append(dimension.structure.siblings(dimension, present, column[0], found[0]))
     return tuple(_in_grid_order(topology, chosen[::-1]) for chosen in itertools.product(*along[::-1]))
+
+
+def _present(coordinates: Ints) -> Ints:
+    """Return the distinct ones in ascending order, as `np.unique`, which would import numpy.ma."""
+    return np.flatnonzero(np.bincount(coordinates))
 
 
 @lru_cache(maxsize=65536)
@@ -176,7 +182,7 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
         twice = next(rank for rank, after in itertools.pairwise(ranks) if rank == after)
         raise ConfigError(f"a process group of {len(ranks)} ranks names rank {twice} twice; give each rank once")
     coordinates = topology.coordinates(ranks)
-    along = [np.unique(coordinates[:, number]) for number in range(len(topology.dimensions))]
+    along = [_present(column) for column in coordinates.T]
     if math.prod(len(values) for values in along) == len(ranks):
         pairs = list(zip(topology.dimensions, along, strict=True))
         found = [pair for d, values in pairs if (pair := d.structure.arranged(d, values)) is not None]

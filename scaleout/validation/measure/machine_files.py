@@ -23,8 +23,8 @@ import yaml
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.library import find
-from scaleout.config.reading import read_yaml
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import Bools, Floats
