@@ -19,7 +19,6 @@ ROOMS = (
 
 HOMES = {
     "click": "cli",
-    "rich": "cli",
     "matplotlib": "report/plots",
     "google": "interop/chakra",
     "torch": "validation/measure",

@@ -1,5 +1,6 @@
 """`scaleout reproduce`: what the papers publish, simulated."""
 
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -41,16 +42,12 @@ def reproduce(names: tuple[str, ...], output: Output) -> None:
 
 
 def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
-    """Simulate with the figure at work on standard error, where that is a terminal."""
-    from rich.console import Console
-
+    """Simulate, and name each figure on standard error, where that is a terminal."""
     from scaleout.validation.papers import reproduce as simulate
 
-    shown = Console(stderr=True)
-    if not shown.is_terminal:
+    if not sys.stderr.isatty():
         return simulate(names)
-    with shown.status("simulating") as status:
-        return simulate(names, progress=lambda figure: status.update(f"simulating {figure}"))
+    return simulate(names, progress=lambda figure: click.echo(f"simulating {figure}", err=True))
 
 
 def _print(rows: "tuple[Reproduced, ...]") -> None:
