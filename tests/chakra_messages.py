@@ -4,13 +4,12 @@ import gzip
 from pathlib import Path
 
 from scaleout.interop.chakra import schema, wire
-from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute, get, to_dict
+from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, get, to_dict
 from scaleout.interop.chakra.files import write
 from scaleout.interop.chakra.load import load_program
-from scaleout.interop.chakra.save import save_program
-from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node
+from scaleout.interop.chakra.save import save_program, traced
+from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node, attribute
 from scaleout.interop.chakra.tables import KINDS, CollectiveCommType, NodeType
-from scaleout.interop.chakra.vocabulary import traced
 from scaleout.interop.chakra.wire import read
 
 __all__ = [

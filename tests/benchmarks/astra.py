@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from scaleout.interop.chakra.files import write
+from scaleout.interop.chakra.save import traced
 from scaleout.interop.chakra.schema import GlobalMetadata, Node
 from scaleout.interop.chakra.tables import CollectiveCommType, NodeType
-from scaleout.interop.chakra.vocabulary import traced
 
 RUNS = 5
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")

@@ -280,7 +280,7 @@ def change(path, name, value):
     """Write a file of ours with one attribute of one node or of the metadata changed."""
     metadata, nodes = read_messages(path)
     found = next(attr for message in (metadata, *nodes) for attr in message.attr if attr.name == name)
-    found.CopyFrom(vocabulary.traced(name, value))
+    found.CopyFrom(chakra.traced(name, value))
     chakra.write(path, metadata, nodes)
 
 

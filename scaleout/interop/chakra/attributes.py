@@ -1,19 +1,17 @@
-"""Python values to attributes of an exact kind, and back from any kind that fits.
+"""Values of attributes, from any kind that fits, and the kind in which each is written.
 
-Writing is strict, since other readers take one kind only: ASTRA-sim's first feeder reads 0 where `comm_size` is not an
-`int64_val`. Reading is lenient, since writers differ: a number is taken from any kind that holds it.
+Writing (`schema.attribute`) is strict, since other readers take one kind only: ASTRA-sim's first feeder reads 0 where
+`comm_size` is not an `int64_val`. Reading is lenient, since writers differ: a number is taken from any kind that holds
+it.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.tables import KINDS, SCALARS
 from scaleout.interop.chakra.wire import Metadata, Node
-
-if TYPE_CHECKING:
-    from scaleout.interop.chakra.schema import AttributeProto
 
 Value = TypeVar("Value")
 
@@ -67,36 +65,6 @@ _FITTING: dict[Any, tuple[str, frozenset[str]]] = {
 """Python type to its words for messages and the kinds that hold it."""
 
 
-def attribute(name: str, kind: str, value: Any) -> "AttributeProto":
-    """Build an attribute of one of the 30 `KINDS`, such as ``"int64_val"``; a ``"bool_list"`` takes any iterable.
-
-    Raises
-    ------
-    TraceError
-        If there is no such kind, or it cannot hold the value.
-
-    Examples
-    --------
-    >>> attribute("comm_size", "int64_val", 1 << 20).int64_val
-    1048576
-    """
-    if kind not in KINDS:
-        raise TraceError(f"attribute {name!r}: no kind {kind!r}; use one of {', '.join(KINDS)}")
-    from scaleout.interop.chakra.schema import AttributeProto  # noqa: PLC0415 - reading needs no protobuf
-
-    result = AttributeProto(name=name)
-    try:
-        if kind.endswith("_list"):
-            values = getattr(result, kind)
-            values.SetInParent()  # so that an empty list is a value too
-            values.values.extend(value)
-        else:
-            setattr(result, kind, value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TraceError(f"attribute {name!r}: {kind} cannot hold {value!r} ({error}); give what it can") from None
-    return result
-
-
 def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Value | None = None) -> Value:
     """Return the value of an attribute as a Python type.
 
@@ -118,7 +86,7 @@ def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Va
     Examples
     --------
     >>> from scaleout.interop.chakra import schema
-    >>> written = schema.Node(id=3, attr=[attribute("comm_tag", "uint64_val", 7)])
+    >>> written = schema.Node(id=3, attr=[schema.attribute("comm_tag", "uint64_val", 7)])
     >>> node = Node(written.SerializeToString())
     >>> get(node, "comm_tag", int), get(node, "comm_priority", int, default=0)
     (7, 0)

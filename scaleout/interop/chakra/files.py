@@ -1,7 +1,8 @@
 """Metadata and nodes to a Chakra trace file. The messages are protobuf's; `framing` says how they lie in the file.
 
 >>> import tempfile
->>> from scaleout.interop.chakra.attributes import attribute, get
+>>> from scaleout.interop.chakra.attributes import get
+>>> from scaleout.interop.chakra.schema import attribute
 >>> from scaleout.interop.chakra.wire import read
 >>> node = Node(id=1, name="gradients", data_deps=[0], attr=[attribute("comm_size", "int64_val", 1 << 20)])
 >>> with tempfile.TemporaryDirectory() as folder:

@@ -23,12 +23,12 @@ from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.errors import GraphError, TraceError
 from scaleout.interop.chakra import vocabulary
-from scaleout.interop.chakra.attributes import attribute
+from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS
 from scaleout.interop.chakra.files import write
-from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node
+from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node, attribute
 from scaleout.interop.chakra.tables import NodeType
 from scaleout.interop.chakra.trace_set import prefixes, rank_file
-from scaleout.interop.chakra.vocabulary import COMM_TYPES, StatedFamily, traced
+from scaleout.interop.chakra.vocabulary import COMM_TYPES, OWN_KINDS, StatedFamily
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 
@@ -86,6 +86,11 @@ def save_program(
         raise TraceError(
             f"{folder}: cannot be written ({error.strerror}); give a folder of yours in an existing one"
         ) from error
+
+
+def traced(name: str, value: Any) -> AttributeProto:
+    """Build a conventional attribute, or one of our own, of the kind that its table gives it."""
+    return attribute(name, (OWN_KINDS if name in OWN_KINDS else CONVENTIONAL_KINDS)[name], value)
 
 
 def _check_graph(graph: ExecutionGraph) -> None:

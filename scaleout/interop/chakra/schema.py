@@ -9,7 +9,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-from scaleout.interop.chakra.tables import FIELDS, SCALARS, NodeType
+from scaleout.errors import TraceError
+from scaleout.interop.chakra.tables import FIELDS, KINDS, SCALARS, NodeType
 
 _PACKAGE = "ChakraProtoMsg"
 
@@ -56,3 +57,31 @@ MESSAGES: dict[str, type[Message]] = _build_messages()
 AttributeProto: Any = MESSAGES["AttributeProto"]
 GlobalMetadata: Any = MESSAGES["GlobalMetadata"]
 Node: Any = MESSAGES["Node"]
+
+
+def attribute(name: str, kind: str, value: Any) -> AttributeProto:
+    """Build an attribute of one of the 30 `KINDS`, such as ``"int64_val"``; a ``"bool_list"`` takes any iterable.
+
+    Raises
+    ------
+    TraceError
+        If there is no such kind, or it cannot hold the value.
+
+    Examples
+    --------
+    >>> attribute("comm_size", "int64_val", 1 << 20).int64_val
+    1048576
+    """
+    if kind not in KINDS:
+        raise TraceError(f"attribute {name!r}: no kind {kind!r}; use one of {', '.join(KINDS)}")
+    result = AttributeProto(name=name)
+    try:
+        if kind.endswith("_list"):
+            values = getattr(result, kind)
+            values.SetInParent()  # so that an empty list is a value too
+            values.values.extend(value)
+        else:
+            setattr(result, kind, value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"attribute {name!r}: {kind} cannot hold {value!r} ({error}); give what it can") from None
+    return result

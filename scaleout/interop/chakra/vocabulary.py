@@ -7,17 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.errors import TraceError
-from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS, attribute
 from scaleout.interop.chakra.tables import CollectiveCommType
 from scaleout.program.graph import COLLECTIVES, NodeRole
 from scaleout.program.operations import CUSTOM, Kernel, custom, kernel
-
-if TYPE_CHECKING:
-    from scaleout.interop.chakra.schema import AttributeProto
 
 DURATION = "scaleout_duration_s"
 TIME_SOURCE = "scaleout_time_source"
@@ -55,11 +50,6 @@ COMM_TYPES: Mapping[str, CollectiveCommType] = MappingProxyType(
 
 WORLD = "0"
 """The `pg_name` of all ranks, as is an empty or absent one."""
-
-
-def traced(name: str, value: Any) -> "AttributeProto":
-    """Build a conventional attribute, or one of our own, of the kind that its table gives it."""
-    return attribute(name, (OWN_KINDS if name in OWN_KINDS else CONVENTIONAL_KINDS)[name], value)
 
 
 def parse_time_source(text: str) -> int:
