@@ -139,8 +139,7 @@ class UnawareFabric:
             by_end: dict[int, list[int]] = {}
             for rank in each.ranks:
                 by_end.setdefault(end_of[rank], []).append(rank)
-            units = [each] if len(by_end) == 1 else each.split(list(by_end.values()))
-            for split, end_ns in zip(units, by_end, strict=True):
+            for split, end_ns in zip(each.split(list(by_end.values())), by_end, strict=True):
                 self._end_at(end_ns, split, task)
 
     def _end_at(self, end_ns: int, unit: Unit, index: int) -> None:
@@ -208,11 +207,8 @@ class UnawareFabric:
             return network.send_ns(members[source], members[target], size_bytes)
 
         def hop(source: int, target: int) -> tuple[int, int]:
-            for index, dimension in enumerate(network.dimensions):
-                distance = (target // dimension.stride - source // dimension.stride) % dimension.size
-                if distance:
-                    return index, HOPS[dimension.kind](distance, dimension.size)
-            return 0, 0
+            number, distance = network.crossed(source, target)
+            return number, HOPS[network.dimensions[number].kind](distance, network.dimensions[number].size)
 
         regular = len({hop(members[i - 1], members[i]) for i in range(len(members))}) == 1
         return MemberLayout(send_ns, regular, GROUP_ENDPOINT_NS, job.reduction_ns, job.rendezvous)
@@ -293,8 +289,7 @@ class AwareFabric:
     def _start_each(self, new: list[tuple[CollectiveInstance, Unit, int]]) -> None:
         """Let every rank send for itself."""
         for instance, unit, index in new:
-            units = [unit] if len(unit.ranks) == 1 else unit.split([(rank,) for rank in unit.ranks])
-            for each in units:
+            for each in unit.split([(rank,) for rank in unit.ranks]):
                 position = instance.members.index(each.ranks[0])
                 self._streams(instance).start(position, partial(self._end, each, index))
 

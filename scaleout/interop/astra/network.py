@@ -49,13 +49,18 @@ class Network(NamedTuple):
         """Number of ranks."""
         return math.prod(dimension.size for dimension in self.dimensions)
 
-    def send_ns(self, source: int, target: int, size_bytes: int) -> int:
-        """Time of a message between two ranks; 0 from a rank to itself."""
-        for dimension in self.dimensions:
+    def crossed(self, source: int, target: int) -> tuple[int, int]:
+        """Return the first dimension in which two ranks differ, and their distance there; 0 and 0 if they are one."""
+        for number, dimension in enumerate(self.dimensions):
             distance = (target // dimension.stride - source // dimension.stride) % dimension.size
             if distance:
-                return dimension.send_ns(distance, size_bytes)
-        return 0
+                return number, distance
+        return 0, 0
+
+    def send_ns(self, source: int, target: int, size_bytes: int) -> int:
+        """Time of a message between two ranks; 0 from a rank to itself."""
+        number, distance = self.crossed(source, target)
+        return self.dimensions[number].send_ns(distance, size_bytes) if distance else 0
 
 
 def build_network(

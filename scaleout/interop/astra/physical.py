@@ -248,13 +248,12 @@ def _loads(job: Job, phase: Phase, members: tuple[int, ...]) -> Iterator[tuple[i
         return
     finders = [route(dimension) for dimension in job.network.dimensions]
     for source, target, size_bytes in _messages(phase.pattern):
-        here, there = members[source], members[target]
-        for number, dimension in enumerate(job.network.dimensions):
-            coordinate, other = (rank // dimension.stride % dimension.size for rank in (here, there))
-            if coordinate != other:
-                line = here - coordinate * dimension.stride
-                yield from ((number, (line, link), size_bytes) for link in finders[number](coordinate, other))
-                break
+        number, distance = job.network.crossed(members[source], members[target])
+        dimension = job.network.dimensions[number]
+        coordinate = members[source] // dimension.stride % dimension.size
+        links = finders[number](coordinate, (coordinate + distance) % dimension.size) if distance else ()
+        line = members[source] - coordinate * dimension.stride
+        yield from ((number, (line, link), size_bytes) for link in links)
 
 
 def _line_loads(dimension: Dimension, pattern: Pattern) -> Iterator[tuple[Hashable, int]]:

@@ -50,7 +50,9 @@ class Unit:
         self._busy = [False, False, False]
 
     def split(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
-        """Split into units of these ranks, all at the same point."""
+        """Split into units of these ranks, all at the same point; one group is the unit itself."""
+        if len(groups) == 1:
+            return [self]
         for ranks in groups:
             unit = copy.copy(self)
             unit.ranks, unit.successors = tuple(ranks), []

@@ -148,7 +148,7 @@ class _Simulation:
     def join(self, unit: Unit, index: int) -> None:
         task = unit.graph.tasks[index]
         groups = self.groups(unit, task)
-        units = [unit] if len(groups) == 1 else unit.split([ranks for _, _, ranks in groups])
+        units = unit.split([ranks for _, _, ranks in groups])
         for one, (group, members, _) in zip(units, groups, strict=True):
             number = one.num_collectives[task.group]
             one.num_collectives[task.group] += 1
