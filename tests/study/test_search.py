@@ -10,7 +10,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
 from scaleout.study.search.best import FILE, SLACK, Best, CheckpointLog, EvaluatedPlan
-from scaleout.study.search.evaluate import evaluate, peak_of
+from scaleout.study.search.evaluate import evaluate, peak_bytes_of
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
@@ -129,7 +129,7 @@ def test_more_microbatches_hold_no_more(name, stages, more, recompute):
         "tensor_parallel": 1, "pipeline_parallel": stages, "microbatch": 1, "batch_per_replica": microbatches,
         "pipeline_schedule": name, "recompute": recompute,
     })  # fmt: skip
-    assert peak_of(workload).bytes_of == memory.peak(workload).bytes_of
+    assert peak_bytes_of(workload) == memory.peak(workload).bytes_of
 
 
 def test_the_front_is_kept_in_order_of_time():

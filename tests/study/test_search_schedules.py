@@ -23,11 +23,12 @@ from scaleout.study.job import Job, run
 from scaleout.study.search.best import CheckpointLog
 from scaleout.study.search.evaluate import BASELINE, evaluate
 from scaleout.study.search.explanation import BEGINNING, END, ISOLATED, LONGER, overlap_by_axis
-from scaleout.study.search.lower_bound import lower_bounds_of
+from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.scheduled import estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
+from scaleout.study.search.stages import stages_of
 from scaleout.workloads.config import load_workload
 
 DEVICE = load_device("h200")
@@ -72,8 +73,40 @@ def test_no_schedule_beats_the_lower_bound(job, schedule):
     lower_bounds = lower_bounds_of(topology, DEVICE)
     bound_s = max(lower_bounds.kernels_s(workload, ordered=in_order(schedule)), lower_bounds.links_s(workload))
     assert lower_bounds.kernels_s(workload, ordered=False) <= lower_bounds.kernels_s(workload, ordered=True)
-    assert lower_bounds.spread_s(workload) <= bound_s * (1 + 1e-9)
+    assert lower_bounds.spread_s(workload, collectives=False) <= bound_s * (1 + 1e-9)
     assert bound_s <= run(Job(workload, DEVICE, topology, schedule)).makespan_s * (1 + 1e-9)
+
+
+@settings(max_examples=60)
+@given(plans(), st.sampled_from(["none", "operations", "full"]))
+def test_what_is_recomputed_and_sharded_comes_on_top(job, recompute):
+    """Plans of a family are bounded by the one that neither recomputes nor shards, before their layers are timed."""
+    workload, topology = job
+    workload = workload.model_copy(update={"recompute": recompute})
+    closely = workload.model_copy(update={"zero": 0})
+    least = closely.model_copy(update={"recompute": "none"})
+    lower_bounds = lower_bounds_of(topology, DEVICE)
+    path_s = bound_of(workload, stage_bounds_of(stages_of(workload, lower_bounds.costs)))
+    paths_s = [lower_bounds.passes_s(least), lower_bounds.passes_s(closely), path_s]
+    assert paths_s == pytest.approx(sorted(paths_s), rel=1e-9)
+    assert lower_bounds.spread_s(least, collectives=True) <= path_s * (1 + 1e-9)
+    kernels_s = [lower_bounds.kernels_s(each, ordered=True) for each in (least, closely, workload)]
+    assert kernels_s[0] <= kernels_s[1] == kernels_s[2]
+
+
+@given(plans())
+def test_the_first_plan_of_a_family_does_the_least(job):
+    workload, _ = job
+    every = families(workload, workload.num_ranks, workload.batch_per_replica * workload.data_parallel)
+    for family in (each for each in every if each.plans):
+        first = family.plans[0]
+        for plan in family.plans:
+            least, closely = family.lighter(plan)
+            assert (least.zero, least.recompute) == (first.zero, first.recompute) == (0, "none")
+            assert closely == plan._replace(zero=first.zero)
+            assert first == plan._replace(**{
+                key: getattr(first, key) for key in ("zero", "recompute", "pipeline_schedule", "virtual_stages")
+            })  # fmt: skip
 
 
 def test_fsdp_on_slow_links_takes_what_its_wires_take():

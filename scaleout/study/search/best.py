@@ -93,6 +93,10 @@ class Best:
         """Seconds of the last of the fastest, above which no plan is among them."""
         return self.fastest[-1].estimate.step_s if len(self.fastest) == self.top else float("inf")
 
+    def may_have(self, bound_s: float) -> bool:
+        """Whether a plan that takes no less may be among the fastest."""
+        return bound_s * ROUNDING <= self.last_s
+
     def limit(self) -> float:
         """Seconds above which no plan is wanted."""
         if len(self.fastest) < self.top:
@@ -101,7 +105,7 @@ class Best:
 
     def wants(self, bound_s: float, peak_bytes: float) -> bool:
         """Whether a plan that takes no less may be kept."""
-        if bound_s * ROUNDING <= self.last_s:
+        if self.may_have(bound_s):
             return True
         if bound_s * ROUNDING > self.limit():
             return False

@@ -9,7 +9,7 @@ what it sends. Process groups are placed once for all congruent plans.
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -130,14 +130,15 @@ def _part(profile: StageProfile, split: bool) -> Part:
     def count(graph: ExecutionGraph) -> Work:
         return Work.of(graph, profile.families)
 
-    works, parameters = [count(profile.forward), NOTHING, NOTHING, NOTHING], profile.tape.parameters
+    parameters, nothing = profile.tape.parameters, (NOTHING, NOTHING)
     if profile.tape.gradients is None:
-        return Part(tuple(works), parameters=parameters)
-    whole, made = profile.backward
-    works[1] = count(whole)
+        return Part((count(profile.forward), NOTHING, *nothing), parameters=parameters)
     if split:
-        works[2:] = map(count, profile.split_backward)
-    return Part(tuple(works), made, parameters, sum(profile.tape.partial.values()))
+        part = _part(profile, False)
+        return replace(part, works=(*part.works[:2], *map(count, profile.split_backward)))
+    whole, made = profile.backward
+    works = (count(profile.forward), count(whole), *nothing)
+    return Part(works, made, parameters, sum(profile.tape.partial.values()))
 
 
 def _simulated_s(

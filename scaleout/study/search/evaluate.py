@@ -80,7 +80,7 @@ class Estimate:
     def of(cls, workload: LayeredModel, device: Device, step_s: float, **times: Any) -> "Estimate":
         """Add tokens, MFU and memory to the times of a step; `times` are the other attributes."""
         tokens_per_s = workload.tokens * workload.data_parallel / step_s
-        mfu, memory_bytes = mfu_of(workload, device, step_s), peak_of(workload).bytes_of
+        mfu, memory_bytes = mfu_of(workload, device, step_s), peak_bytes_of(workload)
         return cls(step_s, tokens_per_s=tokens_per_s, mfu=mfu, memory_bytes=memory_bytes, **times)
 
     @property
@@ -176,17 +176,18 @@ def _blocks(workload: LayeredModel) -> Blocks:
     return connect(PIPELINES[workload.pipeline_schedule], order, num_chunks=workload.chunks)
 
 
-def peak_of(workload: LayeredModel) -> memory.Peak:
-    """Return what the fullest rank holds, from few micro-batches where more do not add to it.
+def peak_bytes_of(workload: LayeredModel) -> Mapping[str, float]:
+    """Return what the fullest rank holds, by kind, from few micro-batches where more do not add to it.
 
     All schedules but GPipe, which keeps every micro-batch, and groups of more than the stages are as full after
     `ENOUGH` rounds of the pipeline as ever.
     """
     few = ENOUGH * workload.pipeline_parallel
     every = workload.pipeline_schedule == "gpipe" or workload.microbatch_group is not None
-    if every or workload.num_microbatches <= few:
-        return memory.peak(workload)
-    return memory.peak(workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size}))
+    if not every and workload.num_microbatches > few:
+        workload = workload.model_copy(update={"batch_per_replica": few * workload.microbatch_size})
+    ledger = memory.Ledger.of(workload)
+    return ledger.bytes_of(ledger.highest)
 
 
 def stages_of_ranks(workload: LayeredModel, costs: PlanCosts) -> list[list[Stage]]:

@@ -22,8 +22,8 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, parts_of, plan_costs_of
-from scaleout.study.search.stages import Ledger, Stage, contents_of
-from scaleout.workloads.families.layered import Content, LayeredModel
+from scaleout.study.search.stages import Stage, contents_of, splits_backward
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action
@@ -94,17 +94,6 @@ def bound_of(workload: LayeredModel, bounds: StageBounds) -> float:
     return float((before_s + busy_s + np.maximum(back_s, last_s)).max())
 
 
-def family_bound(workload: LayeredModel, ledger: Ledger) -> float:
-    """Return a lower bound of all plans of a family: all micro-batches through all parts, over all pipeline ranks."""
-    total_s = 0.0
-    for content in contents_of(workload):
-        for kind, count in content:
-            part = ledger.parts[kind]
-            works = (part.works[action] for action in (Action.FORWARD, Action.BACKWARD))
-            total_s += count * sum(ledger.costs.work(work, workload, ledger.axes).total_s for work in works)
-    return workload.num_microbatches * total_s / workload.pipeline_parallel
-
-
 _ONCE = ("all_reduce", "all_gather", "reduce_scatter")
 """Kinds of which a slice of a group needs no more than one copy of what it takes in."""
 
@@ -114,51 +103,83 @@ class LowerBounds:
     """Lower bounds on a device and a network, with all that was computed of them."""
 
     costs: PlanCosts
-    _kernels: dict[object, tuple[float, ...]] = field(default_factory=dict)
+    _seconds: dict[object, Floats] = field(default_factory=dict)
     _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
 
     def kernels_s(self, workload: LayeredModel, *, ordered: bool) -> float:
-        """Return the longest path through one pipeline rank, of kernels alone.
+        """Return the longest path through one pipeline rank under any schedule, of kernels alone.
 
         `ordered` says whether a rank runs its actions one after another.
         """
-        seconds = [self._of_content(workload, content) for content in contents_of(workload)]
-        forward_s, whole_s, inputs_s, weights_s, adds_s = np.array(seconds).T
-        later_s = weights_s + adds_s
+        forward_s, whole_s, inputs_s, weights_s, adds_s = self._of_stages(workload, collectives=False)
+        later_s, nothing = weights_s + adds_s, np.zeros(len(adds_s))
         bounds = StageBounds(
             forward_s=forward_s,
             back_s=inputs_s,
-            both_s=forward_s + whole_s + adds_s,
+            both_s=forward_s + np.minimum(whole_s, inputs_s + weights_s) + adds_s,
             once_s=-adds_s,
             later_s=later_s / workload.num_microbatches if ordered else later_s,
-            last_s=np.zeros(len(seconds)),
-            begin_s=np.zeros(len(seconds)),
+            last_s=nothing,
+            begin_s=nothing,
         )
         return bound_of(workload, bounds)
 
-    def spread_s(self, workload: LayeredModel) -> float:
-        """Return the kernels of all micro-batches, spread over all pipeline ranks: a bound of all plans of a family."""
-        seconds = [self._of_content(workload, content) for content in contents_of(workload)]
-        total_s = sum(forward_s + whole_s for forward_s, whole_s, *_ in seconds)
+    def passes_s(self, workload: LayeredModel) -> float:
+        """Return the longest path under `baseline` if nothing synchronises gradients and parameters between layers."""
+        forward_s, whole_s, inputs_s, weights_s, adds_s = self._of_stages(workload, collectives=True)
+        whole_s, later_s, nothing = whole_s + adds_s, weights_s + adds_s, np.zeros(len(adds_s))
+        split = splits_backward(workload.pipeline_schedule)
+        bounds = StageBounds(
+            forward_s=forward_s,
+            back_s=np.minimum(inputs_s, whole_s) if split else whole_s,
+            both_s=forward_s + (np.minimum(whole_s, inputs_s + later_s) if split else whole_s),
+            once_s=-adds_s,
+            later_s=later_s if split else nothing,
+            last_s=nothing,
+            begin_s=nothing,
+        )
+        return bound_of(workload, bounds)
+
+    def spread_s(self, workload: LayeredModel, *, collectives: bool) -> float:
+        """Return the passes of all micro-batches, spread over all pipeline ranks, with `collectives` or kernels alone.
+
+        It is a lower bound of all plans of a family: under `baseline`, or for kernels alone under any schedule.
+        """
+        forward_s, whole_s, inputs_s, weights_s, _ = self._of_stages(workload, collectives=collectives)
+        total_s = float((forward_s + (whole_s if collectives else np.minimum(whole_s, inputs_s + weights_s))).sum())
         return workload.num_microbatches * total_s / workload.pipeline_parallel
 
-    def _of_content(self, workload: LayeredModel, content: Content) -> tuple[float, ...]:
-        """Return a stage's seconds of a micro-batch: forward, backward, for inputs, for weights, to add gradients."""
+    def _of_stages(self, workload: LayeredModel, *, collectives: bool) -> Floats:
+        """Return what stages take for a micro-batch: each `Action`, and to add gradients to those before, (5, S)."""
         dtype, fused = workload.gradient_dtype or workload.dtype, workload.fused_accumulation
-        key = (profile_key(workload), workload.num_stages == 1, dtype, fused, content)
-        if key not in self._kernels:
-            parts, total = _parts(workload, content), np.zeros(len(Action) + 1)
-            for kind, count in content:
-                calls = [work.kernels for work in parts[kind].works]
-                accumulated = Counter(() if fused else (each.num_parameters for each in parts[kind].gradients))
-                calls.append({kernel("add", dtype=dtype, elements=number): n for number, n in accumulated.items()})
-                self.costs.model.time_kernels(call for some in calls for call in some)
-                total += [
-                    count * sum(n * self.costs.model.kernel_s(call) for call, n in some.items()) for some in calls
-                ]
-            forward_s, whole_s, inputs_s, weights_s, adds_s = total.tolist()
-            self._kernels[key] = (forward_s, min(whole_s, inputs_s + weights_s), inputs_s, weights_s, adds_s)
-        return self._kernels[key]
+        split = not collectives or splits_backward(workload.pipeline_schedule)
+        mesh = workload.mesh if collectives else None
+        about = (profile_key(workload), workload.num_stages == 1, dtype, fused, split, mesh)
+        contents = contents_of(workload)
+        for content in dict.fromkeys(contents):
+            if (about, content) not in self._seconds:
+                total = np.zeros(len(Action) + 1)
+                for kind, count in content:
+                    if (about, kind) not in self._seconds:
+                        self._seconds[about, kind] = self._of_part(workload, kind, split=split, collectives=collectives)
+                    total += count * self._seconds[about, kind]
+                self._seconds[about, content] = total
+        return np.array([self._seconds[about, content] for content in contents]).T
+
+    def _of_part(self, workload: LayeredModel, kind: str, *, split: bool, collectives: bool) -> Floats:
+        (part,), model = parts_of(workload, (kind,), split=split).values(), self.costs.model
+        dtype = workload.gradient_dtype or workload.dtype
+        added = () if workload.fused_accumulation else (gradient.num_parameters for gradient in part.gradients)
+        adds = {kernel("add", dtype=dtype, elements=number): times for number, times in Counter(added).items()}
+        calls = [*(work.kernels for work in part.works), adds]
+        model.time_kernels(call for some in calls for call in some)
+        seconds = [sum(times * model.kernel_s(call) for call, times in some.items()) for some in calls]
+        if collectives:
+            axes = Axes(workload)
+            for name in (name for work in part.works for name in work.families):
+                axes.number(name)
+            seconds[:-1] = [self.costs.work(work, workload, axes).total_s for work in part.works]
+        return np.array(seconds)
 
     def links_s(self, workload: LayeredModel) -> float:
         """Return what the busiest dimension of the network carries in a step, the mean over ranks."""

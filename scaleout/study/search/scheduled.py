@@ -5,9 +5,10 @@ of gradients and parameters overlapped, only orders the candidates. Under `basel
 again where pipeline messages and kernels contend, as `evaluate` leaves contention out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
@@ -15,14 +16,10 @@ from scaleout.schedule import in_order
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, Execution
-from scaleout.study.search.cost import TimeBreakdown, plan_costs_of
-from scaleout.study.search.evaluate import Estimate, peak_of
-from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
+from scaleout.study.search.evaluate import Estimate, peak_bytes_of
+from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.space import Plan
-from scaleout.study.search.stages import Ledger, Stage, stages_of
-from scaleout.workloads.config import LayeredModel
-from scaleout.workloads.generate.axes import Axes
+from scaleout.study.search.space import Family, Plan
 
 
 def estimate_of(outcome: Outcome) -> Estimate:
@@ -107,44 +104,26 @@ class Simulated:
     lower_bound_s: float | None
 
 
-def kernels_s(request: SearchRequest, workload: LayeredModel) -> float:
-    """Return the lower bound of a plan by its kernels, under every schedule of the request."""
-    ordered = all(map(in_order, request.schedules))
-    return lower_bounds_of(request.topology, request.device).kernels_s(workload, ordered=ordered)
-
-
-def candidates_of(request: SearchRequest, plans: Mapping[Plan, float], last_s: float) -> list[Candidate]:
-    """Return which plans fit and may take less than the last of the fastest; each is given with its `kernels_s`."""
-    lower_bounds = lower_bounds_of(request.topology, request.device)
+def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: float) -> list[Candidate]:
+    """Return which plans of families fit and may take less than the last of the fastest."""
+    lower_bounds, ordered = lower_bounds_of(request.topology, request.device), all(map(in_order, request.schedules))
+    kernels_s = cache(lambda plan: lower_bounds.kernels_s(request.workload(plan), ordered=ordered))
+    passes_s = cache(lambda plan: lower_bounds.passes_s(request.workload(plan)))
+    links_s: dict[tuple[Plan, int], float] = {}
     found = []
-    for plan, kernels_only_s in plans.items():
-        if kernels_only_s * ROUNDING > last_s:
+    for plan, lighter in ((plan, family.lighter(plan)) for family in some for plan in family.plans):
+        if any(kernels_s(each) * ROUNDING > last_s for each in lighter):
             continue
         workload = request.workload(plan)
-        if peak_of(workload).total_bytes > request.memory_bytes:
-            continue
-        bound_s = max(kernels_only_s, lower_bounds.links_s(workload))
-        costs = plan_costs_of(request.topology, request.device)
-        axes = Ledger.of(workload, costs).axes
-        overlapped = [_without_data(stage, axes) for stage in stages_of(workload, costs)]
-        found.append(Candidate(max(bound_s, bound_of(workload, stage_bounds_of(overlapped))), bound_s, plan))
+        # Over all stages the bytes are the same however they are scheduled, but for what stages exchange.
+        stages = workload.num_stages if workload.scatters else min(workload.num_stages, 2)
+        key = (plan._replace(pipeline_schedule="", virtual_stages=None), stages)
+        if key not in links_s:
+            links_s[key] = lower_bounds.links_s(workload)
+        bound_s = max(kernels_s(lighter[1]), links_s[key])
+        if bound_s * ROUNDING <= last_s and sum(peak_bytes_of(workload).values()) <= request.memory_bytes:
+            found.append(Candidate(max(bound_s, passes_s(lighter[1])), bound_s, plan))
     return found
-
-
-def _without_data(stage: Stage, axes: Axes) -> Stage:
-    """Return a stage whose communication of gradients and parameters is overlapped."""
-
-    def rest(time: TimeBreakdown) -> TimeBreakdown:
-        kept = {family: seconds for family, seconds in time.exposed_s.items() if axes.axis_of(family) != "data"}
-        return TimeBreakdown(time.compute_s, kept)
-
-    changes: dict[str, Any] = {"after_s": 0.0}
-    for name, value in vars(stage).items():
-        if isinstance(value, TimeBreakdown):
-            changes[name] = rest(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], TimeBreakdown):
-            changes[name] = tuple(map(rest, value))
-    return replace(stage, **changes)
 
 
 def simulate_best(
@@ -156,7 +135,7 @@ def simulate_best(
     many processes there are.
     """
     so_far = best.fastest[0].plan if best.fastest else None
-    wanted = [each for each in candidates if _may_be_among(each, best)]
+    wanted = [each for each in candidates if best.may_have(each.bound_s)]
     wanted.sort(key=lambda each: (each.plan != so_far, each.key))
     first, rest = wanted[: request.simulations], wanted[request.simulations :]
     choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
@@ -166,7 +145,7 @@ def simulate_best(
     while True:
         while len(running) < execution.workers and (next_choice := next(todo, None)) is not None:
             candidate, schedule = next_choice
-            if not _may_be_among(candidate, best):
+            if not best.may_have(candidate.bound_s):
                 skipped += 1
             else:
                 choice = candidate.plan, schedule
@@ -183,15 +162,11 @@ def simulate_best(
             execution.keep(each)
         execution.tell(len(found) + skipped, len(choices), len(found), best)
     times = len(request.schedules)
-    left = [each for each in rest if _may_be_among(each, best)]
+    left = [each for each in rest if best.may_have(each.bound_s)]
     faster = [each.bound_s for each in left if each.bound_s < best.fastest[0].estimate.step_s * ROUNDING]
     total = num_plans * times
     bounded = total - len(found) - times * len(left)
     return Simulated(tuple(found), total, bounded, times * len(left), min(faster, default=None))
-
-
-def _may_be_among(candidate: Candidate, best: Best) -> bool:
-    return candidate.bound_s * ROUNDING <= best.last_s
 
 
 def _simulate(request: SearchRequest, choice: Choice, known: Estimate | None) -> EvaluatedPlan:

@@ -10,16 +10,18 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from scaleout.study.search.best import ROUNDING, Best, Choice, Counts, EvaluatedPlan, Execution
-from scaleout.study.search.cost import plan_costs_of
-from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_of
-from scaleout.study.search.lower_bound import bound_of, family_bound, lower_bounds_of, stage_bounds_of
+from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_bytes_of
+from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, kernels_s, simulate_best
+from scaleout.study.search.scheduled import Simulated, candidates_of, contended, simulate_best
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
+from scaleout.workloads.config import LayeredModel
 
 
 class _Here(Executor):
@@ -42,28 +44,25 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-_WEIGHED_TOGETHER, _OPENED_TOGETHER = 256, 16
+_MAPPED_TOGETHER, _OPENED_TOGETHER = 64, 4
 
 
 @dataclass
 class Opened:
     """What opening some families gave.
 
-    `nearest` is the plan that holds least of those that do not fit, and what it holds; `candidates` are the plans that
-    schedules may make one of the fastest.
+    `nearest` is the plan that holds least of those that do not fit, and what it holds.
     """
 
     evaluated: list[EvaluatedPlan] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     nearest: tuple[float, Plan] | None = None
-    candidates: list[Candidate] = field(default_factory=list)
 
     def add(self, other: "Opened") -> None:
         """Add what opening others gave."""
         self.evaluated += other.evaluated
         self.counts.add(other.counts)
         self.nearest = min(filter(None, (self.nearest, other.nearest)), default=None)
-        self.candidates += other.candidates
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,8 @@ def search(
     simulated = None
     with pool_of(workers) as pool:
         execution = Execution(pool, workers, known or {}, keep, tell)
-        for new, done in _opened(request, todo, counts, best, execution):
+        bounds = list(_mapped(_weigh, request, [family.plans[0] for family in todo], pool))
+        for new, done in _opened(request, todo, [under_baseline_s for under_baseline_s, _ in bounds], best, execution):
             opened.add(new)
             best.add(new.evaluated)
             for found in new.evaluated:
@@ -141,34 +141,33 @@ def search(
             evaluated, best = contended(request, evaluated, execution), Best(request.top)
             best.add(evaluated)
         if request.schedules:
+            may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
+            candidates = _mapped(partial(candidates_of, last_s=best.last_s), request, may_be, pool)
             num_plans = counts.enumerated - counts.indivisible
-            simulated = simulate_best(request, opened.candidates, num_plans, best, execution)
+            simulated = simulate_best(request, list(candidates), num_plans, best, execution)
             evaluated += simulated.found
     return Answer(tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, opened.nearest, simulated)
 
 
 def _opened(
-    request: SearchRequest, todo: Sequence[Family], counts: Counts, best: Best, execution: Execution
+    request: SearchRequest, todo: Sequence[Family], bounds: Sequence[float], best: Best, execution: Execution
 ) -> Iterator[tuple[Opened, int]]:
     """Open the families that may be wanted, the most promising first; yield what each gave, and how many are done."""
-    batches = _batched(todo, _WEIGHED_TOGETHER)
-    firsts = [[family.plans[0] for family in batch] for batch in batches]
-    weighed = execution.pool.map(_weigh, [request] * len(batches), firsts)
-    bounds = [bound for some in weighed for bound in some]
     order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
     done = 0
     running: dict[Future[Opened], int] = {}
     left = iter(_batched(order, _OPENED_TOGETHER))
     while True:
         while len(running) < 2 * execution.workers and (some := next(left, None)) is not None:
-            wanted = [number for number in some if _may_be_wanted(bounds[number], best)]
-            counts.bounded += sum(len(todo[number].plans) for number in some if number not in wanted)
+            wanted = [todo[number] for number in some if bounds[number] * ROUNDING <= best.limit()]
+            pruned = sum(len(todo[number].plans) for number in some) - sum(len(family.plans) for family in wanted)
             done += len(some) - len(wanted)
+            if pruned:
+                yield Opened(counts=Counts(bounded=pruned)), done
             if wanted:
-                plans = [plan for number in wanted for plan in todo[number].plans]
-                choices = [(plan, BASELINE) for plan in plans]
+                choices = [(plan, BASELINE) for family in wanted for plan in family.plans]
                 known = {choice: execution.known[choice] for choice in choices if choice in execution.known}
-                running[execution.pool.submit(_open, request, plans, known, best)] = len(wanted)
+                running[execution.pool.submit(_open, request, wanted, known, best)] = len(wanted)
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -177,53 +176,47 @@ def _opened(
             yield opened, done
 
 
-_Bounds = tuple[float, float]
-"""Lower bounds of all plans of a family: under `baseline`, and under the schedules of the request."""
+def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[tuple[float, float]]:
+    """Return two lower bounds of families, each given by its first plan: under `baseline`, and under all schedules.
 
-
-def _may_be_wanted(bounds: _Bounds, best: Best) -> bool:
-    under_baseline_s, under_others_s = bounds
-    return under_baseline_s * ROUNDING <= best.limit() or under_others_s * ROUNDING <= best.last_s
-
-
-def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[_Bounds]:
-    """Return the bounds of families, each given by one of its plans; new kernels of all are timed together."""
-    costs = plan_costs_of(request.topology, request.device)
-    workloads = [request.workload(plan) for plan in plans]
-    ledgers = [Ledger.of(workload, costs) for workload in workloads]
-    costs.model.time_kernels(kernel for ledger in ledgers for kernel in ledger.kernels())
-    under_baseline_s = [family_bound(workload, ledger) for workload, ledger in zip(workloads, ledgers, strict=True)]
-    if not request.schedules:
-        return [(bound_s, float("inf")) for bound_s in under_baseline_s]
+    New kernels of all are timed together. Without other schedules the second bound is infinite.
+    """
     lower_bounds = lower_bounds_of(request.topology, request.device)
+    workloads = [request.workload(plan) for plan in plans]
+    ledgers = [Ledger.of(workload, lower_bounds.costs) for workload in workloads]
+    lower_bounds.costs.model.time_kernels(kernel for ledger in ledgers for kernel in ledger.kernels())
     return [
-        (bound_s, lower_bounds.spread_s(workload))
-        for bound_s, workload in zip(under_baseline_s, workloads, strict=True)
+        (
+            lower_bounds.spread_s(workload, collectives=True),
+            lower_bounds.spread_s(workload, collectives=False) if request.schedules else float("inf"),
+        )
+        for workload in workloads
     ]
 
 
-def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Choice, Estimate], best: Best) -> Opened:
+def _open(request: SearchRequest, some: Sequence[Family], known: Mapping[Choice, Estimate], best: Best) -> Opened:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
-    costs = plan_costs_of(request.topology, request.device)
-    best, opened, bounded = replace(best), Opened(), []
-    candidates: dict[Plan, float] = {}  # and the bound of their kernels
-    for plan in plans:
-        workload = request.workload(plan)
-        if request.schedules:  # which ask for the kernels anyway; nothing is faster under `baseline` either
-            candidates[plan] = kernels_s(request, workload)
-            if candidates[plan] * ROUNDING > best.limit():
-                opened.counts.bounded += 1
-                continue
-        bounded.append((bound_of(workload, stage_bounds_of(stages_of(workload, costs))), plan, workload))
-    for bound_s, plan, workload in sorted(bounded, key=lambda each: each[0]):
-        if bound_s * ROUNDING > best.limit():
+    lower_bounds = lower_bounds_of(request.topology, request.device)
+    passes_s = cache(lambda plan: lower_bounds.passes_s(request.workload(plan)))
+
+    def path_s(workload: LayeredModel) -> float:
+        return bound_of(workload, stage_bounds_of(stages_of(workload, lower_bounds.costs)))
+
+    best, opened, bounded = replace(best), Opened(), list[tuple[float, Plan]]()
+    for family in some:
+        for plan in family.plans:
+            least, closely = family.lighter(plan)
+            bounded.append((passes_s(closely if passes_s(least) * ROUNDING <= best.limit() else least), plan))
+    for lowest_s, plan in sorted(bounded, key=lambda each: each[0]):
+        if lowest_s * ROUNDING > best.limit():
             opened.counts.bounded += 1
             continue
-        peak_bytes = peak_of(workload).total_bytes
+        workload = request.workload(plan)
+        peak_bytes = sum(peak_bytes_of(workload).values())
         if peak_bytes > request.memory_bytes:
             opened.counts.too_large += 1
             opened.nearest = min(filter(None, (opened.nearest, (peak_bytes, plan))))
-        elif not best.wants(bound_s, peak_bytes):
+        elif not (best.wants(lowest_s, peak_bytes) and best.wants(path_s(workload), peak_bytes)):
             opened.counts.bounded += 1
         else:
             estimate = known.get((plan, BASELINE)) or evaluate(
@@ -232,8 +225,18 @@ def _open(request: SearchRequest, plans: Sequence[Plan], known: Mapping[Choice, 
             opened.counts.evaluated += 1
             opened.evaluated.append(EvaluatedPlan(plan, estimate))
             best.add(opened.evaluated[-1:])
-    opened.candidates = candidates_of(request, candidates, best.last_s)
     return opened
+
+
+def _mapped(
+    function: Callable[[SearchRequest, Sequence[Any]], list[Any]],
+    request: SearchRequest,
+    items: Sequence[Any],
+    pool: Executor,
+) -> Iterator[Any]:
+    """Return what a function makes of all items, in their order."""
+    batches = _batched(items, _MAPPED_TOGETHER)
+    return chain.from_iterable(pool.map(function, [request] * len(batches), batches))
 
 
 def _batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:

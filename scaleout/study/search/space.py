@@ -57,18 +57,28 @@ def workload_of(plan: Plan, base: LayeredModel, batch: int) -> LayeredModel:
 
 
 class Family(NamedTuple):
-    """Plans whose stages do the same work, micro-batch for micro-batch.
+    """Plans whose stages do the work of the first one, micro-batch for micro-batch, or more.
 
     Attributes
     ----------
     plans : tuple of Plan
-        Those that `fits` lets through; they differ in schedule, virtual stages, and what is sharded.
+        Those that `fits` lets through; they differ in schedule, virtual stages, and in what is recomputed and sharded,
+        of which the first one does the least.
     num_plans : int
         How many there are with those that do not.
     """
 
     plans: tuple[Plan, ...]
     num_plans: int
+
+    def lighter(self, plan: Plan) -> tuple[Plan, Plan]:
+        """Return two plans that do no more than one of the family: of all on its timeline the least, and more closely.
+
+        Parameters that are sharded are gathered and gradients reduced on top of the same kernels and collectives; what
+        is recomputed runs on top as well.
+        """
+        closely = plan._replace(zero=self.plans[0].zero)
+        return closely._replace(recompute=self.plans[0].recompute), closely
 
 
 def families(
@@ -108,17 +118,14 @@ def _of_degrees(
     tensor, context, pipeline, data = degrees
     levels = choose("zero", (0, 1, 2, 3) if data * context > 1 else (0,))
     schedules = _schedules(base, pipeline, choose)
-    for expert, microbatch, recompute, sequence, gathered in product(
+    for expert, microbatch, sequence in product(
         choose("expert_parallel", divisors(data) if base.has_experts else (1,)),
         choose("microbatch", divisors(batch // data)),
-        choose("recompute", base.recomputes),
         choose("sequence_parallel", (False, True) if tensor > 1 else (False,)),
-        (False, True),
     ):
         found = [
             Plan(tensor, context, pipeline, data, expert, microbatch, schedule, chunks, recompute, zero, sequence)
-            for zero in levels
-            if (zero == 3) == gathered
+            for recompute, zero in product(choose("recompute", base.recomputes), levels)
             for schedule, chunks in schedules
         ]
         if found:

@@ -71,7 +71,7 @@ class Stage:
 def stages_of(workload: LayeredModel, costs: PlanCosts) -> list[Stage]:
     """Return the stages of a model, first to last; those that are alike are one object, for all plans."""
     contents = contents_of(workload)
-    split = _splits(workload.pipeline_schedule)
+    split = splits_backward(workload.pipeline_schedule)
     about = (
         profile_key(workload), Axes(workload).site, workload.zero, workload.gradient_bucket, workload.gradient_dtype,
         workload.fused_accumulation, split, workload.num_stages == 1,
@@ -102,7 +102,7 @@ class Ledger:
         """Look up the parts of a plan."""
         axes = Axes(workload)
         kinds = dict.fromkeys(kind for content in set(contents_of(workload)) for kind, _ in content)
-        parts = parts_of(workload, kinds, split=_splits(workload.pipeline_schedule))
+        parts = parts_of(workload, kinds, split=splits_backward(workload.pipeline_schedule))
         sharing = axes.sharing
         for part in parts.values():
             for work in part.works:
@@ -129,7 +129,9 @@ class Ledger:
         nothing = (TimeBreakdown(), TimeBreakdown())
         at_once = self.workload.zero >= 2
         by_last = self.workload.overlap_gradient_reduce and not at_once
-        with_gradients = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[: 1 + _splits(self.workload.pipeline_schedule)]
+        with_gradients = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[
+            : 1 + splits_backward(self.workload.pipeline_schedule)
+        ]
         reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in with_gradients}
         actions = [TimeBreakdown.total((self._work(part.works[action]), n) for part, n in parts) for action in Action]
         for action, reductions in reduced.items():
@@ -184,7 +186,7 @@ class Ledger:
 
         Layers of a run that find the buckets as the one before did reduce the same.
         """
-        waiting, found = dict.fromkeys(self.sharing, 0), (Counter[Collective](), Counter[Collective]())
+        waiting, found = dict.fromkeys(self.sharing, 0), (Counter[tuple[str, int]](), Counter[tuple[str, int]]())
         runs = list(content)
         while runs and not self.parts[runs[0][0]].gradients:
             del runs[0]
@@ -196,30 +198,41 @@ class Ledger:
                 reduced = self._reduced_by(self.parts[kind], waiting, whole=whole, last=last == left)
                 if waiting == before:
                     times = max(left - last, 1)
-                for late, each in reduced:
-                    found[late][each] += times
+                for late, name, size_bytes in reduced:
+                    found[late][name, size_bytes] += times
                 left -= times
-        for collective in (each for name, size_bytes in waiting.items() for each in self._reduction(name, size_bytes)):
-            found[True][collective] += 1
-        return self._time_of(found[False]), self._time_of(found[True])
+        found[True].update(dict.fromkeys(waiting.items(), 1))
+        return self._reductions(found[False]), self._reductions(found[True])
 
     def _reduced_by(
         self, part: Part, waiting: dict[str, int], *, whole: bool, last: bool
-    ) -> list[tuple[bool, Collective]]:
-        """Let gradients of a part fill the buckets; return what they reduce, and whether behind the `last` kernel."""
-        found: list[tuple[bool, Collective]] = []
+    ) -> list[tuple[bool, str, int]]:
+        """Let gradients of a part fill the buckets; return whether each is reduced behind the `last` kernel."""
+        found = []
         gradient_bytes, bucket_bytes = self.workload.gradient_bytes, self.workload.bucket_bytes
         for gradient in part.gradients:
             name = gradient.bucket
             waiting[name] += gradient.num_parameters * gradient_bytes
             if waiting[name] >= bucket_bytes:
-                found += [(last and gradient.ends, each) for each in self._reduction(name, waiting[name])]
+                found.append((last and gradient.ends, name, waiting[name]))
                 waiting[name] = 0
         if self.workload.zero == 3 and whole:
             for name, size_bytes in waiting.items():
-                found += [(last, each) for each in self._reduction(name, size_bytes)]
+                found.append((last, name, size_bytes))
                 waiting[name] = 0
         return found
+
+    def _reductions(self, buckets: Mapping[tuple[str, int], int]) -> TimeBreakdown:
+        """Return what reduces buckets of so many bytes, each so many times."""
+        found = Counter[Collective]()
+        for (name, size_bytes), times in buckets.items():
+            sharing = self.sharing[name]
+            calls = [*sharing.reduces(size_bytes)]
+            if not self.workload.replicas_at_end:
+                calls += sharing.sums_replicas(size_bytes)
+            for call in calls:
+                found[self._named(call)] += times
+        return self._time_of(found)
 
     def _gathered(self, content: Content) -> TimeBreakdown:
         """Return what gathers the parameters of a stage part by part, as `generators.stage.Stage.gathers`."""
@@ -233,13 +246,6 @@ class Ledger:
                     gathers[self._named(call)] += count
         return self._time_of(gathers)
 
-    def _reduction(self, bucket: str, size_bytes: int) -> list[Collective]:
-        sharing = self.sharing[bucket]
-        calls = [*sharing.reduces(size_bytes)]
-        if not self.workload.replicas_at_end:
-            calls += sharing.sums_replicas(size_bytes)
-        return [self._named(call) for call in calls]
-
     def _named(self, call: Call) -> Collective:
         return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
 
@@ -251,7 +257,7 @@ class Ledger:
 
 
 @functools.cache
-def _splits(schedule: str) -> bool:
+def splits_backward(schedule: str) -> bool:
     """Whether a schedule splits the backward into input and weight gradients, as its smallest order shows."""
     chunks = PIPELINES[schedule].num_chunks or 2
     slots = (slot for order in orders(schedule, stages=2, microbatches=8, chunks=chunks) for slot in order)

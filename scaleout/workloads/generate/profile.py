@@ -62,7 +62,9 @@ def profile_key(workload: LayeredModel) -> tuple[object, ...]:
     values = workload.__dict__
     keys = [values[name] for name in _read_by_layers(type(workload))]
     if workload.zero == 3:
-        keys += [workload.data_parallel, workload.shard_ranks, workload.reshard_after_forward]
+        ranks, shards = workload.data_parallel * workload.context_parallel, workload.shard_ranks
+        shared = ranks if shards else ranks > 1, ranks > workload.expert_parallel
+        keys += [workload.reshard_after_forward, shards, *shared]
     if workload.mode != "training":
         keys.append(workload.batch_per_replica)
     return (type(workload), workload.microbatch_size, workload.zero == 3, *keys)

@@ -275,7 +275,7 @@ class Peak:
 def peak(workload: LayeredModel) -> Peak:
     """Return the most that any rank of a job holds, and when, from the order of its pipeline alone."""
     ledger = Ledger.of(workload)
-    return ledger.peak_of(int(ledger.peak_bytes.argmax()))
+    return ledger.peak_of(ledger.highest)
 
 
 def peaks(workload: LayeredModel) -> list[Peak]:
@@ -302,11 +302,14 @@ class Ledger:
         """Count them."""
         units = units_of_stages(workload)
         numbers = workload.stages_of_ranks.tolist()
-        of_stage = [sum((held.times(count) for held, count in stage), Held()) for stage in units]
-        stages = [[of_stage[number] for number in rank] for rank in numbers]
+        contents = workload.contents
+        of_content = {
+            content: sum((held.times(count) for held, count in stage), Held())
+            for content, stage in dict(zip(contents, units, strict=True)).items()
+        }
+        stages = [[of_content[contents[number]] for number in rank] for rank in numbers]
         axes = Axes(workload)
         sharing = (axes.dense(), axes.experts())
-        contents = workload.contents
         alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
         persistent = []
         for rank in numbers:
@@ -323,13 +326,22 @@ class Ledger:
         total = np.array([sum(each.values()) for each in persistent]) + kept + recomputed + transient
         return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
-    def peak_of(self, rank: int) -> Peak:
-        """Return the most that a pipeline rank holds."""
+    @property
+    def highest(self) -> int:
+        """The pipeline rank that holds most."""
+        return int(self.peak_bytes.argmax())
+
+    def bytes_of(self, rank: int) -> Mapping[str, float]:
+        """Return the bytes of each of `KINDS` that a pipeline rank holds at its peak."""
         passing = (self.activation_bytes, self.recomputed_bytes, self.transient_bytes)
-        bytes_of = {
+        return {
             **self.persistent[rank],
             **{kind: float(b[rank]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
         }
+
+    def peak_of(self, rank: int) -> Peak:
+        """Return the most that a pipeline rank holds, and when."""
+        bytes_of = self.bytes_of(rank)
         if self.workload.mode != "training":
             return Peak(rank, bytes_of)
         moments, row = moments_of(self.workload), int(self.peak_moment[rank])
