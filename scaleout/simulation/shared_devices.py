@@ -26,22 +26,17 @@ from scaleout.simulation.contention import Contention
 class _Device:
     kernels: list["_Kernel"] = field(default_factory=list)
     arrivals: dict["_Transfer", "_Arrival"] = field(default_factory=dict)
-    freed_s: float = math.nan
-    """When a transfer ended here last."""
-    raced_s: float = math.nan
-    """When a kernel ended here that had won a race on some rank."""
+    freed_s: float = math.nan  # when a transfer ended here last
+    raced_s: float = math.nan  # when a kernel ended here that had won a race on some rank
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A kernel or a transfer: what is left of its isolated time, infinite if links time it, and its rate since a time.
-
-    `rate` is 0 before it starts and while a transfer waits.
-    """
+    """A kernel or a transfer, and how much of its isolated time passes in a second since a time."""
 
     instance: int
-    left_s: float
-    rate: float = field(default=0.0, init=False)
+    left_s: float  # of its isolated time; infinite if links time it
+    rate: float = field(default=0.0, init=False)  # 0 before it starts, and while it waits
     since_s: float = field(default=0.0, init=False)
     end_s: float = field(default=math.inf, init=False)
 
@@ -54,18 +49,14 @@ class _Kernel(_Work):
     issue_s: float
     started_s: float = 0.0
     held_sms: int = 0
-    held_by: set["_Transfer"] = field(default_factory=set)
-    """Transfers that hold some of these SMs and have done so since it started."""
-    won: bool = False
-    """Whether it won a race on some rank."""
-    spares: bool = False
-    """Whether it leaves to transfers that arrive the SMs that they hold."""
+    held_by: set["_Transfer"] = field(default_factory=set)  # which have held these since it started
+    won: bool = False  # a race on some rank
+    spares: bool = False  # to transfers that arrive the SMs that they hold
 
 
 @dataclass(slots=True, eq=False)
 class _Transfer(_Work):
-    devices: dict[_Device, bool]
-    """And whether it was posted there long before."""
+    devices: dict[_Device, bool]  # and whether it was posted there long before
     channels: int
     races: bool
     communicator: int
@@ -74,29 +65,25 @@ class _Transfer(_Work):
     @property
     def waits(self) -> bool:
         """Whether it still waits for kernels, or a member, somewhere."""
-        arrivals = [device.arrivals[self] for device in self.devices] if self.runs else []
-        return not self.runs or any(arrival.behind or arrival.races for arrival in arrivals)
+        return not self.runs or any(device.arrivals[self].waits for device in self.devices)
 
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """Where a transfer has arrived: when an event let it, NaN where it follows another transfer, and at which kernels.
+    """A transfer that has arrived at a device."""
 
-    It waits for those it is `behind` and those that it `races` for SMs; those that `spare` it some lose nothing to it.
-    """
+    event_s: float  # when an event let it; NaN where it follows another transfer
+    behind: set[_Kernel]  # those that it waits for
+    spare: set[_Kernel]  # those that lose nothing to it
+    races: set[_Kernel] = field(default_factory=set)  # those that it competes with for SMs, and waits for
 
-    event_s: float
-    behind: set[_Kernel]
-    spare: set[_Kernel]
-    races: set[_Kernel] = field(default_factory=set)
+    @property
+    def waits(self) -> bool:
+        return bool(self.behind or self.races)
 
 
 class SharedDevices:
-    """Kernels and transfers that share devices.
-
-    `set_speed` tells links the speed of a transfer that they time, at a time: a fraction of its isolated rate, and 0
-    while it waits for SMs.
-    """
+    """Kernels and transfers that share devices; `set_speed` tells links the rate of a transfer that they time."""
 
     def __init__(
         self, contention: Contention, sharing: Sharing, set_speed: Callable[[int, float, float], None] | None = None
@@ -105,10 +92,9 @@ class SharedDevices:
         self._slows = cache(lambda kernel, alone_s, channels: contention.slows(kernel, [alone_s], channels=channels)[0])
         self._slowed = cache(lambda kernel, alone_s, held: contention.slowed_by(kernel, [alone_s], held)[0])
         self._ends: list[tuple[float, int]] = []
+        # When a running kernel leaves SMs to transfers, and whether as it ended where it won a race.
         self._spared: list[tuple[float, int, bool]] = []
-        """When a running kernel leaves SMs to transfers, and whether as it ended where it won a race."""
-        self._changed: set[_Device] = set()
-        """Devices on which something has changed since rates were set."""
+        self._changed: set[_Device] = set()  # since rates were set, and when
         self._changed_s = 0.0
         devices: dict[int, _Device] = defaultdict(_Device)
         self._work: dict[int, _Kernel | _Transfer] = {}
@@ -130,16 +116,15 @@ class SharedDevices:
         device, transfer = self._device_of.get(task), self._work.get(instance)
         if device is not None and isinstance(transfer, _Transfer):
             races = transfer.races and device.freed_s != now_s
-            self._add_arrival(transfer, device, now_s if races else math.nan)
-            self._change(device, now_s)
+            self._add_arrival(transfer, device, now_s, now_s if races else math.nan)
 
-    def _add_arrival(self, transfer: _Transfer, device: _Device, event_s: float) -> None:
+    def _add_arrival(self, transfer: _Transfer, device: _Device, now_s: float, event_s: float) -> None:
         """Let a transfer wait for the kernels of a device, unless these leave it SMs; nothing if it has arrived."""
         if transfer not in device.arrivals:
-            posted = transfer.runs and transfer.devices[device]
-            kernels = [] if posted else device.kernels
+            kernels = [] if transfer.runs and transfer.devices[device] else device.kernels
             behind, spare = ({kernel for kernel in kernels if kernel.spares is spares} for spares in (False, True))
             device.arrivals[transfer] = _Arrival(event_s, behind, spare)
+        self._change(device, now_s)
 
     def start(self, instance: int, now_s: float) -> None:
         """Start a kernel or a transfer, if it shares devices."""
@@ -149,8 +134,7 @@ class SharedDevices:
         elif work is not None:
             work.runs = True
             for device in work.devices:
-                self._add_arrival(work, device, math.nan)
-                self._change(device, now_s)
+                self._add_arrival(work, device, now_s, math.nan)
 
     def _start_kernel(self, kernel: _Kernel, now_s: float) -> None:
         """Start a kernel, which transfers hold SMs of that have arrived before, and race others for."""
@@ -224,10 +208,9 @@ class SharedDevices:
         held_s = now_s - kernel.started_s
         freed = self._contention.freed_s(kernel.kernel, kernel.isolated_s, num_sms=kernel.held_sms, held_s=held_s)
         if freed is not None:
-            whole_s, others_s = freed
-            kernel.left_s, kernel.since_s, kernel.rate = whole_s - held_s, now_s, 0.0
-            if others_s < whole_s:
-                heappush(self._spared, (kernel.started_s + others_s, kernel.instance, False))
+            kernel.left_s, kernel.since_s, kernel.rate = freed[0] - held_s, now_s, 0.0
+            if freed[1] < freed[0]:
+                heappush(self._spared, (kernel.started_s + freed[1], kernel.instance, False))
 
     def _spare(self, now_s: float, instance: int, in_race: bool) -> None:
         """Free SMs of a running kernel: its last blocks started late, or it ended where it won a race."""
