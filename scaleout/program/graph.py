@@ -54,30 +54,19 @@ class NodeRole(IntFlag):
 
     FORWARD = 1
     BACKWARD = 2
-    RECOMPUTE = 4
-    """Forward recomputed within backward."""
-    DEFERRED = 8
-    """Weight gradients that a pipeline computes in a pass of their own."""
-    REDUCTION = 16
-    """Between backward and optimizer: the remaining reductions, and sums over other gradients."""
+    RECOMPUTE = 4  # forward recomputed within backward
+    DEFERRED = 8  # weight gradients that a pipeline computes in a pass of their own
+    REDUCTION = 16  # between backward and optimizer: the remaining reductions, and sums over other gradients
     OPTIMIZER = 32
-    INPUT = 64
-    """Reading of the next step's data, which uses no device resource."""
-    LOOP = 128
-    """Back-to-back calls of a measurement."""
+    INPUT = 64  # reading of the next step's data, which uses no device resource
+    LOOP = 128  # back-to-back calls of a measurement
 
-    WEIGHTS = 256
-    """Multiplies activations by weights, or casts for such a GEMM."""
-    ACTIVATION_GRADIENT = 512
-    """Computes the gradient of such a GEMM's input."""
-    WEIGHT_GRADIENT = 1024
-    """Computes the gradient of its weights."""
-    EXCHANGE = 2048
-    """Communicates activations or their gradients, or permutes their rows for that."""
-    PARAMETERS = 4096
-    """Gathers parameters."""
-    GRADIENTS = 8192
-    """Reduces a bucket of gradients over the ranks that share its parameters."""
+    WEIGHTS = 256  # multiplies activations by weights, or casts for such a GEMM
+    ACTIVATION_GRADIENT = 512  # computes the gradient of such a GEMM's input
+    WEIGHT_GRADIENT = 1024  # computes the gradient of its weights
+    EXCHANGE = 2048  # communicates activations or their gradients, or permutes their rows for that
+    PARAMETERS = 4096  # gathers parameters
+    GRADIENTS = 8192  # reduces a bucket of gradients over the ranks that share its parameters
 
 
 @dataclass(frozen=True, eq=False)

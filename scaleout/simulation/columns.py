@@ -96,7 +96,5 @@ class Times:
     start_s: Floats
     end_s: Floats
     cause: Ints
-    posted: Ints
-    """(N,) 1 where a task arrived at an instance that never started, else 0."""
-    released_s: Floats
-    """(N,) when it released its stream."""
+    posted: Ints  # (N,) 1 where a task arrived at an instance that never started, else 0
+    released_s: Floats  # (N,) when it released its stream

@@ -214,10 +214,8 @@ class _Cost(NamedTuple):
     size: int
     ports: tuple[int, ...]
     port_s: tuple[float, ...]
-    is_sent: bool
-    """Whether links time it."""
-    is_kernel: bool
-    """Whether it is one kernel of the library, which holds its stream throughout."""
+    is_sent: bool  # whether links time it
+    is_kernel: bool  # whether it is one kernel of the library, which holds its stream throughout
 
 
 def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
@@ -278,8 +276,7 @@ class _Laid:
     sizes: list[int] = field(default_factory=list)
     ports: list[tuple[int, ...]] = field(default_factory=list)
     port_s: list[tuple[float, ...]] = field(default_factory=list)
-    follows: list[tuple[int, int]] = field(default_factory=list)
-    """Sends and the receives that follow them."""
+    follows: list[tuple[int, int]] = field(default_factory=list)  # sends and the receives that follow them
     transfers: list[tuple[int, float, int, int]] = field(default_factory=list)
     """Instance, isolated time, communicator and number of devices of messages that share devices."""
     pairs: list[tuple[int, bool]] = field(default_factory=list)

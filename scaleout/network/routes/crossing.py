@@ -24,24 +24,18 @@ MOST_KEPT = 100
 class Rows(NamedTuple):
     """Routes with equally many links."""
 
-    links: Ints
-    """(h, T) from that of the first port at the lowest rank of the line."""
-    shares: Floats
-    """(h, T), or (1, 1) if all are the same."""
+    links: Ints  # (h, T) from that of the first port at the lowest rank of the line
+    shares: Floats  # (h, T), or (1, 1) if all are the same
 
 
 class Part(NamedTuple):
     """Links of messages: one each, or rows of equally many."""
 
-    message: Ints
-    """(N,)"""
-    first: Ints
-    """(N,) the link, or what to add to those of the row."""
+    message: Ints  # (N,)
+    first: Ints  # (N,) the link, or what to add to those of the row
     rows: Rows | None = None
-    row: Ints | None = None
-    """(N,)"""
-    share: Floats | None = None
-    """(N,) of one link each; 1 if not given."""
+    row: Ints | None = None  # (N,)
+    share: Floats | None = None  # (N,) of one link each; 1 if not given
 
     @property
     def num_rows(self) -> int:
@@ -94,16 +88,12 @@ class Part(NamedTuple):
 class Ways(NamedTuple):
     """K ways over h links each, and the messages that take them."""
 
-    message: Ints
-    """(N,)"""
-    links: Ints
-    """(h, K)"""
-    shares: Floats | float
-    """(h, K), or that of all."""
+    message: Ints  # (N,)
+    links: Ints  # (h, K)
+    shares: Floats | float  # (h, K), or that of all
     counts: Ints | None = None
     """(K,) messages on each way; one if not given, and then the messages are in the order of the ways."""
-    which: Ints | None = None
-    """(N,) the way of each message."""
+    which: Ints | None = None  # (N,) the way of each message
 
     def load(self, num_links: int) -> Floats:
         """(L,) messages on each link."""

@@ -28,14 +28,10 @@ __all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
 class Routes(NamedTuple):
     """Links of M messages, H pairs of a message and a link; in no order that counts."""
 
-    messages: Ints
-    """(H,)"""
-    links: Ints
-    """(H,)"""
-    shares: Floats
-    """(H,) part of the message that takes the link: 1, or 1/2, 1/4, ... where it splits at half way."""
-    latency_s: Floats
-    """(M,) from the first rank to the last, over all hops."""
+    messages: Ints  # (H,)
+    links: Ints  # (H,)
+    shares: Floats  # (H,) part of the message that takes the link: 1, or 1/2, 1/4, ... where it splits at half way
+    latency_s: Floats  # (M,) from the first rank to the last, over all hops
 
 
 @dataclass(frozen=True)

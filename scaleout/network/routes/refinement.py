@@ -34,8 +34,7 @@ Ends = tuple[Ints, Ints, Ints]
 class FlowsOfKind(NamedTuple):
     """Flows of one round of a collective, or of one kind of message; those of no links tie members together."""
 
-    latency_s: Floats
-    """(F,) flows with different latencies are apart."""
+    latency_s: Floats  # (F,) flows with different latencies are apart
     ends: Ends
     pairs: Loads
 
@@ -43,10 +42,8 @@ class FlowsOfKind(NamedTuple):
 class Network(NamedTuple):
     """What a job sends: F flows over L links, between N members."""
 
-    bytes_per_s: Floats
-    """(L,) links with different bandwidths are apart."""
-    kinds: Ints
-    """(F,) flows with different numbers are apart."""
+    bytes_per_s: Floats  # (L,) links with different bandwidths are apart
+    kinds: Ints  # (F,) flows with different numbers are apart
     ends: Ends
     pairs: Loads
 

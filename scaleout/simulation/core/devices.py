@@ -62,10 +62,8 @@ class Devices(NamedTuple):
     """What shares devices; `slows` is the slowdown of a transfer of each width by each kind of kernel, (K, C)."""
 
     instances: Table
-    kind_of: Table
-    """(M,) of each instance, 0 where it shares nothing."""
-    number_of: Table
-    """(M,) the row of a transfer, and which of `kernels` a kernel is."""
+    kind_of: Table  # (M,) of each instance, 0 where it shares nothing
+    number_of: Table  # (M,) the row of a transfer, and which of `kernels` a kernel is
     kernels: Table
     pairs: Table
     devices: Table
@@ -78,14 +76,12 @@ class Devices(NamedTuple):
     slows: Floats
     slowest: Floats
     """Of each transfer a tree, from twice its first pair on: node k is the larger of 2 k and 2 k + 1, pairs last."""
-    limits: Floats
-    """For how long a kernel may have been issued and yet not be queued; the SMs of a device."""
+    limits: Floats  # for how long a kernel may have been issued and yet not be queued; the SMs of a device
     changed: Ints
     ends: Table
     spared_s: Floats
     spared: Ints
-    told: Table
-    """Transfers that links time, whose rate has changed and is their speed there."""
+    told: Table  # transfers that links time, whose rate has changed and is their speed there
     counts: Ints
     changed_s: Floats
 
