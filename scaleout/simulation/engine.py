@@ -173,9 +173,9 @@ class _Engine:
             self.cause[task] = cause
             self.start(task)
         if math.isnan(self.duration_s[last]):
-            for timer in (self.links, self.devices):
-                if timer is not None:
-                    timer.start(instance, self.now_s)
+            for others in (self.links, self.devices):
+                if others is not None:
+                    others.start(instance, self.now_s)
 
     def look_again(self, port: _Held) -> None:
         """Queue the first of the instances that a free port has held up; if it does not start, the next follows."""

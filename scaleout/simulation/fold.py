@@ -18,14 +18,12 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import NONE, Ints
 from scaleout.program.program import GroupFamily, Program
 
-NO_GROUP = -1
-
 
 @dataclass(frozen=True, eq=False)
 class FoldedFamily:
     """A family of groups after folding."""
 
-    group_of_rank: Ints  # (R,) index of each rank's group, or `NO_GROUP`
+    group_of_rank: Ints  # (R,) index of each rank's group, or `NONE`
     class_of_group: Ints  # (G,) groups that are alike share a class
     placement_of_class: tuple[Placement, ...]  # of each class of groups
     dimensions_of_class: tuple[tuple[int, ...], ...]  # those of the topology that its members differ in
@@ -70,7 +68,7 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
         columns = [classes, *(np.where(ends == NONE, NONE, classes[ends]) for ends in peers)]
         for index in used:
             alike = _alike(program.groups[index], shapes[index], classes)
-            columns.append(np.where(groups[index] == NO_GROUP, NO_GROUP, alike[groups[index]]))
+            columns.append(np.where(groups[index] == NONE, NONE, alike[groups[index]]))
         refined = _number(np.stack(columns, axis=1))
         if refined.max() == classes.max():
             break
@@ -99,7 +97,7 @@ def _number(rows: Ints) -> Ints:
 
 
 def _group_of_rank(family: GroupFamily, num_ranks: int) -> Ints:
-    column = np.full(num_ranks, NO_GROUP, np.int64)
+    column = np.full(num_ranks, NONE, np.int64)
     for numbers, members in family.blocks:
         column[members] = numbers[:, None]
     return column

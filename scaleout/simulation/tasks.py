@@ -160,7 +160,7 @@ def tasks_of(
 ) -> tuple[Tasks, Sharing, list[str]]:
     """Lay out what the engine runs, what shares devices (nothing without `use`), and each task's algorithm.
 
-    What timers time has no duration of its own.
+    What links or devices time has no duration of its own.
     """
     costs, of_instance = _costs(folded, instances, on_links=links is not None)
     if links is not None:

@@ -11,9 +11,10 @@ from scaleout.errors import SimulationError
 from scaleout.program.graph import GraphBuilder, NodeKind
 from scaleout.program.mesh import Mesh
 from scaleout.program.operations import TimeSource
+from scaleout.program.graph import NONE
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.simulation.fold import NO_GROUP, fold
+from scaleout.simulation.fold import fold
 from scaleout.simulation.run import simulate
 
 SWITCH = Topology("switch", (Dimension("switch", 4, 25e9, 1e-6),))
@@ -77,7 +78,7 @@ def test_ranks_in_no_group_are_apart():
     assert classes(program, SWITCH) == [0, 0, 1, 1]
     graphs = job([0, 0, 0, 0], (GroupFamily("first", ((0, 1),)),))
     assert classes(graphs, SWITCH) == [0, 0, 1, 1]
-    assert fold(graphs, SWITCH).families[0].group_of_rank.tolist() == [0, 0, NO_GROUP, NO_GROUP]
+    assert fold(graphs, SWITCH).families[0].group_of_rank.tolist() == [0, 0, NONE, NONE]
 
 
 def ring(*sends, num_ranks=8):

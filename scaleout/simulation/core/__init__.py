@@ -1,1 +1,1 @@
-"""The event core, compiled: the bits of `engine`, its timers and links. See docs/decisions/036-compiled-core.md."""
+"""The event core, compiled: the bits of `engine`, shared devices and links. See docs/decisions/036-compiled-core.md."""
