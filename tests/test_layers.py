@@ -19,6 +19,7 @@ ROOMS = (
 
 HOMES = {
     "click": "cli",
+    "rich": "cli",
     "matplotlib": "report/plots",
     "google": "interop/chakra",
     "torch": "validation/measure",

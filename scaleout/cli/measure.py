@@ -1,7 +1,6 @@
 """`scaleout measure`: kernels, collectives, contention, steps and fused operators on the GPUs at hand."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,11 +130,17 @@ def _measure(
             click.echo(f"{path}  {meaning}")
 
 
-def _follow(job: Any, progress: Iterable[tuple[int, int]]) -> tuple[int, int]:
+def _follow(job: Any, progress: Any) -> tuple[int, int]:
     """Show how far a job is; return how many rows were measured and how many failed."""
-    with click.progressbar(progress, length=len(job.rows), label=job.experiment, show_pos=True) as bar:
-        counts: list[tuple[int, int]] = [(0, 0), *bar]
-    return counts[-1]
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    measured = failed = 0
+    with Progress(*columns, transient=True) as bars:
+        bar = bars.add_task(job.experiment, total=len(job.rows))
+        for measured, failed in progress:
+            bars.update(bar, completed=measured + failed)
+    return measured, failed
 
 
 def _print_failed(log: Any, failed: int) -> None:

@@ -1,6 +1,5 @@
 """`scaleout reproduce`: what the papers publish, simulated."""
 
-import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -42,12 +41,16 @@ def reproduce(names: tuple[str, ...], output: Output) -> None:
 
 
 def _simulate(names: tuple[str, ...]) -> "tuple[Reproduced, ...]":
-    """Simulate, and name each figure on standard error, where that is a terminal."""
+    """Simulate with the figure at work on standard error, where that is a terminal."""
+    from rich.console import Console
+
     from scaleout.validation.papers import reproduce as simulate
 
-    if not sys.stderr.isatty():
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
         return simulate(names)
-    return simulate(names, progress=lambda figure: click.echo(f"simulating {figure}", err=True))
+    with shown.status("simulating") as status:
+        return simulate(names, progress=lambda figure: status.update(f"simulating {figure}"))
 
 
 def _print(rows: "tuple[Reproduced, ...]") -> None:

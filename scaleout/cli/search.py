@@ -1,7 +1,6 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,21 +140,27 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
     """Search, with a bar of progress on standard error; evaluated plans go into the checkpoint log at once."""
     from contextlib import ExitStack
 
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     from scaleout.config.units import format_seconds
     from scaleout.study.search.best import CheckpointLog
     from scaleout.study.search.search import search as find
 
     with ExitStack() as stack:
         log = None if output is None else stack.enter_context(CheckpointLog(output, request))
-        hidden = quiet or not sys.stderr.isatty()
-        bar = stack.enter_context(
-            click.progressbar(length=1, file=sys.stderr, hidden=hidden, item_show_func=lambda words: words)
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        shown = Console(stderr=True)
+        hidden = quiet or not shown.is_terminal
+        progress = stack.enter_context(
+            Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
         )
+        bar = progress.add_task("evaluating plans", total=None)
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            bar.pos, bar.length, bar.finished = done, total, False
-            bar.update(0, f"{evaluated} plans evaluated{fastest}")
+            progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
+            progress.refresh()
 
         kept: dict[str, Any] = {} if log is None else {"known": log.known, "keep": log.add}
         return find(request, workers=workers, tell=tell, **kept)

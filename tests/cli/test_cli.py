@@ -280,7 +280,7 @@ def test_the_program_itself_exits_with_2_and_prints_no_traceback():
     assert done.stderr.count("\n") == 1
 
 
-HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "numba", "pydantic", "yaml", "google.protobuf"}
+HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "numba", "pydantic", "rich", "yaml", "google.protobuf"}
 
 
 @pytest.mark.parametrize("job", ["help", "bare collective", "pipeline"])
