@@ -152,7 +152,7 @@ def _print_dimensions(outcome: "Outcome") -> None:
 
 def _print_compared(compared: "SideBySide") -> None:
     """Print transfers, finish times, and where ASTRA-sim is faster than the links allow."""
-    from scaleout.cli.console import print_links, print_table
+    from scaleout.cli.console import console, print_links, print_table
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.interop.astra.physical import network_facts
 
@@ -187,13 +187,14 @@ def _print_compared(compared: "SideBySide") -> None:
     print_table("finish of ranks, most exposed communication of a rank, and means over ranks", columns, rows)
     if len(outcomes) > 1:
         chosen = ", ".join(f"{kind} by {name}" for kind, name in compared.algorithms.items())
-        click.echo(f"algorithms under alpha_beta and link: {chosen or 'none needed'}")
+        console().print(f"algorithms under alpha_beta and link: {chosen or 'none needed'}", highlight=False)
     under = [one for one in compared.transfers if one.under_bound_s]
     if under:
         worst = max(under, key=lambda one: one.under_bound_s / one.bound_s)
-        click.echo(
+        console().print(
             f"{outcomes[0].schedule} is faster than the links allow in {len(under)} of "
             f"{len(compared.transfers)} kinds of transfer: the "
             f"{worst.kind} of {format_bytes(worst.size_bytes)} takes {worst.mean_s[names[0]] / worst.bound_s:.1%} of "
-            f"the time that the links need for its bytes"
+            f"the time that the links need for its bytes",
+            highlight=False,
         )

@@ -1,13 +1,11 @@
 """Tables and facts on the terminal, whatever they are about."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, zip_longest
-from shutil import get_terminal_size
-from textwrap import wrap
-from typing import Any
+from typing import Any, NoReturn
 
-import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 
@@ -19,32 +17,33 @@ _FORMATS = {
     "_error": "{:.1%}".format,
 }
 """End of a fact's name to how its number is written."""
-_LEAST_TEXT = 16
-"""Characters of a line to which the text of a table is folded at most."""
+
+
+class _Console(Console):
+    """A console that ends quietly when its reader, such as `head`, has seen enough."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return the console that all tables are printed on: in a pipe as wide as any table."""
+    plain = _Console()
+    return plain if plain.is_terminal else _Console(width=240)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short.
-
-    Where a row is longer than a line of the terminal, the widest text is folded.
-    """
-    table = [columns, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    if left and sys.stdout.isatty():
-        widest = max(range(left), key=widths.__getitem__)
-        others = sum(widths) - widths[widest] + 2 * (len(widths) - 1)
-        widths[widest] = min(widths[widest], max(_LEAST_TEXT, get_terminal_size().columns - others))
-    lines = [click.style(title, bold=True)] * bool(title)
-    for number, row in enumerate(table):
-        folded = [
-            [cell] if len(cell) <= width else wrap(cell, width, break_on_hyphens=False)
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        for parts in zip_longest(*folded, fillvalue=""):
-            aligned = map(str.ljust, parts[:left], widths), map(str.rjust, parts[left:], widths[left:])
-            text = "  ".join(chain(*aligned)).rstrip()
-            lines.append(text if number else click.style(text, bold=True))
-    click.echo("\n".join([*lines, ""]))
+    """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for index, column in enumerate(columns):
+        text = index < left
+        table.add_column(escape(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console().print(table)
+    console().print()
 
 
 def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
@@ -71,7 +70,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             if value:
                 print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
         else:
-            click.echo(f"{click.style(title, bold=True)}: {_written(key, value)}")
+            console().print(f"[bold]{escape(title)}[/bold]: {escape(_written(key, value))}", highlight=False)
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -134,9 +134,11 @@ def _follow(job: Any, progress: Any) -> tuple[int, int]:
     """Show how far a job is; return how many rows were measured and how many failed."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from scaleout.cli.console import console
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     measured = failed = 0
-    with Progress(*columns, transient=True) as bars:
+    with Progress(*columns, console=console(), transient=True) as bars:
         bar = bars.add_task(job.experiment, total=len(job.rows))
         for measured, failed in progress:
             bars.update(bar, completed=measured + failed)

@@ -190,7 +190,7 @@ def _row(found: "EvaluatedPlan") -> dict[str, Any]:
 
 
 def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_bytes
 
     where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
@@ -207,12 +207,12 @@ def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | Non
     if found is not None:
         _print_explanation(answer, found)
     else:
-        click.echo(f"the fastest: {answer.fastest[0].plan}")
+        console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     """Print what the fastest plan overlaps, the same plans under all schedules, and what was not simulated."""
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_seconds
     from scaleout.study.search.explanation import REASONS
 
@@ -237,13 +237,15 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
         left += f", of which none can be more than {1 - simulated.lower_bound_s / fastest_s:.1%} faster (--simulations)"
     elif simulated.left:
         left += ", of which none can be faster"
-    click.echo(f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}")
+    console().print(
+        f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}", highlight=False
+    )
     same = "the same plan" if not found.other else str(found.other[0].plan)
     for words in (
         f"the fastest: {found.fastest.plan}, under {found.fastest.schedule}",
         f"the fastest under baseline: {same}, which takes {found.gain:.3f} times as long",
     ):
-        click.echo(words)
+        console().print(words, highlight=False)
 
 
 def _print_plans(title: str, plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:

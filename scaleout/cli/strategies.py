@@ -72,7 +72,7 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
 
 
 def _print(title: str, rows: "Sequence[dict[str, Any]]") -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import console, print_table
     from scaleout.config.units import format_bytes, format_seconds
 
     cells = [
@@ -94,4 +94,4 @@ def _print(title: str, rows: "Sequence[dict[str, Any]]") -> None:
     print_table(title, columns, cells, left=1)
     for row in rows:
         if "reason" in row:
-            click.echo(f"{row['strategy']}: {row['reason']}")
+            console().print(f"{row['strategy']}: {row['reason']}", highlight=False)

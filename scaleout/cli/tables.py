@@ -4,10 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
 from scaleout.analysis import breakdown as analysis
-from scaleout.cli.console import print_links, print_table
+from scaleout.cli.console import console, print_links, print_table
 from scaleout.config.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -131,21 +129,23 @@ def _print_fit(found: "Fit", under: str) -> None:
     row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({total / capacity:.1%})"]
     title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
     print_table(title, (*held, "device memory"), [row], left=0)
-    click.echo(f"peak in {found.peak.moment}")
+    console().print(f"peak in {found.peak.moment}", highlight=False, soft_wrap=True)
     if found.fits:
         return
-    click.echo(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
+    console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:", highlight=False)
     for advice in found.advice:
         explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
-        click.echo(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}")
+        console().print(
+            f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", highlight=False, soft_wrap=True
+        )
     if not found.advice:
-        click.echo("  no change that was tried; take devices with more memory")
-    click.echo()
+        console().print("  no change that was tried; take devices with more memory", highlight=False)
+    console().print()
 
 
 def _print_sources(comparison: "Comparison") -> None:
     sources = comparison.outcomes[0].breakdown.kernel_time_sources
     if sources:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sources.items())
-        click.echo(f"kernel times: {shares}")
+        console().print(f"kernel times: {shares}", highlight=False)
