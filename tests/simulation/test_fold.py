@@ -8,10 +8,9 @@ from strategies import contests, exchanges, jobs, pipelines
 
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import SimulationError
-from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.graph import NONE, GraphBuilder, NodeKind
 from scaleout.program.mesh import Mesh
 from scaleout.program.operations import TimeSource
-from scaleout.program.graph import NONE
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.fold import fold
