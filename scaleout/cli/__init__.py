@@ -68,6 +68,7 @@ def main() -> None:
     from scaleout.errors import ScaleoutError
 
     warnings.showwarning = _say  # what users are told of old names, as one line
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
     try:
         scaleout.main(standalone_mode=False)
