@@ -30,7 +30,7 @@ def run(
     contention: Contention | None = None,
     links: LinkNetwork | None = None,
 ) -> Times:
-    """Run until nothing moves any more; without contention nothing shares devices.
+    """Run until nothing moves any more.
 
     Tasks that wait for each other, or for a member that never arrives, have not started: the caller tells the user.
     """
@@ -41,12 +41,14 @@ def run(
 
 @dataclass(slots=True)
 class _Held:
-    """A stream or a port: the task or instance that holds it, when and by which task it was freed last, who waits."""
+    """A stream or a port: the task or instance that holds it, when and by which task it was freed last, and who waits.
+
+    Ready tasks wait for a stream, and instances that are complete for one port at a time.
+    """
 
     holder: int = NONE
     freed: tuple[float, int] = (-1.0, NONE)
-    waiting: list[tuple[int, int]] = field(default_factory=list)
-    """The heap of ready tasks, or of the instances that it has held up, by priority and index."""
+    waiting: list[tuple[int, int]] = field(default_factory=list)  # heap by priority and index
 
 
 class _Engine:
@@ -56,15 +58,11 @@ class _Engine:
         self.devices, self.links, self.now_s = devices, links, 0.0
         # Python reads lists faster.
         self.duration_s, self.occupancy_s = tasks.duration_s.tolist(), tasks.occupancy_s.tolist()
-        self.stream, self.priority, self.issue_s = (
-            tasks.stream.tolist(),
-            tasks.priority.tolist(),
-            tasks.issue_s.tolist(),
-        )
+        self.stream, self.priority = tasks.stream.tolist(), tasks.priority.tolist()
+        self.issue_s, self.waiting = tasks.issue_s.tolist(), tasks.num_dependencies.tolist()
         self.first_user, self.users = tasks.user_offsets.tolist(), tasks.users.tolist()
         self.instance, self.instance_size = tasks.instance.tolist(), tasks.instance_size.tolist()
         self.first_port, self.port_s = tasks.port_offsets.tolist(), tasks.port_s.tolist()
-        self.waiting = tasks.num_dependencies.tolist()
         self.start_s, self.released_s, self.end_s = ([math.nan] * len(tasks) for _ in range(3))
         self.cause, self.ready_cause = ([NONE] * len(tasks) for _ in range(2))
         self.streams: dict[int, _Held] = defaultdict(_Held)
