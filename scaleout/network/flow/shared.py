@@ -52,8 +52,6 @@ class _Loop(Protocol):
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None: ...
 
-    def next_s(self) -> float: ...
-
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]: ...
 
 
@@ -98,10 +96,6 @@ class SharedTraffic:
         A message gets so many times its fair rate, of which no other uses the rest; latencies are divided by it.
         """
         self._do(now_s, methodcaller("set_speeds", dict(speeds), now_s))
-
-    def next_s(self) -> float:
-        """Return the time of the next event; infinite if nothing is in flight."""
-        return self._loop.next_s()
 
     def _do(self, now_s: float, call: Callable[[_Loop], None]) -> None:
         call(self._loop)

@@ -133,10 +133,6 @@ class Traffic:
         if shared:
             self._shared.set_speeds(shared, now_s)
 
-    def next_s(self) -> float:
-        """Return the time of the next event; infinite if nothing is in flight."""
-        return self._reached_s if any(self._caught_up) else min(self._next_alone_s(), self._shared.next_s())
-
     def _next_alone_s(self) -> float:
         for name in self._started:
             if name in self._alone and self._alone[name].version == 0:
