@@ -91,6 +91,30 @@ CASES = (
         irregular(1024, 8, 128),
         1e-6,
     ),
+    Case(
+        "64 irregular rings of 16, dragonfly of 1056",
+        "dragonfly-1056",
+        "all_reduce",
+        "ring",
+        irregular(1056, 64, 16),
+        1e-6,
+    ),
+    Case(
+        "8 irregular all-to-alls of 64, dragonfly of 1056",
+        "dragonfly-1056",
+        "all_to_all",
+        "direct",
+        irregular(1056, 8, 64),
+        1e-6,
+    ),
+    Case(
+        "8 irregular pairwise of 128, dragonfly of 1056",
+        "dragonfly-1056",
+        "all_to_all",
+        "pairwise",
+        irregular(1056, 8, 128),
+        1e-6,
+    ),
 )
 CASES += tuple(replace(case, name=f"{case.name}, 10 times", times=10) for case in CASES if "irregular" in case.name)
 

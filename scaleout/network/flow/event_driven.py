@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.flow.compiling import Table, compiled
+from scaleout.network.flow.compiling import Table, compiled, inlined
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.flow.incremental_max_min import (
     ARRIVED,
@@ -34,10 +34,9 @@ from scaleout.network.flow.incremental_max_min import (
     SENT,
     START,
     Tables,
-    drop,
     empty,
     share,
-    sift,
+    sink,
     touch,
 )
 from scaleout.network.flow.max_min import SAME
@@ -221,7 +220,7 @@ def _rows(dtype: np.dtype[Any], **columns: npt.NDArray[Any]) -> Table:
     return rows
 
 
-@compiled
+@inlined
 def _push_event(t: Tables, time_s: float, kind: int, which: int, round_: int) -> None:
     """Add an event to the heap, which has room for it."""
     events = t.events
@@ -233,7 +232,7 @@ def _push_event(t: Tables, time_s: float, kind: int, which: int, round_: int) ->
     events[at].time_s, events[at].kind, events[at].which, events[at].round = time_s, kind, which, round_
 
 
-@compiled
+@inlined
 def _pop_event(t: Tables) -> tuple[int, int, int]:
     events = t.events
     top = (events[0].kind, events[0].which, events[0].round)
@@ -252,7 +251,7 @@ def _pop_event(t: Tables) -> tuple[int, int, int]:
     return top
 
 
-@compiled
+@inlined
 def _start_flow(t: Tables, number: int, round_: int, size_bytes: float, now_s: float) -> None:
     flow = t.flows[number]
     flow.left_bytes, flow.rate, flow.since_s, flow.moved = size_bytes, 0.0, now_s, 1
@@ -276,11 +275,11 @@ def _start_flow(t: Tables, number: int, round_: int, size_bytes: float, now_s: f
         touch(t, which)
 
 
-@compiled
+@inlined
 def _stop(t: Tables) -> int:
     """Take the flow that ends first out of flight, and return it; links that were not full remain so."""
     number = int(t.leaving[1].which)
-    drop(t.leaving, t.flows["position"])
+    sink(t.leaving, t.flows["position"], np.inf)
     flow, rate = t.flows[number], t.fair[number]
     whole = flow.whole
     for pair in range(flow.first, flow.last):
@@ -295,7 +294,7 @@ def _stop(t: Tables) -> int:
     return number
 
 
-@compiled
+@inlined
 def _settle(t: Tables, member: int, round_: int) -> None:
     """Count a message of a round as sent or received by a member; note it if that lets it move on."""
     chain = t.chains[t.members[member].chain]
@@ -306,7 +305,7 @@ def _settle(t: Tables, member: int, round_: int) -> None:
         t.counts[MOVING] += 1
 
 
-@compiled
+@inlined
 def _move(t: Tables, member: int, now_s: float) -> None:
     """Let a member that has all its messages start its next rounds."""
     number = t.members[member].chain
@@ -327,14 +326,14 @@ def _move(t: Tables, member: int, now_s: float) -> None:
             _start_flow(t, t.out_flows[index], round_, its.fraction * chain.size_bytes, now_s)
 
 
-@compiled
+@inlined
 def _first_end(t: Tables) -> float:
     """When the next flow ends; infinite if none is in flight."""
     while t.leaving[0].which:
         flow = t.leaving[1].which
         if t.flows[flow].end_s == t.leaving[1].key:
             return float(t.leaving[1].key)
-        sift(t.leaving, t.flows["position"], flow, t.flows[flow].end_s, 1)
+        sink(t.leaving, t.flows["position"], t.flows[flow].end_s)
     return np.inf
 
 

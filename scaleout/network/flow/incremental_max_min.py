@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.network.flow.compiling import Table, compiled
+from scaleout.network.flow.compiling import Table, inlined
 from scaleout.network.flow.max_min import ABOVE, rounded
 from scaleout.network.routes.links import Floats, Ints
 
@@ -153,17 +153,38 @@ _NEAR = 1 + 1e-9
 _CLOSING = -1.0
 """Says of a link that is filled that open flows find their rate there."""
 
-_rounded = compiled(rounded)
+_rounded = inlined(rounded)
 
 
-@compiled
-def sift(heap: Table, positions: Ints, which: int, key: float, at: int) -> None:
-    """Let an entry whose key has changed rise or sink from its position in a heap."""
-    size = heap[0].which
+@inlined
+def lower(heap: Table, positions: Ints, which: int, key: float) -> None:
+    """Put an entry into a heap, or let it rise there; that a key has become higher is seen when it is at the top."""
+    at = positions[which]
+    if at == 0:
+        heap[0].which += 1
+        at = heap[0].which
+    elif key >= heap[at].key:
+        return
     while at > 1 and heap[at >> 1].key > key:
         heap[at] = heap[at >> 1]
         positions[heap[at].which] = at
         at >>= 1
+    heap[at].key, heap[at].which = key, which
+    positions[which] = at
+
+
+@inlined
+def sink(heap: Table, positions: Ints, key: float) -> None:
+    """Give the top of a heap a higher key; take it out if that is infinite."""
+    which, at = heap[1].which, 1
+    if key == np.inf:
+        last = heap[heap[0].which]
+        positions[which] = 0
+        which, key = last.which, last.key
+        heap[0].which -= 1
+    size = heap[0].which
+    if not size:
+        return
     while 2 * at <= size:
         child = 2 * at
         if child < size and heap[child + 1].key < heap[child].key:
@@ -177,28 +198,7 @@ def sift(heap: Table, positions: Ints, which: int, key: float, at: int) -> None:
     positions[which] = at
 
 
-@compiled
-def lower(heap: Table, positions: Ints, which: int, key: float) -> None:
-    """Put an entry into a heap, or let it rise there; that a key has become higher is seen when it is at the top."""
-    if positions[which] == 0:
-        heap[0].which += 1
-        sift(heap, positions, which, key, heap[0].which)
-    elif key < heap[positions[which]].key:
-        sift(heap, positions, which, key, positions[which])
-
-
-@compiled
-def drop(heap: Table, positions: Ints) -> None:
-    """Take the top out of a heap."""
-    last = heap[heap[0].which]
-    which, key = last.which, last.key
-    heap[0].which -= 1
-    positions[heap[1].which] = 0
-    if heap[0].which:
-        sift(heap, positions, which, key, 1)
-
-
-@compiled
+@inlined
 def touch(t: Tables, link: int) -> None:
     """Note that a link is to be looked at."""
     if not t.links[link].touched:
@@ -207,7 +207,7 @@ def touch(t: Tables, link: int) -> None:
         t.counts[TOUCHED] += 1
 
 
-@compiled
+@inlined
 def _set(t: Tables, number: int, before: float, rate: float) -> None:
     """Give a flow another rate; mark links that are full, or may be with it."""
     flow = t.flows[number]
@@ -229,7 +229,7 @@ def _set(t: Tables, number: int, before: float, rate: float) -> None:
             touch(t, t.crossed[pair])
 
 
-@compiled
+@inlined
 def _order(t: Tables, number: int) -> int:
     """Sort the flows over a link by their rates, without those that are gone, and count them."""
     link, first = t.links[number], t.first_over[number]
@@ -250,7 +250,7 @@ def _order(t: Tables, number: int) -> int:
     return size
 
 
-@compiled
+@inlined
 def _weigh(t: Tables, number: int) -> None:
     """Work out the rate at which a link is full, if only open flows grow on."""
     link, first = t.links[number], t.first_over[number]
@@ -271,7 +271,7 @@ def _weigh(t: Tables, number: int) -> None:
     link.estimate, link.held, link.weighed = estimate, load, 2 if size and t.rates[size - 1] > estimate else 1
 
 
-@compiled
+@inlined
 def _key(t: Tables, number: int, passed: float) -> float:
     """Level at which to visit a link again: where it becomes full, if that changes anything, or was, if not passed."""
     link = t.links[number]
@@ -281,7 +281,7 @@ def _key(t: Tables, number: int, passed: float) -> float:
     return float(min(key, link.level) if link.level > passed else key)
 
 
-@compiled
+@inlined
 def _bound(t: Tables, passed: float) -> None:
     """Bound the rates at which touched links are full from below, noted as negative, where that says enough for now."""
     for index in range(t.counts[TOUCHED]):
@@ -301,7 +301,7 @@ def _bound(t: Tables, passed: float) -> None:
     t.counts[TOUCHED] = 0
 
 
-@compiled
+@inlined
 def _fill(t: Tables, number: int, level: float, before: float) -> None:
     """Let a link hold the flows above a level; free ones had a rate `before`, open ones may stay open."""
     link, first = t.links[number], t.first_over[number]
@@ -311,19 +311,19 @@ def _fill(t: Tables, number: int, level: float, before: float) -> None:
         rate = t.fair[which]
         if rate > level:
             if t.flows[which].free:
-                t.flows[which].free = 0
-                _set(t, which, before, level)
-            elif rate < OPEN or before == _CLOSING:
-                _set(t, which, rate, level)
+                t.flows[which].free, rate = 0, before
+            elif rate == OPEN and before != _CLOSING:
+                continue
+            _set(t, which, rate, level)
     link.touched, link.level, link.weighed = touched, level, 2 if link.open else 1
     link.limit = -np.inf if level < np.inf else t.bytes_per_s[number] * SPARE
     if link.open:
         lower(t.levels, t.links["position"], number, level)
 
 
-@compiled
-def _raise(t: Tables, number: int, level: float) -> None:
-    """Let the flows go on that a link held at a level until now, unless another one holds them there."""
+@inlined
+def _free(t: Tables, number: int, level: float) -> None:
+    """Let the flows that a link held at a level until now find another rate, unless another link holds them there."""
     link, first = t.links[number], t.first_over[number]
     for index in range(link.num_over):
         which = t.over[first + index].flow
@@ -337,11 +337,9 @@ def _raise(t: Tables, number: int, level: float) -> None:
                     break
             if flow.free:
                 t.fair[which] = OPEN
-    _weigh(t, number)
-    _fill(t, number, link.estimate, level)
 
 
-@compiled
+@inlined
 def _next_full(t: Tables, passed: float) -> float:
     """Collect the links to visit next, and return at what level; a bound is computed exactly at its own."""
     levels, level = t.levels, np.inf
@@ -354,31 +352,30 @@ def _next_full(t: Tables, passed: float) -> float:
                 _weigh(t, number)
             key = _key(t, number, passed)
         if key == levels[1].key:
-            level = key
+            level, key = key, np.inf
             t.full[t.counts[FULL]] = number
             t.counts[FULL] += 1
-        if key == levels[1].key or key == np.inf:
-            drop(levels, t.links["position"])
-        else:
-            sift(levels, t.links["position"], number, key, 1)
+        sink(levels, t.links["position"], key)
     return level
 
 
-@compiled
+@inlined
 def share(t: Tables, now_s: float) -> None:
     """Update the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
     passed = 0.0
-    _bound(t, passed)
-    while t.levels[0].which:
-        level = _next_full(t, passed)
-        for index in range(t.counts[FULL]):
-            if t.links[t.full[index]].estimate == level:
-                _fill(t, t.full[index], level, _CLOSING)
-        for index in range(t.counts[FULL]):
-            if t.links[t.full[index]].estimate != level:
-                _raise(t, t.full[index], level)
-        passed = level
+    while passed < np.inf:
         _bound(t, passed)
+        passed = _next_full(t, passed)
+        for rises in range(2):  # links that hold flows at this level, and then those that no longer do
+            for index in range(t.counts[FULL]):
+                number, before = t.full[index], _CLOSING
+                if (t.links[number].estimate != passed) != rises:
+                    continue
+                if rises:
+                    before = passed
+                    _free(t, number, passed)
+                    _weigh(t, number)
+                _fill(t, number, t.links[number].estimate, before)
     for index in range(t.counts[MOVED]):
         flow, ends = t.flows[t.moved[index]], t.ends[t.moved[index]]
         rate = t.fair[t.moved[index]] * t.chains[t.members[ends.source].chain].speed

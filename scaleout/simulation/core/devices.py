@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.network.flow.compiling import Table, compiled
+from scaleout.network.flow.compiling import Table, inlined
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.simulation.contention import SAME
 from scaleout.simulation.core.heaps import place, pop, push, remove
@@ -86,7 +86,7 @@ class Devices(NamedTuple):
     changed_s: Floats
 
 
-@compiled
+@inlined
 def lowest(mask: np.uint64) -> int:
     """Return the number of the lowest bit that is set."""
     bit = 0
@@ -95,7 +95,7 @@ def lowest(mask: np.uint64) -> int:
     return bit
 
 
-@compiled
+@inlined
 def change(d: Devices, device: int, now_s: float) -> None:
     """Note that something has changed on a device."""
     d.changed_s[0] = now_s
@@ -105,7 +105,7 @@ def change(d: Devices, device: int, now_s: float) -> None:
         d.counts[CHANGED] += 1
 
 
-@compiled
+@inlined
 def wait_for(d: Devices, device: int, slot: int, behind: np.uint64, racing: np.uint64) -> None:
     """Set the kernels that a transfer waits for on a device, and those that it races."""
     which = d.pairs[d.slots[device, slot]["pair"]]["instance"]
@@ -114,7 +114,7 @@ def wait_for(d: Devices, device: int, slot: int, behind: np.uint64, racing: np.u
     d.instances[which]["waits"] += (behind | racing) != EMPTY
 
 
-@compiled
+@inlined
 def forget(d: Devices, device: int, bit: np.uint64, behind: bool, racing: bool) -> None:
     """Let no transfer on a device wait for a kernel any more."""
     rest = d.devices[device]["arrivals"]
@@ -128,7 +128,7 @@ def forget(d: Devices, device: int, bit: np.uint64, behind: bool, racing: bool) 
         )  # fmt: skip
 
 
-@compiled
+@inlined
 def free_slot(d: Devices, taken: np.uint64) -> int:
     """Return a slot that is free; the first if none is, which is told the caller."""
     slots = d.slots.shape[1]
@@ -139,7 +139,7 @@ def free_slot(d: Devices, taken: np.uint64) -> int:
     return 0
 
 
-@compiled
+@inlined
 def add_arrival(d: Devices, pair: int, ahead: bool, event_s: float) -> None:
     """Let a transfer arrive at a device, behind the kernels that leave it nothing if it is to wait."""
     device, which = d.pairs[pair]["device"], d.pairs[pair]["instance"]
@@ -163,7 +163,7 @@ def add_arrival(d: Devices, pair: int, ahead: bool, event_s: float) -> None:
     d.slots[device, slot]["arrived_s"] = event_s
 
 
-@compiled
+@inlined
 def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
     """Let a member arrive at a transfer: it waits for the kernels that run there, then its channels hold SMs."""
     pair = d.pair_of_task[task]
@@ -176,7 +176,7 @@ def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
     change(d, device, now_s)
 
 
-@compiled
+@inlined
 def begin(d: Devices, instance: int, now_s: float) -> None:
     """Start a kernel or a transfer."""
     if d.kind_of[instance] == KERNEL:
@@ -191,7 +191,7 @@ def begin(d: Devices, instance: int, now_s: float) -> None:
         d.instances[transfer]["rated"] = 1
 
 
-@compiled
+@inlined
 def take_slot(d: Devices, instance: int, now_s: float) -> int:
     """Let a kernel run in a slot of its device, and return its row."""
     call = d.kernels[d.number_of[instance]]
@@ -208,7 +208,7 @@ def take_slot(d: Devices, instance: int, now_s: float) -> int:
     return int(kernel)
 
 
-@compiled
+@inlined
 def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
     """Start a kernel, which transfers hold SMs of that have arrived before, and race others for."""
     kernel = take_slot(d, instance, now_s)
@@ -244,26 +244,26 @@ def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
                 spare_later(d, now_s + d.instances[kernel]["left_s"], instance, True)
 
 
-@compiled
+@inlined
 def spare_later(d: Devices, time_s: float, kernel: int, in_race: bool) -> None:
     """Note when a kernel leaves SMs to transfers."""
     push(d.spared_s, d.spared, d.counts[SPARED], time_s, 2 * d.instances[kernel]["instance"] + in_race)
     d.counts[SPARED] += 1
 
 
-@compiled
+@inlined
 def ending(d: Devices) -> int:
     """Return the instance that ends next."""
     return int(d.instances[d.ends[0]["which"]]["instance"])
 
 
-@compiled
+@inlined
 def next_end_s(d: Devices) -> float:
     """Return when the next kernel or transfer ends; infinite if none runs."""
     return d.ends[0]["key"] if d.counts[ENDS] else math.inf
 
 
-@compiled
+@inlined
 def spares(d: Devices, until_s: float) -> bool:
     """Free SMs of the next kernel that leaves some before anything ends: late blocks, or it won a race and ended."""
     if not d.counts[SPARED] or d.spared_s[0] > until_s or d.spared_s[0] >= next_end_s(d):
@@ -288,7 +288,7 @@ def spares(d: Devices, until_s: float) -> bool:
     return True
 
 
-@compiled
+@inlined
 def end(d: Devices, instance: int, now_s: float) -> None:
     """End a kernel or a transfer."""
     number = d.number_of[instance]
@@ -322,7 +322,7 @@ def end(d: Devices, instance: int, now_s: float) -> None:
         change(d, device, now_s)
 
 
-@compiled
+@inlined
 def regain(d: Devices, kernel: int, now_s: float) -> None:
     """Let a GEMM use all SMs that it lacked because transfers held them since it started."""
     key, num_sms, every = d.instances[kernel]["key"], d.instances[kernel]["held_sms"], int(d.limits[1])
@@ -354,13 +354,13 @@ def regain(d: Devices, kernel: int, now_s: float) -> None:
         spare_later(d, d.instances[kernel]["started_s"] + others_s, kernel, False)
 
 
-@compiled
+@inlined
 def moves(d: Devices, transfer: int) -> bool:
     """Whether a transfer has started and waits for no kernel anywhere."""
     return bool(d.instances[transfer]["rated"] > 0 and d.instances[transfer]["waits"] == 0)
 
 
-@compiled
+@inlined
 def held(d: Devices, device: int, spared: np.uint64) -> np.uint64:
     """Return how many of the library's kernels of each width hold SMs on a device, still and moving bytes.
 
@@ -389,7 +389,7 @@ def held(d: Devices, device: int, spared: np.uint64) -> np.uint64:
     return code
 
 
-@compiled
+@inlined
 def kernel_rate(d: Devices, kernel: int) -> float:
     """Return the rate of a kernel; NaN if the tables do not have it, which is told the caller."""
     spared = d.instances[kernel]["spares"] if d.instances[kernel]["has_spares"] else EMPTY
@@ -408,7 +408,7 @@ def kernel_rate(d: Devices, kernel: int) -> float:
     return math.nan
 
 
-@compiled
+@inlined
 def slow_down(d: Devices, pair: int) -> None:
     """Note how much the kernels of a device slow a transfer down: a leaf of the tree of the most of its devices."""
     which = d.pairs[pair]["instance"]
@@ -430,7 +430,7 @@ def slow_down(d: Devices, pair: int) -> None:
         d.slowest[root + at] = slows
 
 
-@compiled
+@inlined
 def transfer_rate(d: Devices, transfer: int) -> float:
     """Return the rate of a transfer: none while it waits somewhere, else what the slowest channel leaves."""
     if d.instances[transfer]["waits"]:
@@ -439,7 +439,7 @@ def transfer_rate(d: Devices, transfer: int) -> float:
     return 1.0 if slows == NOTHING else 1.0 / slows
 
 
-@compiled
+@inlined
 def set_rate(d: Devices, which: int, rate: float) -> None:
     """Let a kernel or a transfer go at a rate from the last change on."""
     now_s, before = d.changed_s[0], d.instances[which]["rate"]
@@ -460,7 +460,7 @@ def set_rate(d: Devices, which: int, rate: float) -> None:
         d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, which)
 
 
-@compiled
+@inlined
 def set_rates(d: Devices) -> bool:
     """Set the rates of all that runs where something has changed; False if the tables lack some."""
     for number in range(d.counts[CHANGED]):

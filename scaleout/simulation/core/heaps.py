@@ -3,11 +3,11 @@
 An event is a time and a whole number; equal times are ordered by the number. The caller keeps the sizes.
 """
 
-from scaleout.network.flow.compiling import Table, compiled
+from scaleout.network.flow.compiling import Table, inlined
 from scaleout.program.graph import NONE, Floats
 
 
-@compiled
+@inlined
 def push(times: Floats, numbers: Table, size: int, time_s: float, number: int) -> None:
     """Add an event to a heap of a size."""
     at = size
@@ -21,7 +21,7 @@ def push(times: Floats, numbers: Table, size: int, time_s: float, number: int) -
     times[at], numbers[at] = time_s, number
 
 
-@compiled
+@inlined
 def pop(times: Floats, numbers: Table, size: int) -> None:
     """Remove the first event of a heap of a size."""
     last = size - 1
@@ -44,7 +44,7 @@ def pop(times: Floats, numbers: Table, size: int) -> None:
     times[at], numbers[at] = time_s, number
 
 
-@compiled
+@inlined
 def push_number(heap: Table, begin: int, size: int, number: int) -> None:
     """Add a number to the heap of a size that begins at an entry."""
     at = size
@@ -58,7 +58,7 @@ def push_number(heap: Table, begin: int, size: int, number: int) -> None:
     heap[begin + at] = number
 
 
-@compiled
+@inlined
 def pop_number(heap: Table, begin: int, size: int) -> int:
     """Remove the least number of the heap of a size that begins at an entry, and return it."""
     least = heap[begin]
@@ -80,7 +80,7 @@ def pop_number(heap: Table, begin: int, size: int) -> int:
     return int(least)
 
 
-@compiled
+@inlined
 def meld(rank: Table, left: Table, right: Table, one: int, other: int) -> int:
     """Make two skew heaps one, and return its root; the least rank is at the root."""
     if one == NONE:
@@ -102,7 +102,7 @@ def meld(rank: Table, left: Table, right: Table, one: int, other: int) -> int:
         one = below
 
 
-@compiled
+@inlined
 def place(ends: Table, size: int, entries: Table, which: int, time_s: float) -> int:
     """Set when an entry ends, in a heap whose positions the entries know; return the size.
 
@@ -145,7 +145,7 @@ def place(ends: Table, size: int, entries: Table, which: int, time_s: float) -> 
     return size
 
 
-@compiled
+@inlined
 def remove(ends: Table, size: int, entries: Table, which: int) -> int:
     """Remove an entry from a heap whose positions the entries know, if it is there; return the size."""
     at = entries[which]["position"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.network.flow.compiling import Table, compiled
+from scaleout.network.flow.compiling import Table, inlined
 from scaleout.network.flow.event_driven import change_speeds, run, set_speed, start_chains
 from scaleout.network.flow.incremental_max_min import FINISHED, REQUESTED, SENT, Tables
 from scaleout.network.flow.max_min import SAME
@@ -74,7 +74,7 @@ class Links(NamedTuple):
     """When those in `starting` start, and the time that has been reached."""
 
 
-@compiled
+@inlined
 def start_transfer(n: Links, instance: int, now_s: float) -> None:
     """Note that an instance starts, if it is on links and not paced."""
     if n.instances[instance]["transfer"] != NONE and not n.instances[instance]["is_paced"]:
@@ -83,7 +83,7 @@ def start_transfer(n: Links, instance: int, now_s: float) -> None:
         n.times[STARTED] = now_s
 
 
-@compiled
+@inlined
 def begin_alone(n: Links, instance: int, now_s: float) -> bool:
     """Let an instance have its links to itself; False if what it takes in isolation is not known."""
     which = n.instances[instance]["transfer"]
@@ -98,7 +98,7 @@ def begin_alone(n: Links, instance: int, now_s: float) -> bool:
     return True
 
 
-@compiled
+@inlined
 def met(n: Links, instance: int) -> tuple[int, bool]:
     """Return an instance that has one of another one's links to itself, or `NONE`, and whether others share them."""
     which, shared = n.instances[instance]["transfer"], False
@@ -109,7 +109,7 @@ def met(n: Links, instance: int) -> tuple[int, bool]:
     return NONE, shared
 
 
-@compiled
+@inlined
 def wait(n: Links, instance: int) -> None:
     """Set when an instance that is alone has sent all, or is done."""
     which, speed = n.instances[instance]["transfer"], n.instances[instance]["speed"]
@@ -118,7 +118,7 @@ def wait(n: Links, instance: int) -> None:
     n.counts[ALONE] = place(n.alone, n.counts[ALONE], n.instances, instance, next_s)
 
 
-@compiled
+@inlined
 def leave_links(n: Links, instance: int) -> None:
     """Let an instance that is alone leave its links."""
     which = n.instances[instance]["transfer"]
@@ -126,7 +126,7 @@ def leave_links(n: Links, instance: int) -> None:
         n.user[n.crossed[at]] = NONE
 
 
-@compiled
+@inlined
 def resumed_s(n: Links, instance: int, now_s: float) -> float:
     """Return when an instance that is alone would have started, had it gone at full speed ever since."""
     since_s = n.instances[instance]["since_s"]
@@ -135,7 +135,7 @@ def resumed_s(n: Links, instance: int, now_s: float) -> float:
     return float(now_s - (n.instances[instance]["reached_s"] + (now_s - since_s) * n.instances[instance]["speed"]))
 
 
-@compiled
+@inlined
 def leave_alone(n: Links, instance: int, now_s: float) -> None:
     """Let an instance that was alone be one of those that share links; what it has sent has to be caught up with."""
     leave_links(n, instance)
@@ -144,7 +144,7 @@ def leave_alone(n: Links, instance: int, now_s: float) -> None:
     n.counts[CATCHING_UP], n.times[REACHED] = instance, now_s
 
 
-@compiled
+@inlined
 def request(n: Links, instance: int, start_s: float) -> bool:
     """Let the chains of an instance start among others; False if one of them is not laid out once more."""
     which = n.instances[instance]["transfer"]
@@ -172,7 +172,7 @@ def request(n: Links, instance: int, start_s: float) -> bool:
     return True
 
 
-@compiled
+@inlined
 def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> bool:
     """Set the speed of an instance; return whether `change_speeds` has to follow."""
     if n.instances[instance]["is_alone"]:
@@ -192,7 +192,7 @@ def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> bool:
     return changed
 
 
-@compiled
+@inlined
 def next_to_start(n: Links, d: Devices, until_s: float) -> tuple[int, float]:
     """Return an instance that is to start, and when; `NONE` if there is no more.
 
@@ -208,7 +208,7 @@ def next_to_start(n: Links, d: Devices, until_s: float) -> tuple[int, float]:
     return NONE, 0.0
 
 
-@compiled
+@inlined
 def start_next(n: Links, d: Devices, until_s: float) -> int:
     """Start the next instance, or let one that it meets join those that share links first; see `start_transfers`."""
     instance, now_s = next_to_start(n, d, until_s)
@@ -227,7 +227,7 @@ def start_next(n: Links, d: Devices, until_s: float) -> int:
     return STARTED_ONE
 
 
-@compiled
+@inlined
 def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
     """Start what starts now, and give what is paced its speed once the moment of its last change is over.
 
@@ -257,7 +257,7 @@ def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
             change_speeds(n.tables, at_s)
 
 
-@compiled
+@inlined
 def tell_speeds(n: Links, d: Devices) -> bool:
     """Set the speeds of what is paced and moves; return whether `change_speeds` has to follow."""
     changed = False
@@ -270,7 +270,7 @@ def tell_speeds(n: Links, d: Devices) -> bool:
     return changed
 
 
-@compiled
+@inlined
 def advance(n: Links, until_s: float) -> float:
     """Advance until an instance has sent all or ends, but not beyond a time; return it, or NaN for want of room."""
     bound_s = min(until_s, n.alone[0]["key"] if n.counts[ALONE] else math.inf)
@@ -298,7 +298,7 @@ def advance(n: Links, until_s: float) -> float:
     return now_s
 
 
-@compiled
+@inlined
 def has_sent(n: Links, instance: int) -> None:
     """Note that an instance has sent all; a slice or a message releases its streams."""
     n.instances[instance]["has_sent"] = 1
@@ -307,7 +307,7 @@ def has_sent(n: Links, instance: int) -> None:
         n.counts[EARLY] += 1
 
 
-@compiled
+@inlined
 def note(n: Links) -> bool:
     """Note the chains that have sent all, and those that are done; return whether an instance has, or is."""
     found = False
@@ -325,7 +325,7 @@ def note(n: Links) -> bool:
     return found
 
 
-@compiled
+@inlined
 def leave_rows(n: Links, chain: int) -> bool:
     """Let a chain that is done leave its rows to the next of its kind; return whether its instance ends."""
     instance, kind = n.chains[chain]["instance"], n.chains[chain]["kind"]
@@ -342,7 +342,7 @@ def leave_rows(n: Links, chain: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def next_early(n: Links) -> int:
     """Take the first of the instances that have sent all and release their streams."""
     n.counts[EARLY] -= 1
@@ -351,7 +351,7 @@ def next_early(n: Links) -> int:
     return instance
 
 
-@compiled
+@inlined
 def next_ended(n: Links) -> int:
     """Take the first of the instances that end."""
     n.counts[ENDED] -= 1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.network.flow.compiling import Table, compiled
+from scaleout.network.flow.compiling import Table, compiled, inlined
 from scaleout.program.graph import NONE, Floats
 from scaleout.simulation.core.devices import (
     OVERFLOW,
@@ -98,14 +98,14 @@ class State(NamedTuple):
     counts: Table
 
 
-@compiled
+@inlined
 def add_event(s: State, time_s: float, which: int, kind: int) -> None:
     """Queue an event."""
     push(s.event_s, s.events, s.counts[EVENTS], time_s, 8 * which + kind)
     s.counts[EVENTS] += 1
 
 
-@compiled
+@inlined
 def touch(s: State, stream: int) -> None:
     """Note that a stream may take its next task."""
     if not s.streams[stream]["is_touched"]:
@@ -114,7 +114,7 @@ def touch(s: State, stream: int) -> None:
         s.counts[TOUCHED] += 1
 
 
-@compiled
+@inlined
 def start_task(w: Work, s: State, task: int, now_s: float) -> None:
     """Start a task; one without a duration ends when its device says so."""
     s.start_s[task] = now_s
@@ -131,7 +131,7 @@ def start_task(w: Work, s: State, task: int, now_s: float) -> None:
         add_event(s, now_s + duration_s, task, COMPLETE)
 
 
-@compiled
+@inlined
 def make_ready(w: Work, s: State, task: int, now_s: float) -> None:
     """Queue a ready task on its stream, or start it if it needs none; one not issued yet comes back when it is."""
     if len(w.issue_s) and w.issue_s[task] > now_s:
@@ -147,7 +147,7 @@ def make_ready(w: Work, s: State, task: int, now_s: float) -> None:
     touch(s, stream)
 
 
-@compiled
+@inlined
 def look_again(w: Work, s: State, port: int) -> None:
     """Queue the first of the instances that a port, now free, has held up."""
     first = s.ports[port]["held_up"]
@@ -157,7 +157,7 @@ def look_again(w: Work, s: State, port: int) -> None:
         s.counts[QUEUED] += 1
 
 
-@compiled
+@inlined
 def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
     """Free a port."""
     s.ports[port]["holder"] = NONE
@@ -165,7 +165,7 @@ def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
     look_again(w, s, port)
 
 
-@compiled
+@inlined
 def release(w: Work, s: State, task: int, now_s: float) -> None:
     """Release a task's stream and, with the first member of an instance, its ports."""
     instance, stream = w.instance[task], w.stream[task]
@@ -179,7 +179,7 @@ def release(w: Work, s: State, task: int, now_s: float) -> None:
         touch(s, stream)
 
 
-@compiled
+@inlined
 def complete(w: Work, s: State, task: int, now_s: float) -> None:
     """Let what waits for a task become ready."""
     for at in range(w.first_user[task], w.first_user[task + 1]):
@@ -190,7 +190,7 @@ def complete(w: Work, s: State, task: int, now_s: float) -> None:
             make_ready(w, s, user, now_s)
 
 
-@compiled
+@inlined
 def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
     """Take the ports of an instance, or wait for the first that is taken."""
     begins, ends = w.first_port[instance], w.first_port[instance + 1]
@@ -213,7 +213,7 @@ def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
     return True
 
 
-@compiled
+@inlined
 def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
     """Let free streams take their next task, then let complete instances take their ports."""
     while s.counts[TOUCHED]:
@@ -250,7 +250,7 @@ def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
             begin(d, instance, now_s)
 
 
-@compiled
+@inlined
 def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
     """Start an instance at which all have arrived, if its ports are free; return whether devices or links time it."""
     begins = w.first_member[instance]
@@ -273,7 +273,7 @@ def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
     return math.isnan(w.duration_s[last])
 
 
-@compiled
+@inlined
 def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> None:
     """Release or complete the tasks of an instance, or both, in their order."""
     begins = w.first_member[instance]
@@ -291,7 +291,7 @@ def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> N
             complete(w, s, task, now_s)
 
 
-@compiled
+@inlined
 def free_ports(w: Work, s: State, instance: int, now_s: float) -> None:
     """Free those ports of an instance that it has held as long as it needs them."""
     first = s.arrived[w.first_member[instance]]
@@ -300,7 +300,7 @@ def free_ports(w: Work, s: State, instance: int, now_s: float) -> None:
             free(w, s, w.ports[at], first, now_s)
 
 
-@compiled
+@inlined
 def handle_events(w: Work, s: State, now_s: float) -> None:
     """Handle all events of a moment."""
     while s.counts[EVENTS] and s.event_s[0] == now_s:
@@ -318,7 +318,7 @@ def handle_events(w: Work, s: State, now_s: float) -> None:
                 complete(w, s, which, now_s)
 
 
-@compiled
+@inlined
 def end_on_devices(w: Work, s: State, d: Devices, now_s: float) -> None:
     """End all instances that devices end at a moment."""
     while next_end_s(d) == now_s:
@@ -327,7 +327,7 @@ def end_on_devices(w: Work, s: State, d: Devices, now_s: float) -> None:
         end_instance(w, s, instance, BOTH, now_s)
 
 
-@compiled
+@inlined
 def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
     """Release the streams of all that has left, and end all instances that links end at a moment."""
     while n.counts[EARLY]:
@@ -339,7 +339,7 @@ def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
         end_instance(w, s, instance, COMPLETE if n.instances[instance]["is_released"] else BOTH, now_s)
 
 
-@compiled
+@inlined
 def next_moment_s(s: State, d: Devices, n: Links | None) -> float:
     """Return when something happens next, with links advanced to it; NaN if they lack room to go on."""
     now_s = min(s.event_s[0] if s.counts[EVENTS] else math.inf, next_end_s(d))
@@ -377,7 +377,7 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
         handle_events(w, s, now_s)
 
 
-@compiled
+@inlined
 def list_streams(w: Work, s: State) -> None:
     """List the tasks of each stream by priority and then index, and give each its rank there."""
     for task in w.by_priority:
