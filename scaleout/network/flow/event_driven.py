@@ -18,6 +18,7 @@ from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.flow.incremental_max_min import (
     ARRIVED,
     CHAIN,
+    CHANGED,
     DONE,
     ENDS,
     EVENTS,
@@ -92,7 +93,7 @@ class EventDrivenFlows:
         for name, speed in speeds.items():
             for number in self._running[name]:
                 set_speed(self.tables, number, speed)
-        change_speeds(self.tables, now_s)
+        run(self.tables, now_s)
 
     def next_s(self) -> float:
         """Return the time of the next event; infinite if nothing is in flight."""
@@ -362,7 +363,8 @@ def next_s(t: Tables) -> float:
 
 @compiled
 def set_speed(t: Tables, number: int, speed: float) -> None:
-    """Set the speed of a chain, and note its flows in flight; `change_speeds` has to follow."""
+    """Set the speed of a chain, and note its flows in flight; `run` has to follow, to the time from which it counts."""
+    t.counts[CHANGED] = 1
     chain = t.chains[number]
     chain.stretch = chain.speed / speed
     chain.speed = speed
@@ -373,12 +375,11 @@ def set_speed(t: Tables, number: int, speed: float) -> None:
             t.counts[MOVED] += 1
 
 
-@compiled
-def change_speeds(t: Tables, now_s: float) -> None:
-    """Let flows go on at the speeds that have been set, and stretch the time to events of their chains."""
-    share(t, now_s)
+@inlined
+def _stretch(t: Tables, now_s: float) -> None:
+    """Stretch the time to events of chains whose speed has been set."""
     size = t.counts[EVENTS]
-    t.counts[EVENTS] = 0
+    t.counts[EVENTS] = t.counts[CHANGED] = 0
     for index in range(size):  # the heap grows again in place, behind what has been read
         event = t.events[index]
         time_s, kind, which, round_ = event.time_s, event.kind, event.which, event.round
@@ -390,41 +391,54 @@ def change_speeds(t: Tables, now_s: float) -> None:
         t.chains[chain].stretch = 1.0
 
 
+@inlined
+def _handle_moment(t: Tables, now_s: float) -> None:
+    """Handle all events of a moment, and what follows from them at once."""
+    counts, together_s = t.counts, now_s * (1 + SAME)
+    while _first_end(t) <= together_s:
+        flow = _stop(t)
+        ended = t.ends[flow]
+        chain = t.chains[t.members[ended.source].chain]
+        latency_s = ended.latency_s * chain.latencies / chain.speed
+        _push_event(t, now_s + latency_s, ARRIVED, flow, ended.round)
+        _settle(t, ended.source, ended.round)
+    while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):
+        while counts[EVENTS] and t.events[0].time_s <= together_s:
+            kind, which, round_ = _pop_event(t)
+            if kind == ARRIVED:
+                _settle(t, t.ends[which].destination, round_)
+            elif kind == DONE:
+                t.done[counts[FINISHED]] = which
+                counts[FINISHED] += 1
+            else:
+                chain = t.chains[which]
+                for member in range(chain.member, chain.member + chain.num_members):
+                    t.moving[counts[MOVING]] = member
+                    counts[MOVING] += 1
+        while counts[MOVING]:
+            counts[MOVING] -= 1
+            _move(t, t.moving[counts[MOVING]], now_s)
+
+
 @compiled
 def run(t: Tables, until_s: float) -> float:
-    """Run until something is sent or done, or to a time; return it, or NaN if the heap needs more room first."""
+    """Run until something is sent or done, or to a time; return it, or NaN if the heap needs more room first.
+
+    If speeds have been set, they count from that time on, and nothing else is done.
+    """
     counts = t.counts
     counts[SENT] = counts[FINISHED] = 0
     while True:
-        now_s = next_s(t)
-        if now_s > until_s or now_s == np.inf:
-            return until_s
-        if counts[EVENTS] + t.leaving[0].which + len(t.chains) > len(t.events):
-            return np.nan
-        together_s = now_s * (1 + SAME)
-        while _first_end(t) <= together_s:
-            flow = _stop(t)
-            ended = t.ends[flow]
-            chain = t.chains[t.members[ended.source].chain]
-            latency_s = ended.latency_s * chain.latencies / chain.speed
-            _push_event(t, now_s + latency_s, ARRIVED, flow, ended.round)
-            _settle(t, ended.source, ended.round)
-        while counts[MOVING] or (counts[EVENTS] and t.events[0].time_s <= together_s):
-            while counts[EVENTS] and t.events[0].time_s <= together_s:
-                kind, which, round_ = _pop_event(t)
-                if kind == ARRIVED:
-                    _settle(t, t.ends[which].destination, round_)
-                elif kind == DONE:
-                    t.done[counts[FINISHED]] = which
-                    counts[FINISHED] += 1
-                else:
-                    chain = t.chains[which]
-                    for member in range(chain.member, chain.member + chain.num_members):
-                        t.moving[counts[MOVING]] = member
-                        counts[MOVING] += 1
-            while counts[MOVING]:
-                counts[MOVING] -= 1
-                _move(t, t.moving[counts[MOVING]], now_s)
+        now_s, changes = until_s, counts[CHANGED]
+        if changes:
+            _stretch(t, now_s)
+        else:
+            now_s = next_s(t)
+            if now_s > until_s or now_s == np.inf:
+                return until_s
+            if counts[EVENTS] + t.leaving[0].which + len(t.chains) > len(t.events):
+                return np.nan
+            _handle_moment(t, now_s)
         share(t, now_s)
-        if counts[SENT] or counts[FINISHED]:
+        if changes or counts[SENT] or counts[FINISHED]:
             return now_s

@@ -107,10 +107,11 @@ class Tables(NamedTuple):
     sent: Ints
     done: Ints
     counts: Ints
-    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`, `requests`."""
+    """Entries in use of `events`, `moving`, `touched`, `full`, `moved`, `sent`, `done`, `requests`; whether speeds have
+    been set since the last `run`."""
 
 
-EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED, REQUESTED = range(8)
+EVENTS, MOVING, TOUCHED, FULL, MOVED, SENT, FINISHED, REQUESTED, CHANGED = range(9)
 
 
 def empty(bytes_per_s: Floats) -> Tables:
@@ -142,7 +143,7 @@ def empty(bytes_per_s: Floats) -> Tables:
         levels=np.zeros(len(links) + 1, ENTRY),
         touched=np.zeros(len(links), np.int64),
         full=np.zeros(len(links), np.int64),
-        counts=np.zeros(8, np.int64),
+        counts=np.zeros(9, np.int64),
         **numbers,
     )
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleout.network.flow.compiling import Table, inlined
-from scaleout.network.flow.event_driven import change_speeds, run, set_speed, start_chains
-from scaleout.network.flow.incremental_max_min import FINISHED, REQUESTED, SENT, Tables
+from scaleout.network.flow.event_driven import run, set_speed, start_chains
+from scaleout.network.flow.incremental_max_min import CHANGED, FINISHED, REQUESTED, SENT, Tables
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.simulation.core.devices import TOLD, Devices
@@ -173,8 +173,8 @@ def request(n: Links, instance: int, start_s: float) -> bool:
 
 
 @inlined
-def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> bool:
-    """Set the speed of an instance; return whether `change_speeds` has to follow."""
+def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> None:
+    """Set the speed of an instance; what shares links goes at it from the next `run` on."""
     if n.instances[instance]["is_alone"]:
         if speed != n.instances[instance]["speed"]:
             done_s = (now_s - n.instances[instance]["since_s"]) * n.instances[instance]["speed"]
@@ -182,14 +182,12 @@ def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> bool:
             n.instances[instance]["since_s"], n.instances[instance]["speed"] = now_s, speed
             n.instances[instance]["is_changed"] = 1
             wait(n, instance)
-        return False
+        return
     start_chains(n.tables)
-    changed, first = False, n.instances[instance]["first_chain"]
+    first = n.instances[instance]["first_chain"]
     for at in range(first, first + n.transfers[n.instances[instance]["transfer"]]["num_chains"]):
         if n.running[at] != NONE and n.tables.chains[n.running[at]]["speed"] != speed:
             set_speed(n.tables, n.running[at], speed)
-            changed = True
-    return changed
 
 
 @inlined
@@ -210,7 +208,7 @@ def next_to_start(n: Links, d: Devices, until_s: float) -> tuple[int, float]:
 
 @inlined
 def start_next(n: Links, d: Devices, until_s: float) -> int:
-    """Start the next instance, or let one that it meets join those that share links first; see `start_transfers`."""
+    """Start the next instance, or let one that it meets join those that share links first; see `advance`."""
     instance, now_s = next_to_start(n, d, until_s)
     if instance == NONE:
         return ALL_STARTED
@@ -228,58 +226,67 @@ def start_next(n: Links, d: Devices, until_s: float) -> int:
 
 
 @inlined
-def start_transfers(n: Links, d: Devices, until_s: float) -> bool:
-    """Start what starts now, and give what is paced its speed once the moment of its last change is over.
-
-    False if the caller has to add something first; the call is then repeated.
-    """
-    while True:
-        changed, at_s, late = False, n.times[REACHED], n.counts[CATCHING_UP]
-        if late != NONE:
-            while True:
-                if math.isnan(run(n.tables, at_s)):
-                    return False
-                if not n.tables.counts[SENT] and not n.tables.counts[FINISHED]:
-                    break
-                note(n)
-            n.counts[CATCHING_UP] = NONE
-            changed = n.instances[late]["speed"] != 1.0 and set_speed_of(n, late, n.instances[late]["speed"], at_s)
-        else:
-            found = start_next(n, d, until_s)
-            if found == LACKING_SOME:
-                return False
-            if found == ALL_STARTED:
-                if not d.counts[TOLD] or until_s <= d.changed_s[0]:
-                    return True
-                at_s = d.changed_s[0]
-                changed = tell_speeds(n, d)
-        if changed:
-            change_speeds(n.tables, at_s)
-
-
-@inlined
-def tell_speeds(n: Links, d: Devices) -> bool:
-    """Set the speeds of what is paced and moves; return whether `change_speeds` has to follow."""
-    changed = False
+def tell_speeds(n: Links, d: Devices) -> None:
+    """Set the speeds of what is paced and moves."""
     for at in range(d.counts[TOLD]):
         told = d.instances[d.told[at]]
         told["is_told"] = 0
         if n.instances[told["instance"]]["is_moving"]:
-            changed = set_speed_of(n, told["instance"], told["rate"], d.changed_s[0]) or changed
+            set_speed_of(n, told["instance"], told["rate"], d.changed_s[0])
     d.counts[TOLD] = 0
-    return changed
 
 
 @inlined
-def advance(n: Links, until_s: float) -> float:
-    """Advance until an instance has sent all or ends, but not beyond a time; return it, or NaN for want of room."""
-    bound_s = min(until_s, n.alone[0]["key"] if n.counts[ALONE] else math.inf)
+def next_bound(n: Links, d: Devices, until_s: float) -> float:
+    """Start what starts now, and give what is paced its speed once the moment of its last change is over.
+
+    Returns the time to which all that shares links is to `run` next; NaN if the caller has to add something first.
+    """
+    while n.counts[CATCHING_UP] == NONE and not n.tables.counts[CHANGED]:
+        found = start_next(n, d, until_s)
+        if found == LACKING_SOME:
+            return math.nan
+        if found == STARTED_ONE:
+            continue
+        if not d.counts[TOLD] or until_s <= d.changed_s[0]:
+            return float(min(until_s, n.alone[0]["key"] if n.counts[ALONE] else math.inf))
+        tell_speeds(n, d)
+        if n.tables.counts[CHANGED]:
+            return float(d.changed_s[0])
+    return float(n.times[REACHED])
+
+
+@inlined
+def advance(n: Links, d: Devices, until_s: float) -> float:
+    """Advance until an instance has sent all or ends, but not beyond a time.
+
+    Returns that time, or NaN if the caller has to add something first, and then to call again. `run` is called at one
+    place, as each is a copy of it.
+    """
     while True:
+        bound_s = next_bound(n, d, until_s)
+        if math.isnan(bound_s):
+            return bound_s
+        late, changes = n.counts[CATCHING_UP], n.tables.counts[CHANGED]
+        if late == NONE and not changes and (n.counts[EARLY] or n.counts[ENDED]):
+            return float(n.times[REACHED])
         now_s = run(n.tables, bound_s)
         if math.isnan(now_s):
             return now_s
-        if note(n) or now_s == bound_s:
-            break
+        has_noted = note(n)
+        if late != NONE and not n.tables.counts[SENT] and not n.tables.counts[FINISHED]:
+            n.counts[CATCHING_UP] = NONE
+            if n.instances[late]["speed"] != 1.0:
+                set_speed_of(n, late, n.instances[late]["speed"], bound_s)
+        if late == NONE and not changes and (has_noted or now_s == bound_s):
+            end_alone(n, now_s)
+            n.times[REACHED] = now_s
+            return now_s
+
+
+@inlined
+def end_alone(n: Links, now_s: float) -> None:
+    """Let instances that are alone have sent all, or end, at a time."""
     while n.counts[ALONE] and now_s < math.inf and n.alone[0]["key"] <= now_s * (1 + SAME):
         instance = n.alone[0]["which"]
         if n.instances[instance]["has_sent"]:
@@ -294,8 +301,6 @@ def advance(n: Links, until_s: float) -> float:
         for at in range(n.transfers[which]["first_link"], n.transfers[which]["last_link"]):
             n.carried[n.crossed[at]] += n.link_bytes[at]
         wait(n, instance)
-    n.times[REACHED] = now_s
-    return now_s
 
 
 @inlined

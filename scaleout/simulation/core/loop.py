@@ -35,7 +35,6 @@ from scaleout.simulation.core.links import (
     next_early,
     next_ended,
     start_transfer,
-    start_transfers,
 )
 
 RELEASE, COMPLETE, BOTH, ISSUED, PORTS = range(5)
@@ -346,9 +345,7 @@ def next_moment_s(s: State, d: Devices, n: Links | None) -> float:
     if n is None:
         return now_s
     until_s = min(now_s, d.spared_s[0] if d.counts[SPARED] else math.inf)
-    if not n.counts[EARLY] and not n.counts[ENDED] and not start_transfers(n, d, until_s):
-        return math.nan
-    return float(n.times[REACHED]) if n.counts[EARLY] or n.counts[ENDED] else advance(n, until_s)
+    return float(n.times[REACHED]) if n.counts[EARLY] or n.counts[ENDED] else advance(n, d, until_s)
 
 
 @compiled
