@@ -59,11 +59,13 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
 
 
 _OPTIONS: Any = {"error_model": "numpy", "_nrt": False, "forceinline": True}  # nothing is allocated: no references
+_NOT_FROM_PYTHON: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def inlined(function: _Function) -> _Function:
-    """Let numba compile a function into those that call it; Python cannot, which halves the time that it takes."""
-    return cast(_Function, numba.njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    """Let numba compile a function into those that call it; that Python cannot halves the time that compiling takes."""
+    inner: Any = numba.njit(**_OPTIONS, **_NOT_FROM_PYTHON)(function)
+    return cast(_Function, inner)
 
 
 def compiled(function: _Function) -> _Function:
