@@ -187,7 +187,7 @@ def _print_compared(compared: "SideBySide") -> None:
     print_table("finish of ranks, most exposed communication of a rank, and means over ranks", columns, rows)
     if len(outcomes) > 1:
         chosen = ", ".join(f"{kind} by {name}" for kind, name in compared.algorithms.items())
-        console().print(f"algorithms under alpha_beta and link: {chosen or 'none needed'}", highlight=False)
+        console().print(f"algorithms under alpha_beta and link: {chosen or 'none needed'}")
     under = [one for one in compared.transfers if one.under_bound_s]
     if under:
         worst = max(under, key=lambda one: one.under_bound_s / one.bound_s)
@@ -196,5 +196,4 @@ def _print_compared(compared: "SideBySide") -> None:
             f"{len(compared.transfers)} kinds of transfer: the "
             f"{worst.kind} of {format_bytes(worst.size_bytes)} takes {worst.mean_s[names[0]] / worst.bound_s:.1%} of "
             f"the time that the links need for its bytes",
-            highlight=False,
         )

@@ -1,11 +1,12 @@
 """Tables and facts on the terminal, whatever they are about."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 
@@ -27,21 +28,23 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Return the console that all tables are printed on: in a pipe as wide as any table."""
-    plain = _Console()
-    return plain if plain.is_terminal else _Console(width=240)
+    """Return the console that all tables are printed on: in a pipe as wide as any table.
+
+    It prints words as they are: a colon or bracket in a name is neither an emoji nor markup.
+    """
+    as_it_is = partial(_Console, markup=False, emoji=False, highlight=False)
+    plain = as_it_is()
+    return plain if plain.is_terminal else as_it_is(width=240)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
-    table = Table(
-        title=escape(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         text = index < left
-        table.add_column(escape(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        table.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     console().print(table)
     console().print()
 
@@ -70,7 +73,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             if value:
                 print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
         else:
-            console().print(f"[bold]{escape(title)}[/bold]: {escape(_written(key, value))}", highlight=False)
+            console().print(Text.assemble((title, "bold"), f": {_written(key, value)}"))
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:

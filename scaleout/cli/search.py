@@ -207,7 +207,7 @@ def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | Non
     if found is not None:
         _print_explanation(answer, found)
     else:
-        console().print(f"the fastest: {answer.fastest[0].plan}", highlight=False)
+        console().print(f"the fastest: {answer.fastest[0].plan}")
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:
@@ -237,15 +237,13 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
         left += f", of which none can be more than {1 - simulated.lower_bound_s / fastest_s:.1%} faster (--simulations)"
     elif simulated.left:
         left += ", of which none can be faster"
-    console().print(
-        f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}", highlight=False
-    )
+    console().print(f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}")
     same = "the same plan" if not found.other else str(found.other[0].plan)
     for words in (
         f"the fastest: {found.fastest.plan}, under {found.fastest.schedule}",
         f"the fastest under baseline: {same}, which takes {found.gain:.3f} times as long",
     ):
-        console().print(words, highlight=False)
+        console().print(words)
 
 
 def _print_plans(title: str, plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:

@@ -94,4 +94,4 @@ def _print(title: str, rows: "Sequence[dict[str, Any]]") -> None:
     print_table(title, columns, cells, left=1)
     for row in rows:
         if "reason" in row:
-            console().print(f"{row['strategy']}: {row['reason']}", highlight=False)
+            console().print(f"{row['strategy']}: {row['reason']}")

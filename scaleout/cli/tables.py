@@ -129,18 +129,16 @@ def _print_fit(found: "Fit", under: str) -> None:
     row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({total / capacity:.1%})"]
     title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
     print_table(title, (*held, "device memory"), [row], left=0)
-    console().print(f"peak in {found.peak.moment}", highlight=False, soft_wrap=True)
+    console().print(f"peak in {found.peak.moment}", soft_wrap=True)
     if found.fits:
         return
-    console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:", highlight=False)
+    console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
     for advice in found.advice:
         explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
-        console().print(
-            f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", highlight=False, soft_wrap=True
-        )
+        console().print(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", soft_wrap=True)
     if not found.advice:
-        console().print("  no change that was tried; take devices with more memory", highlight=False)
+        console().print("  no change that was tried; take devices with more memory")
     console().print()
 
 
@@ -148,4 +146,4 @@ def _print_sources(comparison: "Comparison") -> None:
     sources = comparison.outcomes[0].breakdown.kernel_time_sources
     if sources:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sources.items())
-        console().print(f"kernel times: {shares}", highlight=False)
+        console().print(f"kernel times: {shares}")

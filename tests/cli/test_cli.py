@@ -8,6 +8,7 @@ import pytest
 from astra_inputs import coll, comp, recv, send, write_inputs
 
 from scaleout.cli import VERBS
+from scaleout.cli.console import print_facts, print_table
 from scaleout.cli.list import KINDS
 from scaleout.config.library import find
 from scaleout.schedule import SCHEDULES
@@ -362,3 +363,11 @@ def test_show_gives_numbers_in_si_units_and_parameters(summary):
     assert summary("show", "h200")["power"]["limit_w"] == 700
     assert summary("show", "h200-node-4")["contention"]["num_sms"] == 24
     assert summary("show", "h200")["leave_one_out_error"][0]["median_error"] < 1
+
+
+def test_words_are_printed_as_they_are(capsys):
+    """Neither brackets nor colons mean anything: `:ring:` would be an emoji."""
+    print_table("[bold]", ["[x]"], [[":ring: [red]a[/red]"]])
+    print_facts({"[x]": ":ring: [red]a[/red]"})
+    printed = [line.rstrip() for line in capsys.readouterr().out.split("\n")]
+    assert printed == ["[bold]", "[x]", ":ring: [red]a[/red]", "", "[x]: :ring: [red]a[/red]", ""]
