@@ -89,16 +89,11 @@ class EventDrivenFlows:
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
         """Set the speeds of collectives from now on."""
         self.make_room()
-        start_chains(self.tables)
         for name, speed in speeds.items():
             for number in self._running[name]:
                 set_speed(self.tables, number, speed)
-        run(self.tables, now_s)
-
-    def next_s(self) -> float:
-        """Return the time of the next event; infinite if nothing is in flight."""
-        self.make_room()
-        return float(next_s(self.tables))
+        if self.tables.counts[CHANGED]:
+            run(self.tables, now_s)
 
     def advance(self, until_s: float) -> tuple[float, list[int], list[int]]:
         """Advance until a chain has sent all or is done, but not beyond a time; return the time and their names."""
@@ -338,8 +333,8 @@ def _first_end(t: Tables) -> float:
     return np.inf
 
 
-@compiled
-def start_chains(t: Tables) -> None:
+@inlined
+def _start_chains(t: Tables) -> None:
     """Let requested chains start at their time."""
     for index in range(t.counts[REQUESTED]):
         requests = t.requests[index]
@@ -355,17 +350,13 @@ def start_chains(t: Tables) -> None:
 
 
 @compiled
-def next_s(t: Tables) -> float:
-    """When the next chain or flow starts, ends or arrives; infinite if nothing is in flight."""
-    start_chains(t)
-    return min(t.events[0].time_s if t.counts[EVENTS] else np.inf, _first_end(t))
-
-
-@compiled
 def set_speed(t: Tables, number: int, speed: float) -> None:
     """Set the speed of a chain, and note its flows in flight; `run` has to follow, to the time from which it counts."""
-    t.counts[CHANGED] = 1
+    _start_chains(t)
     chain = t.chains[number]
+    if speed == chain.speed:
+        return
+    t.counts[CHANGED] = 1
     chain.stretch = chain.speed / speed
     chain.speed = speed
     for flow in range(chain.flow, chain.flow + chain.num_flows):
@@ -433,7 +424,8 @@ def run(t: Tables, until_s: float) -> float:
         if changes:
             _stretch(t, now_s)
         else:
-            now_s = next_s(t)
+            _start_chains(t)
+            now_s = min(t.events[0].time_s if counts[EVENTS] else np.inf, _first_end(t))
             if now_s > until_s or now_s == np.inf:
                 return until_s
             if counts[EVENTS] + t.leaving[0].which + len(t.chains) > len(t.events):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleout.network.flow.compiling import Table, inlined
-from scaleout.network.flow.event_driven import run, set_speed, start_chains
+from scaleout.network.flow.event_driven import run, set_speed
 from scaleout.network.flow.incremental_max_min import CHANGED, FINISHED, REQUESTED, SENT, Tables
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Floats, Ints
@@ -183,10 +183,9 @@ def set_speed_of(n: Links, instance: int, speed: float, now_s: float) -> None:
             n.instances[instance]["is_changed"] = 1
             wait(n, instance)
         return
-    start_chains(n.tables)
     first = n.instances[instance]["first_chain"]
     for at in range(first, first + n.transfers[n.instances[instance]["transfer"]]["num_chains"]):
-        if n.running[at] != NONE and n.tables.chains[n.running[at]]["speed"] != speed:
+        if n.running[at] != NONE:
             set_speed(n.tables, n.running[at], speed)
 
 
