@@ -42,8 +42,10 @@ def collective_counts(program: Program) -> Counter[tuple[int, str, int]]:
     """Count collectives of one rank by family, kind and bytes, of the role that has most of each."""
     counts: Counter[tuple[int, str, int]] = Counter()
     for graph in program.graphs:
-        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist()
-        counts |= Counter((int(graph.group[n]), COLLECTIVES[graph.collective[n]], int(graph.bytes[n])) for n in nodes)
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+        columns = (column[nodes].tolist() for column in (graph.group, graph.collective, graph.bytes))
+        found = Counter(zip(*columns, strict=True))
+        counts |= Counter({(group, COLLECTIVES[kind], size): count for (group, kind, size), count in found.items()})
     return counts
 
 

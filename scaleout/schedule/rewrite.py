@@ -62,12 +62,13 @@ class Rewrite:
             known += values
         return new
 
-    def keep(self, node: int) -> None:
-        """Write a node as it is; what it waits for is looked up when the graph is built."""
-        new = self.done[node] = len(self.origin)
-        self.kept.append(new)
-        self.dependencies.append(())
-        self.origin.append(node)
+    def keep(self, begin: int, end: int) -> None:
+        """Write the nodes from one to another as they are; what they wait for is looked up when the graph is built."""
+        new = range(len(self.origin), len(self.origin) + end - begin)
+        self.done.update(zip(range(begin, end), new, strict=True))
+        self.kept += new
+        self.dependencies += [()] * len(new)
+        self.origin += range(begin, end)
 
     def needed(self, node: int) -> list[int]:
         """Return what an old node waits for."""

@@ -69,11 +69,11 @@ def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: Prog
     """Return what backward of each layer costs, collectives as they will be carried out."""
     costs, names = _cost_names(graph), list(LayerCosts.__dataclass_fields__)
     seconds, gathering = _seconds(graph, program_costs), gathers_parameters(graph)
-    found = []
+    others, found = (costs != names.index("gather_parameters_s")).tolist(), []
     for layer in layers:
         needs = np.concatenate([graph.dependencies_of(node) for node in layer.nodes])
         gathers = [node for node in np.unique(needs).tolist() if gathering[node]]
-        own = [node for node in layer.nodes if costs[node] != names.index("gather_parameters_s")]
+        own = [node for node in layer.nodes if others[node]]
         nodes = np.array([*gathers, *own], np.int64)
         totals_s = np.bincount(costs[nodes], weights=seconds[nodes], minlength=len(names))
         found.append(LayerCosts(*totals_s.tolist()))
@@ -97,10 +97,11 @@ def _cost_names(graph: ExecutionGraph) -> Ints:
 
 def _seconds(graph: ExecutionGraph, program_costs: ProgramCosts) -> Floats:
     """Return what each node takes, (N,)."""
-    seconds = np.nan_to_num(graph.duration_s)
-    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
-        kind = COLLECTIVES[graph.collective[node]]
-        seconds[node] = program_costs.best_s(int(graph.group[node]), kind, int(graph.bytes[node]))
+    seconds, nodes = np.nan_to_num(graph.duration_s), np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    columns = np.stack([graph.group[nodes], graph.collective[nodes], graph.bytes[nodes]])
+    kinds, which = np.unique(columns, axis=1, return_inverse=True)
+    best_s = [program_costs.best_s(group, COLLECTIVES[kind], size) for group, kind, size in kinds.T.tolist()]
+    seconds[nodes] = np.array(best_s)[which.reshape(-1)]
     return seconds
 
 

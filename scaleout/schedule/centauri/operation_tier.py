@@ -222,7 +222,7 @@ def cut(
             return (1.0,)
         if id(graph) not in independent:
             independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.costs)
-        weighed = weights.weigh(graph, chain, independent[id(graph)].concurrent_s(chain))
+        weighed = independent[id(graph)].weigh(graph, chain, weights)
         if chain.gradients and not weights.gradients:
             return (1.0,)
         cuts[id(graph)][chain.collective] = weighed
@@ -256,6 +256,10 @@ class _Independent:
     def __init__(self, graph: ExecutionGraph, program_costs: ProgramCosts) -> None:
         self.graph, self.costs = graph, program_costs
         self.sent_s: dict[int, list[float]] = {}  # of a group's collectives up to each node
+        self.weighed: dict[tuple[Hashable, ...], Weighed] = {}  # by what chains of the graph consist of
+        self.columns = [
+            getattr(graph, name).tolist() for name in ("kernel", "duration_s", "group", "collective", "bytes")
+        ]
         computes = graph.kind == NodeKind.COMPUTE
         durations_s = np.where(computes, np.nan_to_num(graph.duration_s), 0.0)
         self.until_s: list[float] = [0.0, *accumulate(durations_s.tolist())]
@@ -268,6 +272,16 @@ class _Independent:
             self.makes[node] = max(self.makes[node], old if is_kernel[old] else self.makes[old])
         for node, old in zip(users[awaited][::-1].tolist(), needs[awaited][::-1].tolist(), strict=True):
             self.takes[old] = min(self.takes[old], node if is_kernel[node] else self.takes[node])
+
+    def weigh(self, graph: ExecutionGraph, chain: Chain, weights: Weights) -> Weighed:
+        """Weigh a chain of the graph, which is in another order here, or remember what one like it came to."""
+        independent_s = self.concurrent_s(chain)
+        kernel, duration_s, group, collective, size_bytes = self.columns
+        node, pieces = chain.collective, [(kernel[node], duration_s[node], *place) for node, *place in chain.pieces]
+        key = (group[node], collective[node], size_bytes[node], chain.produces, independent_s, *pieces)
+        if key not in self.weighed:
+            self.weighed[key] = weights.weigh(graph, chain, independent_s)
+        return self.weighed[key]
 
     def concurrent_s(self, chain: Chain) -> float:
         """Seconds of kernels between the one that the collective waits for and the first that waits for it.

@@ -51,22 +51,22 @@ def _replaced(
 ) -> ExecutionGraph:
     """Write whole collectives of some kinds that are chosen as parts that follow each other: what differs in each."""
     whole = np.isin(graph.collective, [COLLECTIVES.index(kind) for kind in kinds]) & (graph.slices == 1)
-    found = {
+    found = [
         node
         for node in np.flatnonzero(whole).tolist()
         if chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
-    }
+    ]
     if not found:
         return graph
-    new = Rewrite(graph)
-    for node in range(len(graph)):
-        if node not in found:
-            new.keep(node)
-            continue
+    new, upto = Rewrite(graph), 0
+    for node in found:
+        new.keep(upto, node)
+        upto = node + 1
         after = new.needs(node)
         for changes in parts(graph, node):
             after = [new.add(node, after, **changes)]
         new.done[node] = after[0]
+    new.keep(upto, len(graph))
     return new.build()
 
 

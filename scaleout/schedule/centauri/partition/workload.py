@@ -10,7 +10,7 @@ Source: Chen et al., Centauri, Sec. 3.1.3, Table 3 and Fig. 12.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
@@ -60,8 +60,7 @@ class Piece(NamedTuple):
     dimension: str
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(NamedTuple):
     """A collective and the GEMMs next to it.
 
     `first` are norms in front of a layer's first GEMM, which take nothing but the beginning of the buffer. A layer's
@@ -97,9 +96,10 @@ def find_chains(graph: ExecutionGraph) -> list[Chain]:
             chain = Chain(node, (Piece(maker[node] if made else taker[node], 0.0, 1.0, "M"),), produces=made)
         elif summed[node]:
             chain = _makers(graph, node, outputs)
-        if chain is not None and not taken.intersection(piece.node for piece in chain.pieces):
+        nodes = () if chain is None else [piece.node for piece in chain.pieces]
+        if chain is not None and taken.isdisjoint(nodes):
             found.append(chain)
-            taken.update(piece.node for piece in chain.pieces)
+            taken.update(nodes)
     return found
 
 
@@ -205,10 +205,13 @@ def partition_workload(program: Program, machine: Machine | None = None, *, gran
     """
     chosen = [_chosen(graph, granularity) for graph in program.graphs]
     keys = keys_of(program.graphs)
-    ways: dict[tuple[int, int], set[tuple[float, ...]]] = {}
+    ways: dict[tuple[int, int], set[tuple[float, ...]]] = {
+        names[node]: set() for names, cuts in zip(keys, chosen, strict=True) for node in cuts
+    }
     for names, cuts in zip(keys, chosen, strict=True):
         for node, key in names.items():
-            ways.setdefault(key, set()).add(cuts[node][1] if node in cuts else (1.0,))
+            if key in ways:
+                ways[key].add(cuts[node][1] if node in cuts else (1.0,))
     graphs = tuple(
         _rewrite(graph, {node: cut for node, cut in cuts.items() if len(ways[names[node]]) == 1}, machine)
         for graph, names, cuts in zip(program.graphs, keys, chosen, strict=True)
@@ -238,8 +241,10 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
     makers = {piece.node: (piece, cut) for cut in cuts.values() if cut[0].produces for piece in cut[0].pieces}
     takers = {piece.node: (piece, cut) for cut in cuts.values() if not cut[0].produces for piece in cut[0].pieces}
     firsts = {node: chain.collective for chain, _ in cuts.values() for node in chain.first}
-    new = Rewrite(graph)
-    for node in range(len(graph)):
+    new, upto = Rewrite(graph), 0
+    for node in sorted({*cuts, *makers, *takers, *firsts}):
+        new.keep(upto, node)
+        upto = node + 1
         if node in cuts:
             _cut_collective(new, node, cuts[node])
         elif node in makers:
@@ -250,12 +255,11 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
         elif node in takers:
             piece, (chain, parts) = takers[node]
             new.done[node] = _take(new, piece, chain, parts, machine)
-        elif node in firsts:
+        else:
             gather = firsts[node]
             others = [new.done[old] for old in new.needed(node) if old != gather]
             new.done[node] = new.add(node, [*others, new.sliced[gather][0]])
-        else:
-            new.keep(node)
+    new.keep(upto, len(graph))
     return new.build()
 
 
