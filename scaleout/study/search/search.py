@@ -22,6 +22,7 @@ from scaleout.study.search.scheduled import Simulated, candidates_of, contended,
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
 from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.generate.profile import profile_key
 
 
 class _Here(Executor):
@@ -183,7 +184,8 @@ def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[tuple[float, f
     """
     lower_bounds = lower_bounds_of(request.topology, request.device)
     workloads = [request.workload(plan) for plan in plans]
-    ledgers = [Ledger.of(workload, lower_bounds.costs) for workload in workloads]
+    unlike = {profile_key(workload): workload for workload in workloads}
+    ledgers = [Ledger.of(workload, lower_bounds.costs) for workload in unlike.values()]
     lower_bounds.costs.model.time_kernels(kernel for ledger in ledgers for kernel in ledger.kernels())
     return [
         (
