@@ -44,6 +44,8 @@ from scaleout.network.flow.max_min import SAME
 from scaleout.network.routes.crossing import Crossing
 from scaleout.network.routes.links import Floats, Ints, Links
 
+_WORK = 100_000
+"""Moments and changes of rates, tens of milliseconds, after which Python may be interrupted."""
 _GROWN = {
     "crossed": ("weights", "listed"),
     "flows": ("fair", "ends", "leaving", "moved"),
@@ -413,13 +415,16 @@ def _handle_moment(t: Tables, now_s: float) -> None:
 
 @compiled
 def run(t: Tables, until_s: float) -> float:
-    """Run until something is sent or done, or to a time; return it, or NaN if the heap needs more room first.
+    """Run until something is sent or done, or to a time; return it.
+
+    NaN if Python has to make room first, or may want to stop, and then to call again.
 
     If speeds have been set, they count from that time on, and nothing else is done.
     """
     counts = t.counts
     counts[SENT] = counts[FINISHED] = 0
-    while True:
+    work = 0
+    while work < _WORK:
         now_s, changes = until_s, counts[CHANGED]
         if changes:
             _stretch(t, now_s)
@@ -431,6 +436,7 @@ def run(t: Tables, until_s: float) -> float:
             if counts[EVENTS] + t.leaving[0].which + len(t.chains) > len(t.events):
                 return np.nan
             _handle_moment(t, now_s)
-        share(t, now_s)
+        work += 1 + share(t, now_s)
         if changes or counts[SENT] or counts[FINISHED]:
             return now_s
+    return np.nan

@@ -361,8 +361,11 @@ def _next_full(t: Tables, passed: float) -> float:
 
 
 @inlined
-def share(t: Tables, now_s: float) -> None:
-    """Update the rates from the lowest level that has changed upwards, and let flows go on at their new ones."""
+def share(t: Tables, now_s: float) -> int:
+    """Update the rates from the lowest level that has changed upwards, and let flows go on at their new ones.
+
+    Returns how many flows were looked at.
+    """
     passed = 0.0
     while passed < np.inf:
         _bound(t, passed)
@@ -386,4 +389,6 @@ def share(t: Tables, now_s: float) -> None:
             flow.since_s, flow.rate = now_s, rate
             flow.end_s = now_s + flow.left_bytes / flow.rate
             lower(t.leaving, t.flows["position"], t.moved[index], flow.end_s)
+    moved = t.counts[MOVED]
     t.counts[MOVED] = 0
+    return int(moved)

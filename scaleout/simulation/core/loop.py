@@ -300,8 +300,9 @@ def free_ports(w: Work, s: State, instance: int, now_s: float) -> None:
 
 
 @inlined
-def handle_events(w: Work, s: State, now_s: float) -> None:
-    """Handle all events of a moment."""
+def handle_events(w: Work, s: State, now_s: float) -> int:
+    """Handle all events of a moment; return how many."""
+    handled = 0
     while s.counts[EVENTS] and s.event_s[0] == now_s:
         which, kind = s.events[0] >> 3, s.events[0] & 7
         pop(s.event_s, s.events, s.counts[EVENTS])
@@ -315,6 +316,8 @@ def handle_events(w: Work, s: State, now_s: float) -> None:
                 release(w, s, which, now_s)
             if kind != RELEASE:
                 complete(w, s, which, now_s)
+        handled += 1
+    return handled
 
 
 @inlined
@@ -350,11 +353,11 @@ def next_moment_s(s: State, d: Devices, n: Links | None) -> float:
 
 @compiled
 def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
-    """Go on for so many moments, or until nothing moves any more or the caller has to lay out more."""
+    """Go on for about so many moments and events, or until nothing moves any more or the caller has to lay out more."""
     now_s = 0.0
     while True:
         issue(w, s, d, n, now_s)
-        if not steps:
+        if steps <= 0:
             return GOES_ON
         steps -= 1
         if not set_rates(d):
@@ -371,7 +374,7 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
         if n is not None:
             end_on_links(w, s, d, n, now_s)
         end_on_devices(w, s, d, now_s)
-        handle_events(w, s, now_s)
+        steps -= handle_events(w, s, now_s)
 
 
 @inlined

@@ -27,8 +27,8 @@ from scaleout.simulation.core.loop import (
     run_for,
 )
 
-_STEPS = 200_000
-"""Moments after which Python may be interrupted."""
+_STEPS = 100_000
+"""Moments and events, tens of milliseconds, after which Python may be interrupted."""
 _MISSED = 4096
 """Slowdowns that are asked for at a time."""
 _LONG = 2_000_000
