@@ -137,14 +137,15 @@ class FatTree(DimensionKind):
 
     def routes(self, dimension: "Dimension", ends: Ends) -> tuple[LineRoutes, Ints]:
         """Bundles up to the lowest level that joins both ends, and down from it."""
-        source, destination = ends
         parts = []
-        hops = np.full(len(source), -1)
+        hops = np.full(len(ends[0]), -1)
         for level, (span, _) in enumerate(dimension.levels):
-            message = np.flatnonzero(source // span != destination // span)
+            below = [end // span for end in ends] if span > 1 else ends
+            message = np.flatnonzero(below[0] != below[1])
             hops[message] += 2
+            coordinate = np.stack([each[message] for each in below], axis=1).ravel()
+            coordinate *= span
             port = np.tile((2 * level, 2 * level + 1), len(message))
-            coordinate = np.stack((source[message], destination[message]), axis=1).ravel() // span * span
             parts.append(LineRoutes(np.repeat(message, 2), port, coordinate, np.ones(len(port))))
         return LineRoutes.joined(parts), hops
 
