@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,9 +26,12 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, schedule, transfers
+from scaleout.network.flow import event_driven
 from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.collective import collective_cost
 from scaleout.network.flow.demand import demand_of, demand_of_message, messages_of
+from scaleout.network.flow.flows import Demand, Flows
+from scaleout.network.flow.isolated import IsolatedTransfers
 from scaleout.network.flow.max_min import level_of_all, max_min
 from scaleout.network.flow.shared import BY_BATCH, BY_MESSAGE, SharedTraffic, Transfer
 from scaleout.network.flow.traffic import Traffic
@@ -688,6 +692,29 @@ def test_a_transfer_that_was_alone_goes_on_among_others_from_where_it_is(topolog
     ends = {each: ends_of_changing(each, start[each], starts_s, speeds) for each in (shared, traffic)}
     assert ends[traffic] == pytest.approx(ends[shared], rel=1e-9)
     assert traffic.link_bytes == pytest.approx(shared.link_bytes, rel=1e-9)
+
+
+def test_a_transfer_that_is_alike_but_for_its_links_carries_the_same_over_them():
+    links = links_of(load_topology("ring-128"))
+    two, none, isolated = np.arange(2), np.zeros(2), IsolatedTransfers(links)
+    for crossed in ([1, 5], [5, 1]):  # a message over the first link, and one of which half takes the second
+        routes = crossing.Crossing.of(two, np.array(crossed), np.array([1.0, 0.5]), 2)
+        flows = Flows(two, two[::-1], none, routes, 0, 2)
+        found = isolated.of(Transfer(Demand(2, (flows,), (1.0,)), N))
+        sent = dict(zip(found.links.tolist(), found.link_bytes.tolist(), strict=True))
+        assert sent == {crossed[0]: N, crossed[1]: N / 2}
+
+
+def test_long_collectives_give_python_a_chance_to_stop_them():
+    links = links_of(load_topology("torus-32x32"))
+    flows, ranks = event_driven.EventDrivenFlows(links), np.random.default_rng(7).permutation(1024)
+    for name in range(8):
+        group = tuple(sorted(ranks[64 * name : 64 * name + 64].tolist()))
+        demand = demand_of(links, Symmetry(), [group], "all_to_all", "direct")
+        flows.start(name, demand, N, start_s=name * 1e-6, after_s=0.0, latencies=True)
+    with mock.patch.object(event_driven, "run", wraps=event_driven.run) as run:
+        flows.advance(math.inf)
+    assert run.call_count > 2, "between calls Python handles interrupts"
 
 
 def ends_of_changing(traffic, start, starts_s, speeds):

@@ -179,7 +179,7 @@ def read_network(path: Path) -> Network:
     """Read network.yml: one entry a dimension, dimension 0 the fastest to change with the rank."""
     lists = plain_lists(path)
     if not lists:
-        from scaleout.config.yaml_files import read_yaml  # noqa: PLC0415
+        from scaleout.config.yaml_files import read_yaml  # noqa: PLC0415 - a quarter of a run, as `plain_lists` says
 
         lists = read_yaml(path)
     lists = _fields(NETWORK_KEYS, lists, where=str(path), needed=NETWORK_KEYS)
