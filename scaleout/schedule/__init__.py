@@ -98,6 +98,14 @@ SCHEDULES: dict[str, Schedule] = {
         prepares="centauri.model_tier:model_tier",
         prepares_for=("", "model", "gradients"),
     ),
+    "chunked": Schedule(
+        "every all-to-all and the kernels next to it in two equal chunks, or with chunked:N in N, whether that pays or "
+        "not; centauri weighs it",
+        "centauri.partition.exchange:chunked",
+        rewrites=True,
+        in_order=True,
+        with_option="centauri.partition.exchange:chunked_with",
+    ),
     "out-of-order": Schedule(
         "weight gradients of the first layers deferred (reverse first-k); Oh et al., EuroSys 2022",
         "out_of_order:plan",

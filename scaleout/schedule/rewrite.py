@@ -4,7 +4,7 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,13 @@ _CHANGED = (
 
 _INHERITED = ("phase", "microbatch", "stage", "role", "layer")
 """Columns that it has from that one."""
+
+
+JOIN: Mapping[str, Any] = {
+    "kind": int(NodeKind.COMPUTE), "collective": NONE, "group": NONE, "kernel": NONE, "duration_s": 0.0, "flops": 0,
+    "bytes": 0, "time_source": int(TimeSource.GIVEN),
+}  # fmt: skip
+"""Columns of a node of no duration that comes after others."""
 
 
 @dataclass
@@ -61,6 +68,18 @@ class Rewrite:
             nodes += new
             known += values
         return new
+
+    def add_each(
+        self, nodes: Sequence[int], after: Iterable[Iterable[int]], changes: Mapping[str, tuple[list[int], list[Any]]]
+    ) -> None:
+        """Write nodes that each come from an old one; where columns change, and to what, is counted from the first."""
+        assert not self.holds, "nodes that hold up a stream are for those that are added one by one"
+        first = len(self.origin)
+        self.origin += nodes
+        self.dependencies += [tuple(sorted({*needs})) for needs in after]
+        for name, (at, values) in changes.items():
+            self.changed[name][0].extend(first + number for number in at)
+            self.changed[name][1].extend(values)
 
     def keep(self, begin: int, end: int) -> None:
         """Write the nodes from one to another as they are; what they wait for is looked up when the graph is built."""
@@ -129,10 +148,7 @@ class Rewrite:
 
     def join(self, node: int, after: Iterable[int]) -> int:
         """Write a node of no duration after others."""
-        return self.add(
-            node, after, name=f"{self.graph.names[node]}_done", kind=int(NodeKind.COMPUTE), collective=NONE, group=NONE,
-            kernel=NONE, duration_s=0.0, flops=0, bytes=0, time_source=int(TimeSource.GIVEN),
-        )  # fmt: skip
+        return self.add(node, after, name=f"{self.graph.names[node]}_done", **JOIN)
 
     def build(self) -> ExecutionGraph:
         """Freeze the new graph."""
