@@ -214,40 +214,56 @@ def _edges(count: int) -> tuple[float, ...]:
 def written(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """Yield the nodes of a span as they are written: a node that is cut with each of its chunks, others with `NONE`.
 
-    Kernels between two collectives are written chunk by chunk where the last of them stood. Nodes that wait for one
-    that is not yet written come right after it, and later collectives of a group never pass those that wait.
+    Kernels between two collectives are written chunk by chunk where the last of them stood, or before a collective that
+    sends what they make. Nodes that wait for one that is not yet written come right after it, and later collectives of
+    a group never pass those that wait.
     """
-    runs: dict[tuple[int, int], list[int]] = {}  # by the segment's first node and the collectives that were passed
-    for node in sorted(cuts):
-        if graph.kind[node] != _COLLECTIVE:
-            segment = cuts[node][0]
-            runs.setdefault((segment.span[0], segment.passed[node]), []).append(node)
-    last = {nodes[-1]: nodes for nodes in runs.values()}
+    last: dict[tuple[int, int], int] = {}  # kernel of each segment, of those that have passed as many collectives
+    for node, (segment, _) in cuts.items():
+        if graph.kind[node] == _COMPUTE:
+            last[segment.span[0], segment.passed[node]] = max(
+                node, last.get((segment.span[0], segment.passed[node]), 0)
+            )
+    ends = set(last.values())
+    runs: dict[int, list[int]] = {}  # kernels of each segment that are not yet written
     waiting, unwritten, groups = list[int](), set[int](), set[int]()
+
+    def flushed(*segments: int) -> Iterator[tuple[int, int]]:
+        nonlocal waiting, groups
+        for segment in segments:
+            run = runs.pop(segment)
+            yield from ((node, chunk) for chunk in range(cuts[run[0]][1]) for node in run)
+            unwritten.difference_update(run)
+        later, waiting, groups = waiting, [], set()
+        for node in later:
+            if unwritten.isdisjoint(graph.dependencies_of(node).tolist()):
+                unwritten.discard(node)
+                yield node, NONE
+            else:
+                waiting.append(node)
+                groups.add(int(graph.group[node]))
+
     for node in range(*span):
-        if node in cuts and graph.kind[node] == _COLLECTIVE:
-            yield from ((node, chunk) for chunk in range(cuts[node][1]))
-        elif node in last:
-            yield from ((each, chunk) for chunk in range(cuts[node][1]) for each in last[node])
-            unwritten -= set(last[node])
-            later, waiting, groups = waiting, [], set()
-            for each in later:
-                if unwritten.isdisjoint(graph.dependencies_of(each).tolist()):
-                    unwritten.discard(each)
-                    yield each, NONE
-                else:
-                    waiting.append(each)
-                    groups.add(int(graph.group[each]))
-        elif node in cuts:
+        needs = graph.dependencies_of(node).tolist() if unwritten else []
+        waits = [old for old in needs if old in unwritten]
+        if node not in cuts:
+            if waits or _waits(graph, node, groups):
+                waiting.append(node)
+                unwritten.add(node)
+                groups.add(int(graph.group[node]))
+            else:
+                yield node, NONE
+            continue
+        segment, computes = cuts[node][0].span[0], graph.kind[node] == _COMPUTE
+        if any(not computes or old not in runs.get(segment, ()) for old in waits):
+            yield from flushed(*runs)
+        if computes:
+            runs.setdefault(segment, []).append(node)
             unwritten.add(node)
-        elif unwritten and (
-            not unwritten.isdisjoint(graph.dependencies_of(node).tolist()) or _waits(graph, node, groups)
-        ):
-            waiting.append(node)
-            unwritten.add(node)
-            groups.add(int(graph.group[node]))
+            if node in ends:
+                yield from flushed(segment)
         else:
-            yield node, NONE
+            yield from ((node, chunk) for chunk in range(cuts[node][1]))
 
 
 def _waits(graph: ExecutionGraph, node: int, groups: set[int]) -> bool:
