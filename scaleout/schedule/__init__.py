@@ -59,7 +59,7 @@ SCHEDULES: dict[str, Schedule] = {
     "fused": Schedule(
         "a kernel and the collective next to it as one persistent kernel, the slices for other ranks first; "
         "arXiv:2305.06942",
-        "fusion.passes:fuse",
+        "fusion.trials:plan",
         rewrites=True,
         in_order=True,
     ),

@@ -38,7 +38,8 @@ class Rewrite:
     kept: list[int] = field(default_factory=list)  # new nodes that wait for what they did
     done: dict[int, int] = field(default_factory=dict)  # old node to the new one after which it is done
     sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
-    holds: dict[int, int] = field(default_factory=dict)  # stream to the new node that holds it up
+    # stream to the new node that holds it up; messages have streams of their own
+    holds: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -54,7 +55,8 @@ class Rewrite:
         new = list(range(len(self.origin), len(self.origin) + len(after)))
         self.origin += [node] * len(new)
         stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
-        held = [self.holds[stream]] if stream in self.holds else []
+        kind = changes["kind"][0] if "kind" in changes else int(self.graph.kind[node])
+        held = [self.holds[stream]] if stream in self.holds and kind <= NodeKind.COLLECTIVE else []
         self.dependencies += [tuple(sorted({*needs, *held})) for needs in after]
         for name, values in changes.items():
             nodes, known = self.changed[name]

@@ -81,7 +81,8 @@ class Job:
         """What it runs on, as schedules weigh it; None where the device is only a name."""
         if isinstance(self.device, str):
             return None
-        return Machine(self.device, self.network, self.options.algorithms)
+        options = self.options
+        return Machine(self.device, self.network, options.algorithms, options.network, options.injection_bytes_per_s)
 
     @property
     def contention(self) -> Contention | None:
@@ -201,7 +202,7 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     def step(clocked: Program) -> Result:
         scheduled = schedules.plan_schedule(clocked, job.carried_out, machine=job.machine)
         planned.append(scheduled.decisions)
-        if scheduled.result is not None and options.network == "alpha_beta":  # simulated as it was planned
+        if scheduled.result is not None and scheduled.result.network == options.network:  # simulated as it was planned
             return scheduled.result
         return simulate(
             scheduled.program, job.network, network=options.network, algorithms=options.algorithms,
