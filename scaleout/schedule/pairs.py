@@ -49,7 +49,7 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
     pairs = []
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
         kind = COLLECTIVES[graph.collective[node]]
-        makers = _makers(graph, graph.dependencies_of(node).tolist())
+        makers = _makers(graph, graph.dependencies_of(node).tolist()) if kind in PRODUCERS else []
         size = group_sizes[graph.group[node]]
         for kernels, produces, operations in (
             (makers, True, PRODUCERS.get(kind, ())),
@@ -105,5 +105,5 @@ def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:
     if len(dependencies) != 1 or graph.kind[dependencies[0]] != NodeKind.COMPUTE:
         return []
     if graph.kernel[dependencies[0]] == NONE and graph.duration_s[dependencies[0]] == 0:
-        return [int(node) for node in graph.dependencies_of(dependencies[0])]
+        return [int(node) for node in graph.dependencies_of(dependencies[0]).tolist()]
     return dependencies

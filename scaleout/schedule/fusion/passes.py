@@ -276,12 +276,13 @@ def _rewrite(
     takers = {pair.kernels[0]: pair for pair in pairs if not pair.produces}
     sent = {pair.collective: pair for pair in pairs}
     new = Rewrite(graph)
-    for node in range(len(graph)):
-        pair = makers.get(node) or takers.get(node) or sent.get(node)
-        exchange = (exchanges or {}).get(pair) if pair else None
-        if pair is None:
-            new.done[node] = new.add(node, new.needs(node))
-        elif node in makers:
+    before = 0
+    for node in sorted({*makers, *takers, *sent}):
+        new.keep(before, node)
+        before = node + 1
+        pair = makers.get(node) or takers.get(node) or sent[node]
+        exchange = (exchanges or {}).get(pair)
+        if node in makers:
             arriving = produce(new, node, exchange, costs[pair]) if exchange else _produce(new, node, pair, costs[pair])
             if node == pair.kernels[-1]:
                 _poll(new, node, pair, costs[pair], arriving)
@@ -293,6 +294,7 @@ def _rewrite(
             slices = scatter(new, exchange) if exchange else _puts(new, pair, needs, costs[pair])
             new.sliced[node] = slices
             new.done[node] = slices[-1]
+    new.keep(before, len(graph))
     return new.build()
 
 
