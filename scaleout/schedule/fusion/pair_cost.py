@@ -6,13 +6,13 @@ graph. Symbols: q slices; k kernel, w link [s], of all slices.
 Source: the device's `work_groups`; docs/models/fused-operators.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place
 from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided
-from scaleout.program.graph import COLLECTIVES, ExecutionGraph
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph
 from scaleout.program.operations import Kernel
 from scaleout.program.program import GroupFamily
 from scaleout.schedule.fusion.embedding import Pooling, most_work_groups, pooling_s
@@ -21,9 +21,7 @@ from scaleout.schedule.pairs import Pair
 from scaleout.simulation.cost_model import CostModel
 
 _FILL = 0.02
-MOST_SLICES = 64
-"""More would only make the graph longer."""
-
+"""A slice of the shorter of kernel and link, over the longer: finer ones would only make the graph longer."""
 _MESSAGES = 2
 """Messages of a put: the data and their flag."""
 
@@ -44,9 +42,17 @@ class FusedCost:
         """Whether it is faster than kernel and collective one after the other."""
         return self.saves_s > 0
 
-    def lasts_s(self, sent: Sequence[int] = ()) -> Callable[[int, float], float]:
-        """Return what maps a slice, of which some are sent, and its isolated seconds to those that it lasts."""
-        return lambda index, isolated_s: self.slower * isolated_s + (self.call_s if index in sent else 0.0)
+    def lasts_s(self, sent: Collection[int] = (), *, last: int = NONE) -> Callable[[int, float], float]:
+        """Return what maps a slice and its isolated seconds to those that it lasts.
+
+        Slices that are `sent` make calls, and the `last` one of a kernel without a poll waits for the flags.
+        """
+
+        def seconds(index: int, isolated_s: float) -> float:
+            calls_s = self.call_s if index in sent else 0.0
+            return self.slower * isolated_s + calls_s + (self.flags_s if index == last else 0.0)
+
+        return seconds
 
 
 FREE = FusedCost(1.0, 0.0, 0.0, 0.0, 0, saves_s=float("inf"))
@@ -69,9 +75,9 @@ def fused_cost(
     slower = max(_slower(graph.kernels[graph.kernel[node]], machine, len(members), stores) for node in pair.kernels)
     shorter_s, longer_s = sorted((kernel_s * slower, whole.serialization_s))
     slices = 1
-    while slices < MOST_SLICES and shorter_s / slices > _FILL * longer_s:
+    while slices < pair.slices and shorter_s / slices > _FILL * longer_s:
         slices *= 2
-    slices = max(slices // len(pair.kernels), 1) * len(pair.kernels)
+    slices = max(min(slices, pair.slices) // len(pair.kernels), 1) * len(pair.kernels)
     cost = FusedCost(
         slower,
         call_s=0.0 if stores else groups.put_call_s,

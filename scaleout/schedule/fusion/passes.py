@@ -322,15 +322,21 @@ def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, arriving: Sequen
 
 
 def _consume(new: Rewrite, node: int, pair: Pair, cost: FusedCost, exchange: Exchange | None) -> int:
-    """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last."""
+    """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last.
+
+    The kernel itself puts what others wait for, as many slices as it waits for.
+    """
     others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != pair.collective]
     after = [[*others, arrived] for arrived in new.sliced[pair.collective]]
     if exchange:
-        edges, names, _ = exchange.cuts(0, 1)
+        edges, names, parts = exchange.cuts(0, 1)
+        arriving = {index for index, (shard, _) in enumerate(parts) if shard != exchange.position.index}
     else:
         edges = [pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]
         names = [f"slice_{index}" for index in range(pair.slices)]
         if pair.kept:
             edges, names = [0.0, *edges], ["kept", *names]
             after.insert(0, [*others, *new.needs(pair.collective)])
-    return new.add_kernel(node, edges, after, names, lasts_s=cost.lasts_s())[-1]
+        arriving = set(range(len(names) - pair.slices, len(names)))
+    lasts_s = cost.lasts_s(arriving, last=len(names) - 1)
+    return new.add_kernel(node, edges, after, names, lasts_s=lasts_s)[-1]
