@@ -254,14 +254,14 @@ def written(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int]) -> Iterato
             else:
                 yield node, NONE
             continue
-        segment, computes = cuts[node][0].span[0], graph.kind[node] == _COMPUTE
-        if any(not computes or old not in runs.get(segment, ()) for old in waits):
+        first, computes = cuts[node][0].span[0], graph.kind[node] == _COMPUTE
+        if any(not computes or old not in runs.get(first, ()) for old in waits):
             yield from flushed(*runs)
         if computes:
-            runs.setdefault(segment, []).append(node)
+            runs.setdefault(first, []).append(node)
             unwritten.add(node)
             if node in ends:
-                yield from flushed(segment)
+                yield from flushed(first)
         else:
             yield from ((node, chunk) for chunk in range(cuts[node][1]))
 
