@@ -17,36 +17,43 @@ from scaleout.schedule.fusion.fused import run
 from scaleout.validation import papers
 from scaleout.validation.papers import PAPERS, Published, aluminum, centauri, fused, page, published, reproduce, t3
 
-TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published.csv"
+TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published_90.csv"
 MODULES = dict(zip(PAPERS, (fused, t3, centauri, aluminum), strict=True))
 
 
-def claim(value, unit, metric="x"):
-    return Published("id", "t3", "Fig. 1", "", metric, value, unit)
+def claim(value, unit, tolerance):
+    return Published("id", "t3", "Fig. 1", "", "x", value, unit, tolerance)
 
 
 def test_the_copy_of_the_published_numbers_is_exact():
     if not TARGETS.is_file():
-        pytest.skip("../shared/targets/published.csv is not there")
+        pytest.skip("../shared/targets/published_90.csv is not there")
     with TARGETS.open(encoding="utf-8", newline="") as file:
         theirs = list(csv.DictReader(file))
     ours = published()
-    assert [(row["id"], float(row["published"]), row["unit"]) for row in theirs] == [
-        (each.id, each.value, each.unit) for each in ours
+    assert [(row["id"], float(row["published"]), row["unit"], row["tolerance"]) for row in theirs] == [
+        (each.id, each.value, each.unit, each.tolerance) for each in ours
     ]
 
 
 @pytest.mark.parametrize(
     ("row", "met", "missed"),
     [
-        (claim(21, "percent"), 25.9, 26.1),
-        (claim(21, "percent"), 16.1, 15.9),
-        (claim(2.0, "ratio"), 2.29, 2.31),
-        (claim(2.0, "ratio"), 1.71, 1.69),
-        (claim(32, "GPUs"), 64, 65),
-        (claim(32768, "parameters"), 16384, 16383),
-        (claim(1, "true"), 1, 0),
-        (claim(50, "percent", "communication share is above"), 90, 49),
+        (claim(21, "percent", "5 points"), 25.9, 26.1),
+        (claim(21, "percent", "5 points"), 16.1, 15.9),
+        (claim(3, "percent", "5 points"), 0.1, 0.0),
+        (claim(3, "percent", "a third of the number"), 3.9, 4.1),
+        (claim(3, "percent", "a third of the number"), 2.1, 1.9),
+        (claim(2.0, "ratio", "15%"), 2.29, 2.31),
+        (claim(2.0, "ratio", "15%"), 1.71, 1.69),
+        (claim(32, "GPUs", "factor 2"), 64, 65),
+        (claim(32768, "parameters", "factor 2"), 16384, 16383),
+        (claim(1, "true", "holds"), 1, 0),
+        (claim(50, "percent", "above"), 90, 49),
+        (claim(5, "percent", "below"), 4.9, 5.1),
+        (claim(5, "percent", "below"), 4.9, 0.0),
+        (claim(4, "ratio", "above, and at most twice"), 4.1, 3.9),
+        (claim(4, "ratio", "above, and at most twice"), 7.9, 8.1),
     ],
 )
 def test_tolerances(row, met, missed):
@@ -60,8 +67,10 @@ def test_every_claim_is_answered_by_its_own_paper():
         assert {name.split("-")[0] for name in ids} == set(module.FIGURES)
 
 
-def test_every_note_is_of_a_claim():
-    assert set(read_yaml(Path(papers.__file__).with_name("notes.yaml"))) <= {row.id for row in published()}
+def test_every_reading_is_of_a_claim_or_figure():
+    claims = {row.id for row in published()}
+    readings = read_yaml(Path(papers.__file__).with_name("readings.yaml"))
+    assert set(readings) <= claims | {each.split("-")[0] for each in claims}
 
 
 def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch):
@@ -76,11 +85,13 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
     assert asked == [1]
     assert (rows["T4-train"].met, rows["T4-large-train"].met, rows["T20-op"].met) == (True, False, False)
     assert rows["T20-op"].note == "not reproduced yet"
-    cells = "| T4-large-train | Fig. 4 | largest share of communication | 46.0% | 99.0% | 5 points | missed | missed: "
+    cells = (
+        "| T4-large-train | Fig. 4 | largest share of communication | 46.0% | 99.0% | 5 points | missed | predicted | "
+    )
     assert cells in page(list(rows.values()))
 
 
-@pytest.mark.parametrize(("paper", "met"), [("fused", 14), ("t3", 36), ("aluminum", 16), ("centauri", 6)])
+@pytest.mark.parametrize(("paper", "met"), [("fused", 11), ("t3", 33), ("aluminum", 14), ("centauri", 4)])
 def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met):
     """A change of kernels, networks or schedules that moves a paper's numbers has to be looked at, and written down."""
     rows = reproduce([paper])
