@@ -163,3 +163,31 @@ def test_node_1_is_the_late_one_in_oblivious_order():
         first, second = each.done_s["oblivious"]
         assert first < second
         assert max(each.done_s["aware"]) < second
+
+
+# ---- Centauri: contention is a bracket, and the bound can fail
+
+
+@pytest.mark.parametrize("strategy", ["zero-3", "centauri"])
+def test_contention_on_a100_slows_steps_and_changes_nothing_else(strategy):
+    """The libraries of the bracket add no time to a collective that nothing is beside."""
+    steps = {name: centauri.fsdp("big", 2, strategy, on=("A", 2, name)) for name in centauri.CONTENTION}
+    assert steps["none"].step_s < steps["few channels"].step_s <= steps["many channels"].step_s
+    isolated = [centauri.figure_12()[1]["zero-3"].isolated_s]
+    for name in centauri.CONTENTION:
+        step = centauri.step(
+            "zero-3", "big", on=("A", 2, name), **centauri.FSDP, batch_per_replica=1, data_parallel=16, layers=1,
+            vocabulary=0,
+        )  # fmt: skip
+        isolated.append(step.isolated_s)
+    assert isolated == pytest.approx(isolated[:1] * 4)
+
+
+def test_the_bound_of_fsdp_can_fail_and_that_of_its_own_parts_cannot():
+    for steps in centauri.figure_12().values():
+        for step in steps.values():
+            speedup, bound = centauri.bound_of(step)
+            assert 1 <= speedup <= bound
+    gains = [(centauri.gain(*each.values()), centauri.bound_of(each["zero-3"])[1]) for each in
+             centauri.figure_12().values()]  # fmt: skip
+    assert {gained <= bound for gained, bound in gains} == {True, False}
