@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaleout.cli import scaleout
-from scaleout.config.yaml_files import read_yaml
+from scaleout.config.yaml_files import read_yaml, scaled
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.fusion import plan_operator
@@ -191,3 +191,48 @@ def test_the_bound_of_fsdp_can_fail_and_that_of_its_own_parts_cannot():
     gains = [(centauri.gain(*each.values()), centauri.bound_of(each["zero-3"])[1]) for each in
              centauri.figure_12().values()]  # fmt: skip
     assert {gained <= bound for gained, bound in gains} == {True, False}
+
+
+# ---- The constants that claims hang on
+
+
+def test_every_constant_is_a_number_of_the_files_that_are_named():
+    root = Path(__file__).parents[2]
+    constants = {row.reading.constant for row in published()} - {""}
+    for constant in constants:
+        files, key = constant.split()
+        with scaled(files, key, 1.3):  # refuses what no file has
+            for path in root.glob(files):
+                read_yaml(path)
+
+
+def test_a_claim_says_what_30_percent_of_its_constant_does(monkeypatch):
+    """Halving what the claim hangs on, as a whole figure does, and leaving nothing behind in the paper's caches."""
+    row = reproduce(["F14-oblivious"], vary=True)[0]
+    assert row.varied == tuple(
+        papers.with_constant(fused, fused.FIGURES["F14"], row.claim.reading.constant, factor)["F14-oblivious"]
+        for factor in (0.7, 1.3)
+    )
+    assert row.varied[0] != row.simulated != row.varied[1]
+    assert (row.plain()["at_minus_30"], row.plain()["at_plus_30"]) == row.varied
+    assert reproduce(["F14-oblivious"])[0].simulated == row.simulated
+    assert "at_minus_30" not in reproduce(["F14-oblivious"])[0].plain()
+
+
+def test_what_a_paper_remembers_is_forgotten_before_and_after_a_constant_is_scaled():
+    before = centauri.fsdp("small", 1, "zero-3").step_s
+    files, key = "topologies/a100-cluster-*.yaml", "dimensions.1.bandwidth"
+    with_less = papers.with_constant(
+        centauri, lambda: {"x": centauri.fsdp("small", 1, "zero-3").step_s}, f"{files} {key}", 0.7
+    )
+    assert with_less["x"] > 1.1 * before
+    assert centauri.fsdp("small", 1, "zero-3").step_s == before
+
+
+def test_the_page_counts_predictions_first_and_names_every_constant():
+    rows = reproduce(["F14-oblivious", "F14-aware"])
+    text = page(rows)
+    assert "| paper | predicted | calibrated | chosen | met |" in text
+    assert "| fused | 0 of 1 | 1 of 1 | - | 1 of 2 |" in text
+    assert text.index("## predicted: 0 of 1 met") < text.index("## calibrated: 1 of 1 met")
+    assert "| `work_groups.crowded_from` of `traces/mi210/device.yaml` | F14-oblivious, F14-aware |" in text

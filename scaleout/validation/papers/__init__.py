@@ -12,7 +12,7 @@ from typing import Any
 
 from scaleout.config.reading import nearest
 from scaleout.config.yaml_files import scaled
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.validation.papers.claims import BASES, Published, Reading, published
 
 __all__ = [
@@ -123,7 +123,12 @@ def _vary(
             of_constant.setdefault(claim.reading.constant, []).append(claim.id)
     found: dict[str, tuple[float | None, ...]] = {}
     for constant, ids in of_constant.items():
-        values = [with_constant(module, simulate, constant, factor) for factor in VARIED]
+        values: list[Mapping[str, float]] = []
+        for factor in VARIED:
+            try:
+                values.append(with_constant(module, simulate, constant, factor))
+            except ScaleoutError:  # a share above 1
+                values.append({})
         found |= {each: tuple(of.get(each) for of in values) for each in ids}
     return found
 

@@ -8,6 +8,7 @@ Source: Pati et al., T3: Transparent Tracking & Triggering for Fine-grained Over
 2024; models: Table 2.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -292,9 +293,8 @@ def _dominates(row: Swept) -> bool:
 
 def _figure_20() -> Mapping[str, float]:
     def grows(name: str) -> float:
-        return geometric_mean(
-            then.speedup("t3-mca") / now.speedup("t3-mca") for now, then in future() if now.name == name
-        )
+        ratios = [then.speedup("t3-mca") / now.speedup("t3-mca") for now, then in future() if now.name == name]
+        return geometric_mean(ratios) if ratios else math.nan  # of which no trend holds
 
     speedups = {(each.model, each.degree): each.speedup("t3-mca") for each in iterations(MODELS, "training")}
     grown = [speedups[model.name, 16] > speedups[model.name, 8] for model in MODELS]
